@@ -1,0 +1,1 @@
+"""PySpark: the tier as a Spark data source, backfill, audit."""

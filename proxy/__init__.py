@@ -1,0 +1,1 @@
+"""The trio application: connections, routing, exchanges, the command line."""

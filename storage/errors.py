@@ -1,0 +1,44 @@
+"""Errors of the tier, one tree. Each docstring says when it is raised.
+
+`proxy.errors` maps them to Kafka error codes (spec/kafka-remote.md §3.5); nothing here knows the wire.
+"""
+
+
+class RemoteStorageError(Exception):
+    """Root of every error that `storage` raises."""
+
+
+class RemoteResourceNotFoundError(RemoteStorageError):
+    """An object, an index or a segment's metadata that should exist does not."""
+
+
+class RetriableRemoteStorageError(RemoteStorageError):
+    """The store or the metadata log failed in a way that a later attempt may not: a timeout, a reset, a 503."""
+
+
+class RemoteAccessDeniedError(RemoteStorageError):
+    """The store refused our credentials; the message names the store and the object."""
+
+
+class CorruptObjectError(RemoteStorageError):
+    """An object's bytes break its format or a checksum; the message names object and position."""
+
+
+class MetadataNotReadyError(RemoteStorageError):
+    """A metadata lookup before its metadata partition has caught up, or after the manager was closed."""
+
+
+class MetadataRecordError(RemoteStorageError):
+    """A record of the metadata topic that cannot be decoded (spec/kafka-remote.md §1.3)."""
+
+
+class IllegalMetadataError(RemoteStorageError, ValueError):
+    """A caller's metadata breaks KIP-405's rules: a first state other than COPY_SEGMENT_STARTED, a bad range."""
+
+
+class MetadataLogError(RemoteStorageError):
+    """The metadata event log cannot be read or written and retrying will not help; the message says why."""
+
+
+class StorageConfigError(RemoteStorageError, ValueError):
+    """A configuration value of a storage plug-in is missing or wrong; the message names the key."""

@@ -1,0 +1,1 @@
+"""Remote log metadata: serde, partitioner, catalog, the metadata topic."""
