@@ -40,5 +40,9 @@ class MetadataLogError(RemoteStorageError):
     """The metadata event log cannot be read or written and retrying will not help; the message says why."""
 
 
+class MetadataOffsetOutOfRange(RemoteStorageError):
+    """A fetch of the metadata topic asked for an offset below its log's start or beyond its end."""
+
+
 class StorageConfigError(RemoteStorageError, ValueError):
     """A configuration value of a storage plug-in is missing or wrong; the message names the key."""

@@ -68,9 +68,9 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Whether lookups for this partition can be answered."""
+        """Whether lookups for this partition can be answered. Never raises; False after close."""
         ...
 
     def close(self) -> None:
-        """Release what the manager holds; every later call raises MetadataNotReadyError."""
+        """Release what the manager holds; every later call but `is_ready` and `close` raises MetadataNotReadyError."""
         ...

@@ -16,10 +16,11 @@ class RemoteStorageManager(Protocol):
     for trouble that may pass, RemoteAccessDeniedError, CorruptObjectError.
     """
 
-    def copy_log_segment_data(
-        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-    ) -> CustomMetadata | None:
-        """Upload a segment and its indexes. Idempotent: a repeat for the same id overwrites."""
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
+        """Upload a segment and its indexes. Idempotent: a repeat for the same id overwrites.
+
+        What it returns must come back in the metadata of every later call for this segment.
+        """
         ...
 
     def fetch_log_segment(
@@ -27,12 +28,14 @@ class RemoteStorageManager(Protocol):
     ) -> bytes:
         """The segment's bytes from start_position to end_position, both inclusive; None: to the end.
 
-        An end beyond the object is cut to it; a start at or beyond it gives b"".
+        An end beyond the object is cut to it; a start at or beyond it gives b"". A negative start, or an end
+        before the start, is a caller's bug: ValueError.
         """
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        """One whole index. An absent transaction index raises RemoteResourceNotFoundError."""
+        """One whole index. An absent one raises RemoteResourceNotFoundError: the transaction index and the
+        producer snapshot are optional, any other is missing."""
         ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:

@@ -1,0 +1,73 @@
+# Everything a user or CI runs. `make setup` is part of each target and does nothing when it has been done.
+#
+#   make setup          .venv with the locked dependencies and the project; Kafka's jars in build/kafka/libs
+#   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
+#   make test           every test but the long ones                        (ARGS='-k name' and the like)
+#   make test-long      the long ones
+#   make differential   the broker's answers against Tidegate's, 100,000 questions
+#   make lint           style, types, import law, house rules
+#   make bench          the figures that README quotes
+#   make lock           write requirements/*.txt anew from pyproject.toml
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+JARS := build/kafka/libs
+UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-header pyproject.toml
+
+.PHONY: setup doctor demo test test-long differential lint bench lock
+.DELETE_ON_ERROR:
+
+setup: $(VENV)/.installed $(JARS)/.complete
+
+doctor:
+	@$(PYTHON) tools/doctor.py
+
+# The tools that the project's own metadata names are part of the lock, so nothing is fetched unlocked.
+$(VENV)/.installed: requirements/dev.txt pyproject.toml | doctor
+	@echo "setup: Python packages into $(VENV)"
+	@$(BIN)/python tools/doctor.py python 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(JARS)/.complete: tools/kafka/pom.xml | doctor
+	@echo "setup: Kafka's jars into $(JARS)"
+	@rm -rf $(JARS)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/kafka/pom.xml dependency:copy-dependencies \
+		-DoutputDirectory=$(CURDIR)/$(JARS)
+	@touch $@
+
+demo: setup
+	$(BIN)/tidegate demo $(ARGS)
+
+test: setup
+	$(BIN)/pytest -m "not long" $(ARGS)
+
+test-long: setup
+	$(BIN)/pytest -m long $(ARGS)
+
+differential: setup
+	TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
+		$(BIN)/pytest -m "long or not long" tests/integration/test_differential.py $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest --quiet tests/test_tidy.py
+
+bench: setup
+	$(BIN)/python benchmarks/relay.py $(ARGS)
+	$(BIN)/python benchmarks/warm_read.py $(ARGS)
+
+# The later files are bound to the first, so that one environment can hold them all.
+lock: $(VENV)/.installed
+	$(UV_COMPILE) --extra dev -o requirements/dev.txt
+	$(UV_COMPILE) --constraint requirements/dev.txt -o requirements/base.txt
+	$(UV_COMPILE) --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
+	! grep -n '://' requirements/*.txt

@@ -1,0 +1,344 @@
+"""Probes: what the rest of Tidegate tells about itself, in its own words. No other file touches a metrics library.
+
+Rules:
+1. A verb never raises, waits or logs, and may be called from any thread.
+2. A verb of the hot path is one lookup and one addition.
+3. Label values come from the enumerations below, from Kafka's numbers, or are topics under the registry's limit.
+
+"Probe" here is a measuring point; the question to a broker that a tier read rides on is a probe too (design §2) and
+is counted by `RelayProbe.on_probe_*`.
+"""
+
+import enum
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Counter, Gauge
+
+from metrics import tidegate_names as names
+from metrics.idle import IdleAverage
+from metrics.registry import Children, LabelLimit, Registry
+
+_API_KEYS_MAX = 128
+"""Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
+
+_INDEX_TYPES_MAX = 8
+"""KIP-405 has five."""
+
+_METADATA_PARTITIONS_MAX = 1000
+"""`remote.log.metadata.topic.num.partitions` is 50 unless set."""
+
+_STALL_WINDOW = 600
+"""Wakings that the stall gauge looks back on: a minute at ten a second."""
+
+
+class CacheLevel(enum.StrEnum):
+    """Where a block was looked for."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Direction(enum.StrEnum):
+    """Which way relayed bytes went."""
+
+    CLIENT_TO_UPSTREAM = "client_to_upstream"
+    UPSTREAM_TO_CLIENT = "upstream_to_client"
+
+
+class Route(enum.StrEnum):
+    """What was done with a request (design §3.4)."""
+
+    RELAY = "relay"
+    REWRITE = "rewrite"
+    EXCHANGE = "exchange"
+
+
+class CloseCause(enum.StrEnum):
+    """Why a client connection ended."""
+
+    CLIENT = "client"
+    UPSTREAM = "upstream"
+    UPSTREAM_UNREACHABLE = "upstream_unreachable"
+    MALFORMED_FRAME = "malformed_frame"
+    LIMIT = "limit"
+    DRAIN = "drain"
+    FAULT = "fault"
+    """A fault of our own."""
+
+
+class TierProbe:
+    """Reads from the tier, under KIP-405's names."""
+
+    def __init__(self, registry: Registry) -> None:
+        topics = registry.topics
+        self._requests = Children[str, Counter](registry.kip405_counter("RemoteFetchRequestsPerSec"), topics)
+        self._bytes = Children[str, Counter](registry.kip405_counter("RemoteFetchBytesPerSec"), topics)
+        self._errors = Children[str, Counter](registry.kip405_counter("RemoteFetchErrorsPerSec"), topics)
+        self._expired = registry.kip405_counter("ExpiresPerSec")
+        self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
+        self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
+        self._idle = IdleAverage()
+        registry.kip405_gauge("RemoteLogReaderAvgIdlePercent").set_function(self._idle.idle_share)
+        self._waiting = tuple(
+            registry.kip405_gauge(name).labels("RemoteFetch") for name in ("PurgatorySize", "NumDelayedOperations")
+        )
+
+    def on_remote_fetch_started(self, topic: str) -> None:
+        """A read was submitted."""
+        self._requests[topic].inc()
+
+    def on_remote_fetch(self, topic: str, bytes_read: int) -> None:
+        """A read returned `bytes_read` bytes of records."""
+        self._bytes[topic].inc(bytes_read)
+
+    def on_remote_fetch_error(self, topic: str) -> None:
+        """A read failed; an offset out of range is no failure."""
+        self._errors[topic].inc()
+
+    def on_remote_fetch_expired(self) -> None:
+        """A read missed its request's deadline."""
+        self._expired.inc()
+
+    def on_delayed_fetch_parked(self) -> None:
+        """A Fetch began to wait for the tier."""
+        for gauge in self._waiting:
+            gauge.inc()
+
+    def on_delayed_fetch_completed(self) -> None:
+        """A Fetch that waited for the tier was answered or given up."""
+        for gauge in self._waiting:
+            gauge.dec()
+
+    def on_reader_slots(self, busy: int, total: int, waiting: int) -> None:
+        """The read limiter changed: slots taken, slots in all, reads that wait for one."""
+        self._idle.on_slots(busy, total)
+        self._queue.set(waiting)
+
+    @contextmanager
+    def remote_fetch_timer(self) -> Iterator[None]:
+        """Time one read, also one that fails or is cancelled."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._timer.observe((time.perf_counter() - started) * 1000)
+
+
+class CacheProbe:
+    """The block cache and the indexes beside it."""
+
+    def __init__(self, registry: Registry) -> None:
+        levels = LabelLimit(len(CacheLevel))
+        self._hits = Children[CacheLevel, Counter](registry.counter(names.CACHE_HITS), levels)
+        self._hit_bytes = Children[CacheLevel, Counter](registry.counter(names.CACHE_HIT_BYTES), levels)
+        self._misses = Children[CacheLevel, Counter](registry.counter(names.CACHE_MISSES), levels)
+        self._evictions = Children[CacheLevel, Counter](registry.counter(names.CACHE_EVICTIONS), levels)
+        self._resident = Children[CacheLevel, Gauge](registry.gauge(names.CACHE_RESIDENT_BYTES), levels)
+        self._fills = registry.counter(names.CACHE_FILLS)
+        self._fill_bytes = registry.counter(names.CACHE_FILL_BYTES)
+        self._fill_failures = registry.counter(names.CACHE_FILL_FAILURES)
+        self._fill_seconds = registry.histogram(names.CACHE_FILL_SECONDS)
+        self._fill_wait_seconds = registry.histogram(names.CACHE_FILL_WAIT_SECONDS)
+        self._quarantined = registry.counter(names.CACHE_QUARANTINED)
+        self._index_rebuilds = Children[str, Counter](
+            registry.counter(names.INDEX_REBUILDS), LabelLimit(_INDEX_TYPES_MAX)
+        )
+
+    def on_hit(self, level: CacheLevel, block_bytes: int) -> None:
+        """A block was found at this level."""
+        self._hits[level].inc()
+        self._hit_bytes[level].inc(block_bytes)
+
+    def on_miss(self, level: CacheLevel) -> None:
+        """A block was not found at this level."""
+        self._misses[level].inc()
+
+    def on_fill(self, block_bytes: int, duration_s: float) -> None:
+        """A block came from the store; `block_bytes` is its plaintext."""
+        self._fills.inc()
+        self._fill_bytes.inc(block_bytes)
+        self._fill_seconds.observe(duration_s)
+
+    def on_fill_failed(self) -> None:
+        """A fill failed."""
+        self._fill_failures.inc()
+
+    def on_fill_waited(self, duration_s: float) -> None:
+        """A reader waited this long for a fill."""
+        self._fill_wait_seconds.observe(duration_s)
+
+    def on_evicted(self, level: CacheLevel, blocks: int = 1) -> None:
+        """Blocks made room for others."""
+        self._evictions[level].inc(blocks)
+
+    def on_quarantined(self) -> None:
+        """A block's checksum did not hold."""
+        self._quarantined.inc()
+
+    def on_resident(self, level: CacheLevel, resident_bytes: int) -> None:
+        """The level now holds this much."""
+        self._resident[level].set(resident_bytes)
+
+    def on_index_rebuilt(self, index: str) -> None:
+        """An index, by KIP-405's name of its type, was rebuilt from the segment."""
+        self._index_rebuilds[index].inc()
+
+
+class RelayProbe:
+    """Client connections and what passes through them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._accepted = registry.counter(names.CONNECTIONS_ACCEPTED)
+        self._active = registry.gauge(names.CONNECTIONS_ACTIVE)
+        self._closed = Children[CloseCause, Counter](
+            registry.counter(names.CONNECTIONS_CLOSED), LabelLimit(len(CloseCause))
+        )
+        self._relayed = Children[Direction, Counter](registry.counter(names.RELAYED_BYTES), LabelLimit(len(Direction)))
+        self._requests = Children[tuple[int, Route], Counter](
+            registry.counter(names.REQUESTS), LabelLimit(_API_KEYS_MAX)
+        )
+        self._served = registry.counter(names.SERVED_TIER_BYTES)
+        self._malformed = registry.counter(names.MALFORMED_FRAMES)
+        self._probes_sent = registry.counter(names.PROBES_SENT)
+        self._probes_reused = registry.counter(names.PROBES_REUSED)
+        self._probe_discarded = registry.counter(names.PROBE_DISCARDED_BYTES)
+        self._probe_seconds = registry.histogram(names.PROBE_SECONDS)
+        self._frontier_age = registry.histogram(names.FRONTIER_AGE_SECONDS)
+        for direction in Direction:  # both series from the start: a rate needs the zero before the first byte
+            self._relayed[direction].inc(0)
+
+    def on_connection_accepted(self) -> None:
+        """A client connected."""
+        self._accepted.inc()
+        self._active.inc()
+
+    def on_connection_closed(self, cause: CloseCause) -> None:
+        """A client connection that was accepted has ended."""
+        self._active.dec()
+        self._closed[cause].inc()
+
+    def on_relayed(self, direction: Direction, byte_count: int) -> None:
+        """Bytes went through unread or rewritten; those of Tidegate's own answers are not among them."""
+        self._relayed[direction].inc(byte_count)
+
+    def on_tier_served(self, byte_count: int) -> None:
+        """Record bytes from the tier were put into an answer."""
+        self._served.inc(byte_count)
+
+    def on_request(self, api_key: int, route: Route) -> None:
+        """A request's way was decided."""
+        self._requests[api_key, route].inc()
+
+    def on_malformed_frame(self) -> None:
+        """A peer's frame could not be read; its connection closes."""
+        self._malformed.inc()
+
+    def on_probe_sent(self) -> None:
+        """A probe went to a broker."""
+        self._probes_sent.inc()
+
+    def on_probe_reused(self) -> None:
+        """An earlier probe still held."""
+        self._probes_reused.inc()
+
+    def on_probe_answered(self, duration_s: float, discarded_bytes: int) -> None:
+        """A probe's answer came, good or not, with this many record bytes to throw away."""
+        self._probe_seconds.observe(duration_s)
+        self._probe_discarded.inc(discarded_bytes)
+
+    def on_frontier_used(self, age_s: float) -> None:
+        """A partition was routed by offsets that were seen this long ago."""
+        self._frontier_age.observe(age_s)
+
+
+class CatalogProbe:
+    """The catalog and the metadata topic behind it."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._segments = registry.gauge(names.CATALOG_SEGMENTS)
+        self._undecodable = registry.counter(names.CATALOG_UNDECODABLE)
+        self._lag = Children[int, Gauge](registry.gauge(names.CATALOG_LAG), LabelLimit(_METADATA_PARTITIONS_MAX))
+        self._refused = registry.gauge(names.CATALOG_REFUSED)
+        self._topic_segments = _TopicSums(
+            Children[str, Gauge](registry.kip405_gauge("RemoteLogMetadataCount"), registry.topics)
+        )
+        self._topic_bytes = _TopicSums(
+            Children[str, Gauge](registry.kip405_gauge("RemoteLogSizeBytes"), registry.topics)
+        )
+
+    def on_segments(self, segments: int) -> None:
+        """The catalog now holds this many segments."""
+        self._segments.set(segments)
+
+    def on_topic(self, topic: str, segments: int, size_bytes: int) -> None:
+        """A topic now has this many segments in the catalog, in any state, of this size together."""
+        self._topic_segments.set(topic, segments)
+        self._topic_bytes.set(topic, size_bytes)
+
+    def on_record_undecodable(self) -> None:
+        """A metadata record was skipped."""
+        self._undecodable.inc()
+
+    def on_partition_lag(self, metadata_partition: int, records: int) -> None:
+        """A metadata partition has this many records that are not yet read."""
+        self._lag[metadata_partition].set(records)
+
+    def on_refused_partitions(self, partitions: int) -> None:
+        """The full catalog now keeps out this many partitions."""
+        self._refused.set(partitions)
+
+
+class LoopProbe:
+    """The event loop's punctuality."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._stall = registry.histogram(names.LOOP_STALL_SECONDS)
+        self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
+        self._lock = threading.Lock()
+        registry.gauge(names.LOOP_STALL_MAX_SECONDS).set_function(self._stall_max_s)
+
+    def on_woken(self, lateness_s: float) -> None:
+        """A task that slept was woken this much too late."""
+        self._stall.observe(lateness_s)
+        with self._lock:
+            self._latest.append(lateness_s)
+
+    def _stall_max_s(self) -> float:
+        with self._lock:
+            return max(self._latest)
+
+
+class Probes:
+    """All probes over one registry.
+
+    Args:
+        registry: without one the probes count into a registry of their own that nobody exposes, as tests want it.
+    """
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self.registry = Registry() if registry is None else registry
+        self.tier = TierProbe(self.registry)
+        self.cache = CacheProbe(self.registry)
+        self.relay = RelayProbe(self.registry)
+        self.catalog = CatalogProbe(self.registry)
+        self.loop = LoopProbe(self.registry)
+
+
+class _TopicSums:
+    """A gauge per topic, set by differences, so that topics which share `__other__` add up there."""
+
+    def __init__(self, gauges: Children[str, Gauge]) -> None:
+        self._gauges = gauges
+        self._values: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def set(self, topic: str, value: int) -> None:
+        with self._lock:
+            before = self._values.pop(topic, 0)
+            if value:  # a topic that is gone costs nothing here
+                self._values[topic] = value
+        self._gauges[topic].inc(value - before)

@@ -1,0 +1,295 @@
+"""Fetch requests: decoding a client's, encoding our own.
+
+Contract: see `api_01_fetch`. Decoding reads each partition with one unpack and is bounded by the frame: a count that
+the bytes left cannot hold is refused before anything is built, and nothing but PeerProtocolError comes out of a bad
+frame. Bytes left over after the last field are an error too: no client sends any, and they would mean that we and
+the client disagree on the layout.
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import groupby
+
+from protocol.api_01_fetch import (
+    FLEXIBLE_VERSION_MIN,
+    NO_SESSION_ID,
+    NO_TAGS,
+    SESSIONLESS_EPOCH,
+    TOPIC_ID_BYTES,
+    TOPIC_ID_VERSION_MIN,
+    FetchPartition,
+    FetchRequest,
+    require_version,
+    topic_key,
+)
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.headers import RequestHeader, encode_request_header
+from protocol.identifiers import ApiKey
+from protocol.primitives import Cursor, write_array_length, write_string, write_uvarint
+
+_INT32 = struct.Struct(">i")
+_LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
+_SESSION = struct.Struct(">ii")  # session id, session epoch
+_SESSION_EPOCH_OFFSET = 4
+
+_PARTITION_V4 = struct.Struct(">iqi")  # partition, fetch offset, max bytes
+_PARTITION_V5 = struct.Struct(">iqqi")  # partition, fetch offset, log start offset, max bytes
+_PARTITION_V9 = struct.Struct(">iiqqi")  # partition, leader epoch, fetch offset, log start offset, max bytes
+_PARTITION_V12 = struct.Struct(">iiqiqi")  # … fetch offset, last fetched epoch, log start offset, max bytes
+_PARTITION_V12_NO_TAGS = struct.Struct(">iiqiqiB")  # the same and its tagged section's first byte
+
+_REPLICA_STATE_TAG = 1
+_REPLICA_STATE_VERSION_MIN = 15
+
+
+def decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
+    """Decode a whole frame (length field included) whose header was read already.
+
+    Raises:
+        PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
+        LocalProtocolError: the version is outside v4–v18.
+    """
+    require_version(header.api_version)
+    try:
+        return _decode_request(frame, header)
+    except struct.error as error:
+        raise PeerProtocolError(f"truncated Fetch v{header.api_version} request") from error
+
+
+def encode_request(
+    request: FetchRequest,
+    partitions: Sequence[FetchPartition],
+    *,
+    correlation_id: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    session_id: int = NO_SESSION_ID,
+    session_epoch: int = SESSIONLESS_EPOCH,
+    api_version: int | None = None,
+) -> bytes:
+    """A whole frame (length field included) that asks for `partitions` on behalf of `request`.
+
+    Client id, isolation level, rack, replica id and body tags are the request's; topics are forgotten by none. The
+    version is the request's unless given; partitions must then have the kind of topic name which it wants, and what
+    it has no field for is left out.
+
+    Raises:
+        LocalProtocolError: a version outside v4–v18, a missing topic name or id, or a follower's request raised
+            over the version at which its replica id became a tag.
+    """
+    version = request.api_version if api_version is None else api_version
+    require_version(version)
+    flexible = version >= FLEXIBLE_VERSION_MIN
+    parts = [encode_request_header(ApiKey.FETCH, version, correlation_id, request.client_id)]
+    if version < _REPLICA_STATE_VERSION_MIN:
+        parts.append(_INT32.pack(request.replica_id))
+    elif request.replica_id != -1 and request.api_version < _REPLICA_STATE_VERSION_MIN:
+        raise LocalProtocolError("a follower's Fetch is relayed, not raised to a newer version")
+    parts.append(_LIMITS.pack(max_wait_ms, min_bytes, max_bytes, request.isolation_level))
+    if version >= 7:
+        parts.append(_SESSION.pack(session_id, session_epoch))
+    _encode_topics(parts, partitions, version, flexible=flexible)
+    if version >= 7:
+        parts.append(write_array_length(0, flexible=flexible))  # forgotten topics
+    if version >= 11:
+        parts.append(write_string(request.rack_id, flexible=flexible))
+    if flexible:
+        parts.append(request.tags)
+    body = b"".join(parts)
+    return _INT32.pack(len(body)) + body
+
+
+def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
+    version = header.api_version
+    flexible = version >= FLEXIBLE_VERSION_MIN
+    cursor = Cursor(frame, header.body_position)
+    replica_id = cursor.int32() if version < _REPLICA_STATE_VERSION_MIN else -1
+    max_wait_ms, min_bytes, max_bytes, isolation_level = _LIMITS.unpack_from(frame, cursor.position)
+    cursor.skip(_LIMITS.size)
+    session_id, session_epoch, session_epoch_position = NO_SESSION_ID, SESSIONLESS_EPOCH, None
+    if version >= 7:
+        session_id, session_epoch = _SESSION.unpack_from(frame, cursor.position)
+        session_epoch_position = cursor.position + _SESSION_EPOCH_OFFSET
+        cursor.skip(_SESSION.size)
+    partitions: list[FetchPartition] = []
+    for _ in range(_array_length(cursor, flexible=flexible)):
+        _decode_topic(cursor, version, partitions)
+    has_forgotten = version >= 7 and _skip_forgotten(cursor, version)
+    rack_id = ""
+    if version >= 11:
+        rack_id = _string(cursor, flexible=flexible)
+    tags = NO_TAGS
+    if flexible:
+        tags = _raw_tags(cursor)
+        if version >= _REPLICA_STATE_VERSION_MIN and tags != NO_TAGS:
+            replica_id = _replica_id(tags)
+    if cursor.position != cursor.end:
+        raise PeerProtocolError(f"{cursor.end - cursor.position} bytes after the end of a Fetch v{version} request")
+    return FetchRequest(
+        version,
+        header.correlation_id,
+        header.client_id,
+        replica_id,
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation_level,
+        session_id,
+        session_epoch,
+        session_epoch_position,
+        partitions,
+        has_forgotten,
+        rack_id,
+        tags,
+    )
+
+
+def _decode_topic(cursor: Cursor, version: int, partitions: list[FetchPartition]) -> None:
+    flexible = version >= FLEXIBLE_VERSION_MIN
+    topic: str | None = None
+    topic_id: bytes | None = None
+    if version >= TOPIC_ID_VERSION_MIN:
+        topic_id = cursor.raw(TOPIC_ID_BYTES)
+    else:
+        topic = _string(cursor, flexible=flexible)
+    count = _array_length(cursor, flexible=flexible)
+    if not flexible:
+        _decode_partitions_v4_to_v11(cursor, version, topic, count, partitions)
+        return
+    first = len(partitions)
+    _decode_partitions_v12(cursor, topic, topic_id, count, partitions)
+    if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
+        cursor.position += 1
+        return
+    topic_tags = _raw_tags(cursor)
+    for partition in partitions[first:]:
+        partition.topic_tags = topic_tags
+
+
+def _decode_partitions_v4_to_v11(
+    cursor: Cursor, version: int, topic: str | None, count: int, partitions: list[FetchPartition]
+) -> None:
+    layout = _PARTITION_V9 if version >= 9 else _PARTITION_V5 if version >= 5 else _PARTITION_V4
+    start = cursor.position
+    cursor.skip(count * layout.size)
+    rows = layout.iter_unpack(cursor.view[start : cursor.position])
+    if version >= 9:
+        partitions += [
+            FetchPartition(topic, None, partition, epoch, offset, -1, log_start, size)
+            for partition, epoch, offset, log_start, size in rows
+        ]
+    elif version >= 5:
+        partitions += [
+            FetchPartition(topic, None, partition, -1, offset, -1, log_start, size)
+            for partition, offset, log_start, size in rows
+        ]
+    else:
+        partitions += [
+            FetchPartition(topic, None, partition, -1, offset, -1, -1, size) for partition, offset, size in rows
+        ]
+
+
+def _decode_partitions_v12(
+    cursor: Cursor, topic: str | None, topic_id: bytes | None, count: int, partitions: list[FetchPartition]
+) -> None:
+    layout = _PARTITION_V12_NO_TAGS
+    view, position, size = cursor.view, cursor.position, layout.size
+    if count * size > cursor.end - position:
+        raise PeerProtocolError(f"{count} partitions in {cursor.end - position} bytes")
+    unpack, append = layout.unpack_from, partitions.append
+    for _ in range(count):
+        partition, epoch, offset, last_epoch, log_start, max_bytes, tag_byte = unpack(view, position)
+        if tag_byte == 0:
+            position += size
+            append(FetchPartition(topic, topic_id, partition, epoch, offset, last_epoch, log_start, max_bytes))
+            continue
+        cursor.position = position + size - 1
+        tags = _raw_tags(cursor)
+        position = cursor.position
+        append(FetchPartition(topic, topic_id, partition, epoch, offset, last_epoch, log_start, max_bytes, tags))
+    cursor.position = position
+
+
+def _skip_forgotten(cursor: Cursor, version: int) -> bool:
+    flexible = version >= FLEXIBLE_VERSION_MIN
+    count = _array_length(cursor, flexible=flexible)
+    for _ in range(count):
+        if version >= TOPIC_ID_VERSION_MIN:
+            cursor.skip(TOPIC_ID_BYTES)
+        else:
+            cursor.skip_string(flexible=flexible)
+        cursor.skip(4 * _array_length(cursor, flexible=flexible))
+        if flexible:
+            cursor.skip_tags()
+    return count > 0
+
+
+def _replica_id(tags: bytes) -> int:
+    """The replica id in ReplicaState (tag 1), −1 without one."""
+    cursor = Cursor(memoryview(tags))
+    for _ in range(cursor.uvarint()):
+        tag, size = cursor.uvarint(), cursor.uvarint()
+        if tag == _REPLICA_STATE_TAG:
+            return Cursor(cursor.view, cursor.position, cursor.position + size).int32()
+        cursor.skip(size)
+    return -1
+
+
+def _array_length(cursor: Cursor, *, flexible: bool) -> int:
+    count = cursor.array_length(flexible=flexible)
+    if count < 0:
+        raise PeerProtocolError(f"null array at {cursor.position}")
+    return count
+
+
+def _string(cursor: Cursor, *, flexible: bool) -> str:
+    value = cursor.string(flexible=flexible)
+    if value is None:
+        raise PeerProtocolError(f"null string at {cursor.position}")
+    return value
+
+
+def _raw_tags(cursor: Cursor) -> bytes:
+    start = cursor.position
+    cursor.skip_tags()
+    return bytes(cursor.view[start : cursor.position])
+
+
+def _encode_topics(parts: list[bytes], partitions: Sequence[FetchPartition], version: int, *, flexible: bool) -> None:
+    groups = [(key, list(group)) for key, group in groupby(partitions, key=lambda item: topic_key(item, version))]
+    parts.append(write_array_length(len(groups), flexible=flexible))
+    for key, group in groups:
+        if version < TOPIC_ID_VERSION_MIN:
+            parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))
+        parts.append(key)
+        parts.append(write_array_length(len(group), flexible=flexible))
+        parts += [_encode_partition(partition, version) for partition in group]
+        if flexible:
+            parts.append(group[0].topic_tags)
+
+
+def _encode_partition(item: FetchPartition, version: int) -> bytes:
+    if version >= FLEXIBLE_VERSION_MIN:
+        return (
+            _PARTITION_V12.pack(
+                item.partition,
+                item.current_leader_epoch,
+                item.fetch_offset,
+                item.last_fetched_epoch,
+                item.log_start_offset,
+                item.partition_max_bytes,
+            )
+            + item.tags
+        )
+    if version >= 9:
+        return _PARTITION_V9.pack(
+            item.partition,
+            item.current_leader_epoch,
+            item.fetch_offset,
+            item.log_start_offset,
+            item.partition_max_bytes,
+        )
+    if version >= 5:
+        return _PARTITION_V5.pack(item.partition, item.fetch_offset, item.log_start_offset, item.partition_max_bytes)
+    return _PARTITION_V4.pack(item.partition, item.fetch_offset, item.partition_max_bytes)

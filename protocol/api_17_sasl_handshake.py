@@ -1,0 +1,56 @@
+"""SaslHandshake (key 17): read to refuse version 0.
+
+- After v0, a client sends SASL tokens with a bare length and no Kafka header; v1 wraps them in SaslAuthenticate
+  (KIP-152). Tidegate could not tell such tokens from requests, so only v1 is announced and v0 is refused.
+- Both versions have one shape, and none is flexible. The mechanism is upstream's affair: v1 is relayed unread.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from protocol.errors import ErrorCode, LocalProtocolError, PeerProtocolError
+from protocol.headers import RequestHeader, decode_request_header
+from protocol.primitives import Cursor
+
+_REFUSAL = struct.Struct(">iihi")
+"""Length, correlation id, error code, count of mechanisms."""
+_NEWEST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SaslHandshakeRequest:
+    """A client's choice of mechanism, for example "PLAIN"."""
+
+    header: RequestHeader
+    mechanism: str
+
+    @property
+    def is_refused(self) -> bool:
+        """Version 0: raw tokens would follow."""
+        return self.header.api_version == 0
+
+
+def decode_request(frame: memoryview) -> SaslHandshakeRequest:
+    """Decode a whole request frame, length field included.
+
+    Raises:
+        PeerProtocolError: truncated, malformed, or a version that does not exist.
+    """
+    header = decode_request_header(frame)
+    if not 0 <= header.api_version <= _NEWEST:
+        raise PeerProtocolError(f"SaslHandshake version {header.api_version}")
+    mechanism = Cursor(frame, header.body_position).string(flexible=False)
+    if mechanism is None:
+        raise PeerProtocolError("SaslHandshake names no mechanism")
+    return SaslHandshakeRequest(header, mechanism)
+
+
+def encode_refusal(correlation_id: int, api_version: int) -> bytes:
+    """A whole response frame: UNSUPPORTED_VERSION and no mechanisms.
+
+    Raises:
+        LocalProtocolError: a version whose shape is not known.
+    """
+    if not 0 <= api_version <= _NEWEST:
+        raise LocalProtocolError(f"no shape for SaslHandshake version {api_version}")
+    return _REFUSAL.pack(_REFUSAL.size - 4, correlation_id, ErrorCode.UNSUPPORTED_VERSION, 0)

@@ -1,0 +1,133 @@
+"""The listeners that stand for upstream's brokers: one each, so that the listener says which broker is meant.
+
+Rule 1. A listener is bound before an answer that names it goes out (`advertise`).
+Rule 2. Broker N listens at `proxy.broker.port.start` + N − `proxy.broker.id.min`, unless `proxy.broker.ports`
+        names its port; 0 is any free port. A port that is out of range or taken is an error that names broker
+        and key, and the answer that would have named it is not sent.
+Rule 3. A broker that changes its address keeps its listener: the next connection goes to the new address. One that
+        left upstream's metadata has its listener closed; when it comes back it gets one again.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from protocol.addresses import NodeAddress
+from proxy.config.model import ProxyConfig
+
+LISTEN_BACKLOG = 512
+
+_log = structlog.get_logger(__name__)
+
+
+class AddressError(Exception):
+    """A broker's listener cannot be bound; the message names broker, address and key."""
+
+
+@dataclass(slots=True)
+class Target:
+    """The broker that a listener stands for. `node_id` None: the bootstrap listener, any broker will do."""
+
+    node_id: int | None
+    addresses: Sequence[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class _BrokerListener:
+    target: Target
+    advertised: tuple[str, int]
+    scope: trio.CancelScope
+
+
+Serve = Callable[[list[trio.SocketListener], Target], Awaitable[None]]
+"""Accepts on the listeners until cancelled."""
+
+
+class AddressBook:
+    """Listeners by broker. Accept loops live in `nursery`, the application's."""
+
+    def __init__(self, config: ProxyConfig, nursery: trio.Nursery, serve: Serve) -> None:
+        self._config = config
+        self._nursery = nursery
+        self._serve = serve
+        self._brokers: dict[int, _BrokerListener] = {}
+        self._binding = trio.Lock()
+
+    async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """What clients are told for these brokers; their listeners are bound when this returns.
+
+        Raises:
+            AddressError: one cannot be bound.
+        """
+        told: dict[int, tuple[str, int]] = {}
+        for node in nodes:
+            listener = self._brokers.get(node.node_id) or await self._bind(node)
+            address = (node.host, node.port)
+            if listener.target.addresses[0] != address:
+                _log.info("broker_moved", node=node.node_id, host=node.host, port=node.port)
+                listener.target.addresses = (address,)
+            told[node.node_id] = listener.advertised
+        return told
+
+    def retire_all_but(self, node_ids: Iterable[int]) -> None:
+        """Close the listeners of brokers that upstream does not name any more."""
+        for node_id in self._brokers.keys() - set(node_ids):
+            _log.info("broker_left", node=node_id)
+            self._brokers.pop(node_id).scope.cancel()
+
+    @property
+    def advertised(self) -> dict[int, tuple[str, int]]:
+        """What clients are told now, by broker."""
+        return {node_id: listener.advertised for node_id, listener in self._brokers.items()}
+
+    async def _bind(self, node: NodeAddress) -> _BrokerListener:
+        async with self._binding:
+            known = self._brokers.get(node.node_id)
+            if known is not None:
+                return known
+            port, key = self._port_of(node.node_id)
+            host = self._config.listen.host
+            try:
+                listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=LISTEN_BACKLOG)
+            except OSError as error:
+                raise AddressError(
+                    f"broker {node.node_id}: cannot listen on {host}:{port}, which {key} gives it: {error}"
+                ) from error
+            bound_port = int(listeners[0].socket.getsockname()[1])
+            listener = _BrokerListener(
+                Target(node.node_id, ((node.host, node.port),)),
+                (self.advertised_host(node.node_id), self._advertised_port(node.node_id, bound_port)),
+                trio.CancelScope(),
+            )
+            self._brokers[node.node_id] = listener
+            self._nursery.start_soon(self._run, listeners, listener)
+            _log.info("broker_listening", node=node.node_id, host=host, port=bound_port)
+            return listener
+
+    async def _run(self, listeners: list[trio.SocketListener], listener: _BrokerListener) -> None:
+        with listener.scope:
+            await self._serve(listeners, listener.target)
+
+    def advertised_host(self, node_id: int) -> str:
+        """`proxy.advertised.host` with its `$(nodeId)` filled in."""
+        return self._config.advertised_host.replace("$(nodeId)", str(node_id))
+
+    def _port_of(self, node_id: int) -> tuple[int, str]:
+        """The port to bind, and the key that says so."""
+        if node_id in self._config.broker_ports:
+            return self._config.broker_ports[node_id], "proxy.broker.ports"
+        if self._config.broker_port_start == 0:
+            return 0, "proxy.broker.port.start"
+        port = self._config.broker_port_start + node_id - self._config.broker_id_min
+        if not self._config.broker_port_start <= port <= 65535:
+            raise AddressError(
+                f"broker {node_id}: proxy.broker.port.start {self._config.broker_port_start} and proxy.broker.id.min "
+                f"{self._config.broker_id_min} give it port {port}; name its port in proxy.broker.ports"
+            )
+        return port, "proxy.broker.port.start"
+
+    def _advertised_port(self, node_id: int, bound_port: int) -> int:
+        start = self._config.advertised_port_start
+        return bound_port if start is None else start + node_id - self._config.broker_id_min

@@ -1,0 +1,283 @@
+"""`tidegate serve`: everything put together, from configuration to clean shutdown.
+
+One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. SIGTERM or SIGINT
+drains: no new connection, answers that have begun are finished within `proxy.drain.timeout.ms`, exit 0. A second
+signal stops at once.
+"""
+
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from metrics.kip405 import Kip405Names
+from metrics.probes import Probes
+from metrics.registry import Registry
+from proxy import exit_codes
+from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
+from proxy.admin import serve_admin
+from proxy.authority import LogStartGeneration
+from proxy.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
+from proxy.config.model import Config, ReadPreference
+from proxy.config.ssl_contexts import client_ssl_context, server_ssl_context
+from proxy.connection import ConnectionLimits
+from proxy.fetch_service import FetchService, FetchSettings
+from proxy.frontier import Frontiers
+from proxy.lineages import Lineages
+from proxy.logs import LogFormat, configure_logs
+from proxy.loop_stall import watch_loop
+from proxy.readiness import Readiness
+from proxy.server import Server, ServerSettings
+from proxy.tier import CatalogTail, Tier
+from proxy.upkeep import follow_catalog, follow_upstream, take_gauges, watch_tier
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.from_config import upstream_settings
+from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.messages import preload_schemas
+from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from storage.cache.block_cache import BlockCache
+from storage.cache.index_cache import OffsetIndexCache
+from storage.errors import StorageConfigError
+from storage.metadata.catalog import Catalog
+from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import RemoteLogSegmentId
+from storage.reader import TierReader
+from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+from storage.remote_storage_manager import RemoteStorageManager
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Application:
+    """What runs, for those who start it in tests and in the demo."""
+
+    bootstrap: tuple[str, int]
+    admin: tuple[str, int]
+    readiness: Readiness
+    probes: Probes
+    server: Server
+    addresses: AddressBook
+    catalog: Catalog
+    cluster: Cluster
+
+
+async def serve(config: Config) -> int:
+    """Run until a signal; the exit code."""
+    configure_logs(config.log.level.value, LogFormat(config.log.format.value))
+    for warning in config.warnings:
+        _log.warning("configuration", detail=warning)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        exit_code = exit_codes.DONE
+        try:
+            async with run(config) as application:
+                await _until_signal(config, application, signals)
+        except* StorageConfigError as group:
+            exit_code = exit_codes.USAGE
+            _say_errors(group)
+        except* OSError as group:
+            exit_code = exit_codes.FOUND_WRONG
+            _say_errors(group)
+    return exit_code
+
+
+def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _say_errors(error)
+        else:
+            print(f"tidegate: {error}", file=sys.stderr)
+
+
+async def _until_signal(config: Config, application: Application, signals: AsyncIterator[int]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_say_ready, application)
+        await anext(signals)
+        nursery.cancel_scope.cancel()
+    _log.info("draining", connections=application.server.connections)
+    application.readiness.drain()
+    application.server.drain()
+    async with trio.open_nursery() as nursery:
+
+        async def stop_at_second_signal() -> None:
+            await anext(signals)
+            _log.warning("stopped_at_once", connections=application.server.connections)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(stop_at_second_signal)
+        with trio.move_on_after(config.proxy.drain_timeout_ms / 1000) as drain:
+            await application.server.wait_empty()
+        if drain.cancelled_caught:
+            _log.warning("drain_timed_out", connections=application.server.connections)
+        nursery.cancel_scope.cancel()
+
+
+async def _say_ready(application: Application) -> None:
+    await application.readiness.wait_ready()
+    host, port = application.bootstrap
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    brokers, segments = len(application.cluster.brokers), application.catalog.segment_count
+    print(f"ready: bootstrap {address}, brokers {brokers}, segments {segments}", file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def run(config: Config) -> AsyncIterator[Application]:
+    """The application, listening; it is torn down when the block is left.
+
+    Raises:
+        OSError: a listener cannot be bound (names address and key).
+        RemoteStorageError: the storage plug-in's configuration is wrong.
+    """
+    probes = Probes(Registry(Kip405Names(config.metrics.kip405_names.value)))
+    readiness = Readiness()
+    storage_manager = open_remote_storage_manager(
+        config.remote_storage_manager_class_name, config.remote_storage_config
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+            # A second of imports, better now than in the first question's way.
+            await trio.to_thread.run_sync(preload_schemas)
+            limiter = trio.CapacityLimiter(_gets_max(config))
+            catalog = Catalog(config.catalog.segments_max)
+            tail = await _start_catalog(config, cluster, catalog, readiness, probes, nursery)
+            tier = _tier(config, cluster, catalog, tail, storage_manager, limiter, probes, nursery)
+            server, addresses, bootstrap = await _listen(config, cluster, tier, probes, nursery)
+            admin = await nursery.start(
+                serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
+            )
+            nursery.start_soon(follow_upstream, cluster, addresses, readiness)
+            nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
+            nursery.start_soon(take_gauges, limiter, probes)
+            nursery.start_soon(watch_loop, probes.loop)
+            yield Application(bootstrap, admin, readiness, probes, server, addresses, catalog, cluster)
+            nursery.cancel_scope.cancel()
+    finally:
+        storage_manager.close()
+
+
+def _gets_max(config: Config) -> int:
+    """GETs in flight, so that a block each stays inside the budget of bytes in flight."""
+    return max(1, min(config.tier.concurrent_gets_max, config.tier.inflight_bytes_max // config.cache.block_bytes))
+
+
+async def _start_catalog(
+    config: Config,
+    cluster: Cluster,
+    catalog: Catalog,
+    readiness: Readiness,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> CatalogTail:
+    if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
+        InMemoryRemoteLogMetadataManager(catalog).follow_all()
+        readiness.catalog_live(0)
+        return InMemoryCatalogTail()
+    client, upstream = config.metadata_client, config.upstream
+    metadata_cluster = cluster
+    if (client.bootstrap_servers, client.security) != (upstream.bootstrap_servers, upstream.security):
+        metadata_cluster = Cluster(upstream_settings(client.bootstrap_servers, client.security), nursery)
+    event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
+    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+
+    async def follow() -> None:
+        await nursery.start(event_log.run)
+        manager.follow_all()
+        await follow_catalog(event_log, manager, catalog, readiness, probes)
+
+    nursery.start_soon(follow)
+    await trio.lowlevel.checkpoint()
+    return TopicCatalogTail(manager, event_log.partition_count, event_log.sample_high_watermarks)
+
+
+def _tier(
+    config: Config,
+    cluster: Cluster,
+    catalog: Catalog,
+    tail: CatalogTail,
+    storage_manager: RemoteStorageManager,
+    limiter: trio.CapacityLimiter,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> Tier:
+    cache = BlockCache(
+        storage_manager,
+        nursery=nursery,
+        limiter=limiter,
+        memory_bytes_max=config.cache.memory_bytes,
+        block_bytes=config.cache.block_bytes,
+        probe=probes.cache,
+    )
+    indexes = OffsetIndexCache(storage_manager, nursery=nursery, limiter=limiter, probe=probes.cache)
+    token = trio.lowlevel.current_trio_token()
+
+    def removed(segment_id: RemoteLogSegmentId) -> None:
+        # The record may have been applied in another thread; the caches belong to this one.
+        token.run_sync_soon(cache.drop_segment, segment_id.id)
+        token.run_sync_soon(indexes.drop_segment, segment_id.id)
+
+    catalog.on_segment_removed(removed)
+    client = FrontierClient(cluster)
+    return Tier(
+        catalog=catalog,
+        tail=tail,
+        reader=TierReader(catalog, indexes, cache),
+        frontiers=Frontiers(client, nursery, age_s_max=config.authority.frontier_age_ms_max / 1000),
+        lineages=Lineages(client, cluster, catalog),
+        cluster=cluster,
+        probe=probes.tier,
+    )
+
+
+async def _listen(
+    config: Config, cluster: Cluster, tier: Tier, probes: Probes, nursery: trio.Nursery
+) -> tuple[Server, AddressBook, tuple[str, int]]:
+    proxy = config.proxy
+    fetch_settings = FetchSettings(
+        authority_age_s_max=config.authority.age_ms_max / 1000,
+        fetch_wait_s_max=config.tier.fetch_wait_ms_max / 1000,
+        linger_s=config.tier.linger_ms / 1000,
+        read_prefer_tier=proxy.read_prefer is ReadPreference.TIER,
+    )
+    generation = LogStartGeneration()
+    relay_tls = config.upstream.security.relay_tls
+    settings = ServerSettings(
+        ConnectionLimits(
+            proxy.request_frame_bytes_max,
+            proxy.response_held_bytes_max,
+            proxy.relay_rewrite_bytes_max,
+            proxy.inflight_requests_max,
+        ),
+        proxy.connections_max,
+        None if proxy.tls is None else server_ssl_context(proxy.tls),
+        None if relay_tls is None else client_ssl_context(relay_tls),
+    )
+    server = Server(
+        settings,
+        nursery,
+        fetches=lambda: FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes),
+        node_at=lambda host, port: _node_at(cluster, host, port),
+        probe=probes.relay,
+    )
+    addresses = server.addresses = AddressBook(proxy, nursery, server.serve)
+    try:
+        listeners = await trio.open_tcp_listeners(
+            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
+        )
+    except OSError as error:
+        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
+    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+    nursery.start_soon(server.serve, listeners, target)
+    host, port = listeners[0].socket.getsockname()[:2]
+    return server, addresses, (str(host), int(port))
+
+
+def _node_at(cluster: Cluster, host: str, port: int) -> int | None:
+    """The broker that advertises this address, if one does."""
+    return next((node.node_id for node in cluster.brokers.values() if (node.host, node.port) == (host, port)), None)

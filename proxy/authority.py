@@ -1,0 +1,80 @@
+"""Good probes: what the broker has vouched for on this connection, and for how long it may be taken as said.
+
+L1: no tier byte leaves without a good probe. A probe is good for one topic id, partition, isolation level and
+current leader epoch, as one authenticated client, for `authority.max.age.ms`. Any error on the partition, another
+sign-in on the connection, or a DeleteRecords or DeleteTopics on any connection ends it.
+"""
+
+import time
+from dataclasses import dataclass
+
+from storage.model import TopicIdPartition
+
+AUTHORITIES_MAX = 10_000
+"""Partitions remembered per connection; a full table is dropped whole, as its entries live a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A good probe's answer. `abort_free`: no aborted transaction reaches from the tier into the local log."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    abort_free: bool
+    given_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityKey:
+    """What a probe was good for."""
+
+    partition: TopicIdPartition
+    isolation_level: int
+    current_leader_epoch: int
+
+
+class LogStartGeneration:
+    """Grows when any client moves a log start; shared by all connections."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Authorities:
+    """Good probes of one connection."""
+
+    __slots__ = ("_age_s_max", "_by_key", "_generation", "_generation_seen")
+
+    def __init__(self, age_s_max: float, generation: LogStartGeneration) -> None:
+        self._age_s_max = age_s_max
+        self._by_key: dict[AuthorityKey, Authority] = {}
+        self._generation = generation
+        self._generation_seen = generation.value
+
+    def get(self, key: AuthorityKey) -> Authority | None:
+        """A probe that still counts."""
+        if self._generation_seen != self._generation.value:
+            self._by_key.clear()
+            self._generation_seen = self._generation.value
+        authority = self._by_key.get(key)
+        if authority is None or time.monotonic() - authority.given_at_s >= self._age_s_max:
+            return None
+        return authority
+
+    def put(self, key: AuthorityKey, authority: Authority) -> None:
+        """A probe was good. With an age of 0 it counts for its own exchange only."""
+        if self._age_s_max > 0:
+            if len(self._by_key) >= AUTHORITIES_MAX:
+                self._by_key.clear()
+            self._by_key[key] = authority
+
+    def end(self, key: AuthorityKey) -> None:
+        """The broker said no."""
+        self._by_key.pop(key, None)
+
+    def end_all(self) -> None:
+        """Another principal, or other rights."""
+        self._by_key.clear()

@@ -1,0 +1,140 @@
+"""The command line: `tidegate serve FILE`, `check FILE`, `demo`, `--version` (design §6).
+
+Only the chosen command's modules are imported: `tidegate --help` must answer at once, and importing trio, boto3 and
+Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.exit_codes`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from proxy import exit_codes
+
+if TYPE_CHECKING:
+    from proxy.config import Config
+
+DEMO_RECORDS_DEFAULT: Final = 300_000
+DEMO_RECORDS_MAX: Final = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What `tidegate demo` was asked for."""
+
+    keep: bool
+    records: int
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; argparse itself exits with 2 on a wrong command line, 0 on --help."""
+    options = _parser().parse_args(arguments)
+    try:
+        match options.command:
+            case "serve":
+                return _serve(options.file)
+            case "check":
+                return _check(options.file)
+            case _:
+                return _demo(DemoOptions(keep=options.keep, records=options.records))
+    except KeyboardInterrupt:
+        print("tidegate: interrupted", file=sys.stderr)
+        return exit_codes.FOUND_WRONG
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tidegate",
+        description="A remote read replica for Kafka: serves old offsets straight from the KIP-405 tier.",
+        epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration.",
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = commands.add_parser("serve", help="run the proxy", description="Run the proxy until SIGTERM.")
+    check = commands.add_parser(
+        "check",
+        help="check configuration, upstream, tier and metadata",
+        description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
+    )
+    for command in (serve, check):
+        command.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
+    demo = commands.add_parser(
+        "demo",
+        help="show it on this machine",
+        description="Start a Kafka broker with tiered storage, read a topic with and without Tidegate, and compare.",
+    )
+    demo.add_argument("--keep", action="store_true", help="leave everything running and say how to use it")
+    demo.add_argument(
+        "--records",
+        type=_record_count,
+        default=DEMO_RECORDS_DEFAULT,
+        metavar="N",
+        help=f"records to produce (default {DEMO_RECORDS_DEFAULT})",
+    )
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002
+        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"tidegate {version('tidegate')}")
+        except PackageNotFoundError:
+            print("tidegate (not installed: run from a checkout)")
+        parser.exit(exit_codes.DONE)
+
+
+def _record_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= DEMO_RECORDS_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {DEMO_RECORDS_MAX}")
+    return int(text)
+
+
+def _serve(file: Path) -> int:
+    config = _load(file)
+    if config is None:
+        return exit_codes.USAGE
+    import trio
+
+    from proxy.application import serve
+
+    return trio.run(serve, config)
+
+
+def _check(file: Path) -> int:
+    config = _load(file)
+    if config is None:
+        return exit_codes.USAGE
+    from proxy.check import run
+
+    return run(config, sys.stdout)
+
+
+def _demo(options: DemoOptions) -> int:
+    from proxy.demo.run import main as run_demo
+
+    return run_demo(options)
+
+
+def _load(file: Path) -> "Config | None":
+    """The configuration, its warnings on standard error; None after every problem was written there, a line each."""
+    from proxy.config import ConfigError, load
+
+    try:
+        config = load(file, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"tidegate: {problem}", file=sys.stderr)
+        return None
+    for warning in config.warnings:
+        print(f"tidegate: warning: {warning}", file=sys.stderr)
+    return config

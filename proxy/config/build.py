@@ -1,0 +1,200 @@
+"""From typed values to the groups of Config, with the checks that need more than one key."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Final
+
+from proxy.config import keys as table
+from proxy.config import tier_keys as tier
+from proxy.config.broker_config import CLIENT_PREFIXES, COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, PRODUCER_PREFIX, Plugin
+from proxy.config.java_security import JavaSecurity
+from proxy.config.kinds import HOST_PORTS, Key
+from proxy.config.model import (
+    AuthorityConfig,
+    CacheConfig,
+    CatalogConfig,
+    HostPort,
+    MetadataClientConfig,
+    ProxyConfig,
+    ReadAheadConfig,
+    TierConfig,
+    UpstreamConfig,
+)
+from proxy.config.security import server_tls, upstream_security
+from proxy.config.sizes import (
+    CACHE_MEMORY_SHARE,
+    MIB,
+    READAHEAD_TOTAL_SHARE,
+    TIER_INFLIGHT_SHARE,
+    format_size,
+    memory_share,
+)
+from proxy.config.sources import Setting, Settings
+from proxy.config.values import Values
+
+READAHEAD_STREAM_BYTES_DEFAULT: Final = 64 * MIB  # design §6
+
+
+def upstream_config(values: Values) -> UpstreamConfig:
+    return UpstreamConfig(
+        bootstrap_servers=values.of(table.UPSTREAM_BOOTSTRAP_SERVERS), security=upstream_security(values)
+    )
+
+
+def proxy_config(values: Values) -> ProxyConfig:
+    listen = values.of(table.PROXY_LISTEN)
+    advertised_host = values.optional(table.PROXY_ADVERTISED_HOST)
+    if advertised_host is None and _is_wildcard(listen.host) and not values.is_set(table.PROXY_ADVERTISED_HOST):
+        values.wrong(
+            table.PROXY_LISTEN,
+            f"a wildcard address is nothing that clients can be told: set {table.PROXY_ADVERTISED_HOST.name}",
+        )
+    return ProxyConfig(
+        listen=listen,
+        advertised_host=listen.host if advertised_host is None else advertised_host,
+        broker_port_start=_broker_port_start(values, listen),
+        broker_id_min=values.of(table.PROXY_BROKER_ID_MIN),
+        broker_ports=_broker_ports(values, listen),
+        advertised_port_start=values.optional(table.PROXY_ADVERTISED_PORT_START),
+        read_prefer=values.of(table.PROXY_READ_PREFER),
+        tls=server_tls(values),
+        tls_sni_pattern=values.optional(table.PROXY_TLS_SNI_PATTERN),
+        connections_max=values.of(table.PROXY_CONNECTIONS_MAX),
+        request_frame_bytes_max=values.of(table.PROXY_FRAME_REQUEST_BYTES_MAX),
+        response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
+        inflight_requests_max=values.of(table.PROXY_INFLIGHT_REQUESTS_MAX),
+        relay_rewrite_bytes_max=values.of(table.RELAY_REWRITE_BYTES_MAX),
+        drain_timeout_ms=values.of(table.PROXY_DRAIN_TIMEOUT_MS),
+    )
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a host name
+
+
+def _broker_port_start(values: Values, listen: HostPort) -> int:
+    start = values.optional(table.PROXY_BROKER_PORT_START)
+    if start is None:
+        # A bootstrap listener on any free port has no "next" one: brokers get any free port too.
+        start = 0 if listen.port == 0 else listen.port + 1
+        if start > 65535:
+            values.wrong(table.PROXY_LISTEN, f"no port is left after it: set {table.PROXY_BROKER_PORT_START.name}")
+    return start
+
+
+def _broker_ports(values: Values, listen: HostPort) -> Mapping[int, int]:
+    ports = values.optional(table.PROXY_BROKER_PORTS) or {}
+    if listen.port in ports.values():
+        values.wrong(table.PROXY_BROKER_PORTS, f"port {listen.port} is the bootstrap listener's")
+    return ports
+
+
+def memory_budgets(values: Values) -> dict[str, int]:
+    """The three budgets by key: as set, or their share of `memory.max.bytes`."""
+    memory_bytes_max = values.of(table.MEMORY_MAX_BYTES)
+    shares: tuple[tuple[Key[int], int], ...] = (
+        (tier.CACHE_MEMORY_BYTES, CACHE_MEMORY_SHARE),
+        (tier.READAHEAD_TOTAL_MAX_BYTES, READAHEAD_TOTAL_SHARE),
+        (tier.TIER_INFLIGHT_BYTES_MAX, TIER_INFLIGHT_SHARE),
+    )
+    budgets: dict[str, int] = {}
+    for key, share in shares:
+        given = values.optional(key)
+        budgets[key.name] = memory_share(memory_bytes_max, share) if given is None else given
+    total_bytes = sum(budgets.values())
+    if total_bytes > memory_bytes_max:
+        names = " + ".join(budgets)
+        values.wrong(
+            table.MEMORY_MAX_BYTES, f"less than {names} = {format_size(total_bytes)}: raise it or lower one of them"
+        )
+    return budgets
+
+
+def readahead_config(values: Values, budgets: Mapping[str, int]) -> ReadAheadConfig:
+    total_bytes_max = budgets[tier.READAHEAD_TOTAL_MAX_BYTES.name]
+    stream_bytes_max = values.optional(tier.READAHEAD_STREAM_MAX_BYTES)
+    if stream_bytes_max is None:
+        stream_bytes_max = min(READAHEAD_STREAM_BYTES_DEFAULT, total_bytes_max)
+    if stream_bytes_max > total_bytes_max:
+        limit = f"{tier.READAHEAD_TOTAL_MAX_BYTES.name} = {format_size(total_bytes_max)}"
+        values.wrong(tier.READAHEAD_STREAM_MAX_BYTES, f"at most {limit}")
+    return ReadAheadConfig(stream_bytes_max=stream_bytes_max, total_bytes_max=total_bytes_max)
+
+
+def tier_config(values: Values, budgets: Mapping[str, int]) -> TierConfig:
+    return TierConfig(
+        fetch_wait_ms_max=values.of(tier.REMOTE_FETCH_MAX_WAIT_MS),
+        linger_ms=values.of(tier.TIER_LINGER_MS),
+        concurrent_gets_max=values.of(tier.TIER_CONCURRENT_GETS_MAX),
+        inflight_bytes_max=budgets[tier.TIER_INFLIGHT_BYTES_MAX.name],
+    )
+
+
+def cache_config(values: Values, budgets: Mapping[str, int]) -> CacheConfig:
+    encrypt, key_file = values.of(tier.CACHE_ENCRYPT), values.optional(tier.CACHE_ENCRYPT_KEY_FILE)
+    if key_file is not None and not encrypt:
+        values.wrong(tier.CACHE_ENCRYPT_KEY_FILE, f"needs {tier.CACHE_ENCRYPT.name} = true")
+    memory_bytes, block_bytes = budgets[tier.CACHE_MEMORY_BYTES.name], values.of(tier.CACHE_BLOCK_BYTES)
+    if block_bytes > memory_bytes:
+        limit = f"{tier.CACHE_MEMORY_BYTES.name} = {format_size(memory_bytes)}"
+        values.wrong(tier.CACHE_BLOCK_BYTES, f"at most {limit}")
+    return CacheConfig(
+        path=values.optional(tier.CACHE_PATH),
+        disk_bytes=values.of(tier.CACHE_DISK_BYTES),
+        memory_bytes=memory_bytes,
+        block_bytes=block_bytes,
+        retention_ms=values.of(tier.CACHE_RETENTION_MS),
+        encrypt=encrypt,
+        encrypt_key_file=key_file,
+    )
+
+
+def authority_config(values: Values) -> AuthorityConfig:
+    return AuthorityConfig(
+        age_ms_max=values.of(tier.AUTHORITY_MAX_AGE_MS), frontier_age_ms_max=values.of(tier.FRONTIER_MAX_AGE_MS)
+    )
+
+
+def catalog_config(values: Values) -> CatalogConfig:
+    snapshot_path, cache_path = values.optional(tier.CATALOG_SNAPSHOT_PATH), values.optional(tier.CACHE_PATH)
+    if snapshot_path is None and cache_path is not None:
+        snapshot_path = cache_path / "catalog"
+    return CatalogConfig(
+        snapshot_path=snapshot_path,
+        snapshot_interval_ms=values.of(tier.CATALOG_SNAPSHOT_INTERVAL_MS),
+        segments_max=values.of(tier.CATALOG_SEGMENTS_MAX),
+    )
+
+
+def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problems: list[str]) -> MetadataClientConfig:
+    """The consumer's properties over the common ones, and what they leave open from upstream."""
+    by_prefix: dict[str, dict[str, tuple[str, Setting]]] = {prefix: {} for prefix in CLIENT_PREFIXES}
+    for name, setting in settings.metadata.items():
+        for prefix in CLIENT_PREFIXES:
+            if name.startswith(prefix):
+                whole_key = settings.prefixes.spelled(Plugin.METADATA, name)
+                by_prefix[prefix][name.removeprefix(prefix)] = (whole_key, setting)
+    consumer = by_prefix[COMMON_CLIENT_PREFIX] | by_prefix[CONSUMER_PREFIX]
+    bootstrap_servers = upstream.bootstrap_servers
+    key, setting_given = consumer.get("bootstrap.servers", ("", None))
+    if setting_given is not None and setting_given.text is not None:
+        try:
+            bootstrap_servers = HOST_PORTS.parse(setting_given.text)
+        except ValueError as error:
+            problems.append(f"{setting_given.origin}: {key} = {setting_given.text}: {error}")
+    return MetadataClientConfig(
+        bootstrap_servers=bootstrap_servers,
+        security=JavaSecurity(consumer, upstream.security, problems).security(),
+        common_client=texts({name: setting for name, (_, setting) in by_prefix[COMMON_CLIENT_PREFIX].items()}),
+        consumer=texts({name: setting for name, (_, setting) in by_prefix[CONSUMER_PREFIX].items()}),
+        producer=texts({name: setting for name, (_, setting) in by_prefix[PRODUCER_PREFIX].items()}),
+    )
+
+
+def texts(settings: Mapping[str, Setting]) -> Mapping[str, str]:
+    """Names and resolved values, read-only; what could not be resolved was reported and is left out."""
+    return MappingProxyType({name: s.text for name, s in settings.items() if s.text is not None})

@@ -1,0 +1,266 @@
+"""The one table of keys: name, kind, default, limits and what each is for.
+
+The loader, the nearest-key help, the environment's names and docs/configuration.md all come from here; the tier's half
+is in `tier_keys`. A key is added to the table and read in `proxy.config.build`; nothing else needs to know it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from proxy.config.kinds import (
+    ADVERTISED_HOST,
+    BROKER_PORTS,
+    HOST_PORTS,
+    IDENTIFICATION,
+    LISTEN,
+    NODE_ID_MAX,
+    PATH,
+    TEXT,
+    Key,
+    KeyGroup,
+    integer,
+    one_of,
+    size,
+)
+from proxy.config.model import (
+    ClientAuth,
+    Kip405Names,
+    LogFormat,
+    LogLevel,
+    Mode,
+    ReadPreference,
+    SaslMechanism,
+    SecurityProtocol,
+)
+from proxy.config.sizes import GIB, KIB, MIB, TIB
+from proxy.config.tier_keys import TIER_GROUPS
+
+MODE = Key(
+    name="mode", kind=one_of(Mode), default="replica", doc="`replica`: the brokers write the tier; `standalone`: we do."
+)
+BROKER_CONFIG = Key(
+    name="broker.config",
+    kind=PATH,
+    doc="The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
+)
+MEMORY_MAX_BYTES = Key(
+    name="memory.max.bytes",
+    kind=size(192 * MIB, TIB),
+    default="1.5 GiB",
+    doc="Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
+    "unless set themselves; the rest is for the process.",
+)
+LOG_LEVEL = Key(name="log.level", kind=one_of(LogLevel), default="info", doc="The least severe line that is written.")
+LOG_FORMAT = Key(
+    name="log.format", kind=one_of(LogFormat), default="json", doc="One JSON object a line, or text for a terminal."
+)
+
+UPSTREAM_BOOTSTRAP_SERVERS = Key(
+    name="upstream.bootstrap.servers", kind=HOST_PORTS, stand_in="unset:1", doc="The brokers that are asked first."
+)
+UPSTREAM_SECURITY_PROTOCOL = Key(
+    name="upstream.security.protocol",
+    kind=one_of(SecurityProtocol),
+    default="PLAINTEXT",
+    doc="How brokers are reached. Clients' upstream connections take only the transport from it.",
+)
+UPSTREAM_SASL_MECHANISM = Key(
+    name="upstream.sasl.mechanism",
+    kind=one_of(SaslMechanism),
+    aliases=("upstream.sasl.mechanisms",),
+    doc="Tidegate's own mechanism; clients' exchanges are relayed, whatever they use.",
+)
+UPSTREAM_SASL_USERNAME = Key(name="upstream.sasl.username", kind=TEXT, doc="Tidegate's own user.")
+UPSTREAM_SASL_PASSWORD = Key(name="upstream.sasl.password", kind=TEXT, secret=True, doc="Its password.")
+UPSTREAM_SSL_CA_LOCATION = Key(
+    name="upstream.ssl.ca.location", kind=PATH, doc="PEM file of CA certificates; unset: the system's."
+)
+UPSTREAM_SSL_CERTIFICATE_LOCATION = Key(
+    name="upstream.ssl.certificate.location", kind=PATH, doc="PEM file of Tidegate's own certificate and its chain."
+)
+UPSTREAM_SSL_KEY_LOCATION = Key(
+    name="upstream.ssl.key.location", kind=PATH, doc="PEM file of its private key; unset: the certificate's file."
+)
+UPSTREAM_SSL_KEY_PASSWORD = Key(
+    name="upstream.ssl.key.password", kind=TEXT, secret=True, doc="The private key's password."
+)
+UPSTREAM_SSL_KEYSTORE_LOCATION = Key(
+    name="upstream.ssl.keystore.location", kind=PATH, doc="PKCS#12 file instead of certificate and key."
+)
+UPSTREAM_SSL_KEYSTORE_PASSWORD = Key(
+    name="upstream.ssl.keystore.password", kind=TEXT, secret=True, doc="The PKCS#12 file's password."
+)
+UPSTREAM_SSL_IDENTIFICATION = Key(
+    name="upstream.ssl.endpoint.identification.algorithm",
+    kind=IDENTIFICATION,
+    default="https",
+    doc="`none` checks the broker's certificate but not its host name.",
+)
+
+PROXY_LISTEN = Key(
+    name="proxy.listen",
+    kind=LISTEN,
+    default="127.0.0.1:19092",
+    doc="The bootstrap listener; port 0: any free one. A wildcard address needs `proxy.advertised.host`.",
+)
+PROXY_ADVERTISED_HOST = Key(
+    name="proxy.advertised.host",
+    kind=ADVERTISED_HOST,
+    default_words="the listen host",
+    doc="What clients are told; may hold `$(nodeId)`.",
+)
+PROXY_BROKER_PORT_START = Key(
+    name="proxy.broker.port.start",
+    kind=integer(0, 65535),
+    default_words="listen port + 1",
+    doc="Broker N listens at start + N − `proxy.broker.id.min`; 0: any free port.",
+)
+PROXY_BROKER_ID_MIN = Key(
+    name="proxy.broker.id.min", kind=integer(0, NODE_ID_MAX), default="0", doc="The node id that gets the first port."
+)
+PROXY_BROKER_PORTS = Key(
+    name="proxy.broker.ports", kind=BROKER_PORTS, doc="Ports of single brokers; overrides `proxy.broker.port.start`."
+)
+PROXY_ADVERTISED_PORT_START = Key(
+    name="proxy.advertised.port.start",
+    kind=integer(1, 65535),
+    default_words="the bound ports",
+    doc="Shifts the broker ports that clients are told, for a load balancer or port mapping in front.",
+)
+PROXY_READ_PREFER = Key(
+    name="proxy.read.prefer",
+    kind=one_of(ReadPreference),
+    default="local",
+    doc="`tier`: offsets that are in both places come from the tier too.",
+)
+PROXY_TLS_CERTIFICATE_FILE = Key(
+    name="proxy.tls.certificate.file",
+    kind=PATH,
+    doc="PEM file of the certificate (and chain) shown to clients; setting it turns TLS on.",
+)
+PROXY_TLS_KEY_FILE = Key(
+    name="proxy.tls.key.file", kind=PATH, doc="PEM file of its private key; unset: the certificate's file."
+)
+PROXY_TLS_KEY_PASSWORD = Key(name="proxy.tls.key.password", kind=TEXT, secret=True, doc="The private key's password.")
+PROXY_TLS_CLIENT_CA_FILE = Key(
+    name="proxy.tls.client.ca.file", kind=PATH, doc="PEM file of the CA certificates that clients' ones must chain to."
+)
+PROXY_TLS_CLIENT_AUTH = Key(
+    name="proxy.tls.client.auth",
+    kind=one_of(ClientAuth),
+    default="none",
+    doc="Whether a client must show a certificate.",
+)
+PROXY_TLS_SNI_PATTERN = Key(
+    name="proxy.tls.sni.pattern", kind=TEXT, doc="One port for all brokers, told apart by host name."
+)
+
+PROXY_CONNECTIONS_MAX = Key(
+    name="proxy.connections.max",
+    kind=integer(1, 1_000_000),
+    default="4096",
+    doc="Client connections; one more is closed at once. Each needs two open files.",
+)
+PROXY_FRAME_REQUEST_BYTES_MAX = Key(
+    name="proxy.frame.request.bytes.max",
+    kind=size(KIB, 2 * GIB - 1),
+    default="100 MiB",
+    doc="A larger request closes its connection; Kafka's `socket.request.max.bytes`.",
+)
+PROXY_RESPONSE_HELD_BYTES_MAX = Key(
+    name="proxy.response.held.bytes.max",
+    kind=size(64 * KIB, 2 * GIB - 1),
+    default="64 MiB",
+    doc="The largest response that may be held whole to be rewritten; others are streamed.",
+)
+PROXY_INFLIGHT_REQUESTS_MAX = Key(
+    name="proxy.inflight.requests.max",
+    kind=integer(1, 100_000),
+    default="128",
+    doc="Requests of one connection that await their response; beyond it no more is read from the client.",
+)
+RELAY_REWRITE_BYTES_MAX = Key(
+    name="relay.rewrite.bytes.max",
+    kind=size(KIB, MIB),
+    default="64 KiB",
+    doc="Fetch responses up to this size are rewritten whole, larger ones in place.",
+)
+PROXY_DRAIN_TIMEOUT_MS = Key(
+    name="proxy.drain.timeout.ms",
+    kind=integer(0, 3_600_000),
+    default="30000",
+    doc="How long SIGTERM waits for answers under way.",
+)
+
+ADMIN_LISTEN = Key(
+    name="admin.listen", kind=LISTEN, default="127.0.0.1:9464", doc="`/metrics`, `/livez`, `/readyz`, `/`."
+)
+METRICS_KIP405_NAMES = Key(
+    name="metrics.kip405.names",
+    kind=one_of(Kip405Names),
+    default="current",
+    doc="KIP-405's metrics under today's names, its first ones, or both.",
+)
+
+
+GROUPS: Final = (
+    KeyGroup("General", (MODE, BROKER_CONFIG, MEMORY_MAX_BYTES, LOG_LEVEL, LOG_FORMAT)),
+    KeyGroup(
+        "Upstream: Tidegate's own identity, named as librdkafka names it",
+        (
+            UPSTREAM_BOOTSTRAP_SERVERS,
+            UPSTREAM_SECURITY_PROTOCOL,
+            UPSTREAM_SASL_MECHANISM,
+            UPSTREAM_SASL_USERNAME,
+            UPSTREAM_SASL_PASSWORD,
+            UPSTREAM_SSL_CA_LOCATION,
+            UPSTREAM_SSL_CERTIFICATE_LOCATION,
+            UPSTREAM_SSL_KEY_LOCATION,
+            UPSTREAM_SSL_KEY_PASSWORD,
+            UPSTREAM_SSL_KEYSTORE_LOCATION,
+            UPSTREAM_SSL_KEYSTORE_PASSWORD,
+            UPSTREAM_SSL_IDENTIFICATION,
+        ),
+    ),
+    KeyGroup(
+        "Listeners",
+        (
+            PROXY_LISTEN,
+            PROXY_ADVERTISED_HOST,
+            PROXY_BROKER_PORT_START,
+            PROXY_BROKER_ID_MIN,
+            PROXY_BROKER_PORTS,
+            PROXY_ADVERTISED_PORT_START,
+            PROXY_READ_PREFER,
+            PROXY_TLS_CERTIFICATE_FILE,
+            PROXY_TLS_KEY_FILE,
+            PROXY_TLS_KEY_PASSWORD,
+            PROXY_TLS_CLIENT_CA_FILE,
+            PROXY_TLS_CLIENT_AUTH,
+            PROXY_TLS_SNI_PATTERN,
+        ),
+    ),
+    KeyGroup(
+        "Limits on clients",
+        (
+            PROXY_CONNECTIONS_MAX,
+            PROXY_FRAME_REQUEST_BYTES_MAX,
+            PROXY_RESPONSE_HELD_BYTES_MAX,
+            PROXY_INFLIGHT_REQUESTS_MAX,
+            RELAY_REWRITE_BYTES_MAX,
+            PROXY_DRAIN_TIMEOUT_MS,
+        ),
+    ),
+    *TIER_GROUPS,
+    KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES)),
+)
+
+
+def all_keys() -> Iterator[Key[Any]]:
+    """Every key of the table, in the reference's order."""
+    for group in GROUPS:
+        yield from group.keys
+
+
+KEY_BY_NAME: Final = {name: key for key in all_keys() for name in (key.name, *key.aliases)}
+"""Every spelling that a file may use, aliases included."""

@@ -1,0 +1,87 @@
+"""`load`: FILE and the environment in, a checked Config out, or every problem at once.
+
+The order is: gather what was given (`sources`), parse it (`values`), build the groups and check them against each
+other (`build`), refuse what this version does not do (`later`). Nothing stops at the first problem.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from proxy.config import aiven_inheritance, build
+from proxy.config import keys as table
+from proxy.config import tier_keys as tier
+from proxy.config.broker_config import Plugin
+from proxy.config.effective import effective_keys
+from proxy.config.errors import ConfigError
+from proxy.config.later import refusals
+from proxy.config.model import AdminConfig, Config, EffectiveKey, LogConfig, MetricsConfig
+from proxy.config.sizes import format_size
+from proxy.config.sources import Setting, Settings, gather
+from proxy.config.values import Values
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """The configuration of FILE, the broker's file that it names, and the environment.
+
+    Raises ConfigError with every problem found. Reads files (properties, certificates), nothing else: neither a
+    broker nor the tier is asked anything here.
+    """
+    problems: list[str] = []
+    settings = gather(path, environ, problems)
+    # The plugin's cache sizes are cut to our budget, so that one number has to be known before the rest is parsed.
+    memory_bytes_max = Values(settings.table, [], []).of(table.MEMORY_MAX_BYTES)
+    aiven_inheritance.inherit(settings, memory_bytes_max)
+    values = Values(settings.table, problems, settings.warnings)
+    config = _config(settings, values)
+    problems.extend(refusals(config))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _config(settings: Settings, values: Values) -> Config:
+    upstream, listeners = build.upstream_config(values), build.proxy_config(values)
+    budgets = build.memory_budgets(values)
+    readahead, cache, catalog = (
+        build.readahead_config(values, budgets),
+        build.cache_config(values, budgets),
+        build.catalog_config(values),
+    )
+    admin = AdminConfig(listen=values.of(table.ADMIN_LISTEN))
+    if admin.listen == listeners.listen and admin.listen.port != 0:
+        values.wrong(table.ADMIN_LISTEN, f"is {table.PROXY_LISTEN.name} too")
+    derived = {name: format_size(size_bytes) for name, size_bytes in budgets.items()}
+    derived[tier.READAHEAD_STREAM_MAX_BYTES.name] = format_size(readahead.stream_bytes_max)
+    derived[table.PROXY_ADVERTISED_HOST.name] = listeners.advertised_host
+    derived[table.PROXY_BROKER_PORT_START.name] = str(listeners.broker_port_start)
+    if catalog.snapshot_path is not None:
+        derived[tier.CATALOG_SNAPSHOT_PATH.name] = str(catalog.snapshot_path)
+    return Config(
+        mode=values.of(table.MODE),
+        upstream=upstream,
+        proxy=listeners,
+        tier=build.tier_config(values, budgets),
+        cache=cache,
+        readahead=readahead,
+        authority=build.authority_config(values),
+        catalog=catalog,
+        admin=admin,
+        log=LogConfig(level=values.of(table.LOG_LEVEL), format=values.of(table.LOG_FORMAT)),
+        metrics=MetricsConfig(kip405_names=values.of(table.METRICS_KIP405_NAMES)),
+        metadata_client=build.metadata_client_config(settings, upstream, values.problems),
+        memory_bytes_max=values.of(table.MEMORY_MAX_BYTES),
+        remote_storage_manager_class_name=values.of(tier.STORAGE_MANAGER_CLASS),
+        remote_storage_config=build.texts(settings.storage),
+        remote_log_metadata_manager_class_name=values.of(tier.METADATA_MANAGER_CLASS),
+        remote_log_metadata_config=build.texts(settings.metadata),
+        effective=_effective(settings, derived),
+        warnings=tuple(settings.warnings),
+    )
+
+
+def _effective(settings: Settings, derived: Mapping[str, str]) -> tuple[EffectiveKey, ...]:
+    plugins: dict[str, Setting] = {}
+    for plugin in Plugin:
+        for name, setting in settings.plugin(plugin).items():
+            plugins[settings.prefixes.spelled(plugin, name)] = setting
+    return effective_keys(settings.table, plugins, derived)

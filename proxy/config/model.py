@@ -1,0 +1,278 @@
+"""The configuration as the rest of Tidegate sees it: frozen, typed, checked. `proxy.config.load` makes it.
+
+Field names are the keys' words with units last (`tier.inflight.bytes.max` → `config.tier.inflight_bytes_max`).
+Sizes are bytes, times milliseconds. Secrets are left out of every repr.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+
+class Mode(StrEnum):
+    """Who writes the tier (design §1)."""
+
+    REPLICA = "replica"
+    STANDALONE = "standalone"
+
+
+class ReadPreference(StrEnum):
+    """Where an offset is read that both the broker's disk and the tier hold."""
+
+    LOCAL = "local"
+    TIER = "tier"
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's own names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class SaslMechanism(StrEnum):
+    """The mechanisms that Tidegate's own identity can use. Clients' own exchanges are relayed, whatever they are."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
+class ClientAuth(StrEnum):
+    """Whether a client must show a certificate; Kafka's words of `ssl.client.auth`."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class Kip405Names(StrEnum):
+    """Which of KIP-405's metric names are shown: today's, the first ones, or both."""
+
+    CURRENT = "current"
+    ORIGINAL = "original"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A TCP address; the host without the brackets of IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslCredentials:
+    """One identity. `options` holds the login module's own options of OAUTHBEARER and is empty otherwise."""
+
+    mechanism: SaslMechanism
+    username: str = ""
+    password: str = field(default="", repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """TLS towards a broker. All PEM: CA certificates (None: the system's), own certificate chain and its key.
+
+    The key is unencrypted PKCS#8: `proxy.config.ssl_contexts` hands it to OpenSSL without a plain copy on disk.
+    """
+
+    ca_certificates_pem: bytes | None = field(default=None, repr=False)
+    certificate_chain_pem: bytes | None = field(default=None, repr=False)
+    private_key_pem: bytes | None = field(default=None, repr=False)
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """TLS towards clients. PEM, the key as in ClientTls; client CA certificates only if clients may authenticate."""
+
+    certificate_chain_pem: bytes = field(repr=False)
+    private_key_pem: bytes = field(repr=False)
+    client_ca_certificates_pem: bytes | None = field(default=None, repr=False)
+    client_auth: ClientAuth = ClientAuth.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """How Tidegate's own connections reach a broker: `tls` is set exactly if the protocol has it, so is `sasl`."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ClientTls | None = None
+    sasl: SaslCredentials | None = None
+
+    @property
+    def relay_tls(self) -> ClientTls | None:
+        """The transport for clients' upstream connections: never our certificate, never our credentials (design §6)."""
+        return None if self.tls is None else replace(self.tls, certificate_chain_pem=None, private_key_pem=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamConfig:
+    bootstrap_servers: tuple[HostPort, ...]
+    security: ClientSecurity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """Listeners and the limits on clients.
+
+    `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
+    `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
+    """
+
+    listen: HostPort
+    advertised_host: str
+    broker_port_start: int
+    broker_id_min: int
+    broker_ports: Mapping[int, int]
+    advertised_port_start: int | None
+    read_prefer: ReadPreference
+    tls: ServerTls | None
+    tls_sni_pattern: str | None
+    connections_max: int
+    request_frame_bytes_max: int
+    response_held_bytes_max: int
+    inflight_requests_max: int
+    relay_rewrite_bytes_max: int
+    drain_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig:
+    fetch_wait_ms_max: int
+    linger_ms: int
+    concurrent_gets_max: int
+    inflight_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """`path` None: memory only. `retention_ms` −1: until evicted."""
+
+    path: Path | None
+    disk_bytes: int
+    memory_bytes: int
+    block_bytes: int
+    retention_ms: int
+    encrypt: bool
+    encrypt_key_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAheadConfig:
+    stream_bytes_max: int
+    total_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorityConfig:
+    """How long a good probe may be reused (0: never), and how old a frontier may be before it is learnt again."""
+
+    age_ms_max: int
+    frontier_age_ms_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogConfig:
+    """`snapshot_path` None: no snapshot is kept."""
+
+    snapshot_path: Path | None
+    snapshot_interval_ms: int
+    segments_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig:
+    listen: HostPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    level: LogLevel
+    format: LogFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    kip405_names: Kip405Names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataClientConfig:
+    """The client of the metadata topic: the broker's `remote.log.metadata.*` client keys over `upstream.*`.
+
+    The mappings hold those keys as written, their prefix off, for what the typed fields do not cover.
+    """
+
+    bootstrap_servers: tuple[HostPort, ...]
+    security: ClientSecurity
+    common_client: Mapping[str, str] = field(repr=False)
+    consumer: Mapping[str, str] = field(repr=False)
+    producer: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveKey:
+    """One key as it took effect: its value as it may be shown (secrets masked) and where it came from."""
+
+    name: str
+    value: str
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value}  ({self.origin})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that was configured. The two plug-in mappings hold their keys with the impl prefix off."""
+
+    mode: Mode
+    upstream: UpstreamConfig
+    proxy: ProxyConfig
+    tier: TierConfig
+    cache: CacheConfig
+    readahead: ReadAheadConfig
+    authority: AuthorityConfig
+    catalog: CatalogConfig
+    admin: AdminConfig
+    log: LogConfig
+    metrics: MetricsConfig
+    metadata_client: MetadataClientConfig
+    memory_bytes_max: int
+    remote_storage_manager_class_name: str
+    remote_storage_config: Mapping[str, str] = field(repr=False)
+    remote_log_metadata_manager_class_name: str
+    remote_log_metadata_config: Mapping[str, str] = field(repr=False)
+    effective: tuple[EffectiveKey, ...] = field(repr=False)
+    warnings: tuple[str, ...]

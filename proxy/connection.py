@@ -1,0 +1,379 @@
+"""One client connection and its one upstream connection, from accept to close.
+
+Two loops. The request loop finds frames from the client, asks the router and relays, holds or exchanges them.
+The response loop finds frames from upstream, matches each with the request it answers and relays, rewrites or
+delivers it.
+
+Rule 1. A broker answers one connection's requests in order, so the oldest expectation is the one answered; another
+        correlation id means that we lost count, and ends the connection.
+Rule 2. While an exchange runs, no further request is read: a broker too handles one request of a connection at a
+        time. So whatever is relayed after an exchange is also answered after it, and only an exchange that asked
+        upstream nothing can finish before an earlier response: it waits for its turn.
+Rule 3. The client's transport has one writer at a time: the holder of the current turn.
+Rule 4. When one side closes, so does the other, after queued answers. A fault ends this connection with one log
+        line, nothing else.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from metrics.probes import CloseCause, Direction, RelayProbe, Route
+from protocol import api_01_fetch_walker, api_02_list_offsets, api_17_sasl_handshake, api_18_api_versions
+from protocol.addresses import NodeAddress, find_nodes, rewrite
+from protocol.api_00_produce import peek_acks
+from protocol.api_01_fetch_walker import FetchResponseWalker
+from protocol.errors import PeerProtocolError
+from protocol.framing import LENGTH_BYTES
+from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, decode_request_header, peek_request_prefix
+from protocol.sequencing import ResponseSequencer, Turn
+from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
+from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
+from proxy.stream_end import ConnectionEnd
+from proxy.upstream.errors import TransportError
+from proxy.upstream.transport import Bytes, Transport
+from proxy.upstream_wire import PendingAnswer
+
+HELD_REQUEST_BYTES_MAX = 16 * 1024 * 1024
+"""Of a request that is decoded: a Fetch over 200,000 partitions has 12 MiB. What is relayed has its own limit."""
+
+OWN_CORRELATION_ID_FIRST = 0x7D000000
+"""Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of one connection (design L6), in bytes and requests."""
+
+    request_frame_bytes_max: int
+    response_held_bytes_max: int
+    relay_rewrite_bytes_max: int
+    inflight_requests_max: int
+
+
+class Advertiser(Protocol):
+    """The listeners that stand for upstream's brokers."""
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """What clients are told for these brokers; their listeners are bound when this returns."""
+        ...
+
+
+class FetchHandler(Protocol):
+    """What decides about a Fetch and answers it; one for each connection."""
+
+    async def handle(self, frame: memoryview, connection: "ClientConnection") -> Sequence[Bytes] | None:
+        """The whole answer, or None: relay the frame, which may have been patched in place."""
+        ...
+
+    def forget_authority(self) -> None:
+        """The client may be somebody else from now on, or have other rights."""
+        ...
+
+    def on_log_start_moved(self) -> None:
+        """A DeleteRecords or DeleteTopics passed here: every connection's good probes are void."""
+        ...
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A request that upstream has yet to answer."""
+
+    correlation_id: int
+    api_key: int
+    api_version: int
+    route: ResponseRoute
+    turn: Turn | None = None
+    own: PendingAnswer | None = None
+
+
+class ClientConnection:
+    """Runs until either side ends. `node_id` is the broker at the other end, None if not known."""
+
+    def __init__(
+        self,
+        client: Transport,
+        upstream: Transport,
+        *,
+        node_id: int | None,
+        limits: ConnectionLimits,
+        addresses: Advertiser,
+        fetches: FetchHandler,
+        probe: RelayProbe,
+    ) -> None:
+        self._client = client
+        self._upstream = upstream
+        self._node_id = node_id
+        self._limits = limits
+        self._addresses = addresses
+        self._fetches = fetches
+        self._probe = probe
+        self._sequencer = ResponseSequencer()
+        self._expected: deque[_Expected] = deque()
+        self._own_correlation_id = OWN_CORRELATION_ID_FIRST
+        self._changed = trio.Event()
+        self._draining = False
+        self._receiving = trio.CancelScope()
+        self._scope = trio.CancelScope()
+        self._end: ConnectionEnd | None = None
+        self._requests = FrameStream(
+            client, CloseCause.CLIENT, lambda size: probe.on_relayed(Direction.CLIENT_TO_UPSTREAM, size)
+        )
+        self._responses = FrameStream(
+            upstream, CloseCause.UPSTREAM, lambda size: probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+        )
+
+    @property
+    def node_id(self) -> int | None:
+        return self._node_id
+
+    async def run(self) -> CloseCause:
+        """Serve the connection until it ends; both transports are closed then.
+
+        Cancellation: both transports are aborted.
+        """
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._response_loop)
+                    await self._guard(self._request_loop)
+            await self._client.aclose()
+        except TransportError:
+            self._client.abort()
+        finally:
+            self._client.abort()
+            self._upstream.abort()
+        return self._report()
+
+    def drain(self) -> None:
+        """Take no further request; end when those under way are answered."""
+        self._draining = True
+        self._receiving.cancel()
+
+    # The request side.
+
+    async def _request_loop(self) -> None:
+        while await self._receive_requests():
+            while not self._draining and await self._next_request():
+                pass
+        while self._sequencer.in_flight:
+            await self._wait_change()
+        raise ConnectionEnd(CloseCause.DRAIN if self._draining else CloseCause.CLIENT)
+
+    async def _receive_requests(self) -> bool:
+        """More bytes from the client; False at its end or when draining. Only this wait is cut short by a drain."""
+        if self._draining:
+            return False
+        with trio.CancelScope() as self._receiving:
+            return await self._requests.receive()
+        return False
+
+    async def _next_request(self) -> bool:
+        """Handle one request; False when more bytes are needed to do so."""
+        stream = self._requests
+        size = stream.next_frame_size(
+            frame_bytes_max=self._limits.request_frame_bytes_max, body_bytes_min=REQUEST_HEADER_PREFIX_BYTES
+        )
+        if size is None:
+            return False
+        while self._sequencer.in_flight >= self._limits.inflight_requests_max:
+            await self._wait_change()
+        prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
+        route = route_request(prefix.api_key, prefix.api_version)
+        if route is RequestRoute.RELAY:
+            await self._relay(prefix, size, answered=True)
+        elif route is RequestRoute.PRODUCE:
+            await self._relay(prefix, size, answered=await self._produce_is_answered(prefix, size))
+        else:
+            await self._hold(route, prefix, size)
+        return True
+
+    async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool) -> None:
+        self._probe.on_request(prefix.api_key, Route.RELAY)
+        if answered:
+            route = route_response(prefix.api_key, prefix.api_version)
+            self._expected.append(
+                _Expected(prefix.correlation_id, prefix.api_key, prefix.api_version, route, self._sequencer.allocate())
+            )
+        await self._requests.pass_on(size, self._upstream)
+
+    async def _produce_is_answered(self, prefix: RequestPrefix, size: int) -> bool:
+        buffer = self._requests.buffer
+        while True:
+            at_hand = min(size, len(buffer))
+            frame = buffer.view[buffer.start : buffer.start + at_hand]
+            acks = peek_acks(frame, prefix.api_version, 0)
+            if acks is not None:
+                return acks != 0
+            if at_hand == size:
+                raise PeerProtocolError("a Produce request ends before its acks")
+            await self._requests.receive_inside()
+
+    async def _hold(self, route: RequestRoute, prefix: RequestPrefix, size: int) -> None:
+        if size > HELD_REQUEST_BYTES_MAX:
+            raise PeerProtocolError(f"request of {size} bytes with api key {prefix.api_key} exceeds what is decoded")
+        frame = await self._requests.hold(size)
+        if route is RequestRoute.FETCH:
+            await self._fetch(frame, prefix, size)
+            return
+        if route is RequestRoute.SASL_HANDSHAKE and api_17_sasl_handshake.decode_request(frame).is_refused:
+            self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+            self._requests.buffer.consume(size)
+            refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
+            await self._answer(self._sequencer.allocate(), [refusal])
+            return
+        if route is RequestRoute.LIST_OFFSETS:
+            api_02_list_offsets.decode_request(frame, decode_request_header(frame))
+        await self._relay(prefix, size, answered=True)
+
+    async def _fetch(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
+        answer = await self._fetches.handle(frame, self)
+        if answer is None:
+            await self._relay(prefix, size, answered=True)
+            return
+        self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+        self._requests.buffer.consume(size)
+        await self._answer(self._sequencer.allocate(), answer)
+
+    async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
+        while not turn.is_current:
+            await self._wait_change()
+        await self._client.send_vectored(buffers)
+        self._complete(turn)
+
+    # Requests of our own, for exchanges.
+
+    def next_correlation_id(self) -> int:
+        """An id for a request of our own."""
+        self._own_correlation_id += 1
+        if self._own_correlation_id >= 0x7FFFFFFF:
+            self._own_correlation_id = OWN_CORRELATION_ID_FIRST
+        return self._own_correlation_id
+
+    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+        """Send a request of our own in its place in the stream."""
+        pending = PendingAnswer()
+        self._expected.append(_Expected(correlation_id, api_key, api_version, ResponseRoute.RELAY, own=pending))
+        await self._upstream.send_all(frame)
+        return pending
+
+    # The response side.
+
+    async def _response_loop(self) -> None:
+        stream = self._responses
+        while await stream.receive():
+            # Upstream's frames are not bounded as a whole: they are streamed. What is held is bounded where it is.
+            while (
+                size := stream.next_frame_size(frame_bytes_max=2**31 - 1, body_bytes_min=CORRELATION_ID_BYTES)
+            ) is not None:
+                await self._next_response(size)
+        raise ConnectionEnd(CloseCause.UPSTREAM)
+
+    async def _next_response(self, size: int) -> None:
+        stream = self._responses
+        start = stream.buffer.start + LENGTH_BYTES
+        correlation_id = int.from_bytes(stream.buffer.view[start : start + CORRELATION_ID_BYTES], "big", signed=True)
+        if not self._expected or self._expected[0].correlation_id != correlation_id:
+            raise ConnectionEnd(CloseCause.UPSTREAM, f"upstream answered {correlation_id}, which is not its turn")
+        expected = self._expected.popleft()
+        if expected.own is not None:
+            frame = await self._held_response(size, expected)
+            expected.own.deliver(bytes(frame))
+            stream.buffer.consume(size)
+            return
+        assert expected.turn is not None
+        assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
+        await self._pass_response(size, expected)
+        self._complete(expected.turn)
+        if expected.route is ResponseRoute.AUTHENTICATION:
+            self._fetches.forget_authority()
+        elif expected.route is ResponseRoute.LOG_START_MOVES:
+            self._fetches.on_log_start_moved()
+
+    async def _pass_response(self, size: int, expected: _Expected) -> None:
+        if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
+            walker = FetchResponseWalker(expected.api_version)
+            await self._responses.pass_on_through(size, self._client, walker.feed)
+        elif expected.route in _REWRITTEN:
+            frame = await self._held_response(size, expected)
+            await self._client.send_all(await self._rewritten(frame, expected))
+            self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+            self._responses.buffer.consume(size)
+        else:
+            await self._responses.pass_on(size, self._client)
+
+    async def _rewritten(self, frame: memoryview, expected: _Expected) -> bytes | memoryview:
+        api_key, api_version = expected.api_key, expected.api_version
+        if expected.route is ResponseRoute.API_VERSIONS:
+            return api_18_api_versions.rewrite_frame(api_version, frame)
+        if expected.route is ResponseRoute.FETCH:
+            nodes = api_01_fetch_walker.find_nodes(frame, api_version)
+            if not nodes:
+                return frame
+            return api_01_fetch_walker.rewrite_endpoints(frame, api_version, await self._addresses.advertise(nodes))
+        nodes = find_nodes(api_key, api_version, frame)
+        return rewrite(api_key, api_version, frame, await self._addresses.advertise(nodes))
+
+    async def _held_response(self, size: int, expected: _Expected) -> memoryview:
+        if size > self._limits.response_held_bytes_max:
+            raise ConnectionEnd(
+                CloseCause.LIMIT,
+                f"a response of {size} bytes with api key {expected.api_key} exceeds proxy.response.held.bytes.max",
+            )
+        return await self._responses.hold(size)
+
+    # Both.
+
+    def _complete(self, turn: Turn) -> None:
+        turn.complete()
+        self._changed.set()
+
+    async def _wait_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    async def _guard(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run a loop to its end, whatever it is, and end the other one too."""
+        try:
+            await loop()
+        except Exception as error:
+            end = self._end_of(_single(error), CloseCause.CLIENT if loop == self._request_loop else CloseCause.UPSTREAM)
+            self._end = self._end or end
+        self._scope.cancel()
+
+    def _end_of(self, error: Exception, broken_side: CloseCause) -> ConnectionEnd:
+        if isinstance(error, ConnectionEnd):
+            return error
+        if isinstance(error, PeerProtocolError):
+            return ConnectionEnd(CloseCause.MALFORMED_FRAME, str(error))
+        if isinstance(error, TransportError):
+            return ConnectionEnd(broken_side, str(error))
+        _log.error("connection_fault", client=self._client.peer_name, exc_info=error)
+        return ConnectionEnd(CloseCause.FAULT, repr(error))
+
+    def _report(self) -> CloseCause:
+        end = self._end or ConnectionEnd(CloseCause.DRAIN)
+        if end.cause is CloseCause.MALFORMED_FRAME:
+            self._probe.on_malformed_frame()
+        level = "warning" if end.cause in _WORTH_A_WARNING else "debug"
+        getattr(_log, level)(
+            "connection_closed", client=self._client.peer_name, cause=end.cause.value, detail=end.detail
+        )
+        return end.cause
+
+
+def _single(error: Exception) -> Exception:
+    """The one error in a nursery's group of one; tasks beside it only ever end by it."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+_REWRITTEN = frozenset({ResponseRoute.ADDRESSES, ResponseRoute.API_VERSIONS, ResponseRoute.FETCH})
+_WORTH_A_WARNING = frozenset({CloseCause.MALFORMED_FRAME, CloseCause.LIMIT, CloseCause.FAULT})

@@ -1,0 +1,236 @@
+"""`tidegate demo`: a real Kafka with a real tier, read by a real client, first without and then through Tidegate.
+
+The two reads must bring the same records, the second one without a single remote fetch by the broker: the exit code
+says whether. Everything runs on free loopback ports and in one temporary folder; both are given back at the end,
+after success, failure and Ctrl-C alike. With --keep all of it stays until Ctrl-C.
+
+Synchronous: confluent-kafka blocks, and Tidegate is a process of its own.
+"""
+
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from proxy import exit_codes
+from proxy.demo.interrupts import Interrupts
+from proxy.demo.kafka_cluster import Broker, KafkaCluster, KafkaClusterError, PartitionOffsets
+from proxy.demo.orders import produce
+from proxy.demo.reading import Reading, read_topic
+from proxy.demo.report import Outcome
+from proxy.demo.steps import Step, StepFailed, Steps
+from proxy.demo.tidegate_process import Tidegate
+
+if TYPE_CHECKING:
+    from proxy.cli import DemoOptions
+
+JARS: Final = Path(__file__).resolve().parents[2] / "build" / "kafka" / "libs"
+TOPIC: Final = "orders"
+PARTITIONS: Final = 3
+SEGMENT_BYTES: Final = 1024 * 1024
+"""The least that Kafka 4 takes."""
+TOPIC_CONFIGS: Final = {
+    "remote.storage.enable": "true",
+    "segment.bytes": str(SEGMENT_BYTES),
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+}
+RECORDS_MIN: Final = 30_000
+"""About three segments a partition. The newest segment never leaves the broker."""
+JVM_OPTIONS: Final = ("-Xmx512m",)
+"""The JVM's own compilers, unlike the tests' quick start: the broker's speed is half of what is shown."""
+TIER_TIMEOUT_S_MIN: Final = 120.0
+TIERED_RECORDS_PER_S_MIN: Final = 5_000
+"""Far below what a slow disk takes; for the time limit of large runs."""
+
+
+def main(options: "DemoOptions") -> int:
+    """Run the demo; the exit code: 0 when it has shown what it should, 1 otherwise."""
+    errors = Console(stderr=True)
+    problems = missing(options.records)
+    for problem in problems:
+        _say(errors, f"tidegate: {problem}")
+    if problems:
+        return exit_codes.FOUND_WRONG
+    try:
+        with Interrupts() as interrupts, ExitStack() as cleanup:
+            try:
+                return _run(options, Demo(options.records, Steps(errors), interrupts, cleanup), errors)
+            finally:
+                interrupts.ignore()
+    except KeyboardInterrupt:
+        _say(errors, "tidegate: interrupted; everything is stopped and removed")
+    except (KafkaClusterError, StepFailed) as error:
+        _say(errors, f"tidegate: {error}")
+    return exit_codes.FOUND_WRONG
+
+
+def missing(records: int) -> list[str]:
+    """What stands in the way of the demo, a line each."""
+    problems = []
+    if shutil.which("java") is None:
+        problems.append("java is not on the PATH: install Java 17 or 21, then run `make setup`")
+    if not any(JARS.glob("kafka_2.13-*.jar")):
+        problems.append(f"Kafka's jars are not in {JARS}: run `make setup` in a checkout of the project")
+    if records < RECORDS_MIN:
+        problems.append(f"--records {records}: at least {RECORDS_MIN}, or too little would leave the broker's own log")
+    return problems
+
+
+def _run(options: "DemoOptions", demo: "Demo", errors: Console) -> int:
+    output = Console()
+    demo.start_kafka()
+    demo.fill_topic()
+    demo.start_tidegate()
+    outcome = demo.compare()
+    output.print(outcome.table())
+    complaints = outcome.complaints()
+    for complaint in complaints:
+        _say(errors, f"tidegate: {complaint}")
+    if not complaints:
+        _say(output, "Both reads brought the same records, and the second one cost the broker no remote fetch.")
+    if options.keep:
+        _say(output, demo.how_to_try())
+        demo.wait_for_interrupt()
+    return exit_codes.FOUND_WRONG if complaints else exit_codes.DONE
+
+
+class Demo:
+    """The steps, to be taken in the order they stand here. What one starts, `cleanup` ends."""
+
+    def __init__(self, records: int, steps: Steps, interrupts: Interrupts, cleanup: ExitStack) -> None:
+        self._records = records
+        self._steps = steps
+        self._interrupts = interrupts
+        self._cleanup = cleanup
+        with interrupts.held():
+            self._work = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+            cleanup.callback(shutil.rmtree, self._work, ignore_errors=True)
+        self._kafka = KafkaCluster(jars=JARS, work=self._work, jvm_options=JVM_OPTIONS)
+        self._tidegate = Tidegate(
+            work=self._work,
+            server_properties=self._kafka.server_properties_path(1),
+            bootstrap_servers=self._kafka.bootstrap_servers,
+        )
+        self._bootstrap = ""
+        self._offsets: Mapping[int, PartitionOffsets] = {}
+
+    @property
+    def _broker(self) -> Broker:
+        return self._kafka.broker(1)
+
+    def start_kafka(self) -> None:
+        with self._steps.step("Starting Kafka with a remote tier") as step:
+            with self._interrupts.held():
+                self._cleanup.callback(self._kafka.close)
+                self._broker.launch()
+            self._kafka.wait_ready()
+            step.result = f"broker {self._kafka.bootstrap_servers}"
+
+    def fill_topic(self) -> None:
+        with self._steps.step(f"Creating the tiered topic {TOPIC}") as step:
+            self._kafka.create_topic(TOPIC, PARTITIONS, TOPIC_CONFIGS)
+            step.result = f"{PARTITIONS} partitions, segments of 1 MiB"
+        with self._steps.step(f"Producing {self._records:,} orders") as step:
+            record_bytes = produce(
+                self._kafka.bootstrap_servers, TOPIC, self._records, lambda done: step.show(done, self._records)
+            )
+            step.result = f"{record_bytes / 1e6:,.0f} MB, keys and headers"
+        with self._steps.step("Waiting until brokers drop them") as step:
+            self._offsets = self._wait_for_tier(step, local_records_max=SEGMENT_BYTES * self._records // record_bytes)
+
+    def _wait_for_tier(self, step: Step, local_records_max: int) -> Mapping[int, PartitionOffsets]:
+        """Until each partition holds no more than its newest segment, and nothing twice."""
+
+        def is_settled(known: PartitionOffsets) -> bool:
+            is_short = known.high_watermark - known.local_log_start_offset <= local_records_max
+            return is_short and known.local_log_start_offset == known.latest_tiered_offset + 1
+
+        offsets = self._kafka.wait_tiered(
+            TOPIC,
+            until=is_settled,
+            timeout_s=max(TIER_TIMEOUT_S_MIN, self._records / TIERED_RECORDS_PER_S_MIN),
+            progress=lambda known: step.show(_only_in_tier(known), self._records),
+        )
+        share = _only_in_tier(offsets) / self._records
+        if share <= 0.5:
+            raise StepFailed(f"only {share:.0%} of the offsets have left the broker: ask for more --records")
+        step.result = f"{share:.1%} are only in the tier"
+        return offsets
+
+    def start_tidegate(self) -> None:
+        with self._steps.step("Starting Tidegate") as step:
+            with self._interrupts.held():
+                self._cleanup.callback(self._tidegate.stop)
+                self._tidegate.start()
+            self._bootstrap = self._tidegate.wait_ready()
+            step.result = f"bootstrap {self._bootstrap}"
+
+    def compare(self) -> Outcome:
+        """Both reads. The counters are looked at between them, never during one."""
+        at_start = self._broker.remote_fetch_requests()
+        directly = self._read("Reading all from the broker", self._kafka.bootstrap_servers)
+        between = self._broker.remote_fetch_requests()
+        counted_before = self._tidegate.counters(TOPIC)
+        through_tidegate = self._read("Reading all through Tidegate", self._bootstrap)
+        counted_after = self._tidegate.counters(TOPIC)
+        return Outcome(
+            produced=self._records,
+            directly=directly,
+            through_tidegate=through_tidegate,
+            counted=counted_after - counted_before,
+            remote_fetches_at_start=at_start,
+            remote_fetches_between=between,
+            remote_fetches_at_end=self._broker.remote_fetch_requests(),
+        )
+
+    def _read(self, text: str, bootstrap_servers: str) -> Reading:
+        with self._steps.step(text) as step:
+            try:
+                reading = read_topic(
+                    bootstrap_servers, TOPIC, self._offsets, lambda done: step.show(done, self._records)
+                )
+            except StepFailed as error:
+                raise StepFailed(f"{error}\n{self._tidegate.log_tail()}") from error
+            step.result = f"{reading.records:,} records"
+            return reading
+
+    def how_to_try(self) -> str:
+        """Addresses, and three commands to be copied from the terminal."""
+        tidegate = self._tidegate
+        arguments = f"--bootstrap-server {self._bootstrap} --topic {TOPIC} --from-beginning --max-messages 5"
+        consumer = ("java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments.split())
+        check = (sys.executable, "-m", "proxy", "check", str(tidegate.properties_path))
+        return (
+            f"\nKafka      {self._kafka.bootstrap_servers}\n"
+            f"Tidegate   {self._bootstrap}\n"
+            f"Metrics    http://{tidegate.admin_address}/metrics\n"
+            f"Files      {self._work}\n\n"
+            "Three commands to try, in another terminal:\n\n"
+            f"{shlex.join(consumer)}\n\n"
+            f"curl -s http://{tidegate.admin_address}/metrics | grep -E 'remotefetch|tidegate_(relayed|served)'\n\n"
+            f"{shlex.join(check)}\n\n"
+            "Ctrl-C stops everything and removes it."
+        )
+
+    def wait_for_interrupt(self) -> None:
+        """Until Ctrl-C, which is the right way to end here and no failure."""
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return
+
+
+def _only_in_tier(offsets: Mapping[int, PartitionOffsets]) -> int:
+    return sum(known.local_log_start_offset - known.log_start_offset for known in offsets.values())
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

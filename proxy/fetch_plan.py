@@ -1,0 +1,70 @@
+"""Which partitions of a Fetch are the tier's, and how its byte budget is shared out. Pure (design §3.6, L3).
+
+Budgets as the broker's (spec/kafka-remote.md §3.2), with the tier first: its partitions are charged their whole
+limit in advance, in request order; the first of them may exceed it by one batch; one that is left with nothing
+is answered empty, without a read. What remains is the limit of the client's own Fetch for the other partitions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from protocol.api_01_fetch import FetchPartition, FetchRequest
+from proxy.frontier import Frontier
+from storage.model import TopicIdPartition
+
+PartitionKey = tuple[str | None, bytes | None, int]
+"""Topic name, topic id, partition: as the client's version names it."""
+
+
+def key_of(asked: FetchPartition) -> PartitionKey:
+    """What tells the partitions of one request apart."""
+    return asked.topic, asked.topic_id, asked.partition
+
+
+@dataclass(slots=True)
+class TierPart:
+    """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read."""
+
+    asked: FetchPartition
+    partition: TopicIdPartition
+    frontier: Frontier
+    budget_bytes: int = 0
+    minimum_one_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """A split Fetch: both sides in request order."""
+
+    tier: Sequence[TierPart]
+    local: Sequence[FetchPartition]
+    local_bytes_max: int
+
+
+def plan_fetch(
+    request: FetchRequest,
+    candidates: Sequence[TopicIdPartition | None],
+    frontier_of: Callable[[TopicIdPartition], Frontier | None],
+    belongs_to_tier: Callable[[FetchPartition, TopicIdPartition, Frontier], bool],
+) -> FetchPlan:
+    """Split a request.
+
+    Args:
+        candidates: for each partition of the request, its identity if the tier has segments of it.
+        frontier_of: what is known of its offsets; None leaves the partition to the broker.
+        belongs_to_tier: the verdict on one partition.
+    """
+    tier: list[TierPart] = []
+    local: list[FetchPartition] = []
+    for asked, candidate in zip(request.partitions, candidates, strict=True):
+        frontier = None if candidate is None else frontier_of(candidate)
+        if candidate is None or frontier is None or not belongs_to_tier(asked, candidate, frontier):
+            local.append(asked)
+        else:
+            tier.append(TierPart(asked, candidate, frontier))
+    left = max(request.max_bytes, 0)
+    for position, part in enumerate(tier):
+        part.minimum_one_batch = position == 0
+        part.budget_bytes = max(0, min(part.asked.partition_max_bytes, left))
+        left -= part.budget_bytes
+    return FetchPlan(tier, local, left)

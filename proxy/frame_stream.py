@@ -1,0 +1,94 @@
+"""One direction of a connection: frames received on one transport, passed on to another.
+
+Nothing is copied between the two but what `FrameBuffer` moves to its front; a frame larger than the buffer is
+passed on in parts, so that the slower side holds back the faster one by itself.
+"""
+
+from collections.abc import Callable
+
+from metrics.probes import CloseCause
+from protocol.errors import PeerProtocolError
+from protocol.framing import LENGTH_BYTES, FrameBuffer, frame_size
+from proxy.stream_end import ConnectionEnd
+from proxy.upstream.transport import Transport
+
+CORRELATION_ID_BYTES = 4
+
+
+class FrameStream:
+    """Receives from `source` into one buffer.
+
+    Args:
+        ended: the cause to give when the source ends.
+        on_passed: told how many bytes were passed on.
+    """
+
+    def __init__(self, source: Transport, ended: CloseCause, on_passed: Callable[[int], None]) -> None:
+        self.buffer = FrameBuffer()
+        self._source = source
+        self._ended = ended
+        self._on_passed = on_passed
+
+    async def receive(self) -> bool:
+        """Receive more bytes; False at the source's end between frames.
+
+        Raises:
+            PeerProtocolError: the source ended inside a frame.
+            TransportError: it broke.
+        """
+        size = await self._source.receive_into(self.buffer.prepare())
+        if size:
+            self.buffer.received(size)
+            return True
+        if len(self.buffer):
+            raise PeerProtocolError(f"the stream ended inside a frame, after {len(self.buffer)} bytes of it")
+        return False
+
+    async def receive_inside(self) -> None:
+        """Receive more bytes of a frame that has begun."""
+        if not await self.receive():
+            raise ConnectionEnd(self._ended, "the stream ended inside a frame")
+
+    async def hold(self, size: int) -> memoryview:
+        """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet."""
+        buffer = self.buffer
+        if len(buffer) < size:
+            buffer.reserve(size)
+            while len(buffer) < size:
+                await self.receive_inside()
+        return buffer.view[buffer.start : buffer.start + size]
+
+    async def pass_on(self, size: int, destination: Transport) -> None:
+        """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""
+        buffer, left = self.buffer, size
+        while True:
+            part = min(left, len(buffer))
+            if part:
+                await destination.send_all(buffer.view[buffer.start : buffer.start + part])
+                buffer.consume(part)
+                left -= part
+                self._on_passed(part)
+            if not left:
+                return
+            await self.receive_inside()
+
+    async def pass_on_through(self, size: int, destination: Transport, feed: Callable[[memoryview], int]) -> None:
+        """Like `pass_on`, through a filter that says how many of the bytes at hand may go (and may patch them)."""
+        buffer, left = self.buffer, size
+        while left:
+            part = feed(buffer.view[buffer.start : buffer.start + min(left, len(buffer))]) if len(buffer) else 0
+            if part:
+                await destination.send_all(buffer.view[buffer.start : buffer.start + part])
+                buffer.consume(part)
+                left -= part
+                self._on_passed(part)
+            if left and (not part or not len(buffer)):
+                await self.receive_inside()
+
+    def next_frame_size(self, *, frame_bytes_max: int, body_bytes_min: int) -> int | None:
+        """The whole size of the frame at the buffer's start, or None until its first bytes are here."""
+        buffer = self.buffer
+        if len(buffer) < LENGTH_BYTES:
+            return None
+        size = frame_size(buffer.view, buffer.start, frame_bytes_max=frame_bytes_max, body_bytes_min=body_bytes_min)
+        return size if len(buffer) >= LENGTH_BYTES + body_bytes_min else None

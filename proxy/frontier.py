@@ -1,0 +1,174 @@
+"""The frontier: the offsets of a partition as last seen, broker by broker (design §2, L1).
+
+Offsets below the local log start are the tier's. A broker says where that is only to ListOffsets −4, on
+Tidegate's own connection; high watermark and log start are taken from probe answers as they pass.
+
+Rule 1. A frontier belongs to one broker: followers hold other local logs than their leader.
+Rule 2. Questions are gathered: while one request to a broker is under way, further partitions wait for the next.
+Rule 3. A question goes on when those who asked for it have left; failures are counted, logged once a spell,
+        and leave what was known.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from proxy.upstream.errors import UpstreamError
+from proxy.upstream.frontier_client import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP, FrontierClient, OffsetAnswer
+from storage.model import TopicIdPartition
+
+FRONTIERS_MAX = 200_000
+"""Partitions times brokers that are remembered, least recently used first out: 200 bytes each."""
+
+QUESTIONS_MAX = 1000
+"""Partitions in one request."""
+
+UNKNOWN_OFFSET = -1
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Frontier:
+    """What one broker last said of one partition; −1 where it has not said yet. `learned_at_s` is monotonic."""
+
+    local_log_start_offset: int
+    log_end_offset: int
+    leader_epoch: int
+    learned_at_s: float
+    log_start_offset: int = UNKNOWN_OFFSET
+    high_watermark: int = UNKNOWN_OFFSET
+    last_stable_offset: int = UNKNOWN_OFFSET
+
+    @property
+    def probe_offset(self) -> int:
+        """Where a probe neither reads the tier nor finds much: the high watermark (design L1)."""
+        return max(self.high_watermark, self.local_log_start_offset)
+
+
+class Frontiers:
+    """Frontiers by (broker, partition). Owned by the trio thread.
+
+    Args:
+        nursery: the application's; questions live in it.
+        age_s_max: `frontier.max.age.ms`.
+    """
+
+    def __init__(self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float) -> None:
+        self._client = client
+        self._nursery = nursery
+        self._age_s_max = age_s_max
+        self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
+        self._askers: dict[int, _Asker] = {}
+
+    def get(self, node_id: int, partition: TopicIdPartition) -> Frontier | None:
+        """The frontier as last seen, of whatever age."""
+        return self._frontiers.get((node_id, partition))
+
+    def is_fresh(self, frontier: Frontier) -> bool:
+        """Whether it is young enough to decide by."""
+        return time.monotonic() - frontier.learned_at_s <= self._age_s_max
+
+    def forget(self, node_id: int, partition: TopicIdPartition) -> None:
+        """Something said that it is wrong: learn it anew before the next use."""
+        self._frontiers.pop((node_id, partition), None)
+
+    async def refresh(self, node_id: int, partitions: Iterable[TopicIdPartition]) -> None:
+        """Ask the broker now and wait for its answer; afterwards `get` has what there is.
+
+        Cancellation: the question goes on.
+        """
+        event = self.refresh_soon(node_id, partitions)
+        await event.wait()
+
+    def refresh_soon(self, node_id: int, partitions: Iterable[TopicIdPartition]) -> trio.Event:
+        """Ask the broker; the event is set when the answer has been taken in."""
+        asker = self._askers.get(node_id)
+        if asker is None:
+            asker = self._askers[node_id] = _Asker(node_id, self)
+        return asker.add(partitions, self._nursery)
+
+    async def ask(self, node_id: int, partitions: Sequence[TopicIdPartition]) -> None:
+        """One request's worth of questions.
+
+        Raises:
+            UpstreamError: no answer.
+        """
+        queries = [
+            (partition.topic, partition.partition, timestamp)
+            for partition in partitions
+            for timestamp in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP)
+        ]
+        answers = await self._client.list_offsets(node_id, queries)
+        now = time.monotonic()
+        for partition in partitions:
+            local_start = answers[partition.topic, partition.partition, EARLIEST_LOCAL_TIMESTAMP]
+            end = answers[partition.topic, partition.partition, LATEST_TIMESTAMP]
+            self._take(node_id, partition, local_start, end, now)
+
+    def _take(
+        self, node_id: int, partition: TopicIdPartition, local_start: OffsetAnswer, end: OffsetAnswer, now: float
+    ) -> None:
+        key = (node_id, partition)
+        error_code = local_start.error_code or end.error_code
+        if error_code:
+            self._frontiers.pop(key, None)
+            _log.debug("frontier_refused", node=node_id, partition=str(partition), error_code=error_code)
+            return
+        known = self._frontiers.get(key)
+        if known is None or end.leader_epoch > known.leader_epoch:
+            # A new leader epoch may have cut the log: a high watermark of the old one is worth nothing.
+            known = self._frontiers[key] = Frontier(local_start.offset, end.offset, end.leader_epoch, now)
+        known.local_log_start_offset = local_start.offset
+        known.log_end_offset = end.offset
+        known.learned_at_s = now
+        self._frontiers.move_to_end(key)
+        while len(self._frontiers) > FRONTIERS_MAX:
+            self._frontiers.popitem(last=False)
+
+
+class _Asker:
+    """The questions to one broker (rule 2)."""
+
+    def __init__(self, node_id: int, frontiers: Frontiers) -> None:
+        self._node_id = node_id
+        self._frontiers = frontiers
+        self._waiting: dict[TopicIdPartition, None] = {}
+        self._answered = trio.Event()
+        self._running = False
+        self._failing = False
+
+    def add(self, partitions: Iterable[TopicIdPartition], nursery: trio.Nursery) -> trio.Event:
+        self._waiting.update(dict.fromkeys(partitions))
+        if not self._running:
+            self._running = True
+            nursery.start_soon(self._run)
+        return self._answered
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                partitions, self._waiting = list(self._waiting), {}
+                answered, self._answered = self._answered, trio.Event()
+                try:
+                    await self._ask(partitions)
+                finally:
+                    answered.set()
+        finally:
+            self._running = False
+
+    async def _ask(self, partitions: Sequence[TopicIdPartition]) -> None:
+        try:
+            # The names of a topic made anew under its old name are told apart by the probe, which goes by id.
+            for at in range(0, len(partitions), QUESTIONS_MAX):
+                await self._frontiers.ask(self._node_id, partitions[at : at + QUESTIONS_MAX])
+        except UpstreamError as error:
+            if not self._failing:
+                _log.warning("frontier_unknown", node=self._node_id, partitions=len(partitions), reason=str(error))
+            self._failing = True
+        else:
+            self._failing = False

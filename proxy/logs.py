@@ -1,0 +1,183 @@
+"""Logs: key-values, one line per event, on standard error, as JSON or for a console.
+
+Rules, held for structlog and for the standard library's logging alike (storage and libraries use the latter):
+1. One event is one line, whatever a topic name or an error message holds: line breaks are escaped.
+2. No payload: bytes are shown as their length.
+3. Secrets are masked by the name of their key, at any depth of a mapping.
+4. A value is cut at `VALUE_CHARS_MAX` characters, a list or mapping at `ENTRIES_MAX` entries.
+5. An exception is its type and message; the stack trace is given at level debug only.
+
+Libraries' loggers pass from WARNING on, whatever the level of ours.
+"""
+
+import enum
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from itertools import islice
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+VALUE_CHARS_MAX = 2000
+"""Longer than any message of ours, short enough for one line of any log store."""
+
+DEPTH_MAX = 4
+"""Nesting that is walked for secrets; deeper values are left out rather than shown unmasked."""
+
+ENTRIES_MAX = 50
+"""Entries of a list or mapping that are shown."""
+
+MASK = "[hidden]"
+
+_STRUCTLOG_KEYS = ("_record", "_from_structlog")
+"""The record on its way to the formatter, removed before a line is made."""
+
+OUR_PACKAGES = ("protocol", "storage", "proxy", "metrics", "pipeline")
+
+_SECRET_KEY = re.compile(
+    r"passw(or)?d|passphrase|secret|credential|jaas|token|authorization|access_?key|account_?key|private_?key|sas_?key"
+    r"|shared_?key|encrypt(ion)?_key$|key_?pem|keystore_key|ssl_key$|connection_?string|assertion"
+)
+"""Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
+
+
+class LogFormat(enum.StrEnum):
+    """How a line looks."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def configure_logs(
+    level: str = "info",
+    log_format: LogFormat = LogFormat.CONSOLE,
+    stream: TextIO | None = None,
+) -> None:
+    """Set up structlog and the standard library's logging for the process; a later call replaces an earlier.
+
+    Args:
+        level: debug, info, warning or error: for our packages.
+        stream: standard error when absent.
+
+    Raises:
+        ValueError: no such level.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"no such log level: {level!r}")
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Exceptions(with_stack=number <= logging.DEBUG),
+        clean,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # a module's logger made before this call would keep structlog's defaults
+    )
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(_formatter(shared, log_format))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(number, logging.WARNING))
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(number)
+
+
+def is_secret(key: str) -> bool:
+    """Whether a key's value must not be shown. Dots and hyphens count as underscores."""
+    return _SECRET_KEY.search(re.sub(r"[.\-]", "_", key.lower())) is not None
+
+
+def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Mask secrets, replace bytes by their length, cut what is long: rules 2 to 4."""
+    return {key: _clean_value(key, value, DEPTH_MAX) for key, value in event.items()}
+
+
+def render_json(_logger: WrappedLogger, _method: str, event: MutableMapping[str, object]) -> str:
+    """One JSON object; json escapes line breaks."""
+    return json.dumps(event, default=str)
+
+
+def render_console(_logger: WrappedLogger, _method: str, event: MutableMapping[str, object]) -> str:
+    """`time LEVEL event key=value …`; a value with blanks or anything unprintable is quoted and escaped."""
+    at, level, logger = (str(event.pop(key, "")) for key in ("timestamp", "level", "logger"))
+    text = str(event.pop("event", ""))
+    head = [at, level.upper(), text if text.isprintable() else json.dumps(text)]
+    pairs = [f"{_quoted(key)}={_quoted(value)}" for key, value in event.items()]
+    return " ".join([*head, *pairs, f"logger={_quoted(logger)}"] if logger else [*head, *pairs])
+
+
+def _formatter(shared: list[Processor], log_format: LogFormat) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            render_json if log_format is LogFormat.JSON else render_console,
+        ],
+    )
+
+
+class _Exceptions:
+    """Turns `exc_info` into `error`, and into `stack` at level debug: rule 5."""
+
+    def __init__(self, *, with_stack: bool) -> None:
+        self._with_stack = with_stack
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        error = _exception_of(event.pop("exc_info", None))
+        if error is not None:
+            event.setdefault("error", f"{type(error).__name__}: {error}")
+            if self._with_stack:
+                event["stack"] = "".join(traceback.format_exception(error))
+        return event
+
+
+def _exception_of(exc_info: object) -> BaseException | None:
+    if isinstance(exc_info, BaseException):
+        return exc_info
+    if isinstance(exc_info, tuple):
+        error = exc_info[1]
+        return error if isinstance(error, BaseException) else None
+    return sys.exc_info()[1] if exc_info else None
+
+
+def _clean_value(key: str, value: object, depth: int) -> object:
+    if key in _STRUCTLOG_KEYS:
+        return value
+    if is_secret(key) and value is not None:
+        return MASK
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"<{memoryview(value).nbytes} bytes>"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        if depth == 0:
+            return f"<{len(value)} entries>"
+        return {str(name): _clean_value(str(name), inner, depth - 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        if depth == 0:
+            return f"<{len(value)} entries>"
+        return [_clean_value("", inner, depth - 1) for inner in islice(value, ENTRIES_MAX)]
+    text = str(value)
+    limit = VALUE_CHARS_MAX * 10 if key == "stack" else VALUE_CHARS_MAX
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _quoted(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    plain = text.isprintable() and text and not any(character in ' "=' for character in text)
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())

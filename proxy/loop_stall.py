@@ -1,0 +1,23 @@
+"""Loop stall: how late the event loop wakes a task that asked for a time.
+
+Everything on the loop is late by as much, so this one number shows a blocking call, a long computation or a machine
+with too little processor before a client does.
+"""
+
+import trio
+
+from metrics.probes import LoopProbe
+
+INTERVAL_S = 0.1
+"""Ten wakings a second cost some 0.1 % of a core; a stall shorter than this may fall between two of them."""
+
+
+async def watch_loop(probe: LoopProbe, interval_s: float = INTERVAL_S) -> None:
+    """Measure for ever; run it in the application's nursery.
+
+    Cancellation: at any time.
+    """
+    while True:
+        due = trio.current_time() + interval_s
+        await trio.sleep_until(due)
+        probe.on_woken(max(0.0, trio.current_time() - due))

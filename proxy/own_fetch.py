@@ -1,0 +1,76 @@
+"""The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back.
+
+It is asked without waiting first, so that a hot partition is answered at once (the broker too ignores min_bytes
+once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked
+again in waits of `tier.linger.ms`: new records end the wait, and a finished tier read is held up no longer.
+"""
+
+from collections.abc import Sequence
+
+import trio
+
+from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.api_01_fetch_request import encode_request
+from protocol.api_01_fetch_response import decode_response
+from protocol.identifiers import ApiKey
+from proxy.fetch_plan import FetchPlan, PartitionKey
+from proxy.tier_reads import TierReads
+from proxy.upstream_wire import UpstreamWire
+
+
+class OwnFetch:
+    """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole."""
+
+    def __init__(self, wire: UpstreamWire) -> None:
+        self.whole: FetchResponse | None = None
+        self.throttle_time_ms = 0
+        self.bytes_got = 0
+        self._wire = wire
+        self._answers: dict[PartitionKey, PartitionAnswer] = {}
+
+    @property
+    def answers(self) -> Sequence[PartitionAnswer]:
+        """The last answer of every partition that was asked for."""
+        return tuple(self._answers.values())
+
+    async def until_ready(self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float) -> None:
+        """Ask for the plan's local partitions until there is something to answer with: records, all tier reads,
+        or the deadline."""
+        wait_ms = 0
+        while plan.local and not self.bytes_got and self.whole is None:
+            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=wait_ms)
+            if not reads.pending or trio.current_time() >= reads.deadline_s:
+                return
+            wait_ms = max(1, int(linger_s * 1000))
+            if reads.any_records:
+                break
+        lingers = reads.any_records or self.bytes_got > 0
+        if lingers:
+            await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+            return
+        if self.whole is None:
+            await reads.wait_any_until(reads.deadline_s)
+            await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+
+    async def ask(
+        self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
+    ) -> None:
+        """One Fetch of these partitions as the client asked for them, but without a session."""
+        correlation_id = self._wire.next_correlation_id()
+        frame = encode_request(
+            request,
+            partitions,
+            correlation_id=correlation_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1 if max_wait_ms else 0,
+            max_bytes=bytes_max,
+        )
+        pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
+        response = decode_response(await pending.frame(), request.api_version)
+        self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
+        if response.error_code or not response.partitions:
+            self.whole = response
+            return
+        for answer in response.partitions:
+            self._answers[answer.topic, answer.topic_id, answer.partition] = answer
+            self.bytes_got += answer.records_bytes

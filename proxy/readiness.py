@@ -1,0 +1,146 @@
+"""Readiness: three named conditions, each with a reason, and what they amount to. Pure state, used from the loop only.
+
+Rules:
+1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered or was declared
+   degraded, and nobody has asked to drain.
+2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
+   metadata partition has a problem. It is told apart and never takes a proxy out of rotation.
+3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on (design §9).
+   One that concerns the topic as a whole (partitions added, no topic id) is `catalog_unavailable`: not ready.
+4. The first readiness is latched for `wait_ready`; later changes show in `ready` alone.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import trio
+
+
+class ConditionName(enum.StrEnum):
+    """What readiness depends on."""
+
+    CATALOG = "catalog"
+    UPSTREAM = "upstream"
+    TIER = "tier"
+
+
+class ConditionState(enum.StrEnum):
+    """How a condition stands."""
+
+    PENDING = "pending"
+    MET = "met"
+    DEGRADED = "degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition; the reason is a sentence for an operator."""
+
+    state: ConditionState
+    reason: str
+
+
+class Readiness:
+    """The process's readiness. All conditions begin pending."""
+
+    def __init__(self) -> None:
+        self._conditions = {
+            ConditionName.CATALOG: Condition(ConditionState.PENDING, "the catalog is being loaded"),
+            ConditionName.UPSTREAM: Condition(ConditionState.PENDING, "no upstream broker has answered yet"),
+            ConditionName.TIER: Condition(ConditionState.PENDING, "the tier has not answered yet"),
+        }
+        self._partition_problems: dict[int, str] = {}
+        self._draining = False
+        self._first_ready = trio.Event()
+
+    @property
+    def conditions(self) -> Mapping[ConditionName, Condition]:
+        """Every condition as it stands."""
+        return dict(self._conditions)
+
+    @property
+    def partition_problems(self) -> Mapping[int, str]:
+        """Metadata partition to what is wrong with it."""
+        return dict(sorted(self._partition_problems.items()))
+
+    @property
+    def draining(self) -> bool:
+        """Whether shutdown has begun."""
+        return self._draining
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients should be sent here."""
+        return not self._draining and all(
+            condition.state is not ConditionState.PENDING for condition in self._conditions.values()
+        )
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it is ready with complaints."""
+        return self.ready and bool(self.complaints)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is not ready; empty when it is."""
+        reasons = ["draining"] if self._draining else []
+        return reasons + self._reasons_of(ConditionState.PENDING)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What is served worse than it should be, whether ready or not."""
+        problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
+        return self._reasons_of(ConditionState.DEGRADED) + problems
+
+    async def wait_ready(self) -> None:
+        """Wait for the first readiness; returns at once when it has been."""
+        await self._first_ready.wait()
+
+    def catalog_live(self, segments: int) -> None:
+        """The catalog has caught up."""
+        self._set(ConditionName.CATALOG, ConditionState.MET, f"{segments} segments")
+
+    def catalog_degraded(self, reason: str) -> None:
+        """The catalog is live but incomplete, as when it is full."""
+        self._set(ConditionName.CATALOG, ConditionState.DEGRADED, reason)
+
+    def catalog_unavailable(self, reason: str) -> None:
+        """The catalog is behind, or the metadata topic as a whole cannot be trusted."""
+        self._set(ConditionName.CATALOG, ConditionState.PENDING, reason)
+
+    def partition_problem(self, metadata_partition: int, reason: str) -> None:
+        """One metadata partition is not being read; a later reason replaces the earlier."""
+        self._partition_problems[metadata_partition] = reason
+
+    def partition_recovered(self, metadata_partition: int) -> None:
+        """The metadata partition is read again."""
+        self._partition_problems.pop(metadata_partition, None)
+
+    def upstream_answered(self, brokers: int) -> None:
+        """A broker has answered; `brokers` are known."""
+        self._set(ConditionName.UPSTREAM, ConditionState.MET, f"{brokers} brokers")
+
+    def upstream_unavailable(self, reason: str) -> None:
+        """No broker answers."""
+        self._set(ConditionName.UPSTREAM, ConditionState.PENDING, reason)
+
+    def tier_answered(self) -> None:
+        """The object store has answered."""
+        self._set(ConditionName.TIER, ConditionState.MET, "the tier answers")
+
+    def tier_degraded(self, reason: str) -> None:
+        """The object store is declared out of order; what the brokers hold is still served."""
+        self._set(ConditionName.TIER, ConditionState.DEGRADED, reason)
+
+    def drain(self) -> None:
+        """Shutdown has begun: not ready from here on."""
+        self._draining = True
+
+    def _set(self, name: ConditionName, state: ConditionState, reason: str) -> None:
+        self._conditions[name] = Condition(state, reason)
+        if self.ready:
+            self._first_ready.set()
+
+    def _reasons_of(self, state: ConditionState) -> list[str]:
+        return [f"{name}: {at.reason}" for name, at in self._conditions.items() if at.state is state]

@@ -1,0 +1,83 @@
+"""What happens to a request: the only place that decides (design §3.4). Pure.
+
+Everything not named here is relayed unread. An api key or version that we do not announce is the client's
+error, as it is at a broker: relaying it could hand out addresses that nobody rewrote.
+"""
+
+import enum
+
+from protocol.addresses import carries_addresses
+from protocol.errors import PeerProtocolError
+from protocol.identifiers import ApiKey
+from protocol.versions import is_known
+
+
+class RequestRoute(enum.Enum):
+    """What the request side does."""
+
+    RELAY = "relay"
+    """Bytes pass as they come."""
+    PRODUCE = "produce"
+    """Relayed; acks are peeked, as acks=0 has no response."""
+    FETCH = "fetch"
+    """Held whole and decoded: an exchange, or relayed after all."""
+    LIST_OFFSETS = "list_offsets"
+    """Held whole and decoded, then forwarded."""
+    SASL_HANDSHAKE = "sasl_handshake"
+    """Held whole; version 0 is refused."""
+
+
+class ResponseRoute(enum.Enum):
+    """What the response side does."""
+
+    RELAY = "relay"
+    """Streamed as it comes."""
+    ADDRESSES = "addresses"
+    """Held whole; brokers' addresses are replaced by our listeners'."""
+    API_VERSIONS = "api_versions"
+    """Held whole; versions are cut."""
+    FETCH = "fetch"
+    """Walked as it streams by, held only when small (design L7)."""
+    AUTHENTICATION = "authentication"
+    """Relayed; afterwards the client may be somebody else, so good probes are forgotten."""
+    LOG_START_MOVES = "log_start_moves"
+    """Relayed; afterwards good probes are forgotten on every connection."""
+
+
+_ALWAYS_HEARD = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
+"""Answered in every version: by the broker with the versions to use, and by our refusal of SaslHandshake v0."""
+
+_REQUEST_ROUTES: dict[int, RequestRoute] = {
+    ApiKey.PRODUCE: RequestRoute.PRODUCE,
+    ApiKey.FETCH: RequestRoute.FETCH,
+    ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
+    ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
+}
+
+_RESPONSE_ROUTES: dict[int, ResponseRoute] = {
+    ApiKey.API_VERSIONS: ResponseRoute.API_VERSIONS,
+    ApiKey.SASL_AUTHENTICATE: ResponseRoute.AUTHENTICATION,
+    ApiKey.DELETE_RECORDS: ResponseRoute.LOG_START_MOVES,
+    ApiKey.DELETE_TOPICS: ResponseRoute.LOG_START_MOVES,
+}
+
+
+def route_request(api_key: int, api_version: int) -> RequestRoute:
+    """What to do with a request.
+
+    Raises:
+        PeerProtocolError: an api key or version that is not announced.
+    """
+    if api_key not in _ALWAYS_HEARD and not is_known(api_key, api_version):
+        raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
+    return _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+
+
+def route_response(api_key: int, api_version: int) -> ResponseRoute:
+    """What to do with the response to a request that was relayed."""
+    route = _RESPONSE_ROUTES.get(api_key)
+    if route is not None:
+        return route
+    if not carries_addresses(api_key, api_version):
+        return ResponseRoute.RELAY
+    return ResponseRoute.FETCH if api_key == ApiKey.FETCH else ResponseRoute.ADDRESSES

@@ -1,0 +1,163 @@
+"""Accepting clients: a connection is paired with one to the broker that its listener stands for.
+
+Rule 1. A connection over `proxy.connections.max` is closed at once, counted and logged once a spell.
+Rule 2. TLS towards clients is finished, and upstream reached, within time limits of their own.
+Rule 3. Connections live in a nursery of the server's: `drain` lets each answer what it has begun.
+"""
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from metrics.probes import CloseCause, RelayProbe
+from proxy.address_book import Target
+from proxy.connection import Advertiser, ClientConnection, ConnectionLimits, FetchHandler
+from proxy.upstream.errors import TransportError, UpstreamError
+from proxy.upstream.transport import Transport, open_transport, plain_transport, tls_server_transport
+
+HANDSHAKE_S_MAX = 10.0
+"""For a client's TLS handshake."""
+
+CONNECT_S_MAX = 10.0
+"""For upstream: connection and TLS handshake."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`client_tls`: our certificate towards clients; `upstream_tls`: how brokers are reached. None: plaintext."""
+
+    limits: ConnectionLimits
+    connections_max: int
+    client_tls: ssl.SSLContext | None
+    upstream_tls: ssl.SSLContext | None
+
+
+class Server:
+    """All client connections. `node_at` names the broker at an upstream address, if it is known."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        nursery: trio.Nursery,
+        *,
+        fetches: Callable[[], FetchHandler],
+        node_at: Callable[[str, int], int | None],
+        probe: RelayProbe,
+    ) -> None:
+        self.addresses: Advertiser | None = None
+        """Set once, before the first accept: the book needs the server's accept loop, the server the book."""
+        self._settings = settings
+        self._nursery = nursery
+        self._fetches = fetches
+        self._node_at = node_at
+        self._probe = probe
+        self._connections: dict[ClientConnection, None] = {}
+        self._accepted = 0
+        self._full = False
+        self._draining = False
+        self._left = trio.Event()
+
+    @property
+    def connections(self) -> int:
+        return self._accepted
+
+    async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:
+        """Accept until cancelled."""
+
+        async def handle(stream: trio.SocketStream) -> None:
+            await self._handle(stream.socket, target)
+
+        # trio's own loop: it waits and goes on when the process runs out of file descriptors. A connection
+        # lives in our nursery, as it outlives its listener.
+        await trio.serve_listeners(handle, list(listeners), handler_nursery=self._nursery)
+
+    def drain(self) -> None:
+        """Have every connection end once it has answered what it began."""
+        self._draining = True
+        for connection in tuple(self._connections):
+            connection.drain()
+
+    async def wait_empty(self) -> None:
+        """Return once no connection is left."""
+        while self._accepted:
+            self._left = trio.Event()
+            await self._left.wait()
+
+    async def _handle(self, sock: trio.socket.SocketType, target: Target) -> None:
+        if self._accepted >= self._settings.connections_max or self._draining:
+            sock.close()
+            if not self._full and not self._draining:
+                _log.warning("connections_full", connections=self._accepted, key="proxy.connections.max")
+            self._full = True
+            return
+        self._full = False
+        self._accepted += 1
+        self._probe.on_connection_accepted()
+        cause = CloseCause.FAULT
+        try:
+            cause = await self._serve_client(sock, target)
+        except Exception:
+            # One connection's fault is not the process's (design §6).
+            _log.exception("connection_fault")
+        finally:
+            self._accepted -= 1
+            self._left.set()
+            self._probe.on_connection_closed(cause)
+
+    async def _serve_client(self, sock: trio.socket.SocketType, target: Target) -> CloseCause:
+        try:
+            client = await self._client_transport(sock)
+        except TransportError as error:
+            _log.info("client_handshake_failed", reason=str(error))
+            return CloseCause.CLIENT
+        try:
+            upstream, address = await self._open_upstream(target)
+        except UpstreamError as error:
+            _log.warning("upstream_unreachable", client=client.peer_name, node=target.node_id, reason=str(error))
+            await client.aclose()
+            return CloseCause.UPSTREAM_UNREACHABLE
+        except BaseException:
+            client.abort()
+            raise
+        assert self.addresses is not None
+        node_id = target.node_id if target.node_id is not None else self._node_at(*address)
+        connection = ClientConnection(
+            client,
+            upstream,
+            node_id=node_id,
+            limits=self._settings.limits,
+            addresses=self.addresses,
+            fetches=self._fetches(),
+            probe=self._probe,
+        )
+        self._connections[connection] = None
+        try:
+            return await connection.run()
+        finally:
+            del self._connections[connection]
+
+    async def _client_transport(self, sock: trio.socket.SocketType) -> Transport:
+        if self._settings.client_tls is None:
+            return plain_transport(sock)
+        try:
+            with trio.fail_after(HANDSHAKE_S_MAX):
+                return await tls_server_transport(sock, self._settings.client_tls)
+        except trio.TooSlowError as error:
+            raise TransportError(f"no TLS handshake within {HANDSHAKE_S_MAX} s") from error
+
+    async def _open_upstream(self, target: Target) -> tuple[Transport, tuple[str, int]]:
+        errors: list[str] = []
+        for host, port in target.addresses:
+            try:
+                with trio.fail_after(CONNECT_S_MAX):
+                    return await open_transport(host, port, tls=self._settings.upstream_tls), (host, port)
+            except trio.TooSlowError:
+                errors.append(f"{host}:{port} does not answer within {CONNECT_S_MAX} s")
+            except UpstreamError as error:
+                errors.append(str(error))
+        raise UpstreamError("; ".join(errors))

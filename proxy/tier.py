@@ -1,0 +1,173 @@
+"""The tier as exchanges use it: which partitions it holds, and one read of one partition.
+
+A read that finds nothing is first taken as our own lag (design L2): the catalog is read up to the end that the
+metadata topic has now, and the lineage is built anew, before the partition is handed back to the broker.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from metrics.probes import TierProbe
+from proxy.frontier import Frontiers
+from proxy.lineages import Lineages
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.errors import UpstreamError
+from storage.metadata.catalog import Catalog
+from storage.model import TopicIdPartition
+from storage.reader import OffsetNotInTierError, TierReader, TierRecords
+
+UNKNOWN_NAME_AGE_S_MAX = 30.0
+"""How long a topic name that upstream does not tell us is not asked for again."""
+
+UNKNOWN_NAMES_MAX = 10_000
+"""Names come from clients that may not be authenticated yet; beyond this they are asked for again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CatalogTail(Protocol):
+    """How far the catalog has followed the metadata topic."""
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition's metadata was read to the end that the topic had at start."""
+        ...
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """Return once everything is applied that the partition's metadata partition holds now."""
+        ...
+
+
+class Tier:
+    """Owned by the trio thread."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        tail: CatalogTail,
+        reader: TierReader,
+        frontiers: Frontiers,
+        lineages: Lineages,
+        cluster: Cluster,
+        probe: TierProbe,
+    ) -> None:
+        self.frontiers = frontiers
+        self._catalog = catalog
+        self._tail = tail
+        self._reader = reader
+        self._lineages = lineages
+        self._cluster = cluster
+        self._probe = probe
+        self._unknown_names: dict[str, float] = {}
+
+    def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
+        """The partition with its name, if the tier has a segment of it and its metadata is read."""
+        if not self._catalog.has_segments(topic_id, partition):
+            return None
+        found = self._catalog.partition_of(topic_id, partition)
+        return found if found is not None and self._tail.is_ready(found) else None
+
+    def topic_id(self, name: str) -> bytes | None:
+        """The id of a topic name, if it is known."""
+        return self._cluster.topic_id(name)
+
+    async def learn_topic_ids(self, names: Sequence[str]) -> None:
+        """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while."""
+        now = time.monotonic()
+        wanted = [
+            name
+            for name in dict.fromkeys(names)
+            if self._cluster.topic_id(name) is None
+            and now - self._unknown_names.get(name, -UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
+        ]
+        if not wanted:
+            return
+        try:
+            await self._cluster.learn_topics(names=wanted)
+        except UpstreamError as error:
+            _log.warning("topic_ids_unknown", topics=len(wanted), reason=str(error))
+        self._unknown_names = {
+            name: since for name, since in self._unknown_names.items() if now - since < UNKNOWN_NAME_AGE_S_MAX
+        }
+        unknown = [name for name in wanted if self._cluster.topic_id(name) is None]
+        if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
+            self._unknown_names.update(dict.fromkeys(unknown, now))
+
+    def forget(self, node_id: int, partition: TopicIdPartition) -> None:
+        """What was known of the partition's offsets is wrong: truncation, another leader, another topic."""
+        self.frontiers.forget(node_id, partition)
+        self._lineages.forget(partition)
+
+    def forget_topic(self, partition: TopicIdPartition) -> None:
+        """Upstream does not know this topic id: its name may be another topic's by now."""
+        self._cluster.forget_topic(partition.topic_id)
+
+    def holds_aborts_after(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether a segment from the one that holds offset on may have aborted transactions."""
+        return not self._catalog.all_txn_index_empty_from(partition.topic_id, partition.partition, offset)
+
+    def has_copied(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether the tier was ever given a segment up to this offset or beyond."""
+        topic_id, number = partition.topic_id, partition.partition
+        return any(
+            (self._catalog.highest_offset_for_epoch(topic_id, number, epoch) or -1) >= offset
+            for epoch in self._catalog.epochs(topic_id, number)
+        )
+
+    def leads(self, node_id: int, partition: TopicIdPartition) -> bool:
+        """Whether that broker leads the partition, as last heard."""
+        leader = self._cluster.leader_of(partition.topic_id, partition.partition)
+        return leader is not None and leader.leader_id == node_id
+
+    async def is_on_lineage(
+        self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int
+    ) -> bool:
+        """Whether a client that read up to `offset` in `last_fetched_epoch` read what the leader has.
+
+        Raises:
+            UpstreamError: the lineage cannot be learned.
+        """
+        lineage = await self._lineages.get(partition, leader_epoch)
+        end = lineage.end_offset(last_fetched_epoch)
+        return end is not None and end >= offset
+
+    async def read(
+        self, partition: TopicIdPartition, offset: int, leader_epoch: int, *, max_bytes: int, minimum_one_batch: bool
+    ) -> TierRecords:
+        """One remote read, counted as KIP-405 counts it.
+
+        Raises:
+            OffsetNotInTierError: the tier does not hold the offset, and that is not our lag.
+            RemoteStorageError: it does, and cannot be read.
+            UpstreamError: the lineage cannot be learned.
+        """
+        self._probe.on_remote_fetch_started(partition.topic)
+        try:
+            with self._probe.remote_fetch_timer():
+                records = await self._read(partition, offset, leader_epoch, max_bytes, minimum_one_batch)
+        except OffsetNotInTierError:
+            raise  # as at the broker: out of range is not a failed read
+        except Exception:
+            self._probe.on_remote_fetch_error(partition.topic)
+            raise
+        self._probe.on_remote_fetch(partition.topic, records.size_bytes)
+        return records
+
+    async def _read(
+        self, partition: TopicIdPartition, offset: int, leader_epoch: int, max_bytes: int, minimum_one_batch: bool
+    ) -> TierRecords:
+        lineage = await self._lineages.get(partition, leader_epoch)
+        try:
+            return await self._reader.read(
+                partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
+            )
+        except OffsetNotInTierError:
+            await self._tail.catch_up(partition)
+            self._lineages.forget(partition)
+        lineage = await self._lineages.get(partition, leader_epoch)
+        return await self._reader.read(
+            partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
+        )

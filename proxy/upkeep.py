@@ -1,0 +1,140 @@
+"""What the application does between requests: follow upstream's brokers, watch catalog and tier, take gauges.
+
+Each task runs until cancelled and lives through every failure of what it watches: a failure is a condition of
+`proxy.readiness`, logged once a spell.
+"""
+
+import gc
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+from metrics.probes import Probes
+from proxy.address_book import AddressBook
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.errors import UpstreamError
+from storage.errors import RemoteStorageError
+from storage.metadata.catalog import Catalog
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import RemoteStorageManager
+
+UPSTREAM_INTERVAL_S = 5.0
+"""How often upstream's brokers are asked for: clients that get a new broker's address from a relayed answer have its
+listener bound at once; this is for those that left, and for topics that were made anew."""
+
+UPSTREAM_RETRY_S = 0.5
+CATALOG_INTERVAL_S = 0.2
+TIER_INTERVAL_S = 30.0
+TIER_RETRY_S = 5.0
+TIER_ANSWER_S_MAX = 10.0
+GAUGES_INTERVAL_S = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+async def follow_upstream(cluster: Cluster, addresses: AddressBook, readiness: Readiness) -> None:
+    """Keep the brokers, and the names and leaders of the topics that were asked for, current."""
+    failing = False
+    while True:
+        try:
+            await cluster.refresh()
+            names = cluster.topic_names()
+            if names:
+                await cluster.learn_topics(names=names)
+        except UpstreamError as error:
+            if not failing:
+                _log.warning("upstream_unavailable", reason=str(error))
+            failing = True
+            readiness.upstream_unavailable(str(error))
+            await trio.sleep(UPSTREAM_RETRY_S)
+            continue
+        if failing:
+            _log.info("upstream_back", brokers=len(cluster.brokers))
+        failing = False
+        readiness.upstream_answered(len(cluster.brokers))
+        addresses.retire_all_but(cluster.brokers)
+        await trio.sleep(UPSTREAM_INTERVAL_S)
+
+
+async def follow_catalog(
+    event_log: TopicMetadataEventLog,
+    manager: TopicBasedRemoteLogMetadataManager,
+    catalog: Catalog,
+    readiness: Readiness,
+    probes: Probes,
+) -> None:
+    """Tell readiness how far the catalog is, and which metadata partitions are in trouble."""
+    live = False
+    undecodable = 0
+    while True:
+        failure = event_log.failure()
+        behind = [number for number in range(event_log.partition_count()) if not manager.is_caught_up(number)]
+        if failure is not None:
+            readiness.catalog_unavailable(failure)
+        elif behind:
+            readiness.catalog_unavailable(f"{len(behind)} metadata partitions are being read")
+        elif catalog.refused_partitions:
+            readiness.catalog_degraded(
+                f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
+            )
+        else:
+            readiness.catalog_live(catalog.segment_count)
+            if not live:
+                live = True
+                # What the catalog holds is not garbage: the collector need not look at it again.
+                gc.freeze()
+        _note_problems(event_log.problems(), readiness)
+        while undecodable < manager.undecodable_records:
+            undecodable += 1
+            probes.catalog.on_record_undecodable()
+        probes.catalog.on_segments(catalog.segment_count)
+        probes.catalog.on_refused_partitions(catalog.refused_partitions)
+        await trio.sleep(CATALOG_INTERVAL_S if not live else GAUGES_INTERVAL_S)
+
+
+def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:
+    for number in readiness.partition_problems.keys() - problems.keys():
+        readiness.partition_recovered(number)
+    for number, reason in problems.items():
+        readiness.partition_problem(number, reason)
+
+
+async def watch_tier(
+    storage_manager: RemoteStorageManager,
+    any_segment: Callable[[], RemoteLogSegmentMetadata | None],
+    limiter: trio.CapacityLimiter,
+    readiness: Readiness,
+) -> None:
+    """See whether the object store answers: a small index of some segment, or nothing when there is none yet."""
+    failing = False
+    while True:
+        segment = any_segment()
+        try:
+            if segment is not None:
+                with trio.move_on_after(TIER_ANSWER_S_MAX) as scope:
+                    await trio.to_thread.run_sync(
+                        storage_manager.fetch_index, segment, IndexType.LEADER_EPOCH, limiter=limiter
+                    )
+                if scope.cancelled_caught:
+                    raise TimeoutError(f"no answer within {TIER_ANSWER_S_MAX} s")
+        except (RemoteStorageError, TimeoutError) as error:
+            if not failing:
+                _log.warning("tier_degraded", reason=str(error))
+            failing = True
+            readiness.tier_degraded(str(error))
+        else:
+            failing = False
+            readiness.tier_answered()
+        await trio.sleep(TIER_RETRY_S if failing or segment is None else TIER_INTERVAL_S)
+
+
+async def take_gauges(limiter: trio.CapacityLimiter, probes: Probes) -> None:
+    """Feed the gauges that nobody's request moves."""
+    while True:
+        statistics = limiter.statistics()
+        probes.tier.on_reader_slots(statistics.borrowed_tokens, int(statistics.total_tokens), statistics.tasks_waiting)
+        await trio.sleep(GAUGES_INTERVAL_S)

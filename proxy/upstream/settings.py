@@ -1,0 +1,44 @@
+"""How to reach the upstream brokers as Tidegate itself: one plain value, mapped from the configuration elsewhere."""
+
+import functools
+import importlib.metadata
+import socket
+import ssl
+from dataclasses import dataclass, field
+
+from proxy.upstream.sasl import SaslCredentials
+
+SOFTWARE_NAME = "tidegate"
+
+
+@functools.cache
+def software_version() -> str:
+    """The installed distribution's version, for ApiVersions; a checkout that is not installed has none."""
+    try:
+        return importlib.metadata.version(SOFTWARE_NAME)
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """Addresses, identity and limits of Tidegate's own connections.
+
+    `frame_bytes_max` bounds one response: Metadata of 500,000 partitions has about 40 MiB.
+    """
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    tls: ssl.SSLContext | None = None
+    sasl: SaslCredentials | None = None
+    client_host: str = field(default_factory=socket.gethostname)
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 30.0
+    reconnect_backoff_s: float = 0.05
+    reconnect_backoff_max_s: float = 1.0
+    frame_bytes_max: int = 64 * 1024 * 1024
+    requests_in_flight_max: int = 64
+    topics_max: int = 100_000
+
+    def client_id(self, role: str) -> str:
+        """`tidegate-<role>-<host>` (design §6)."""
+        return f"{SOFTWARE_NAME}-{role}-{self.client_host}"

@@ -1,0 +1,274 @@
+"""Byte streams to brokers and clients: one small interface over plain sockets and TLS.
+
+Rules:
+- One task receives and one task sends at a time; a second sender is refused (trio.BusyResourceError).
+- A cancelled or failed send may have sent a part: the stream is torn then and only `abort` is left to do.
+- Every failure of the stream is a TransportError; the end of the peer's bytes is 0 from `receive_into`.
+
+Plain sockets receive straight into the caller's buffer and send by `sendmsg` over the caller's views: no copy
+is made here. trio's SocketStream would copy each receive into fresh bytes, hence it is not used for them.
+TLS goes through trio.SSLStream. A peer that ends without TLS close_notify is taken as ended: Kafka's frames carry
+their length, so a cut stream shows itself one layer up.
+"""
+
+import os
+import socket as stdlib_socket
+import ssl
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import trio
+
+from proxy.upstream.errors import TransportError, UpstreamConnectionError
+
+Bytes = bytes | bytearray | memoryview
+
+IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
+"""Buffers in one sendmsg; POSIX promises 16, Linux and macOS have 1024."""
+
+TLS_JOIN_BYTES_MAX = 64 * 1024
+"""Small buffers are joined up to this before TLS: a record holds 16 KiB, so more joining saves nothing."""
+
+TLS_CLOSE_TIMEOUT_S = 1.0
+"""How long `aclose` tries to send close_notify to a peer that does not read."""
+
+
+class Transport(Protocol):
+    """A connected byte stream."""
+
+    @property
+    def peer_name(self) -> str:
+        """`host:port` of the other side, for messages."""
+        ...
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Receive at least one byte into `view` (not empty); 0 is the end of the stream."""
+        ...
+
+    async def send_all(self, data: Bytes) -> None:
+        """Send all of `data`."""
+        ...
+
+    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
+        """Send all buffers in order, as one run of bytes."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close in good order; what was sent before still reaches the peer. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once, without TLS farewell; tasks waiting on the transport get a TransportError. Idempotent."""
+        ...
+
+
+async def open_transport(
+    host: str, port: int, *, tls: ssl.SSLContext | None = None, server_hostname: str | None = None
+) -> Transport:
+    """Connect to host:port, with the TLS handshake done when `tls` is given. The caller sets the time limit.
+
+    Args:
+        server_hostname: the name for SNI and the certificate check; default is `host`.
+
+    Raises:
+        UpstreamConnectionError: nobody listens, the name does not resolve, or the handshake failed.
+    """
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+    except OSError as error:
+        raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {error}") from error
+    if tls is None:
+        return plain_transport(stream.socket)
+    secure: trio.SSLStream[trio.SocketStream] = trio.SSLStream(
+        stream, tls, server_hostname=server_hostname or host, https_compatible=True
+    )
+    try:
+        await secure.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
+        await trio.aclose_forcefully(secure)
+        reason = error.__cause__ or error
+        raise UpstreamConnectionError(f"TLS handshake with {host}:{port} failed: {reason}") from error
+    except BaseException:
+        await trio.aclose_forcefully(secure)
+        raise
+    return TlsTransport(secure)
+
+
+def plain_transport(sock: trio.socket.SocketType) -> Transport:
+    """The transport of a connected trio socket, which it owns from now on."""
+    return PlainTransport(sock)
+
+
+async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLContext) -> Transport:
+    """Do the server's side of a TLS handshake on an accepted socket. The caller sets the time limit.
+
+    The socket is closed when the handshake fails or is cancelled.
+
+    Raises:
+        TransportError: the handshake failed.
+    """
+    name = peer_name_of(sock)
+    stream: trio.SSLStream[trio.SocketStream] = trio.SSLStream(
+        trio.SocketStream(sock), context, server_side=True, https_compatible=True
+    )
+    try:
+        await stream.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
+        await trio.aclose_forcefully(stream)
+        raise TransportError(f"TLS handshake with {name} failed: {error.__cause__ or error}") from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return TlsTransport(stream)
+
+
+class PlainTransport:
+    """A transport over a trio socket."""
+
+    __slots__ = ("_peer_name", "_sending", "_socket")
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket = sock
+        self._sending = False
+        self._peer_name = peer_name_of(sock)
+        if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
+            sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY, 1)
+            if sys.platform == "linux":
+                # trio.open_tcp_stream lowers this to 16 KiB; 0 is the system's own value again.
+                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NOTSENT_LOWAT, 0)
+
+    @property
+    def peer_name(self) -> str:
+        return self._peer_name
+
+    async def receive_into(self, view: memoryview) -> int:
+        assert len(view) > 0, "an empty view would look like the end of the stream"
+        try:
+            return await self._socket.recv_into(view)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+
+    async def send_all(self, data: Bytes) -> None:
+        await self.send_vectored((data,))
+
+    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
+        with self._sole_sender():
+            await self._send(buffers)
+
+    async def aclose(self) -> None:
+        self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+    def abort(self) -> None:
+        self._socket.close()
+
+    async def _send(self, buffers: Sequence[Bytes]) -> None:
+        # memoryviews in units of bytes, so that a partial send is cut without a copy
+        pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        first = 0
+        while first < len(pending):
+            window = pending[first : first + IOV_MAX]
+            try:
+                sent = await self._socket.sendmsg(window)
+            except (OSError, trio.ClosedResourceError) as error:
+                raise self._broken(error) from error
+            for view in window:
+                if sent < len(view):
+                    pending[first] = view[sent:]
+                    break
+                sent -= len(view)
+                first += 1
+        if not pending:
+            await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def _sole_sender(self) -> Iterator[None]:
+        if self._sending:
+            raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
+        self._sending = True
+        try:
+            yield
+        finally:
+            self._sending = False
+
+    def _broken(self, error: BaseException) -> TransportError:
+        reason = "closed by us" if isinstance(error, trio.ClosedResourceError) else str(error)
+        return TransportError(f"connection with {self._peer_name} broke: {reason}")
+
+
+class TlsTransport:
+    """A transport over trio.SSLStream; the handshake is done."""
+
+    __slots__ = ("_peer_name", "_stream")
+
+    def __init__(self, stream: "trio.SSLStream[trio.SocketStream]") -> None:
+        self._stream = stream
+        self._peer_name = peer_name_of(stream.transport_stream.socket)
+
+    @property
+    def peer_name(self) -> str:
+        return self._peer_name
+
+    async def receive_into(self, view: memoryview) -> int:
+        assert len(view) > 0, "an empty view would look like the end of the stream"
+        try:
+            data = await self._stream.receive_some(len(view))
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
+            raise self._broken(error) from error
+        view[: len(data)] = data
+        return len(data)
+
+    async def send_all(self, data: Bytes) -> None:
+        try:
+            await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
+            raise self._broken(error) from error
+
+    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
+        for data in joined(buffers, TLS_JOIN_BYTES_MAX):
+            await self.send_all(data)
+
+    async def aclose(self) -> None:
+        with trio.move_on_after(TLS_CLOSE_TIMEOUT_S):
+            try:
+                await self._stream.aclose()
+            except (trio.BrokenResourceError, ssl.SSLError, OSError):
+                # the peer is gone already, so nobody misses the farewell; aclose has closed the socket
+                self.abort()
+
+    def abort(self) -> None:
+        self._stream.transport_stream.socket.close()
+
+    def _broken(self, error: BaseException) -> TransportError:
+        reason = "closed by us" if isinstance(error, trio.ClosedResourceError) else str(error.__cause__ or error)
+        return TransportError(f"TLS connection with {self._peer_name} broke: {reason}")
+
+
+def joined(buffers: Sequence[Bytes], join_bytes_max: int) -> Iterator[Bytes]:
+    """The same bytes with runs of small buffers joined; a buffer of join_bytes_max or more is passed as it is."""
+    run: list[Bytes] = []
+    run_bytes = 0
+    for buffer in buffers:
+        size = memoryview(buffer).nbytes
+        if run and run_bytes + size > join_bytes_max:
+            yield run[0] if len(run) == 1 else b"".join(run)
+            run, run_bytes = [], 0
+        if size:
+            run.append(buffer)
+            run_bytes += size
+    if run:
+        yield run[0] if len(run) == 1 else b"".join(run)
+
+
+def peer_name_of(sock: trio.socket.SocketType) -> str:
+    """`host:port` of a socket's peer; a peer that has gone already, or a nameless one, gives a stand-in."""
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "a peer that left"
+    if isinstance(name, tuple) and len(name) >= 2:
+        host, port = name[0], name[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "a local peer"

@@ -1,0 +1,257 @@
+"""Walking batch headers over cached blocks, without joining them.
+
+`SegmentWindow` is a run of blocks of one segment as one read sees it. Positions are byte positions in the
+segment's log. Pure: nothing here waits, so that verification can run in a worker thread as it is.
+
+What is checked: every header that is walked makes sense and stays inside its segment, in bytes and in offsets
+(a batch's CRC covers neither its base offset nor its length); every whole batch that is handed out passes its CRC.
+The leader epoch, too, is outside the CRC; it is handed on as it is.
+"""
+
+from dataclasses import dataclass
+
+from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
+from storage.cache.memory import Block, VerifiedRun
+from storage.errors import CorruptObjectError
+from storage.model import RemoteLogSegmentMetadata
+
+
+class CorruptLogError(CorruptObjectError):
+    """Bytes of a segment's log are no batch, or the wrong one; the message names segment and position.
+
+    `position` and `end` bound the bytes that failed. `follows_verified` says that the batch before them passed its
+    CRC; otherwise the walk that led to `position` is in doubt as well.
+    """
+
+    def __init__(self, message: str, position: int, end: int) -> None:
+        super().__init__(message)
+        self.position = position
+        self.end = end
+        self.follows_verified = False
+
+
+class IndexMismatchError(CorruptLogError):
+    """There is no batch where the offset index has one, or one with higher offsets: the index or the log is wrong."""
+
+
+class SegmentWindow:
+    """Blocks `first_block` to `last_block` of a segment; grows at its end only."""
+
+    __slots__ = ("_block_bytes", "_blocks", "_segment", "first_block", "size_bytes")
+
+    def __init__(self, segment: RemoteLogSegmentMetadata, block_bytes: int) -> None:
+        self.size_bytes = segment.segment_size_bytes
+        self.first_block = 0
+        self._segment = segment
+        self._block_bytes = block_bytes
+        self._blocks: list[Block] = []
+
+    @property
+    def last_block(self) -> int:
+        return self.first_block + len(self._blocks) - 1
+
+    @property
+    def end(self) -> int:
+        """Bytes below this position (and from the first block on) are here."""
+        return min((self.last_block + 1) * self._block_bytes, self.size_bytes) if self._blocks else 0
+
+    def missing(self, start: int, end: int) -> tuple[int, int]:
+        """The blocks still wanted for [start, end), cut to the segment; (n, n - 1) or less when there is none."""
+        last = (min(end, self.size_bytes) - 1) // self._block_bytes
+        if not self._blocks:
+            return start // self._block_bytes, last
+        return self.last_block + 1, last
+
+    def add(self, first: int, blocks: list[Block]) -> None:
+        """Append what `missing` asked for."""
+        if not self._blocks:
+            self.first_block = first
+        assert first == self.first_block + len(self._blocks), "a window grows at its end"
+        self._blocks.extend(blocks)
+
+    def block_at(self, position: int) -> Block:
+        return self._blocks[position // self._block_bytes - self.first_block]
+
+    def numbered_blocks(self, start: int, end: int) -> list[tuple[int, Block]]:
+        """The blocks here that hold bytes of [start, end), with their numbers."""
+        first = max(start // self._block_bytes, self.first_block)
+        last = min((end - 1) // self._block_bytes, self.last_block)
+        return [(number, self._blocks[number - self.first_block]) for number in range(first, last + 1)]
+
+    def views(self, start: int, end: int) -> list[memoryview]:
+        """[start, end) as views into the blocks."""
+        out: list[memoryview] = []
+        while start < end:
+            number = start // self._block_bytes
+            block_start = number * self._block_bytes
+            cut = min(end, block_start + self._block_bytes)
+            out.append(self._blocks[number - self.first_block].data[start - block_start : cut - block_start])
+            start = cut
+        return out
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch that begins at `position`.
+
+        Raises:
+            CorruptLogError: it makes no sense, or its batch does not lie inside the segment.
+        """
+        end = min(position + HEADER_BYTES, self.size_bytes)
+        views = self.views(position, end)
+        try:
+            header = read_header(views[0] if len(views) == 1 else b"".join(views), 0)
+        except CorruptBatchError as error:
+            raise self.corrupt(position, end, str(error)) from error
+        if position + header.size_bytes > self.size_bytes:
+            raise self.corrupt(
+                position, end, f"its {header.size_bytes} bytes reach beyond the segment's {self.size_bytes}"
+            )
+        segment = self._segment
+        if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
+            raise self.corrupt(
+                position,
+                end,
+                f"offsets {header.base_offset} to {header.last_offset} in a segment of "
+                f"{segment.start_offset} to {segment.end_offset}",
+            )
+        return header
+
+    def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
+        """The error for the batch at `position`."""
+        return CorruptLogError(f"segment {self._segment.segment_id}: batch at {position}: {reason}", position, end)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBatch:
+    """Where a scan ended: at a batch (`size_bytes`), short of bytes (`needs_end`), or the segment's end (neither)."""
+
+    position: int
+    size_bytes: int | None = None
+    needs_end: int | None = None
+
+
+def check_index_entry(window: SegmentWindow, offset: int, position: int) -> None:
+    """Check that an index entry leads to a batch whose offsets do not go beyond it.
+
+    A lower last offset is right: before 4.0 one entry stood for all batches of an append, with the last one's offset.
+
+    Raises:
+        IndexMismatchError: it does not.
+    """
+    try:
+        header = window.header_at(position)
+    except CorruptLogError as error:
+        raise IndexMismatchError(str(error), position, error.end) from error
+    if header.last_offset > offset:
+        reason = f"it ends at offset {header.last_offset}, the offset index has {offset}"
+        mismatch = window.corrupt(position, position + HEADER_BYTES, reason)
+        raise IndexMismatchError(str(mismatch), position, mismatch.end)
+
+
+def find_first_batch(window: SegmentWindow, position: int, offset: int) -> FoundBatch:
+    """Scan from the batch at `position` for the first whose last offset is at or above `offset`.
+
+    Raises:
+        CorruptLogError: a header on the way is wrong.
+    """
+    while position < window.size_bytes:
+        header_end = min(position + HEADER_BYTES, window.size_bytes)
+        if window.end < header_end:
+            return FoundBatch(position, needs_end=header_end)
+        header = window.header_at(position)
+        if header.last_offset >= offset:
+            return FoundBatch(position, size_bytes=header.size_bytes)
+        position += header.size_bytes
+    return FoundBatch(position)
+
+
+def unverified_bytes(window: SegmentWindow, start: int, end: int) -> int:
+    """At most so many bytes of the whole batches in [start, end) have not passed their CRC yet.
+
+    Raises:
+        CorruptLogError: a header is wrong, or offsets do not ascend.
+    """
+    try:
+        position = _skip_verified(window, _Frontier(start, start), end).position
+        return end - position if position < end and _next_header(window, position, end) is not None else 0
+    except CorruptLogError as error:
+        error.follows_verified = error.position > start
+        raise
+
+
+def verify_batches(window: SegmentWindow, start: int, end: int) -> None:
+    """Check the CRC of every whole batch in [start, end), and that their offsets ascend.
+
+    Safe in a worker thread: what is remembered in a block is replaced as one value, and each value is true by itself.
+
+    Raises:
+        CorruptLogError: names the position.
+    """
+    try:
+        frontier = _skip_verified(window, _Frontier(start, start), end)
+        while frontier.position < end and (header := _next_header(window, frontier.position, end)) is not None:
+            batch_end = frontier.position + header.size_bytes
+            if not check_crc(window.views(frontier.position, batch_end)):
+                raise window.corrupt(frontier.position, batch_end, "its CRC is wrong")
+            _remember(window, frontier.position, batch_end, header.last_offset)
+            _advance(window, frontier, header.base_offset, batch_end, header.last_offset)
+            _skip_verified(window, frontier, end)
+    except CorruptLogError as error:
+        error.follows_verified = error.position > start
+        raise
+
+
+@dataclass(slots=True)
+class _Frontier:
+    """Batches before `position` have passed; the last run of them begins at `previous`; `last_offset` is its, or −1."""
+
+    position: int
+    previous: int
+    last_offset: int = -1
+
+
+def _advance(window: SegmentWindow, frontier: _Frontier, base_offset: int, run_end: int, last_offset: int) -> None:
+    """Take one run of batches more; where two runs meet either side may be the bad one."""
+    if base_offset <= frontier.last_offset:
+        reason = f"offset {base_offset} follows offset {frontier.last_offset}"
+        error = window.corrupt(frontier.position, frontier.position + HEADER_BYTES, reason)
+        error.position = frontier.previous
+        raise error
+    frontier.previous, frontier.position, frontier.last_offset = frontier.position, run_end, last_offset
+
+
+def _skip_verified(window: SegmentWindow, frontier: _Frontier, end: int) -> _Frontier:
+    while frontier.position < end and (run := _verified_run(window, frontier.position)) is not None:
+        _advance(window, frontier, window.header_at(frontier.position).base_offset, *run)
+    return frontier
+
+
+def _verified_run(window: SegmentWindow, position: int) -> tuple[int, int] | None:
+    """The end and the last offset of a run of batches from `position` on that passed before; None if there is none."""
+    block = window.block_at(position)
+    verified = block.verified
+    if verified.start <= position < verified.end:
+        return verified.end, verified.last_offset
+    straddler = block.straddler
+    if straddler.start != position or not position < straddler.end <= window.end:
+        return None
+    serials = tuple(part.serial for _, part in window.numbered_blocks(position, straddler.end))
+    return (straddler.end, straddler.last_offset) if serials == straddler.serials else None
+
+
+def _remember(window: SegmentWindow, position: int, batch_end: int, last_offset: int) -> None:
+    blocks = [block for _, block in window.numbered_blocks(position, batch_end)]
+    first, serials = blocks[0], tuple(block.serial for block in blocks)
+    if len(blocks) > 1:
+        first.straddler = VerifiedRun(position, batch_end, last_offset, serials)
+        return
+    known = first.verified  # read once: another thread may replace it
+    start = known.start if known.end == position else position
+    first.verified = VerifiedRun(start, batch_end, last_offset, serials)
+
+
+def _next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:
+    """The header of the batch at `position`, or None if the batch is not whole below `end`."""
+    if min(position + HEADER_BYTES, window.size_bytes) > end:
+        return None
+    header = window.header_at(position)
+    return header if position + header.size_bytes <= end else None

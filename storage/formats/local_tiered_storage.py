@@ -1,0 +1,202 @@
+"""Kafka's LocalTieredStorage: a tier of plain files, read and written in Kafka's own layout (spec/kafka-remote.md §10).
+
+    <dir>/kafka-tiered-storage/<topic>-<partition>-<topic id>/<start offset>-<segment id>.<suffix>
+
+Behaviour:
+- Reads open, read and close: no handle is shared, so no call can disturb another. Safe from any thread.
+- A copy writes each object under a temporary name, syncs it and renames it, the log last: a log's name implies its
+  indexes, and a crash leaves no half object under a final name. A repeat overwrites.
+- A delete removes the segment's objects and leaves the partition's folder, as Kafka does.
+- Nothing is created before the first copy: a reader writes nothing.
+- There is no custom metadata.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES, partition_directory_name, segment_object_name
+
+ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
+
+INDEX_BYTES_MAX = 128 * 1024 * 1024
+"""A whole index is read into memory. The largest that Kafka writes by default has 10 MiB (`segment.index.bytes`)."""
+
+IGNORED_KEYS = {
+    "delete.on.close": "it would wipe a tier that outlives this process",
+    "transferer.class": "a Java class for fault injection in Kafka's own tests",
+    "broker.id": "the broker adds it; file names do not hold it",
+}
+"""Kafka's other keys of this format, each with the reason why it has no effect here."""
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class LocalTieredStorage:
+    """A RemoteStorageManager over one directory.
+
+    Args:
+        config: the manager's own keys, prefix stripped: `dir` (required), `delete.enable` (true); others of
+            Kafka's are ignored (`IGNORED_KEYS`).
+
+    Raises:
+        StorageConfigError: `dir` is missing or empty, or `delete.enable` is not a boolean.
+    """
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        directory = config.get("dir", "").strip()
+        if not directory:
+            # Kafka would make a temporary directory here; a reader has nothing to gain from an empty tier.
+            raise StorageConfigError("dir (with the default prefix: rsm.config.dir) of LocalTieredStorage is not set")
+        self._root = Path(directory).absolute() / ROOT_DIRECTORY_NAME
+        self._delete_enabled = _boolean(config, "delete.enable", default=True)
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        """Copy a segment's files; see RemoteStorageManager.copy_log_segment_data."""
+        sources: dict[str, Path | bytes | None] = {
+            IndexType.OFFSET.value: data.offset_index,
+            IndexType.TIMESTAMP.value: data.time_index,
+            IndexType.TRANSACTION.value: data.transaction_index,
+            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+            IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
+            LOG_SUFFIX: data.log_segment,
+        }
+        directory = self._directory(metadata)
+        with _storage_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        for suffix, source in sources.items():
+            target = directory / segment_object_name(metadata, suffix)
+            if source is None:
+                with _storage_errors(target):
+                    target.unlink(missing_ok=True)
+            else:
+                _write_object(source, target)
+        with _storage_errors(directory):
+            _sync(directory)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> bytes:
+        """A range of a segment's log, both ends inclusive; see RemoteStorageManager.fetch_log_segment."""
+        if start_position < 0 or (end_position is not None and end_position < start_position):
+            raise ValueError(f"{start_position} to {end_position} is not a range of positions")
+        path = self._path(metadata, LOG_SUFFIX)
+        with _storage_errors(path), path.open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            end_bytes = size_bytes if end_position is None else min(end_position + 1, size_bytes)
+            return _read_range(file.fileno(), start_position, end_bytes)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """One whole index; see RemoteStorageManager.fetch_index."""
+        path = self._path(metadata, index_type.value)
+        with _storage_errors(path), path.open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > INDEX_BYTES_MAX:
+                raise CorruptObjectError(f"{path}: {size_bytes} bytes is more than an index may have")
+            return _read_range(file.fileno(), 0, size_bytes)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Remove a segment's objects, or nothing while `delete.enable` is false."""
+        if not self._delete_enabled:
+            return
+        for suffix in OBJECT_SUFFIXES:
+            path = self._path(metadata, suffix)
+            with _storage_errors(path):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _directory(self, metadata: RemoteLogSegmentMetadata) -> Path:
+        return self._root / partition_directory_name(metadata.topic_id_partition)
+
+    def _path(self, metadata: RemoteLogSegmentMetadata, suffix: str) -> Path:
+        return self._directory(metadata) / segment_object_name(metadata, suffix)
+
+
+def _boolean(config: Mapping[str, str], key: str, *, default: bool) -> bool:
+    text = config.get(key)
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise StorageConfigError(f"{key} of LocalTieredStorage is {text!r}, not true or false")
+    return text.strip().lower() == "true"
+
+
+def _read_range(file_descriptor: int, start_bytes: int, end_bytes: int) -> bytes:
+    """The bytes [start, end) of a file; fewer when the file ends first."""
+    parts: list[bytes] = []
+    position = start_bytes
+    while position < end_bytes:
+        part = os.pread(file_descriptor, end_bytes - position, position)
+        if not part:
+            break
+        parts.append(part)
+        position += len(part)
+    # One pread is the rule (Linux reads up to 2 GiB at once), and joining one part does not copy it.
+    return b"".join(parts)
+
+
+def _write_object(source: Path | bytes, target: Path) -> None:
+    # Random, because two copies of one segment may run at once; in the same folder, because rename needs one device.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        if isinstance(source, Path):
+            _copy_file(source, temporary)
+        else:
+            with _storage_errors(temporary):
+                temporary.write_bytes(source)
+        with _storage_errors(target):
+            _sync(temporary)
+            temporary.replace(target)
+    finally:
+        with _storage_errors(temporary):
+            temporary.unlink(missing_ok=True)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    try:
+        source_file = source.open("rb")
+    except OSError as error:
+        # Not the tier's fault, and a later attempt finds the same: the caller has to look.
+        raise RemoteStorageError(f"cannot read the local file {source}: {error.strerror}") from error
+    with source_file, _storage_errors(target), target.open("wb") as target_file:
+        shutil.copyfileobj(source_file, target_file, 1024 * 1024)
+
+
+def _sync(path: Path) -> None:
+    file_descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file_descriptor)
+    finally:
+        os.close(file_descriptor)
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Translate the operating system's errors at the edge, by what the caller can do about them."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{path}: {error.strerror}"
+        if error.errno in _ABSENT:
+            raise RemoteResourceNotFoundError(message) from error
+        if error.errno in _DENIED:
+            raise RemoteAccessDeniedError(f"local tiered storage: {message}") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise RemoteStorageError(message) from error  # no retry makes a name shorter
+        raise RetriableRemoteStorageError(message) from error

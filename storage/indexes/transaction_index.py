@@ -1,0 +1,88 @@
+"""The transaction index of a segment: the transactions that were aborted in it (spec/kafka-remote.md §7, §3.6).
+
+An entry is 34 bytes, big-endian: int16 version (0), int64 producer id, int64 first offset, int64 last offset (that
+of the abort marker), int64 last stable offset after the abort. Entries ascend by last offset. An entry stands in
+the segment that holds the marker, which may come after the segment with the data. The object is absent when a
+segment has no aborts; callers pass b"" then.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from storage.errors import CorruptObjectError
+
+_VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """One aborted transaction; `last_offset` is its abort marker's offset."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """A read-only view of one transaction index.
+
+    Raises:
+        CorruptObjectError: not a whole number of entries, an unknown version, a transaction that ends before
+            it begins, or last offsets that do not ascend.
+    """
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes, name: str = "transaction index") -> None:
+        if len(data) % _ENTRY.size:
+            raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
+        previous_last_offset = -1
+        for entry_number, (version, _, first_offset, last_offset, last_stable_offset) in enumerate(
+            _ENTRY.iter_unpack(data)
+        ):
+            at_byte = entry_number * _ENTRY.size
+            if version != _VERSION:
+                raise CorruptObjectError(f"{name}: version {version} at byte {at_byte}, only {_VERSION} is known")
+            if not 0 <= first_offset <= last_offset or last_stable_offset < 0:
+                raise CorruptObjectError(f"{name}: impossible offsets at byte {at_byte}")
+            if last_offset <= previous_last_offset:
+                raise CorruptObjectError(f"{name}: last offset does not ascend at byte {at_byte}")
+            previous_last_offset = last_offset
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data) // _ENTRY.size
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return (AbortedTransaction(*fields) for _, *fields in _ENTRY.iter_unpack(self._data))
+
+    def collect_aborted(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """The aborted transactions that touch [fetch_offset, upper_bound_offset), and whether those are all.
+
+        Not complete means: the next segment's index may hold more. An entry whose last stable offset has reached
+        the upper bound completes it, because then every transaction begun below the bound has ended.
+        """
+        aborted: list[AbortedTransaction] = []
+        for transaction in self:
+            if transaction.last_offset >= fetch_offset and transaction.first_offset < upper_bound_offset:
+                aborted.append(transaction)
+            if transaction.last_stable_offset >= upper_bound_offset:
+                return aborted, True
+        return aborted, False
+
+
+def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The index bytes; the transactions must ascend by last offset, as abort markers do in the log."""
+    return b"".join(
+        _ENTRY.pack(
+            _VERSION,
+            transaction.producer_id,
+            transaction.first_offset,
+            transaction.last_offset,
+            transaction.last_stable_offset,
+        )
+        for transaction in transactions
+    )

@@ -1,0 +1,297 @@
+"""All segment metadata in memory: KIP-405's RLMM cache for every partition (design: catalog).
+
+- Thread-safe. One lock around every change and query; a query makes the objects that it returns and nothing else.
+  `has_segments`, `generation` and `is_refused` take no lock: they are asked for every partition of every Fetch.
+- Bounded by `segments_max`. At the limit, partitions that are not known yet are refused as a whole and stay refused
+  until forgotten: half a partition would look like holes. Known partitions go on.
+- A partition whose last segment went keeps its highest offsets (KIP-405 says so), up to EMPTIED_PARTITIONS_MAX.
+- Partitions are (topic_id, partition); a topic's name is carried, never compared.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.metadata.columns import SegmentColumns
+from storage.metadata.event_log import call_receiver
+from storage.metadata.partition_catalog import PartitionCatalog
+from storage.metadata.serde import MetadataRecord
+from storage.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+)
+
+SEGMENTS_MAX = 2_000_000
+"""`catalog.segments.max`: about 400 MB, or 2 PB of 1 GiB segments."""
+
+EMPTIED_PARTITIONS_MAX = 10_000
+"""Partitions without segments that are remembered, about 1 KB each: topics come and go, the proxy stays."""
+
+_FORGETTING_STATES = (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Catalog:
+    """Offsets are inclusive Kafka offsets; None means "no such segment", also for a partition never heard of."""
+
+    def __init__(self, segments_max: int = SEGMENTS_MAX) -> None:
+        self._segments_max = segments_max
+        self._lock = threading.Lock()
+        self._columns = SegmentColumns()
+        # By topic id, then partition: a look-up without building a key.
+        self._topics: dict[bytes, dict[int, PartitionCatalog]] = {}
+        self._emptied: dict[tuple[bytes, int], None] = {}
+        self._refused: set[tuple[bytes, int]] = set()
+        self._segment_count = 0
+        self._generation = 0
+        self._removal_listeners: list[Callable[[RemoteLogSegmentId], None]] = []
+
+    # --- asked for every partition of every Fetch: no lock ---
+
+    def has_segments(self, topic_id: bytes, partition: int) -> bool:
+        """Whether any segment of the partition can be looked up (is COPY_SEGMENT_FINISHED)."""
+        partitions = self._topics.get(topic_id)
+        segments = None if partitions is None else partitions.get(partition)
+        return segments is not None and segments.finished_segments > 0
+
+    def partition_of(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
+        """The partition with its topic's name, as its first record gave it."""
+        partitions = self._topics.get(topic_id)
+        segments = None if partitions is None else partitions.get(partition)
+        return None if segments is None else segments.topic_id_partition
+
+    def generation(self, topic_id: bytes, partition: int) -> int:
+        """A number that changes whenever the partition's view does and never comes back; 0 while it is unknown."""
+        partitions = self._topics.get(topic_id)
+        segments = None if partitions is None else partitions.get(partition)
+        return 0 if segments is None else segments.generation
+
+    def is_refused(self, topic_id: bytes, partition: int) -> bool:
+        """Whether the partition was turned away because the catalog is full: its segments are not known here."""
+        return bool(self._refused) and (topic_id, partition) in self._refused
+
+    # --- size ---
+
+    @property
+    def segment_count(self) -> int:
+        """Segments of any state."""
+        return self._segment_count
+
+    @property
+    def segments_max(self) -> int:
+        return self._segments_max
+
+    @property
+    def refused_partitions(self) -> int:
+        """How many partitions were turned away."""
+        return len(self._refused)
+
+    # --- changes ---
+
+    def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:
+        """Take one record; whether it changed anything.
+
+        Illegal transitions are logged and dropped. `initialized` says that the partition's metadata has been read to
+        its end: before that an update of an unknown segment is an old one whose beginning expired, and is dropped.
+
+        Raises:
+            IllegalMetadataError: a new segment not in COPY_SEGMENT_STARTED, an update to it, a number out of range,
+                or a snapshot record, which never is an event.
+            RemoteResourceNotFoundError: an update of an unknown segment, when initialized.
+        """
+        removed: list[RemoteLogSegmentId] = []
+        with self._lock:
+            changed = self._apply(record, initialized, removed)
+        self._notify(removed)
+        return changed
+
+    def forget(self, topic_id: bytes, partition: int) -> None:
+        """Drop everything known of a partition, also that it was refused."""
+        removed: list[RemoteLogSegmentId] = []
+        with self._lock:
+            self._forget(topic_id, partition, removed)
+        self._notify(removed)
+
+    def on_segment_removed(self, callback: Callable[[RemoteLogSegmentId], None]) -> None:
+        """Have callback called for each segment that begins to be deleted, is deleted, or is forgotten.
+
+        In the thread that applied the record, after the change shows. One segment may be named more than once.
+        """
+        self._removal_listeners.append(callback)
+
+    # --- queries ---
+
+    def lookup(self, topic_id: bytes, partition: int, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The FINISHED segment that holds offset in that leader epoch (spec/kafka-remote.md §2.4)."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return None if segments is None else self._metadata(segments, segments.lookup(epoch, offset))
+
+    def next_segment_with_txn_index(
+        self, topic_id: bytes, partition: int, epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        """From the segment that holds offset on, within that epoch, the first whose txn index may have entries."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return None if segments is None else self._metadata(segments, segments.next_with_txn_index(epoch, offset))
+
+    def find_segment(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """A segment of any state by its id."""
+        key = segment_id.topic_id_partition
+        with self._lock:
+            segments = self._find(key.topic_id, key.partition)
+            return None if segments is None else self._metadata(segments, segments.find(segment_id.id))
+
+    def any_segment(self) -> RemoteLogSegmentMetadata | None:
+        """Some FINISHED segment, to try the object store with; None while there is none."""
+        with self._lock:
+            for partitions in self._topics.values():
+                for segments in partitions.values():
+                    for row in segments.rows() if segments.finished_segments else ():
+                        metadata = self._columns.metadata(row, segments.topic_id_partition)
+                        if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                            return metadata
+        return None
+
+    def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
+        """The highest offset ever FINISHED in that epoch; deletion does not lower it."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            highest_offset = -1 if segments is None else segments.highest_offset(epoch)
+        return None if highest_offset < 0 else highest_offset
+
+    def list_segments(
+        self, topic_id: bytes, partition: int, epoch: int | None = None
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Of one epoch: the referenced and unreferenced segments by start offset. Without: all, in no order."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            if segments is None:
+                return []
+            rows = segments.rows() if epoch is None else segments.rows_of_epoch(epoch)
+            return [self._columns.metadata(row, segments.topic_id_partition) for row in rows]
+
+    def log_size(self, topic_id: bytes, partition: int, epoch: int) -> int:
+        """Bytes of the segments listed for that epoch."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            rows = () if segments is None else segments.rows_of_epoch(epoch)
+            return sum(self._columns.sizes_bytes[row] for row in rows)
+
+    def epochs(self, topic_id: bytes, partition: int) -> Sequence[int]:
+        """All leader epochs that a FINISHED segment has, ascending."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return () if segments is None else segments.epochs()
+
+    def all_txn_index_empty_from(self, topic_id: bytes, partition: int, offset: int) -> bool:
+        """Whether every FINISHED segment that ends at or after offset has TxnIndexEmpty."""
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            return segments is None or segments.transactional_end_offset() < offset
+
+    # --- under the lock ---
+
+    def _find(self, topic_id: bytes, partition: int) -> PartitionCatalog | None:
+        partitions = self._topics.get(topic_id)
+        return None if partitions is None else partitions.get(partition)
+
+    def _metadata(self, segments: PartitionCatalog, row: int) -> RemoteLogSegmentMetadata | None:
+        return None if row < 0 else self._columns.metadata(row, segments.topic_id_partition)
+
+    def _apply(self, record: MetadataRecord, initialized: bool, removed: list[RemoteLogSegmentId]) -> bool:
+        match record:
+            case RemoteLogSegmentMetadata():
+                return self._add(record)
+            case RemoteLogSegmentMetadataUpdate():
+                changed = self._update(record, initialized)
+                if changed and record.state in _FORGETTING_STATES:
+                    removed.append(record.segment_id)
+                return changed
+            case RemotePartitionDeleteMetadata():
+                if record.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+                    return False
+                key = record.topic_id_partition
+                return self._forget(key.topic_id, key.partition, removed)
+            case RemoteLogSegmentMetadataSnapshot():
+                raise IllegalMetadataError("a snapshot record is not an event of the metadata log")
+
+    def _add(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        key = metadata.topic_id_partition
+        segments = self._find(key.topic_id, key.partition)
+        if segments is None:
+            if self._refuses(key):
+                return False
+            segments = PartitionCatalog(key, self._columns)
+        count_before = len(segments)
+        if not segments.add(metadata):
+            return False
+        # Only now: a segment that was illegal leaves no empty partition behind.
+        self._topics.setdefault(key.topic_id, {})[key.partition] = segments
+        self._changed(segments, count_before)
+        return True
+
+    def _update(self, update: RemoteLogSegmentMetadataUpdate, initialized: bool) -> bool:
+        key = update.segment_id.topic_id_partition
+        segments = self._find(key.topic_id, key.partition)
+        if segments is None or segments.find(update.segment_id.id) < 0:
+            if initialized and not self.is_refused(key.topic_id, key.partition):
+                raise RemoteResourceNotFoundError(f"{update.segment_id}: no such segment")
+            return False
+        count_before = len(segments)
+        if not segments.update(update):
+            return False
+        self._changed(segments, count_before)
+        return True
+
+    def _forget(self, topic_id: bytes, partition: int, removed: list[RemoteLogSegmentId]) -> bool:
+        self._refused.discard((topic_id, partition))
+        self._emptied.pop((topic_id, partition), None)
+        partitions = self._topics.get(topic_id, {})
+        segments = partitions.pop(partition, None)
+        if segments is None:
+            return False
+        if not partitions:
+            del self._topics[topic_id]
+        for row in segments.rows():
+            removed.append(RemoteLogSegmentId(segments.topic_id_partition, self._columns.segment_id(row)))
+        self._segment_count -= len(segments)
+        segments.release_rows()
+        return True
+
+    def _refuses(self, partition: TopicIdPartition) -> bool:
+        key = (partition.topic_id, partition.partition)
+        if key in self._refused:
+            return True
+        if self._segment_count < self._segments_max:
+            return False
+        self._refused.add(key)
+        _log.error("catalog full, partition refused", partition=str(partition), segments_max=self._segments_max)
+        return True
+
+    def _changed(self, segments: PartitionCatalog, count_before: int) -> None:
+        self._generation += 1
+        segments.generation = self._generation
+        self._segment_count += len(segments) - count_before
+        key = (segments.topic_id_partition.topic_id, segments.topic_id_partition.partition)
+        if len(segments):
+            self._emptied.pop(key, None)
+            return
+        self._emptied[key] = None
+        if len(self._emptied) > EMPTIED_PARTITIONS_MAX:
+            oldest = next(iter(self._emptied))
+            self._forget(*oldest, removed=[])
+
+    def _notify(self, removed: list[RemoteLogSegmentId]) -> None:
+        for segment_id in removed:
+            for listener in tuple(self._removal_listeners):
+                call_receiver(listener, segment_id)

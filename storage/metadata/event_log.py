@@ -1,0 +1,251 @@
+"""The seam between a metadata manager and Kafka: an ordered, partitioned log of metadata records.
+
+Two implementations pass one suite (tests/contract/metadata_event_log.py): `InProcessMetadataEventLog` here, which
+several managers of one process may share, and `storage.metadata.topic_log`, which is the topic itself.
+
+Rules that every implementation keeps:
+
+1. Synchronous and thread-safe. `publish` and `high_watermarks` block and are never called from the trio thread;
+   everything else may be called from any thread.
+2. Of one subscription and one partition, records are delivered in offset order, each once, from one thread at a
+   time. The position never goes backwards while the partition stays assigned.
+3. After `remove` returned, nothing more of that partition is delivered. A later `add` from an earlier offset
+   delivers each record from there once.
+4. `progress` follows `deliver`: when it names a position, every record below it has been delivered. It is also
+   called once when the end offset at assignment is known, so an empty partition is known to be read at once.
+5. A `deliver` or `progress` that raises is logged; reading goes on behind that slice.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol
+
+import structlog
+
+from storage.errors import MetadataLogError
+
+DELIVERY_RECORDS_MAX = 256
+"""Records in one call of `deliver`. About 5 ms of decoding and applying: what the trio thread may spend in one go."""
+
+P = ParamSpec("P")
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataEvent:
+    """One record of the log. A value of None carries no information (a tombstone of a compacted topic)."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+Deliver = Callable[[Sequence[MetadataEvent]], None]
+"""Takes up to DELIVERY_RECORDS_MAX records of one partition."""
+
+Progress = Callable[[int, int, int], None]
+"""Takes (partition, position, end offset sampled at assignment): the next offset to read, and where "caught up" is."""
+
+
+class Subscription(Protocol):
+    """The partitions that one reader follows."""
+
+    def add(self, partition: int, start_offset: int) -> None:
+        """Follow a partition from start_offset (or the log's start, if that is higher) on.
+
+        Raises:
+            MetadataLogError: it is assigned already, there is no such partition, or the subscription is closed.
+        """
+        ...
+
+    def remove(self, partition: int) -> None:
+        """Stop to follow a partition; nothing more of it is delivered once this returned. Unassigned: no effect."""
+        ...
+
+    def assigned(self) -> frozenset[int]:
+        """The partitions followed now."""
+        ...
+
+    def close(self) -> None:
+        """Remove all partitions. A second call has no effect."""
+        ...
+
+
+class MetadataEventLog(Protocol):
+    """Errors: RetriableRemoteStorageError (a later attempt may succeed), MetadataLogError (it will not)."""
+
+    def partition_count(self) -> int:
+        """How many partitions there are; MetadataNotReadyError while that is not known yet."""
+        ...
+
+    def publish(self, partition: int, value: bytes) -> int:
+        """Append a record and return its offset once it is durable. Blocks."""
+        ...
+
+    def subscribe(
+        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
+    ) -> Subscription:
+        """Follow these partitions, each from its offset on."""
+        ...
+
+    def high_watermarks(self) -> Mapping[int, int]:
+        """The next offset of every partition, as of now. Blocks."""
+        ...
+
+    def problems(self) -> Mapping[int, str]:
+        """Partitions that cannot be read at the moment, with the reason in one sentence."""
+        ...
+
+    def failure(self) -> str | None:
+        """Why nothing that was read from this log can be trusted any more (the topic grew or was replaced), or None."""
+        ...
+
+
+class InProcessMetadataEventLog:
+    """The log in memory. A publish returns after every subscription was handed the record."""
+
+    def __init__(self, partition_count: int, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        if partition_count < 1:
+            raise MetadataLogError(f"a metadata log needs at least one partition, not {partition_count}")
+        self._lock = threading.Lock()
+        self._clock_ms = clock_ms
+        self._events: list[list[MetadataEvent]] = [[] for _ in range(partition_count)]
+        self._subscriptions: list[_InProcessSubscription] = []
+
+    def partition_count(self) -> int:
+        return len(self._events)
+
+    def publish(self, partition: int, value: bytes) -> int:
+        self.check_partition(partition)
+        with self._lock:
+            events = self._events[partition]
+            offset = len(events)
+            events.append(MetadataEvent(partition, offset, self._clock_ms(), None, value))
+            subscriptions = tuple(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.pump(partition)
+        return offset
+
+    def subscribe(
+        self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
+    ) -> Subscription:
+        subscription = _InProcessSubscription(self, deliver, progress)
+        for partition in start_offsets:
+            self.check_partition(partition)
+        with self._lock:
+            self._subscriptions.append(subscription)
+        for partition, start_offset in start_offsets.items():
+            subscription.add(partition, start_offset)
+        return subscription
+
+    def high_watermarks(self) -> Mapping[int, int]:
+        with self._lock:
+            return {partition: len(events) for partition, events in enumerate(self._events)}
+
+    def problems(self) -> Mapping[int, str]:
+        return {}
+
+    def failure(self) -> str | None:
+        return None
+
+    def check_partition(self, partition: int) -> None:
+        """Raises MetadataLogError for a partition that does not exist."""
+        if not 0 <= partition < len(self._events):
+            raise MetadataLogError(f"metadata partition {partition} does not exist, there are {len(self._events)}")
+
+    def events_from(self, partition: int, offset: int) -> list[MetadataEvent]:
+        """Up to DELIVERY_RECORDS_MAX records from offset on."""
+        return self._events[partition][offset : offset + DELIVERY_RECORDS_MAX]
+
+    def end_offset(self, partition: int) -> int:
+        return len(self._events[partition])
+
+    def discard(self, subscription: "_InProcessSubscription") -> None:
+        """Forget a closed subscription."""
+        with self._lock:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+
+
+@dataclass(slots=True, eq=False)
+class _Assignment:
+    """One `add`. Compared by identity: after a remove and an add it is another one, even at the same offset."""
+
+    position: int
+    end_offset: int
+
+
+class _InProcessSubscription:
+    """`_delivery` is held while a slice is handed over, which is what makes `remove` a barrier. It is re-entrant so
+    that a receiver may remove the very partition it is being handed; `_pumping` keeps a receiver that publishes
+    from being handed the later record inside the earlier one."""
+
+    def __init__(self, log: InProcessMetadataEventLog, deliver: Deliver, progress: Progress | None) -> None:
+        self._event_log = log
+        self._deliver = deliver
+        self._progress = progress
+        self._delivery = threading.RLock()
+        self._assignments: dict[int, _Assignment] = {}
+        self._pumping: set[int] = set()
+        self._closed = False
+
+    def add(self, partition: int, start_offset: int) -> None:
+        self._event_log.check_partition(partition)
+        with self._delivery:
+            if self._closed:
+                raise MetadataLogError("the metadata subscription is closed")
+            if partition in self._assignments:
+                raise MetadataLogError(f"metadata partition {partition} is assigned already")
+            assignment = _Assignment(max(start_offset, 0), self._event_log.end_offset(partition))
+            self._assignments[partition] = assignment
+            self._report(partition, assignment)
+            self.pump(partition)
+
+    def remove(self, partition: int) -> None:
+        with self._delivery:
+            self._assignments.pop(partition, None)
+
+    def assigned(self) -> frozenset[int]:
+        with self._delivery:
+            return frozenset(self._assignments)
+
+    def close(self) -> None:
+        with self._delivery:
+            self._closed = True
+            self._assignments.clear()
+        self._event_log.discard(self)
+
+    def pump(self, partition: int) -> None:
+        """Deliver what is new in a partition, in this thread."""
+        with self._delivery:
+            if partition in self._pumping:
+                return
+            self._pumping.add(partition)
+            try:
+                while (assignment := self._assignments.get(partition)) is not None:
+                    events = self._event_log.events_from(partition, assignment.position)
+                    if not events:
+                        return
+                    call_receiver(self._deliver, events)
+                    if self._assignments.get(partition) is assignment:
+                        assignment.position = events[-1].offset + 1
+                        self._report(partition, assignment)
+            finally:
+                self._pumping.discard(partition)
+
+    def _report(self, partition: int, assignment: _Assignment) -> None:
+        if self._progress is not None:
+            call_receiver(self._progress, partition, assignment.position, assignment.end_offset)
+
+
+def call_receiver(receiver: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a subscriber's callback; what it raises is logged and goes no further (rule 5)."""
+    try:
+        receiver(*args, **kwargs)
+    except Exception as error:
+        _log.exception("metadata receiver failed", error=repr(error))

@@ -1,0 +1,288 @@
+"""The RemoteLogMetadataManager over a metadata event log: KIP-405's topic-based manager.
+
+Two ways to follow the log:
+
+- `follow_all`: every metadata partition, every user partition. What a proxy does.
+- `on_partition_leadership_changes`: the metadata partitions of these user partitions, as a broker does. A user
+  partition that comes to a metadata partition which is followed already has it read again from the beginning; those
+  loaded before skip what they have seen.
+
+A change is published, then waited for until the own subscription has applied it: the caller's next lookup sees it.
+Threads: one lock for assignments, never held while a record is applied; one around each record, so that a partition
+which was stopped is not filled again by a record under way.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from storage.errors import (
+    IllegalMetadataError,
+    MetadataNotReadyError,
+    MetadataRecordError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from storage.metadata.base_manager import CatalogMetadataManager, encode_for_caller
+from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import MetadataEvent, MetadataEventLog, Subscription, call_receiver
+from storage.metadata.partitioner import metadata_partition
+from storage.metadata.readiness import MetadataReadiness
+from storage.metadata.serde import MetadataRecord, decode
+from storage.metadata.state_machine import is_legal_transition
+from storage.model import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+
+PUBLISH_TIMEOUT_S = 30.0
+"""How long a caller waits for its own record to come back. Kafka's wait.ms for the same is two minutes by default;
+a copier does better to try again."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _FollowedPartition:
+    """One user partition that is followed by name."""
+
+    metadata_partition: int
+    processed_offset: int = -1
+    is_loaded: bool = False
+
+
+class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
+    """Implements storage.remote_log_metadata_manager.RemoteLogMetadataManager.
+
+    The event log stays the caller's: `close` ends the subscription only.
+    """
+
+    def __init__(
+        self,
+        event_log: MetadataEventLog,
+        catalog: Catalog | None = None,
+        *,
+        publish_timeout_s: float = PUBLISH_TIMEOUT_S,
+    ) -> None:
+        super().__init__(catalog)
+        self.undecodable_records = 0
+        """Records that are no metadata records, skipped."""
+        self.rejected_records = 0
+        """Records that the catalog would not take: unknown segments, illegal first states."""
+        self._event_log = event_log
+        self._publish_timeout_s = publish_timeout_s
+        self._readiness = MetadataReadiness()
+        self._assignment_lock = threading.RLock()
+        self._apply_lock = threading.RLock()
+        self._subscription: Subscription | None = None
+        self._follows_all = False
+        self._followed: dict[TopicIdPartition, _FollowedPartition] = {}
+        self._progress_listeners: list[Callable[[int, int], None]] = []
+
+    # --- following ---
+
+    def follow_all(self) -> None:
+        """Follow every metadata partition from its beginning. A second call has no effect.
+
+        Raises:
+            MetadataNotReadyError: closed, or the event log does not know its partition count yet.
+            MetadataLogError: the event log cannot be followed.
+        """
+        with self._assignment_lock:
+            self._require_open()
+            if self._follows_all:
+                return
+            start_offsets = dict.fromkeys(range(self._event_log.partition_count()), 0)
+            self.on_stop_partitions(tuple(self._followed))
+            self._follows_all = True
+            if self._subscription is not None:
+                self._subscription.close()
+            self._subscribe(start_offsets)
+
+    def on_partition_leadership_changes(
+        self, leader_partitions: Iterable[TopicIdPartition], follower_partitions: Iterable[TopicIdPartition]
+    ) -> None:
+        with self._assignment_lock:
+            self._require_open()
+            partitions = dict.fromkeys((*leader_partitions, *follower_partitions))
+            new = [partition for partition in partitions if partition not in self._followed]
+            if self._follows_all or not new:
+                return
+            subscription = self._subscription or self._subscribe({})
+            followed = {partition: _FollowedPartition(self._metadata_partition(partition)) for partition in new}
+            metadata_partitions = sorted({state.metadata_partition for state in followed.values()})
+            for number in metadata_partitions:
+                # Before the new ones are known: the reading under way must not be taken for theirs.
+                self._unfollow(number)
+            self._followed |= followed
+            for number in metadata_partitions:
+                subscription.add(number, 0)
+
+    def on_stop_partitions(self, partitions: Iterable[TopicIdPartition]) -> None:
+        with self._assignment_lock:
+            self._require_open()
+            stopped = [
+                (partition, self._followed[partition]) for partition in partitions if partition in self._followed
+            ]
+            with self._apply_lock:
+                for partition, _ in stopped:
+                    self._followed.pop(partition, None)
+                    self._catalog.forget(partition.topic_id, partition.partition)
+            still_needed = {state.metadata_partition for state in self._followed.values()}
+            for number in {state.metadata_partition for _, state in stopped} - still_needed:
+                self._unfollow(number)
+
+    def close(self) -> None:
+        # Not under the lock: it may be held for as long as a slice of records takes.
+        self._closed = True
+        self._readiness.close()
+        subscription = self._subscription
+        if subscription is not None:
+            subscription.close()
+
+    # --- readiness, for /readyz and for those who wait for the tail ---
+
+    def position(self, metadata_partition: int) -> int:
+        """The next offset to be read of a metadata partition: every record below it was applied."""
+        return self._readiness.position(metadata_partition)
+
+    def is_caught_up(self, metadata_partition: int) -> bool:
+        """Whether a metadata partition was read to the end offset sampled when it was assigned."""
+        return self._readiness.is_caught_up(metadata_partition)
+
+    def on_progress(self, callback: Callable[[int, int], None]) -> None:
+        """Have callback(metadata partition, position) called after each slice, in the delivering thread."""
+        self._progress_listeners.append(callback)
+
+    # --- changes ---
+
+    def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._require_ready(metadata.topic_id_partition)
+        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise IllegalMetadataError(f"{metadata.segment_id}: a new segment in state {metadata.state.name}")
+        self._publish(metadata.topic_id_partition, metadata)
+
+    def update_remote_log_segment_metadata(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        self._require_ready(update.segment_id.topic_id_partition)
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise IllegalMetadataError(f"{update.segment_id}: an update to COPY_SEGMENT_STARTED")
+        known = self._catalog.find_segment(update.segment_id)
+        if known is None:
+            raise RemoteResourceNotFoundError(f"{update.segment_id}: no such segment")
+        if not is_legal_transition(known.state, update.state):
+            # Every reader would drop it: not worth a record.
+            _log.error(
+                "illegal segment transition",
+                segment=str(update.segment_id),
+                current=known.state.name,
+                target=update.state.name,
+            )
+            return
+        self._publish(update.segment_id.topic_id_partition, update)
+
+    def put_remote_partition_delete_metadata(self, metadata: RemotePartitionDeleteMetadata) -> None:
+        self._require_ready(metadata.topic_id_partition)
+        self._publish(metadata.topic_id_partition, metadata)
+
+    def _publish(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
+        number = self._metadata_partition(partition)
+        offset = self._event_log.publish(number, encode_for_caller(record))
+        if self._readiness.wait_until_past(number, offset, self._publish_timeout_s):
+            return
+        if self._closed:
+            raise MetadataNotReadyError("the metadata manager was closed while a record was under way")
+        raise RetriableRemoteStorageError(
+            f"{partition}: the record at {number}/{offset} was published but not read back "
+            f"within {self._publish_timeout_s} s"
+        )
+
+    # --- the subscription's side ---
+
+    def _deliver(self, events: Sequence[MetadataEvent]) -> None:
+        for event in events:
+            if event.value is not None:
+                self._take(event, event.value)
+
+    def _take(self, event: MetadataEvent, value: bytes) -> None:
+        """One record. Whatever is wrong with it, it is counted and logged, and the next one is read."""
+        try:
+            record = decode(value)
+            if isinstance(record, RemoteLogSegmentMetadataSnapshot):
+                raise MetadataRecordError("a snapshot record is not an event of the metadata log")
+        except MetadataRecordError as error:
+            self.undecodable_records += 1
+            _log.warning("metadata record skipped", reason=str(error), **_place(event))
+            return
+        try:
+            self._apply(event, record)
+        except RemoteStorageError as error:
+            self.rejected_records += 1
+            _log.warning("metadata record rejected", reason=str(error), **_place(event))
+        except Exception as error:
+            self.rejected_records += 1
+            _log.exception("metadata record failed", reason=repr(error), **_place(event))
+
+    def _apply(
+        self,
+        event: MetadataEvent,
+        record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata,
+    ) -> None:
+        if self._follows_all:
+            self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition))
+            return
+        partition = (
+            record.segment_id.topic_id_partition
+            if isinstance(record, RemoteLogSegmentMetadataUpdate)
+            else record.topic_id_partition
+        )
+        with self._apply_lock:
+            followed = self._followed.get(partition)
+            if followed is None or event.offset <= followed.processed_offset:
+                return
+            followed.processed_offset = event.offset
+            self._catalog.apply(record, initialized=followed.is_loaded)
+
+    def _advance(self, number: int, position: int, end_offset: int) -> None:
+        if self._readiness.advance(number, position, end_offset):
+            _log.debug("metadata partition caught up", metadata_partition=number, position=position)
+            for followed in tuple(self._followed.values()):
+                if followed.metadata_partition == number:
+                    followed.is_loaded = True
+        for listener in tuple(self._progress_listeners):
+            call_receiver(listener, number, position)
+
+    def _subscribe(self, start_offsets: Mapping[int, int]) -> Subscription:
+        self._subscription = subscription = self._event_log.subscribe(start_offsets, self._deliver, self._advance)
+        if self._closed:
+            # `close` came meanwhile and saw no subscription yet.
+            subscription.close()
+            self._require_open()
+        return subscription
+
+    def _unfollow(self, number: int) -> None:
+        """Have nothing more of a metadata partition delivered."""
+        if self._subscription is not None:
+            self._subscription.remove(number)
+        self._readiness.remove(number)
+
+    def _metadata_partition(self, partition: TopicIdPartition) -> int:
+        return metadata_partition(partition.topic_id, partition.partition, self._event_log.partition_count())
+
+    def _is_loaded(self, partition: TopicIdPartition) -> bool:
+        if self._event_log.failure() is not None:
+            return False
+        if self._follows_all:
+            return self._readiness.is_caught_up(self._metadata_partition(partition))
+        followed = self._followed.get(partition)
+        return followed is not None and followed.is_loaded
+
+
+def _place(event: MetadataEvent) -> dict[str, int]:
+    return {"metadata_partition": event.partition, "offset": event.offset}

@@ -1,0 +1,199 @@
+"""The segments of one partition: KIP-405's RemoteLogMetadataCache over the shared columns.
+
+State rules: state_machine.py. Event handling and queries: spec/kafka-remote.md §2.2 to §2.4. Rows, not objects, pass
+between the methods; the catalog turns them into metadata. Not thread-safe, save for `finished_segments`, which may
+be read at any time.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import structlog
+
+from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.metadata.columns import SegmentColumns
+from storage.metadata.epoch_state import EpochState
+from storage.metadata.segment_table import SegmentTable
+from storage.metadata.state_machine import is_legal_transition
+from storage.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class PartitionCatalog:
+    """Rows are those of `columns`; -1 stands for none."""
+
+    __slots__ = (
+        "_columns",
+        "_epoch_list",
+        "_epochs",
+        "_table",
+        "_transactional_end_offset",
+        "finished_segments",
+        "generation",
+        "topic_id_partition",
+    )
+
+    def __init__(self, topic_id_partition: TopicIdPartition, columns: SegmentColumns) -> None:
+        self.topic_id_partition = topic_id_partition
+        self.generation = 0
+        self.finished_segments = 0
+        self._columns = columns
+        self._table = SegmentTable(columns.ids)
+        self._epochs: dict[int, EpochState] = {}
+        self._epoch_list: tuple[int, ...] | None = ()
+        self._transactional_end_offset: int | None = -1
+        """Highest end offset of the FINISHED segments that may have transactions; -1 without any, None: not known."""
+
+    def __len__(self) -> int:
+        """Segments of any state."""
+        return len(self._table)
+
+    def rows(self) -> Iterator[int]:
+        """All segments, in no order."""
+        return iter(self._table)
+
+    def find(self, segment_id: bytes) -> int:
+        return self._table.find(segment_id)
+
+    def add(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """A segment's first record; False if it was dropped as an illegal transition.
+
+        Raises:
+            IllegalMetadataError: its state is not COPY_SEGMENT_STARTED, or a number is out of range.
+        """
+        if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise IllegalMetadataError(f"{metadata.segment_id}: a new segment in state {metadata.state.name}")
+        old_row = self._table.find(metadata.segment_id.id)
+        current = None if old_row < 0 else self._columns.state(old_row)
+        if not self._is_legal(metadata.segment_id, current, metadata.state):
+            return False
+        row = self._columns.insert(metadata)
+        if old_row >= 0:
+            self._drop(old_row)
+        self._table.add(metadata.segment_id.id, row)
+        for epoch in metadata.segment_leader_epochs:
+            state = self._epochs.get(epoch)
+            if state is None:
+                state = self._epochs[epoch] = EpochState()
+            state.copy_started(row)
+        return True
+
+    def update(self, update: RemoteLogSegmentMetadataUpdate) -> bool:
+        """A change of state; False if it was dropped as an illegal transition.
+
+        Raises:
+            RemoteResourceNotFoundError: the segment is not known.
+            IllegalMetadataError: an update to COPY_SEGMENT_STARTED, or a number is out of range.
+        """
+        row = self._table.find(update.segment_id.id)
+        if row < 0:
+            raise RemoteResourceNotFoundError(f"{update.segment_id}: no such segment")
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise IllegalMetadataError(f"{update.segment_id}: an update to COPY_SEGMENT_STARTED")
+        current = self._columns.state(row)
+        if not self._is_legal(update.segment_id, current, update.state):
+            return False
+        self._columns.update(row, update)
+        if update.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            self._copy_finished(row, is_repeated=current is update.state)
+        elif update.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+            self._delete_started(row, was_finished=current is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        else:
+            self._drop(row)
+        return True
+
+    def release_rows(self) -> None:
+        """Give all rows back to the columns; this object is of no use after it."""
+        for row in self._table:
+            self._columns.release(row)
+        self.finished_segments = 0
+
+    def lookup(self, epoch: int, offset: int) -> int:
+        """The FINISHED row that holds offset in that epoch, or -1. A longer earlier segment is not fallen back to."""
+        state = self._epochs.get(epoch)
+        row = -1 if state is None else state.floor(offset)
+        if row >= 0 and offset > self._columns.last_offset_of_epoch(row, epoch):
+            return -1
+        return row
+
+    def next_with_txn_index(self, epoch: int, offset: int) -> int:
+        """From the row that holds offset on, the first that may have transactions, or -1. Offsets only rise."""
+        row = self.lookup(epoch, offset)
+        while row >= 0 and self._columns.txn_index_empty[row]:
+            row = self.lookup(epoch, self._columns.end_offsets[row] + 1)
+        return row
+
+    def highest_offset(self, epoch: int) -> int:
+        """The highest offset ever FINISHED in that epoch, or -1."""
+        state = self._epochs.get(epoch)
+        return -1 if state is None else state.highest_offset
+
+    def rows_of_epoch(self, epoch: int) -> Iterable[int]:
+        """The rows listed for an epoch, by start offset."""
+        state = self._epochs.get(epoch)
+        return [] if state is None else sorted(state.rows(), key=self._columns.start_offsets.__getitem__)
+
+    def epochs(self) -> tuple[int, ...]:
+        """Epochs that a FINISHED segment has, ascending."""
+        if self._epoch_list is None:
+            self._epoch_list = tuple(sorted(e for e, state in self._epochs.items() if state.finished_segments))
+        return self._epoch_list
+
+    def transactional_end_offset(self) -> int:
+        """The highest end offset of the FINISHED segments that may have transactions, or -1."""
+        if self._transactional_end_offset is None:
+            columns = self._columns
+            self._transactional_end_offset = max(
+                (
+                    columns.end_offsets[row]
+                    for row in self._table
+                    if columns.is_finished(row) and not columns.txn_index_empty[row]
+                ),
+                default=-1,
+            )
+        return self._transactional_end_offset
+
+    def _is_legal(
+        self, segment_id: RemoteLogSegmentId, current: RemoteLogSegmentState | None, target: RemoteLogSegmentState
+    ) -> bool:
+        if is_legal_transition(current, target):
+            return True
+        current_name = "none" if current is None else current.name
+        _log.error("illegal segment transition", segment=str(segment_id), current=current_name, target=target.name)
+        return False
+
+    def _copy_finished(self, row: int, is_repeated: bool) -> None:
+        for epoch, start_offset, last_offset in self._columns.epoch_ranges(row):
+            state = self._epochs[epoch]
+            state.copy_finished(row, start_offset, last_offset)
+            state.finished_segments += not is_repeated
+        if is_repeated:
+            return
+        self._epoch_list = None
+        self.finished_segments += 1
+        if self._transactional_end_offset is not None and not self._columns.txn_index_empty[row]:
+            self._transactional_end_offset = max(self._transactional_end_offset, self._columns.end_offsets[row])
+
+    def _delete_started(self, row: int, was_finished: bool) -> None:
+        for epoch, start_offset, _ in self._columns.epoch_ranges(row):
+            state = self._epochs[epoch]
+            state.delete_started(row, start_offset)
+            state.finished_segments -= was_finished
+        if was_finished:
+            self._epoch_list = None
+            self.finished_segments -= 1
+            if self._columns.end_offsets[row] == self._transactional_end_offset:
+                self._transactional_end_offset = None
+
+    def _drop(self, row: int) -> None:
+        """Forget a segment that lookups do not see. The epochs stay, for the highest offsets they remember."""
+        for epoch, _, _ in self._columns.epoch_ranges(row):
+            self._epochs[epoch].forget(row)
+        self._table.remove(self._columns.segment_id(row))
+        self._columns.release(row)

@@ -1,0 +1,350 @@
+"""Values of `__remote_log_metadata`: bytes to data classes and back (spec/kafka-remote.md §1.2, §1.3).
+
+A value is `uvarint frame version (1)`, `uvarint api key`, `uvarint version`, body. All messages are flexible: every
+struct, also a nested one, ends with tagged fields.
+
+- Versions 0 and 1 are read: KIP-1266 adds version 1 of the update, with tagged fields only. Version 0 is written.
+- Unknown tagged fields are skipped. Tag 0 of a segment is TxnIndexEmpty; it is written only when true, as Kafka does.
+- Trailing bytes are an error, as in Kafka.
+- Epochs may come in any order; they are sorted on read, and a repeated epoch keeps its last offset.
+
+Every failure is a MetadataRecordError. No length is believed: each is checked against what is left of the value.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+
+from storage.errors import IllegalMetadataError, MetadataRecordError
+from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    Uuid,
+)
+
+MetadataRecord = (
+    RemoteLogSegmentMetadata
+    | RemoteLogSegmentMetadataUpdate
+    | RemotePartitionDeleteMetadata
+    | RemoteLogSegmentMetadataSnapshot
+)
+
+FRAME_VERSION = 1
+VERSION_MAX = 1
+
+_SEGMENT = 0
+_UPDATE = 1
+_PARTITION_DELETE = 2
+_SNAPSHOT = 3
+
+_TAG_TXN_INDEX_EMPTY = 0
+
+_UUID = struct.Struct(">16s")
+_INT32 = struct.Struct(">i")
+_INT8 = struct.Struct(">b")
+_RANGE = struct.Struct(">qqiqq")  # start, end, broker, max timestamp, event timestamp
+_EPOCH = struct.Struct(">iq")
+_UPDATE_HEAD = struct.Struct(">iq")  # broker, event timestamp
+_DELETE_BODY = struct.Struct(">iqb")  # broker, event timestamp, state
+
+_SEGMENT_STATES = {int(state): state for state in RemoteLogSegmentState}
+_DELETE_STATES = {int(state): state for state in RemotePartitionDeleteState}
+
+
+def decode(value: bytes) -> MetadataRecord:
+    """Decode one record value.
+
+    Raises:
+        MetadataRecordError: it breaks the format, or names a segment that Kafka could not construct.
+    """
+    reader = _Reader(value)
+    frame_version = reader.uvarint()
+    if frame_version != FRAME_VERSION:
+        raise MetadataRecordError(f"metadata record has frame version {frame_version}, not {FRAME_VERSION}")
+    api_key = reader.uvarint()
+    version = reader.uvarint()
+    body = _DECODERS.get(api_key)
+    if body is None:
+        raise MetadataRecordError(f"metadata record has the unknown api key {api_key}")
+    if version > VERSION_MAX:
+        raise MetadataRecordError(f"metadata record with api key {api_key} has the unknown version {version}")
+    try:
+        record = body(reader)
+    except IllegalMetadataError as error:
+        raise MetadataRecordError(f"metadata record cannot be: {error}") from error
+    if reader.left:
+        raise MetadataRecordError(f"metadata record has {reader.left} bytes after its end")
+    return record
+
+
+def encode(record: MetadataRecord) -> bytes:
+    """Encode a record as Kafka 4.3 does, byte for byte.
+
+    Raises:
+        MetadataRecordError: a number does not fit its field, a uuid is not 16 bytes, or a name is not UTF-8.
+    """
+    parts: list[bytes]
+    try:
+        match record:
+            case RemoteLogSegmentMetadata():
+                parts = [_head(_SEGMENT), *_segment_id(record.segment_id), *_segment_fields(record)]
+            case RemoteLogSegmentMetadataUpdate():
+                parts = [_head(_UPDATE), *_segment_id(record.segment_id), *_update_fields(record)]
+            case RemotePartitionDeleteMetadata():
+                parts = [_head(_PARTITION_DELETE), *_topic_id_partition(record.topic_id_partition)]
+                parts += [_DELETE_BODY.pack(record.broker_id, record.event_timestamp_ms, record.state), b"\0"]
+            case RemoteLogSegmentMetadataSnapshot():
+                parts = [_head(_SNAPSHOT), _uuid(record.id), *_segment_fields(record)]
+    except (struct.error, UnicodeEncodeError) as error:
+        raise MetadataRecordError(f"metadata record cannot be written: {error}") from error
+    return b"".join(parts)
+
+
+class _Reader:
+    """A position in one value. Every method raises MetadataRecordError where the value ends too soon."""
+
+    __slots__ = ("_position", "_value")
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._value) - self._position
+
+    def take(self, size_bytes: int) -> bytes:
+        start = self._position
+        end = start + size_bytes
+        if end > len(self._value):
+            raise MetadataRecordError(
+                f"metadata record ends at byte {len(self._value)}, {size_bytes} needed at {start}"
+            )
+        self._position = end
+        return self._value[start:end]
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def uvarint(self) -> int:
+        """At most five bytes and 32 bits, as Kafka's."""
+        number = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if number > 0xFFFF_FFFF:
+                    break
+                return number
+        raise MetadataRecordError(f"metadata record has a varint beyond 32 bits before byte {self._position}")
+
+    def string(self) -> str:
+        raw = self.nullable_bytes()
+        if raw is None:
+            raise MetadataRecordError("metadata record has a null topic name")
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise MetadataRecordError("metadata record has a topic name that is not UTF-8") from error
+
+    def nullable_bytes(self) -> bytes | None:
+        size_plus_one = self.uvarint()
+        return None if size_plus_one == 0 else self.take(size_plus_one - 1)
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """A tag takes two bytes at least, so what is left bounds the loop whatever the count says."""
+        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
+
+
+def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
+    segment_id = _read_segment_id(reader)
+    start, end, broker_id, max_timestamp_ms, event_timestamp_ms = reader.unpack(_RANGE)
+    epochs = _read_epochs(reader)
+    (size_bytes,) = reader.unpack(_INT32)
+    custom_metadata = _read_custom_metadata(reader)
+    state = _read_segment_state(reader)
+    return RemoteLogSegmentMetadata(
+        segment_id=segment_id,
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=max_timestamp_ms,
+        broker_id=broker_id,
+        event_timestamp_ms=event_timestamp_ms,
+        segment_size_bytes=size_bytes,
+        segment_leader_epochs=epochs,
+        state=state,
+        custom_metadata=custom_metadata,
+        txn_index_empty=_read_txn_index_empty(reader),
+    )
+
+
+def _decode_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapshot:
+    segment_id = Uuid(reader.take(16))
+    start, end, broker_id, max_timestamp_ms, event_timestamp_ms = reader.unpack(_RANGE)
+    epochs = _read_epochs(reader)
+    (size_bytes,) = reader.unpack(_INT32)
+    custom_metadata = _read_custom_metadata(reader)
+    state = _read_segment_state(reader)
+    return RemoteLogSegmentMetadataSnapshot(
+        id=segment_id,
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=max_timestamp_ms,
+        broker_id=broker_id,
+        event_timestamp_ms=event_timestamp_ms,
+        segment_size_bytes=size_bytes,
+        segment_leader_epochs=epochs,
+        state=state,
+        custom_metadata=custom_metadata,
+        txn_index_empty=_read_txn_index_empty(reader),
+    )
+
+
+def _decode_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
+    segment_id = _read_segment_id(reader)
+    broker_id, event_timestamp_ms = reader.unpack(_UPDATE_HEAD)
+    custom_metadata = _read_custom_metadata(reader)
+    state = _read_segment_state(reader)
+    reader.tagged_fields()
+    return RemoteLogSegmentMetadataUpdate(segment_id, event_timestamp_ms, state, broker_id, custom_metadata)
+
+
+def _decode_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
+    partition = _read_topic_id_partition(reader)
+    broker_id, event_timestamp_ms, state_number = reader.unpack(_DELETE_BODY)
+    state = _DELETE_STATES.get(state_number)
+    if state is None:
+        raise MetadataRecordError(f"metadata record has the unknown partition delete state {state_number}")
+    reader.tagged_fields()
+    return RemotePartitionDeleteMetadata(partition, state, event_timestamp_ms, broker_id)
+
+
+_DECODERS: Mapping[int, Callable[[_Reader], MetadataRecord]] = {
+    _SEGMENT: _decode_segment,
+    _UPDATE: _decode_update,
+    _PARTITION_DELETE: _decode_partition_delete,
+    _SNAPSHOT: _decode_snapshot,
+}
+
+
+def _read_topic_id_partition(reader: _Reader) -> TopicIdPartition:
+    topic = reader.string()
+    topic_id = Uuid(reader.take(16))
+    (partition,) = reader.unpack(_INT32)
+    reader.tagged_fields()
+    return TopicIdPartition(topic_id, partition, topic)
+
+
+def _read_segment_id(reader: _Reader) -> RemoteLogSegmentId:
+    partition = _read_topic_id_partition(reader)
+    segment_id = Uuid(reader.take(16))
+    reader.tagged_fields()
+    return RemoteLogSegmentId(partition, segment_id)
+
+
+def _read_epochs(reader: _Reader) -> dict[int, int]:
+    """An epoch takes 13 bytes at least: a count that cannot fit is refused before the loop."""
+    count_plus_one = reader.uvarint()
+    if count_plus_one == 0:
+        raise MetadataRecordError("metadata record has a null list of leader epochs")
+    count = count_plus_one - 1
+    if count * (_EPOCH.size + 1) > reader.left:
+        raise MetadataRecordError(f"metadata record claims {count} leader epochs in {reader.left} bytes")
+    epochs: dict[int, int] = {}
+    for _ in range(count):
+        epoch, offset = reader.unpack(_EPOCH)
+        epochs[epoch] = offset
+        reader.tagged_fields()
+    return epochs
+
+
+def _read_custom_metadata(reader: _Reader) -> CustomMetadata | None:
+    raw = reader.nullable_bytes()
+    return None if raw is None else CustomMetadata(raw)
+
+
+def _read_segment_state(reader: _Reader) -> RemoteLogSegmentState:
+    (number,) = reader.unpack(_INT8)
+    state = _SEGMENT_STATES.get(number)
+    if state is None:
+        raise MetadataRecordError(f"metadata record has the unknown segment state {number}")
+    return state
+
+
+def _read_txn_index_empty(reader: _Reader) -> bool:
+    raw = reader.tagged_fields().get(_TAG_TXN_INDEX_EMPTY)
+    if raw is None:
+        return False
+    if len(raw) != 1:
+        raise MetadataRecordError(f"metadata record has {len(raw)} bytes of TxnIndexEmpty, not 1")
+    return raw != b"\0"
+
+
+def _head(api_key: int) -> bytes:
+    return bytes((FRAME_VERSION, api_key, 0))
+
+
+def _topic_id_partition(partition: TopicIdPartition) -> list[bytes]:
+    topic = partition.topic.encode()
+    return [_uvarint(len(topic) + 1), topic, _uuid(partition.topic_id), _INT32.pack(partition.partition), b"\0"]
+
+
+def _segment_id(segment_id: RemoteLogSegmentId) -> list[bytes]:
+    return [*_topic_id_partition(segment_id.topic_id_partition), _uuid(segment_id.id), b"\0"]
+
+
+def _segment_fields(record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot) -> list[bytes]:
+    return [
+        _RANGE.pack(
+            record.start_offset,
+            record.end_offset,
+            record.broker_id,
+            record.max_timestamp_ms,
+            record.event_timestamp_ms,
+        ),
+        _epochs(record.segment_leader_epochs),
+        _INT32.pack(record.segment_size_bytes),
+        _nullable_bytes(record.custom_metadata),
+        _INT8.pack(record.state),
+        b"\x01\x00\x01\x01" if record.txn_index_empty else b"\0",
+    ]
+
+
+def _update_fields(update: RemoteLogSegmentMetadataUpdate) -> list[bytes]:
+    return [
+        _UPDATE_HEAD.pack(update.broker_id, update.event_timestamp_ms),
+        _nullable_bytes(update.custom_metadata),
+        _INT8.pack(update.state),
+        b"\0",
+    ]
+
+
+def _epochs(epochs: Mapping[int, int]) -> bytes:
+    entries = [_EPOCH.pack(epoch, offset) + b"\0" for epoch, offset in epochs.items()]
+    return _uvarint(len(entries) + 1) + b"".join(entries)
+
+
+def _nullable_bytes(raw: bytes | None) -> bytes:
+    return b"\0" if raw is None else _uvarint(len(raw) + 1) + raw
+
+
+def _uuid(uuid: bytes) -> bytes:
+    # struct's "16s" would pad or cut a wrong length silently.
+    if len(uuid) != 16:
+        raise MetadataRecordError(f"metadata record cannot hold a uuid of {len(uuid)} bytes")
+    return _UUID.pack(uuid)
+
+
+def _uvarint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

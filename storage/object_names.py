@@ -1,0 +1,54 @@
+"""Names of a segment's objects as Kafka's LocalTieredStorage has them (spec/kafka-remote.md §10).
+
+    <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id>.<suffix>
+
+Ids are in the 22-character form, which may begin with or contain `-`, as topic names may: whoever takes a name apart
+does so from the right. Topic names come from records that anybody with access to the metadata topic may have
+written; only Kafka's legal names become part of a path, so that no object lies outside its folder.
+"""
+
+import re
+
+from storage.errors import IllegalMetadataError
+from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_to_text
+
+LOG_SUFFIX = "log"
+OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))
+"""Every suffix that a segment's object may have."""
+
+_TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
+
+def partition_directory_name(partition: TopicIdPartition) -> str:
+    """The folder of a partition's objects.
+
+    Raises:
+        IllegalMetadataError: the topic name is not one that Kafka would accept, or the partition is negative.
+    """
+    check_topic_name(partition.topic)
+    if partition.partition < 0:
+        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
+    return f"{partition.topic}-{partition.partition}-{_id_text(partition.topic_id)}"
+
+
+def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
+    """An object's name inside its partition's folder; `suffix` without the dot."""
+    return f"{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}.{suffix}"
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka accepts this topic name: 1 to 249 of its characters, but neither `.` nor `..`."""
+    return len(name) <= _TOPIC_NAME_LENGTH_MAX and name not in (".", "..") and bool(_TOPIC_NAME.fullmatch(name))
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a topic name that Kafka would not accept, with IllegalMetadataError."""
+    if not is_topic_name(name):
+        raise IllegalMetadataError(f"{name!r} is not a legal topic name")
+
+
+def _id_text(uuid: Uuid) -> str:
+    if len(uuid) != 16:
+        raise IllegalMetadataError(f"an id of {len(uuid)} bytes is not a uuid")
+    return uuid_to_text(uuid)

@@ -1,0 +1,72 @@
+"""From the class names in a broker's configuration to what Tidegate runs in their place.
+
+A broker names its two KIP-405 plug-ins by Java class. Tidegate takes the same names, so that the broker's own file
+configures it; names of its own begin with `tidegate.`.
+"""
+
+import difflib
+import enum
+from collections.abc import Callable, Iterable, Mapping
+
+from storage.errors import StorageConfigError
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.remote_storage_manager import RemoteStorageManager
+
+STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
+METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
+
+_STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str]], RemoteStorageManager]] = {
+    "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": LocalTieredStorage,
+}
+
+# Formats that later versions read. Refused by name, so that nobody searches a correct configuration for a typo.
+_STORAGE_MANAGERS_TO_COME: Mapping[str, str] = {
+    "io.aiven.kafka.tieredstorage.RemoteStorageManager": "the Aiven plug-in's format",
+    "tidegate.PlainObjects": "plain objects in a bucket",
+}
+
+
+class MetadataManagerKind(enum.Enum):
+    """Where segment metadata comes from; values are the class names that select it."""
+
+    TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+    """The topic `__remote_log_metadata`: Kafka's default."""
+    IN_MEMORY = "tidegate.InMemory"
+    """This process only: for tests and imports."""
+
+
+def open_remote_storage_manager(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:
+    """The storage manager for a class name, configured with its own keys (the prefix already stripped).
+
+    Raises:
+        StorageConfigError: the name is unknown or not supported by this version, or a value in `config` is wrong.
+    """
+    name = class_name.strip()
+    if name in _STORAGE_MANAGERS_TO_COME:
+        raise StorageConfigError(
+            f"{STORAGE_MANAGER_KEY}={name} names {_STORAGE_MANAGERS_TO_COME[name]}, which this version does not read"
+        )
+    constructor = _STORAGE_MANAGERS.get(name)
+    if constructor is None:
+        raise _unknown_name(STORAGE_MANAGER_KEY, name, (*_STORAGE_MANAGERS, *_STORAGE_MANAGERS_TO_COME))
+    return constructor(config)
+
+
+def metadata_manager_kind(class_name: str) -> MetadataManagerKind:
+    """The kind of metadata manager for a class name.
+
+    Raises:
+        StorageConfigError: the name is unknown.
+    """
+    name = class_name.strip()
+    try:
+        return MetadataManagerKind(name)
+    except ValueError:
+        raise _unknown_name(METADATA_MANAGER_KEY, name, (kind.value for kind in MetadataManagerKind)) from None
+
+
+def _unknown_name(key: str, name: str, known_names: Iterable[str]) -> StorageConfigError:
+    if not name:
+        return StorageConfigError(f"{key} is not set")
+    nearest = difflib.get_close_matches(name, list(known_names), n=1, cutoff=0.0)[0]
+    return StorageConfigError(f"{key}={name} is not a class that Tidegate knows; the nearest one is {nearest}")

@@ -1,0 +1,138 @@
+"""What every test gets: house rules for skips, hypothesis profiles, and the fixtures that cost seconds to make.
+
+Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it that is mostly in the tier), `oracle`
+(Kafka's own classes), `vectors` (bytes that others wrote). Using one of the first three is enough to be marked
+`integration` or with what it needs.
+"""
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support import needs
+from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
+from tests.support.oracle import Oracle
+from tests.support.tidegate import RunningTidegate, own_tidegate
+
+OPEN_FILES_WANTED = 8192
+
+# Deadlines are off: on a shared machine they find slow neighbours, not slow code.
+settings.register_profile("fast", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile(
+    "deep", max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS_PROFILE") or "fast")
+
+_NEEDS_OF_FIXTURE = {
+    "kafka": ("java", "kafka"),
+    "oracle": ("java", "kafka"),
+    "vectors": ("vectors",),
+}
+_lacking: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One broker for all tests; take a topic of your own with `fresh_name`."""
+    with own_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def tiered(kafka: KafkaCluster) -> TieredTopic:
+    """Two partitions, each with two or three segments in the tier alone and one in the broker; nobody adds to it."""
+    return tiered_topic(kafka, "tiered-shared", partitions=2)
+
+
+@pytest.fixture(scope="session")
+def tidegate(kafka: KafkaCluster, tiered: TieredTopic) -> Iterator[RunningTidegate]:
+    """One Tidegate before the shared broker, which asks the broker anew for every tier read."""
+    with own_tidegate(kafka, {"authority.max.age.ms": "0"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[Oracle]:
+    started = Oracle()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def vectors() -> Path:
+    return needs.vectors_dir()
+
+
+def pytest_configure() -> None:
+    """Tests with a thousand connections open more files than many a shell allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        for fixture, kinds in _NEEDS_OF_FIXTURE.items():
+            if fixture in names:
+                item.add_marker(pytest.mark.needs(*kinds))
+        if "kafka" in names:
+            item.add_marker(pytest.mark.integration)
+        unknown = [name for name in _needed(item) if not needs.is_kind(name)]
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid} needs {unknown}; tests/support/needs.py has no such kind")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in _needed(item):
+        if not needs.kind(name).is_present():
+            pytest.skip(needs.kind(name).reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: "pytest.CallInfo[None]"
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and call.excinfo is not None:
+        _judge_skip(report, item.nodeid, str(call.excinfo.value))
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _judge_skip(report, collector.nodeid, report.longrepr[2].removeprefix("Skipped: "))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _lacking:
+        terminalreporter.section("not run for want of something", sep="-")
+        for name, count in sorted(_lacking.items()):
+            terminalreporter.line(f"{name}: {count} not run; {needs.kind(name).how}")
+
+
+def _judge_skip(report: pytest.TestReport | pytest.CollectReport, what: str, reason: str) -> None:
+    """Count a skip under its kind; where all is required it is a failure, as it would hide a test that never runs."""
+    kind = needs.kind_of_skip(reason)
+    if kind is not None:
+        _lacking[kind.name] += 1
+    if needs.requires_all() and not (kind is not None and kind.is_excused):
+        report.outcome = "failed"
+        report.longrepr = f"{what} was skipped under TIDEGATE_REQUIRE_ALL: {reason}"
+
+
+def _needed(item: pytest.Item) -> list[str]:
+    """Kinds of the item's needs marks, each once, in the order they were written."""
+    return list(dict.fromkeys(name for mark in item.iter_markers("needs") for name in mark.args))

@@ -1,0 +1,238 @@
+"""What every RemoteStorageManager does: subclass RemoteStorageManagerContract and give it a `tier`.
+
+The suite is the seam's meaning in code (storage/remote_storage_manager.py); a format's own tests hold only
+what is particular to it.
+"""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
+from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.segments import (
+    SyntheticSegment,
+    build_segment,
+    control_batch,
+    data_batch,
+    filled_segment,
+    metadata_of,
+    segment_files,
+    topic_partition,
+    uuid_of,
+)
+
+OpenManager = Callable[[], RemoteStorageManager]
+
+PARTITION = topic_partition("orders", 3)
+ABORTED = AbortedTransaction(producer_id=7, first_offset=0, last_offset=2, last_stable_offset=3)
+TRANSACTIONAL = build_segment([data_batch(0, record_count=2), control_batch(2, producer_id=7)], aborted=[ABORTED])
+SEGMENT = filled_segment(100, batch_count=30)
+THREADS = 8
+
+
+class RemoteStorageManagerContract:
+    """A subclass's fixture `open_manager` opens a manager on one tier, empty at first; each call another manager."""
+
+    @pytest.fixture
+    def manager(self, open_manager: OpenManager) -> RemoteStorageManager:
+        return open_manager()
+
+    @pytest.fixture
+    def copy(self, manager: RemoteStorageManager, tmp_path: Path) -> "Copy":
+        return Copy(manager, tmp_path / "local")
+
+    def test_a_copied_segment_is_fetched_whole(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        assert manager.fetch_log_segment(copy(SEGMENT), 0) == SEGMENT.log
+
+    @pytest.mark.parametrize(
+        ("start_position", "end_position"),
+        [(0, 0), (0, 99), (7, 7), (100, 5000), (len(SEGMENT.log) - 1, len(SEGMENT.log) - 1), (1, None)],
+    )
+    def test_both_ends_of_a_range_are_inclusive(
+        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int | None
+    ) -> None:
+        metadata = copy(SEGMENT)
+        expected = SEGMENT.log[start_position : None if end_position is None else end_position + 1]
+        assert manager.fetch_log_segment(metadata, start_position, end_position) == expected
+
+    def test_any_range_is_that_slice_of_the_log(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        randomness = random.Random(1)
+        for _ in range(100):
+            start_position = randomness.randrange(len(SEGMENT.log))
+            end_position = randomness.randrange(start_position, len(SEGMENT.log))
+            fetched = manager.fetch_log_segment(metadata, start_position, end_position)
+            assert fetched == SEGMENT.log[start_position : end_position + 1]
+
+    def test_an_end_beyond_the_log_is_cut_to_it(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        assert manager.fetch_log_segment(metadata, 10, len(SEGMENT.log)) == SEGMENT.log[10:]
+        assert manager.fetch_log_segment(metadata, 10, 2**31 - 1) == SEGMENT.log[10:]
+
+    def test_a_start_at_or_beyond_the_end_gives_nothing(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        assert manager.fetch_log_segment(metadata, len(SEGMENT.log)) == b""
+        assert manager.fetch_log_segment(metadata, len(SEGMENT.log), len(SEGMENT.log) + 5) == b""
+        assert manager.fetch_log_segment(metadata, len(SEGMENT.log) + 1000) == b""
+
+    @pytest.mark.parametrize(("start_position", "end_position"), [(-1, None), (-1, 5), (5, 4)])
+    def test_what_is_no_range_is_the_callers_bug(
+        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int | None
+    ) -> None:
+        metadata = copy(SEGMENT)
+        with pytest.raises(ValueError, match="not a range"):
+            manager.fetch_log_segment(metadata, start_position, end_position)
+
+    @pytest.mark.parametrize("index_type", list(IndexType))
+    def test_indexes_come_back_as_they_were(
+        self, manager: RemoteStorageManager, copy: "Copy", index_type: IndexType
+    ) -> None:
+        metadata = copy(TRANSACTIONAL)
+        assert manager.fetch_index(metadata, index_type) == TRANSACTIONAL.objects()[index_type.value]
+
+    def test_an_empty_index_is_not_an_absent_one(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        assert TRANSACTIONAL.offset_index == b""
+        assert manager.fetch_index(copy(TRANSACTIONAL), IndexType.OFFSET) == b""
+
+    def test_transaction_index_and_producer_snapshot_may_be_absent(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        metadata = copy(SEGMENT, with_producer_snapshot=False)
+        for index_type in (IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT):
+            with pytest.raises(RemoteResourceNotFoundError):
+                manager.fetch_index(metadata, index_type)
+        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
+
+    def test_a_repeated_copy_changes_nothing(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        assert copy(TRANSACTIONAL) == copy(TRANSACTIONAL)
+        assert_readable(manager, copy(TRANSACTIONAL), TRANSACTIONAL)
+
+    def test_a_repeated_copy_overwrites(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        copy(TRANSACTIONAL)
+        shorter = build_segment([data_batch(0, value_bytes=5)])
+        metadata = copy(shorter)
+        assert_readable(manager, metadata, shorter)
+        with pytest.raises(RemoteResourceNotFoundError):
+            manager.fetch_index(metadata, IndexType.TRANSACTION)
+
+    def test_copy_attempts_and_partitions_do_not_mix(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        contents = [filled_segment(0, batch_count=count) for count in (1, 2, 3)]
+        first = copy(contents[0], copy_attempt=0)
+        second = copy(contents[1], copy_attempt=1)
+        elsewhere = copy(contents[2], partition=topic_partition("orders", 4))
+        for metadata, segment in zip((first, second, elsewhere), contents, strict=True):
+            assert_readable(manager, metadata, segment)
+
+    def test_another_manager_reads_what_one_copied(self, open_manager: OpenManager, copy: "Copy") -> None:
+        metadata = copy(TRANSACTIONAL)
+        assert_readable(open_manager(), metadata, TRANSACTIONAL)
+
+    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        def copy_and_read(number: int) -> None:
+            # Half of the threads copy one and the same segment, as a copier and its successor may.
+            segment = filled_segment(1000 * (number % (THREADS // 2)), batch_count=5)
+            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
+
+        shared = copy(SEGMENT)
+        with ThreadPoolExecutor(THREADS) as threads:
+            copies = list(threads.map(copy_and_read, range(THREADS)))
+            reads = list(threads.map(lambda _: manager.fetch_log_segment(shared, 5, 20000), range(4 * THREADS)))
+        assert copies == [None] * THREADS
+        assert set(reads) == {SEGMENT.log[5:20001]}
+
+    def test_a_deleted_segment_is_not_found(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata, neighbour = copy(TRANSACTIONAL), copy(SEGMENT)
+        manager.delete_log_segment_data(metadata)
+        assert_not_found(manager, metadata)
+        assert_readable(manager, neighbour, SEGMENT)
+
+    def test_a_delete_may_be_repeated_and_undone_by_a_copy(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        manager.delete_log_segment_data(metadata)
+        manager.delete_log_segment_data(metadata)
+        assert_readable(manager, copy(SEGMENT), SEGMENT)
+
+    def test_what_was_never_copied_is_not_found_and_may_be_deleted(self, manager: RemoteStorageManager) -> None:
+        metadata = metadata_of(PARTITION, SEGMENT)
+        assert_not_found(manager, metadata)
+        manager.delete_log_segment_data(metadata)
+
+    def test_a_copy_without_its_local_file_leaves_no_readable_segment(
+        self, manager: RemoteStorageManager, tmp_path: Path
+    ) -> None:
+        metadata = metadata_of(PARTITION, SEGMENT)
+        data = segment_files(tmp_path / "local", SEGMENT)
+        data.log_segment.unlink()
+        with pytest.raises(RemoteStorageError, match="cannot read the local file"):
+            manager.copy_log_segment_data(metadata, data)
+        with pytest.raises(RemoteResourceNotFoundError):
+            manager.fetch_log_segment(metadata, 0)
+
+    @pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250])
+    def test_no_topic_name_leads_out_of_the_tier(
+        self, manager: RemoteStorageManager, topic: str, tmp_path: Path
+    ) -> None:
+        metadata = metadata_of(TopicIdPartition(topic=topic, partition=0, topic_id=uuid_of("hostile")), SEGMENT)
+        data = segment_files(tmp_path / "local", SEGMENT)
+        with pytest.raises(IllegalMetadataError):
+            manager.copy_log_segment_data(metadata, data)
+        with pytest.raises(IllegalMetadataError):
+            manager.fetch_log_segment(metadata, 0)
+        with pytest.raises(IllegalMetadataError):
+            manager.fetch_index(metadata, IndexType.OFFSET)
+        with pytest.raises(IllegalMetadataError):
+            manager.delete_log_segment_data(metadata)
+
+
+class Copy:
+    """Copies a segment through the manager and gives its metadata, with what copy returned in it."""
+
+    def __init__(self, manager: RemoteStorageManager, local_dir: Path) -> None:
+        self._manager = manager
+        self._local_dir = local_dir
+
+    def __call__(
+        self,
+        segment: SyntheticSegment,
+        *,
+        partition: TopicIdPartition = PARTITION,
+        copy_attempt: int = 0,
+        with_producer_snapshot: bool = True,
+        local_name: str = "files",
+    ) -> RemoteLogSegmentMetadata:
+        metadata = metadata_of(partition, segment, copy_attempt=copy_attempt)
+        data = segment_files(self._local_dir / local_name, segment)
+        if not with_producer_snapshot:
+            data = replace(data, producer_snapshot_index=None)
+        return replace(metadata, custom_metadata=self._manager.copy_log_segment_data(metadata, data))
+
+
+def assert_readable(
+    manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, segment: SyntheticSegment
+) -> None:
+    """Every object of the segment is there with its content."""
+    assert manager.fetch_log_segment(metadata, 0) == segment.log
+    for index_type in IndexType:
+        if index_type.value in segment.objects():
+            assert manager.fetch_index(metadata, index_type) == segment.objects()[index_type.value]
+
+
+def assert_not_found(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
+    """No object of the segment is there, and the error names the segment."""
+    name = uuid_to_text(metadata.segment_id.id)
+    with pytest.raises(RemoteResourceNotFoundError) as caught:
+        manager.fetch_log_segment(metadata, 0)
+    assert name in str(caught.value)
+    for index_type in IndexType:
+        with pytest.raises(RemoteResourceNotFoundError) as caught:
+            manager.fetch_index(metadata, index_type)
+        assert name in str(caught.value)

@@ -1,0 +1,123 @@
+"""The Kafka that other tests build on: it tiers, counts its own remote reads, moves, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from proxy.demo.kafka_cluster import KafkaCluster, KafkaClusterError
+from tests.support.kafka import TieredTopic, own_cluster, small_segments, tiered_topic
+from tests.support.needs import JARS, ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+USERS = {"admin": "admin-secret", "alice": "alice-secret"}
+DIE_WITH_A_BROKER = """
+import os, pathlib, signal, sys
+from proxy.demo.kafka_cluster import KafkaCluster
+cluster = KafkaCluster(jars=pathlib.Path(sys.argv[1]), work=pathlib.Path(sys.argv[2]))
+cluster.start()
+print(cluster.broker(1).pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_settled_topic_is_in_the_tier_up_to_where_the_local_log_begins(
+    kafka: KafkaCluster, tiered: TieredTopic
+) -> None:
+    objects = list(kafka.tier_dir.glob("kafka-tiered-storage/tiered-shared-*/*.log"))
+    assert len(objects) >= 2 * tiered.partitions
+    for offsets in tiered.offsets.values():
+        assert 0 == offsets.log_start_offset < offsets.local_log_start_offset < offsets.high_watermark
+        assert offsets.latest_tiered_offset == offsets.local_log_start_offset - 1
+    assert sum(offsets.high_watermark for offsets in tiered.offsets.values()) == tiered.records
+
+
+def test_small_segments_roll_by_batches(kafka: KafkaCluster) -> None:
+    topic = tiered_topic(
+        kafka, "small-segments", configs=small_segments(batches=3), batch_num_messages=100, batch_size=32_768
+    )
+    segments = list(kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-*/*.log"))
+    assert len(segments) > 20
+
+
+def test_the_brokers_own_counter_counts_reads_from_the_tier(kafka: KafkaCluster, tiered: TieredTopic) -> None:
+    broker = kafka.broker(1)
+    before = broker.remote_fetch_requests(tiered.name)
+    _read_one(kafka, tiered.name)
+    assert broker.remote_fetch_requests(tiered.name) > before
+    assert broker.remote_fetch_requests() >= broker.remote_fetch_requests(tiered.name)
+
+
+def test_brokers_join_leave_and_come_back_on_another_port() -> None:
+    with own_cluster(brokers=2, sasl_plain_users=USERS) as cluster:
+        cluster.create_topic("moving", partitions=2)
+        port_before = cluster.broker(2).port
+        cluster.restart_broker(2, new_port=True)
+        assert cluster.broker(2).port != port_before
+        cluster.add_broker()
+        assert _brokers(cluster.bootstrap_servers) == {broker.node_id: broker.port for broker in cluster.brokers}
+
+        cluster.broker(1).stop()
+        left = cluster.broker(2)
+        assert sorted(_brokers(left.address)) == [2, 3]
+        assert _brokers(cluster.sasl_bootstrap_servers, "alice") == {n: cluster.broker(n).sasl_port for n in (2, 3)}
+
+
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    cluster = KafkaCluster(jars=JARS, work=tmp_path, properties={"num.io.threads": "none"})
+    with pytest.raises(KafkaClusterError, match=r"num\.io\.threads"):
+        cluster.start()
+
+
+def test_a_missing_jar_folder_is_named_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(KafkaClusterError, match="make setup"):
+        KafkaCluster(jars=tmp_path, work=tmp_path)
+
+
+@pytest.mark.needs("linux")
+def test_a_broker_dies_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DIE_WITH_A_BROKER, str(JARS), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False, timeout=90)
+    assert done.returncode == -signal.SIGKILL
+    deadline_s = time.monotonic() + 10
+    while _is_alive(int(done.stdout)):
+        assert time.monotonic() < deadline_s, "the broker outlived the process that started it"
+        time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    # An orphan may wait as a zombie for a parent that never asks.
+    return state != "Z" and os.path.exists(f"/proc/{pid}")
+
+
+def _brokers(bootstrap_servers: str, user: str | None = None) -> dict[int, int]:
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+    if user is not None:
+        settings |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        settings |= {"sasl.username": user, "sasl.password": USERS[user]}
+    metadata = AdminClient(settings).list_topics(timeout=20)
+    return {broker.id: broker.port for broker in metadata.brokers.values()}
+
+
+def _read_one(cluster: KafkaCluster, topic: str) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+    finally:
+        consumer.close()

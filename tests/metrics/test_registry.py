@@ -1,0 +1,83 @@
+"""The registry: names by configuration, limits on labels, no series that a broker has not."""
+
+import pytest
+from prometheus_client import Counter
+
+from metrics.exposition import render
+from metrics.kip405 import Kip405Names
+from metrics.registry import OTHER_LABEL, Children, LabelLimit, Registry
+
+PREFIX = "kafka_server_brokertopicmetrics_"
+TOPIC = {"topic": "orders"}
+
+
+def counted(registry: Registry) -> Children[str, Counter]:
+    children = Children[str, Counter](registry.kip405_counter("RemoteFetchBytesPerSec"), registry.topics)
+    children["orders"].inc(5)
+    return children
+
+
+def lines(registry: Registry) -> list[str]:
+    page = render(registry)[1].decode()
+    return [line for line in page.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    ("names", "exported"),
+    [
+        (Kip405Names.CURRENT, ["remotefetchbytes"]),
+        (Kip405Names.ORIGINAL, ["remotebytesin"]),
+        (Kip405Names.BOTH, ["remotefetchbytes", "remotebytesin"]),
+    ],
+)
+def test_names_are_as_configured(names: Kip405Names, exported: list[str]) -> None:
+    registry = Registry(names)
+    counted(registry)
+    assert lines(registry) == [f'{PREFIX}{name}_total{{topic="orders"}} 5.0' for name in exported]
+
+
+def test_the_second_name_follows_the_first() -> None:
+    registry = Registry(Kip405Names.BOTH)
+    counted(registry)["orders"].inc(2)
+    assert lines(registry)[1] == f'{PREFIX}remotebytesin_total{{topic="orders"}} 7.0'
+
+
+def test_a_bean_without_a_first_name_keeps_its_name() -> None:
+    registry = Registry(Kip405Names.ORIGINAL)
+    registry.kip405_counter("ExpiresPerSec")
+    assert lines(registry) == ["kafka_server_delayedremotefetchmetrics_expires_total 0.0"]
+
+
+def test_there_is_no_series_without_the_topic_and_none_of_creation_times() -> None:
+    registry = Registry()
+    counted(registry)
+    assert registry.sample_value(f"{PREFIX}remotefetchbytes_total", TOPIC) == 5
+    assert registry.sample_value(f"{PREFIX}remotefetchbytes_total") is None
+    assert "_created" not in render(registry)[1].decode()
+
+
+def test_topics_beyond_the_limit_share_one_series() -> None:
+    registry = Registry(topics_max=2)
+    counter = registry.kip405_counter("RemoteFetchBytesPerSec")
+    children = Children[str, Counter](counter, registry.topics)
+    for topic in ("a", "b", "c", "d", "a", "c"):
+        children[topic].inc()
+    values = {topic: registry.sample_value(f"{PREFIX}remotefetchbytes_total", {"topic": topic}) for topic in "abcd"}
+    assert values == {"a": 2, "b": 2 - 1, "c": None, "d": None}
+    assert registry.sample_value(f"{PREFIX}remotefetchbytes_total", {"topic": OTHER_LABEL}) == 3
+    assert set(children) == {"a", "b"}
+
+
+def test_a_topic_has_the_same_label_in_every_family() -> None:
+    limit = LabelLimit(1)
+    assert [limit.label_of(value) for value in ("a", "b", "a")] == ["a", OTHER_LABEL, "a"]
+
+
+def test_a_bean_without_meaning_here_cannot_be_registered() -> None:
+    with pytest.raises(KeyError):
+        Registry().kip405_gauge("RetentionSizeInPercent")
+
+
+def test_two_registries_do_not_collide() -> None:
+    counted(Registry())
+    counted(Registry())

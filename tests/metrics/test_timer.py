@@ -1,0 +1,35 @@
+"""Kafka's timer: count and sum of all, quantiles of the latest."""
+
+from metrics.timer import QUANTILES, RESERVOIR_SIZE, KafkaTimer
+
+
+def samples(timer: KafkaTimer) -> dict[str, float]:
+    (metric,) = timer.collect()
+    return {sample.name + sample.labels.get("quantile", ""): sample.value for sample in metric.samples}
+
+
+def test_has_no_quantile_before_the_first_observation() -> None:
+    assert samples(KafkaTimer("t", "T.")) == {"t_count": 0, "t_sum": 0}
+
+
+def test_one_observation_is_every_quantile() -> None:
+    timer = KafkaTimer("t", "T.")
+    timer.observe(7.0)
+    assert samples(timer) == {"t_count": 1, "t_sum": 7.0} | {f"t{quantile}": 7.0 for quantile in QUANTILES}
+
+
+def test_quantiles_are_ranks_of_the_sorted_observations() -> None:
+    timer = KafkaTimer("t", "T.")
+    for duration_ms in reversed(range(1000)):
+        timer.observe(duration_ms)
+    values = samples(timer)
+    assert [values[f"t{quantile}"] for quantile in QUANTILES] == [500, 750, 950, 980, 990, 999]
+
+
+def test_quantiles_forget_the_oldest_while_the_count_does_not() -> None:
+    timer = KafkaTimer("t", "T.")
+    timer.observe(1_000_000.0)
+    for _ in range(RESERVOIR_SIZE):
+        timer.observe(1.0)
+    assert samples(timer)["t0.999"] == 1.0
+    assert samples(timer)["t_count"] == RESERVOIR_SIZE + 1

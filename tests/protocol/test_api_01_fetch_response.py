@@ -1,0 +1,335 @@
+"""Fetch responses in every version, against kio's codec, and against peers that send nonsense."""
+
+import datetime
+import struct
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.static.primitive import Records
+
+from protocol.api_01_fetch import (
+    FETCH_VERSION_MAX,
+    FETCH_VERSION_MIN,
+    NO_TAGS,
+    TOPIC_ID_VERSION_MIN,
+    FetchResponse,
+    PartitionAnswer,
+)
+from protocol.api_01_fetch_response import decode_response, encode_response
+from protocol.errors import ErrorCode, LocalProtocolError, PeerProtocolError
+from tests.support import kio_frames
+
+FETCH = 1
+VERSIONS = range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)
+every_version = pytest.mark.parametrize("version", VERSIONS)
+UNKNOWN_FIELD = b"\x63\x03abc"
+CURRENT_LEADER_FIELD = b"\x01\x09" + struct.pack(">iib", 2, 9, 0)
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
+topic_numbers = st.integers(1, 4)
+
+
+def name_of(number: int) -> str:
+    return f"topic-{number}-ø" * number
+
+
+def id_of(number: int) -> bytes:
+    return uuid.UUID(int=number << 64 | 5).bytes
+
+
+def answer(version: int, number: int, partition: int, **more: Any) -> PartitionAnswer:
+    """An answer with what the version can hold."""
+    made = PartitionAnswer(
+        topic=name_of(number) if version < TOPIC_ID_VERSION_MIN else None,
+        topic_id=id_of(number) if version >= TOPIC_ID_VERSION_MIN else None,
+        partition=partition,
+        **({"error_code": 0, "high_watermark": 70, "last_stable_offset": 60, "log_start_offset": 5} | more),
+    )
+    if version < 5:
+        made.log_start_offset = -1
+    if version < 11:
+        made.preferred_read_replica = -1
+    return made
+
+
+@st.composite
+def answer_lists(draw: st.DrawFn, version: int) -> list[PartitionAnswer]:
+    """Answers of any content."""
+    answers = []
+    for number, partition in draw(st.lists(st.tuples(topic_numbers, int32s), max_size=6)):
+        records = tuple(draw(st.lists(st.binary(min_size=1, max_size=200), max_size=3)))
+        answers.append(
+            answer(
+                version,
+                number,
+                partition,
+                error_code=draw(st.sampled_from([0, 1, 3, 6, 74])),
+                high_watermark=draw(int64s),
+                last_stable_offset=draw(int64s),
+                log_start_offset=draw(int64s),
+                preferred_read_replica=draw(int32s),
+                aborted_transactions=draw(st.none() | st.lists(st.tuples(int64s, int64s), max_size=3)),
+                records=records,
+                records_are_null=not records and draw(st.booleans()),
+            )
+        )
+    return answers
+
+
+versions_and_answers = st.sampled_from(VERSIONS).flatmap(
+    lambda version: st.tuples(st.just(version), answer_lists(version))
+)
+
+
+def message(version: int, answers: list[PartitionAnswer], **more: object) -> Any:
+    """The response in kio's form, topics grouped by runs."""
+    topics: list[dict[str, Any]] = []
+    for each in answers:
+        if not topics or topics[-1]["key"] != (each.topic, each.topic_id):
+            key = (each.topic, each.topic_id)
+            topic_id = uuid.UUID(bytes=each.topic_id) if each.topic_id else None
+            topics.append({"key": key, "topic": each.topic, "topic_id": topic_id, "partitions": []})
+        topics[-1]["partitions"].append(partition_values(each))
+    values: dict[str, object] = {
+        "throttle_time": datetime.timedelta(milliseconds=12),
+        "error_code": KioErrorCode(0),
+        "session_id": 99,
+        "responses": topics,
+        "node_endpoints": (),
+    }
+    filled = kio_frames.fill(kio_frames.schema(FETCH, version), values | more)
+    nulls = iter([each.aborted_transactions is None for each in answers])
+    return replace(
+        filled,
+        responses=tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    replace(each, aborted_transactions=None) if next(nulls) else each for each in topic.partitions
+                ),
+            )
+            for topic in filled.responses
+        ),
+    )
+
+
+def partition_values(each: PartitionAnswer) -> dict[str, object]:
+    return {
+        "partition_index": each.partition,
+        "error_code": KioErrorCode(each.error_code),
+        "high_watermark": each.high_watermark,
+        "last_stable_offset": each.last_stable_offset,
+        "log_start_offset": each.log_start_offset,
+        "diverging_epoch": {"epoch": -1, "end_offset": -1},
+        "current_leader": {"leader_id": -1, "leader_epoch": -1},
+        "snapshot_id": {"epoch": -1, "end_offset": -1},
+        "aborted_transactions": [
+            {"producer_id": producer_id, "first_offset": offset}
+            for producer_id, offset in each.aborted_transactions or ()
+        ],
+        "preferred_read_replica": each.preferred_read_replica,
+        "records": None if each.records_are_null else Records(b"".join(each.records)),
+    }
+
+
+def encode(version: int, answers: list[PartitionAnswer], *, tags: bytes = NO_TAGS) -> bytes:
+    buffers = encode_response(version, 5, throttle_time_ms=12, error_code=0, session_id=99, answers=answers, tags=tags)
+    return b"".join(buffers)
+
+
+def decode(frame: bytes, version: int) -> FetchResponse:
+    """The response with each answer's records joined."""
+    response = decode_response(memoryview(frame), version)
+    for each in response.partitions:
+        each.records = joined(each)
+    return response
+
+
+def joined(each: PartitionAnswer) -> tuple[bytes, ...]:
+    return (b"".join(each.records),) if each.records else ()
+
+
+@given(versions_and_answers)
+def test_what_kio_writes_is_decoded(given_answers: tuple[int, list[PartitionAnswer]]) -> None:
+    version, answers = given_answers
+
+    response = decode(kio_frames.response_frame(message(version, answers)), version)
+
+    for each in answers:
+        each.records = joined(each)
+    assert response.partitions == answers
+    assert (response.correlation_id, response.throttle_time_ms) == (5, 12)
+    assert (response.error_code, response.session_id) == ((0, 99) if version >= 7 else (0, 0))
+    assert response.tags == NO_TAGS
+
+
+@given(versions_and_answers)
+def test_what_we_write_is_what_kio_writes(given_answers: tuple[int, list[PartitionAnswer]]) -> None:
+    version, answers = given_answers
+
+    assert encode(version, answers) == kio_frames.response_frame(message(version, answers))
+
+
+@every_version
+def test_null_and_empty_are_told_apart(version: int) -> None:
+    aborted: list[list[tuple[int, int]] | None] = [None, [], [(1, 2)]]
+    answers = [
+        answer(version, 1, 0, aborted_transactions=pairs, records=records, records_are_null=null)
+        for pairs in aborted
+        for records, null in (((), False), ((), True), ((b"r",), False))
+    ]
+
+    frame = kio_frames.response_frame(message(version, answers))
+
+    assert encode(version, answers) == frame
+    assert decode(frame, version).partitions == answers
+
+
+@every_version
+def test_records_pass_through_uncopied(version: int) -> None:
+    source = bytearray(b"a" * 1000 + b"b" * 3_000_000)
+    blocks = (memoryview(source)[:1000], memoryview(source)[1000:])
+    answers = [answer(version, 1, 0, records=blocks), answer(version, 1, 1), answer(version, 2, 0, records=blocks[:1])]
+
+    buffers = encode_response(version, 5, throttle_time_ms=12, error_code=0, session_id=99, answers=answers)
+    response = decode_response(memoryview(b"".join(buffers)), version)
+
+    assert [each for each in buffers if isinstance(each, memoryview)] == [*blocks, blocks[0]]
+    assert len(buffers) == 6  # head, two blocks, head, a block, end
+    assert [each.records_bytes for each in response.partitions] == [3_001_000, 0, 1000]
+    assert response.partitions[0].records[0] == bytes(source)
+    source[0] = ord("z")
+    assert buffers[1][0] == ord("z")
+
+
+@every_version
+def test_unknown_tags_survive(version: int) -> None:
+    tags = b"\x01" + UNKNOWN_FIELD
+    partition_tags = b"\x02" + CURRENT_LEADER_FIELD + UNKNOWN_FIELD
+    answers = [
+        answer(version, 1, 0, tags=partition_tags),
+        answer(version, 1, 1, records=(b"r" * 300,), tags=partition_tags),
+        answer(version, 2, 0, topic_tags=tags),
+    ]
+
+    response = decode(encode(version, answers, tags=tags), version)
+
+    if version >= 12:
+        assert (response.partitions, response.tags) == (answers, tags)
+    else:
+        assert {each.tags for each in response.partitions} == {NO_TAGS}
+
+
+@pytest.mark.parametrize("version", [each for each in VERSIONS if each >= 12])
+def test_kios_tagged_fields_are_kept_raw(version: int) -> None:
+    sent = message(version, [answer(version, 1, 0)])
+    leader = replace(sent.responses[0].partitions[0].current_leader, leader_id=2, leader_epoch=9)
+    topic = replace(sent.responses[0], partitions=(replace(sent.responses[0].partitions[0], current_leader=leader),))
+    frame = kio_frames.response_frame(replace(sent, responses=(topic,)))
+
+    response = decode(frame, version)
+
+    assert response.partitions[0].tags == b"\x01" + CURRENT_LEADER_FIELD
+    assert encode(version, response.partitions) == frame
+
+
+@every_version
+def test_a_tagged_header_is_passed(version: int) -> None:
+    sent = message(version, [answer(version, 1, 0)])
+    frame = kio_frames.response_frame(sent, unknown_tag=True)
+
+    assert decode(frame, version).partitions == [answer(version, 1, 0)]
+
+
+def varied(version: int) -> bytes:
+    answers = [
+        answer(version, 1, 0, records=(b"r" * 150,), aborted_transactions=[(1, 2), (3, 4)]),
+        answer(version, 1, 1),
+        answer(version, 2, 0, tags=b"\x01" + UNKNOWN_FIELD, topic_tags=b"\x01" + UNKNOWN_FIELD),
+    ]
+    return encode(version, answers, tags=b"\x01" + UNKNOWN_FIELD)
+
+
+@every_version
+def test_a_truncated_response_is_the_peers_error(version: int) -> None:
+    frame = varied(version)
+    decode(frame, version)
+    for size in range(len(frame)):
+        with pytest.raises(PeerProtocolError):
+            decode(frame[:size], version)
+
+
+@every_version
+def test_trailing_bytes_are_the_peers_error(version: int) -> None:
+    with pytest.raises(PeerProtocolError, match="after the end"):
+        decode(varied(version) + b"\x00", version)
+
+
+@every_version
+def test_any_bytes_decode_or_are_the_peers_error(version: int) -> None:
+    frame = varied(version)
+    for position in range(8, len(frame)):
+        for byte in (0x00, 0x7F, 0x80, 0xFF):
+            try:
+                decode(frame[:position] + bytes([byte]) + frame[position + 1 :], version)
+            except PeerProtocolError:
+                continue
+
+
+@pytest.mark.parametrize("count", [-1, -2, 1, 1000, 2**31 - 1])
+@pytest.mark.parametrize("version", [4, 11])
+def test_hostile_counts_are_refused(version: int, count: int) -> None:
+    frame = encode(version, [])
+    with pytest.raises(PeerProtocolError):
+        decode(frame[:-4] + struct.pack(">i", count), version)
+
+
+@pytest.mark.parametrize("size", [-2, -(2**31), 1, 2**31 - 1])
+def test_hostile_sizes_of_records_are_refused(size: int) -> None:
+    frame = encode(11, [answer(11, 1, 0)])
+    with pytest.raises(PeerProtocolError):
+        decode(frame[:-4] + struct.pack(">i", size), 11)
+
+
+@pytest.mark.parametrize("count", [-2, -(2**31), 1, 2**31 - 1])
+def test_hostile_counts_of_aborted_transactions_are_refused(count: int) -> None:
+    frame = encode(11, [answer(11, 1, 0)])
+    with pytest.raises(PeerProtocolError):
+        decode(frame[:-12] + struct.pack(">i", count) + frame[-8:], 11)
+
+
+@every_version
+def test_an_error_is_written_as_the_broker_does(version: int) -> None:
+    failed = PartitionAnswer.error(name_of(1), id_of(1), 3, ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    (decoded,) = decode(encode(version, [failed]), version).partitions
+
+    assert (decoded.partition, decoded.error_code) == (3, 1)
+    assert (decoded.high_watermark, decoded.last_stable_offset, decoded.log_start_offset) == (-1, -1, -1)
+    assert (decoded.aborted_transactions, decoded.preferred_read_replica) == (None, -1)
+    assert (decoded.records, decoded.records_are_null) == ((), False)
+
+
+def test_our_own_mistakes_are_local_errors() -> None:
+    with pytest.raises(LocalProtocolError, match="topic id"):
+        encode(13, [answer(12, 1, 0)])
+    with pytest.raises(LocalProtocolError, match="topic name"):
+        encode(12, [answer(13, 1, 0)])
+    with pytest.raises(LocalProtocolError, match="not one that is decoded"):
+        encode(3, [])
+    with pytest.raises(LocalProtocolError, match="not one that is decoded"):
+        decode(encode(4, []), 19)
+
+
+def test_a_frame_over_two_gibibytes_is_a_local_error() -> None:
+    block = memoryview(bytes(1 << 20))
+    with pytest.raises(LocalProtocolError, match="does not fit"):
+        encode_response(
+            17, 5, throttle_time_ms=0, error_code=0, session_id=0, answers=[answer(17, 1, 0, records=[block] * 2048)]
+        )

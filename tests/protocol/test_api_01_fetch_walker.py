@@ -1,0 +1,264 @@
+"""Fetch responses that stream by: in any pieces, only the number of the endpoints field changes."""
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_01_fetch import NO_TAGS, PartitionAnswer
+from protocol.api_01_fetch_response import decode_response, encode_response
+from protocol.api_01_fetch_walker import (
+    STEP_BYTES,
+    UNUSED_TAG,
+    FetchResponseWalker,
+    find_nodes,
+    locate,
+    rewrite_endpoints,
+)
+from protocol.endpoints import NodeAddress
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.primitives import write_uvarint
+from tests.support.kio_frames import with_length
+
+VERSIONS = [16, 17, 18]
+every_version = pytest.mark.parametrize("version", VERSIONS)
+
+UNKNOWN_FIELD = b"\x63\x03abc"
+NODES = [NodeAddress(3, "kafka-3.internal", 9092), NodeAddress(11, "k", 1)]
+
+
+def endpoints_of(nodes: Iterable[NodeAddress]) -> bytes:
+    """The content of the NodeEndpoints field."""
+    entries = [
+        struct.pack(">i", node.node_id)
+        + write_uvarint(len(node.host) + 1)
+        + node.host.encode()
+        + struct.pack(">i", node.port)
+        + b"\x05rack\x00"
+        for node in nodes
+    ]
+    return write_uvarint(len(entries) + 1) + b"".join(entries)
+
+
+def endpoints_field(nodes: Iterable[NodeAddress], tag: bytes = b"\x00") -> bytes:
+    content = endpoints_of(nodes)
+    return tag + write_uvarint(len(content)) + content
+
+
+WITH_ENDPOINTS = b"\x02" + endpoints_field(NODES) + UNKNOWN_FIELD
+TAG_SECTIONS = [NO_TAGS, b"\x01" + UNKNOWN_FIELD, WITH_ENDPOINTS]
+
+
+def answer(number: int, partition: int, **more: object) -> PartitionAnswer:
+    made = PartitionAnswer(None, bytes([number]) * 16, partition, 0, 70, 60, 5)
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def frame_of(answers: list[PartitionAnswer], tags: bytes, version: int = 17, *, header_tags: bytes = NO_TAGS) -> bytes:
+    buffers = encode_response(version, 5, throttle_time_ms=0, error_code=0, session_id=0, answers=answers, tags=tags)
+    frame = b"".join(buffers)
+    length = len(frame) - 4 + len(header_tags) - 1
+    return struct.pack(">i", length) + frame[4:8] + header_tags + frame[9:]
+
+
+def renamed(frame: bytes, tags: bytes) -> bytes:
+    """What must come out: the same bytes with another number in the endpoints field, when there is one."""
+    if tags != WITH_ENDPOINTS:
+        return frame
+    position = len(frame) - len(tags) + 1
+    return frame[:position] + bytes([UNUSED_TAG]) + frame[position + 1 :]
+
+
+def walk(frame: bytes, pieces: Iterable[int], version: int = 17) -> bytes:
+    """Feed the frame in pieces of these sizes, then the rest; what the walker let through, in order."""
+    walker = FetchResponseWalker(version)
+    held, out, position = bytearray(), bytearray(), 0
+    for size in [*pieces, len(frame)]:
+        held += frame[position : position + size]
+        position = min(position + size, len(frame))
+        view = memoryview(held)
+        passed = walker.feed(view)
+        out += view[:passed]
+        view.release()
+        del held[:passed]
+        assert len(held) < STEP_BYTES
+        assert walker.done == (len(out) == len(frame))
+    assert walker.done
+    return bytes(out)
+
+
+VARIED = [
+    answer(1, 0),
+    answer(1, 1, records=(b"r" * 150,), aborted_transactions=[(1, 2), (3, 4)]),
+    answer(1, 2, aborted_transactions=[(number, number) for number in range(200)], records=(b"\xff" * 3000,)),
+    answer(2, 0, aborted_transactions=[], records=(b"\x00" * 20000,), tags=b"\x01" + UNKNOWN_FIELD),
+    answer(3, 0, records_are_null=True, topic_tags=b"\x02" + UNKNOWN_FIELD + b"\x64\x80\x01" + bytes(128)),
+    answer(4, 0),
+]
+
+answers_strategy = st.lists(
+    st.builds(
+        PartitionAnswer,
+        st.none(),
+        st.sampled_from([b"a" * 16, b"b" * 16]),
+        st.integers(0, 9),
+        st.just(0),
+        st.integers(-1, 2**62),
+        st.just(-1),
+        st.just(-1),
+        st.none() | st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 9)), max_size=8),
+        st.just(-1),
+        st.lists(st.binary(min_size=1, max_size=300), max_size=2),
+        st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD]),
+        st.sampled_from([NO_TAGS, b"\x01" + UNKNOWN_FIELD]),
+    ),
+    max_size=8,
+)
+
+
+@every_version
+@pytest.mark.parametrize("tags", TAG_SECTIONS)
+@pytest.mark.parametrize("header_tags", [NO_TAGS, b"\x02" + UNKNOWN_FIELD * 2])
+def test_a_whole_response_passes_with_its_endpoints_renamed(version: int, tags: bytes, header_tags: bytes) -> None:
+    frame = frame_of(VARIED, tags, version, header_tags=header_tags)
+
+    assert walk(frame, [], version) == renamed(frame, tags)
+
+
+@pytest.mark.parametrize("tags", TAG_SECTIONS)
+def test_byte_by_byte(tags: bytes) -> None:
+    frame = frame_of(VARIED, tags)
+
+    assert walk(frame, [1] * len(frame)) == renamed(frame, tags)
+
+
+@given(answers_strategy, st.sampled_from(TAG_SECTIONS), st.lists(st.integers(1, 400), max_size=40))
+def test_any_split(answers: list[PartitionAnswer], tags: bytes, pieces: list[int]) -> None:
+    frame = frame_of(answers, tags)
+
+    assert walk(frame, pieces) == renamed(frame, tags)
+
+
+def test_huge_records_pass_as_they_come() -> None:
+    records = memoryview(b"\x00\xff" * (4 << 20))
+    frame = frame_of([answer(1, 0, records=(records,)), answer(1, 1)] * 2, WITH_ENDPOINTS)
+
+    assert walk(frame, [256 * 1024] * (len(frame) // (256 * 1024))) == renamed(frame, WITH_ENDPOINTS)
+
+
+def test_many_partitions() -> None:
+    frame = frame_of([answer(number % 7, number) for number in range(3000)], WITH_ENDPOINTS)
+
+    assert walk(frame, [1000] * 80) == renamed(frame, WITH_ENDPOINTS)
+
+
+def test_a_client_sees_no_endpoints_and_the_same_partitions() -> None:
+    frame = frame_of(VARIED, WITH_ENDPOINTS)
+
+    response = decode_response(memoryview(walk(frame, [])), 17)
+
+    assert response.partitions == decode_response(memoryview(frame), 17).partitions
+    assert response.tags == b"\x02\x7f" + WITH_ENDPOINTS[2:]
+
+
+def test_bytes_of_the_next_frame_are_not_touched() -> None:
+    frame = frame_of(VARIED, WITH_ENDPOINTS)
+    walker = FetchResponseWalker(17)
+
+    assert walker.feed(memoryview(bytearray(frame + b"next" * 100))) == len(frame)
+    assert walker.done
+
+
+def test_a_padded_number_is_recognised() -> None:
+    """A varint may take more bytes than it needs; a client would read this one as 0 all the same."""
+    tags = b"\x01" + endpoints_field(NODES, tag=b"\x80\x00")
+    frame = frame_of([answer(1, 0)], tags)
+
+    out = walk(frame, [])
+
+    assert out[-len(tags) :] == b"\x01\xff\x00" + tags[3:]
+    assert decode_response(memoryview(out), 17).tags == out[-len(tags) :]
+
+
+def test_nonsense_is_the_peers_error_wherever_it_stands() -> None:
+    frame = frame_of(VARIED[:2] + VARIED[3:], WITH_ENDPOINTS)
+    head = [*range(8, 250), *range(len(frame) - 300, len(frame))]
+    for position in head:
+        for byte in (0x00, 0x80, 0xFF):
+            changed = frame[:position] + bytes([byte]) + frame[position + 1 :]
+            try:
+                assert len(walk(changed, [97] * 5)) == len(frame)
+            except PeerProtocolError:
+                continue
+
+
+def test_a_frame_shorter_or_longer_than_its_content_is_the_peers_error() -> None:
+    frame = frame_of([answer(1, 0), answer(1, 1, records=(b"r" * 10,))], WITH_ENDPOINTS)
+    for size in range(8, len(frame)):
+        with pytest.raises(PeerProtocolError):
+            walk(with_length(frame[4:size]), [])
+    with pytest.raises(PeerProtocolError, match="after the end"):
+        walk(with_length(frame[4:] + b"\x00"), [])
+    for length in (-1, -(2**31), 0, 3):
+        with pytest.raises(PeerProtocolError):
+            walk(struct.pack(">i", length) + frame[4:], [])
+
+
+@pytest.mark.parametrize("count", [b"\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01"])
+def test_hostile_counts_of_topics_are_refused(count: bytes) -> None:
+    body = struct.pack(">i", 5) + b"\x00" + bytes(10) + count + bytes(200)
+    with pytest.raises(PeerProtocolError):
+        walk(struct.pack(">i", len(body)) + body, [])
+
+
+def test_a_varint_that_never_ends_is_refused_where_partitions_pass_quickly() -> None:
+    frame = bytearray(frame_of([answer(1, 0), *[answer(1, 1)] * 5], NO_TAGS))
+    position = frame.index(bytes([1]) * 16) + 16 + 1 + 35
+    frame[position : position + 5] = b"\x81\x80\x80\x80\x80"
+    with pytest.raises(PeerProtocolError):
+        walk(bytes(frame), [])
+
+
+def test_older_and_newer_versions_are_not_walked() -> None:
+    for version in (15, 19):
+        with pytest.raises(LocalProtocolError):
+            FetchResponseWalker(version)
+
+
+@every_version
+def test_held_frames_name_and_get_addresses(version: int) -> None:
+    frame = frame_of(VARIED, WITH_ENDPOINTS, version)
+    advertised = {3: ("edge.example.org", 19095), 11: ("x" * 200, 19103)}
+    moved = [NodeAddress(node_id, host, port) for node_id, (host, port) in advertised.items()]
+
+    assert find_nodes(memoryview(frame), version) == NODES
+    assert rewrite_endpoints(memoryview(frame), version, advertised) == frame_of(
+        VARIED, b"\x02" + endpoints_field(moved) + UNKNOWN_FIELD, version
+    )
+
+
+@pytest.mark.parametrize("tags", TAG_SECTIONS[:2])
+def test_held_frames_without_endpoints_stay_as_they_are(tags: bytes) -> None:
+    frame = frame_of(VARIED, tags)
+
+    assert locate(memoryview(frame), 17).sites == ()
+    assert find_nodes(memoryview(frame), 17) == []
+    assert rewrite_endpoints(memoryview(frame), 17, {}) == frame
+    assert rewrite_endpoints(memoryview(b"not looked at"), 15, {}) == b"not looked at"
+
+
+def test_held_frames_may_be_read_only_and_are_checked() -> None:
+    frame = frame_of(VARIED[:1], WITH_ENDPOINTS)
+    for size in range(8, len(frame)):
+        with pytest.raises(PeerProtocolError):
+            find_nodes(memoryview(with_length(frame[4:size])), 17)
+        with pytest.raises(PeerProtocolError, match="not the frame"):
+            find_nodes(memoryview(frame)[:size], 17)
+    with pytest.raises(PeerProtocolError, match="not the frame"):
+        find_nodes(memoryview(frame + b"\x00"), 17)
+    with pytest.raises(LocalProtocolError, match="no advertised address"):
+        rewrite_endpoints(memoryview(frame), 17, {3: ("h", 1)})

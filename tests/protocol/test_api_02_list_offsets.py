@@ -1,0 +1,201 @@
+"""ListOffsets in every version, against kio's codec, and against peers that send nonsense."""
+
+import datetime
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as KioErrorCode
+
+from protocol.api_02_list_offsets import (
+    LIST_OFFSETS_VERSION_MAX,
+    LIST_OFFSETS_VERSION_MIN,
+    NO_TAGS,
+    ListOffsetsAnswer,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetTimestamp,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    patch_timestamp,
+)
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.headers import decode_request_header
+from tests.support import kio_frames
+
+LIST_OFFSETS = 2
+VERSIONS = range(LIST_OFFSETS_VERSION_MIN, LIST_OFFSETS_VERSION_MAX + 1)
+every_version = pytest.mark.parametrize("version", VERSIONS)
+UNKNOWN_SECTION = b"\x01\x63\x03abc"
+
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
+names = st.sampled_from(["a", "topic-ø", "b" * 200])
+questions = st.lists(st.builds(ListOffsetsPartition, names, int32s, int32s, int64s), max_size=6)
+answers = st.lists(
+    st.builds(ListOffsetsAnswer, names, int32s, st.sampled_from([0, 3, 78]), int64s, int64s, int32s), max_size=6
+)
+
+
+def grouped(items: list[ListOffsetsPartition] | list[ListOffsetsAnswer]) -> list[dict[str, Any]]:
+    """The items by runs of topics, under the names that kio's classes have for the fields."""
+    topics: list[dict[str, Any]] = []
+    for each in items:
+        if not topics or topics[-1]["name"] != each.topic:
+            topics.append({"name": each.topic, "partitions": []})
+        values: dict[str, object] = {"partition_index": each.partition, "timestamp": each.timestamp}
+        if isinstance(each, ListOffsetsAnswer):
+            code = KioErrorCode(each.error_code)
+            values |= {"error_code": code, "offset": each.offset, "leader_epoch": each.leader_epoch}
+        else:
+            values["current_leader_epoch"] = each.current_leader_epoch
+        topics[-1]["partitions"].append(values)
+    return topics
+
+
+def request_frame(version: int, items: list[ListOffsetsPartition]) -> bytes:
+    values: dict[str, object] = {
+        "replica_id": -1,
+        "isolation_level": 1,
+        "topics": grouped(items),
+        "timeout": datetime.timedelta(milliseconds=4321),
+    }
+    return kio_frames.request_frame(
+        kio_frames.fill(kio_frames.schema(LIST_OFFSETS, version, kind="request"), values), client_id="client"
+    )
+
+
+def response_frame(version: int, items: list[ListOffsetsAnswer]) -> bytes:
+    values = {"throttle_time": datetime.timedelta(milliseconds=12), "topics": grouped(items)}
+    return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(LIST_OFFSETS, version), values))
+
+
+def decode(frame: bytes) -> ListOffsetsRequest:
+    view = memoryview(frame)
+    return decode_request(view, decode_request_header(view))
+
+
+@given(version=st.sampled_from(VERSIONS), items=questions)
+def test_requests_are_read_and_written_as_kio_does(version: int, items: list[ListOffsetsPartition]) -> None:
+    frame = request_frame(version, items)
+
+    request = decode(frame)
+
+    assert [(each.topic, each.partition, each.timestamp) for each in request.partitions] == [
+        (each.topic, each.partition, each.timestamp) for each in items
+    ]
+    assert [each.current_leader_epoch for each in request.partitions] == [
+        each.current_leader_epoch if version >= 4 else -1 for each in items
+    ]
+    assert (request.client_id, request.correlation_id, request.replica_id) == ("client", 5, -1)
+    assert request.isolation_level == (1 if version >= 2 else 0)
+    assert request.timeout_ms == (4321 if version >= 10 else 0)
+    assert encode_request(request, correlation_id=5) == frame
+
+
+@given(version=st.sampled_from(VERSIONS), items=answers)
+def test_responses_are_read_and_written_as_kio_does(version: int, items: list[ListOffsetsAnswer]) -> None:
+    frame = response_frame(version, items)
+
+    response = decode_response(memoryview(frame), version)
+
+    if version < 4:
+        for each in items:
+            each.leader_epoch = -1
+    assert response.partitions == items
+    assert (response.correlation_id, response.throttle_time_ms) == (5, 12 if version >= 2 else 0)
+    assert encode_response(response, version, 5) == frame
+
+
+@every_version
+def test_timestamps_are_patched_in_place(version: int) -> None:
+    asked = [ListOffsetsPartition("a", 0, 3, -2), ListOffsetsPartition("a", 1, 3, 1_700_000_000_000)]
+    frame = bytearray(request_frame(version, asked))
+
+    patch_timestamp(memoryview(frame), decode(bytes(frame)).partitions[0], OffsetTimestamp.LATEST)
+
+    asked[0].timestamp = -1
+    assert bytes(frame) == request_frame(version, asked)
+
+
+def test_only_a_decoded_question_can_be_patched() -> None:
+    with pytest.raises(LocalProtocolError):
+        patch_timestamp(memoryview(bytearray(100)), ListOffsetsPartition("a", 0, 3, -2), -1)
+
+
+def tagged_request(version: int) -> bytes:
+    items = [ListOffsetsPartition("a", 0, 3, -2, -1, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
+    return encode_request(ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5)
+
+
+def tagged_response(version: int) -> bytes:
+    items = [ListOffsetsAnswer("a", 0, 0, 5, 6, 7, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
+    return encode_response(ListOffsetsResponse(5, 12, items, UNKNOWN_SECTION), version, 5)
+
+
+@every_version
+def test_unknown_tags_survive(version: int) -> None:
+    request, response = decode(tagged_request(version)), decode_response(memoryview(tagged_response(version)), version)
+
+    expected = UNKNOWN_SECTION if version >= 6 else NO_TAGS
+    assert {request.tags, response.tags} == {expected}
+    for tags in (
+        [(each.tags, each.topic_tags) for each in request.partitions],
+        [(each.tags, each.topic_tags) for each in response.partitions],
+    ):
+        assert tags == [(expected, expected)] * 2
+    assert encode_request(request, correlation_id=5) == tagged_request(version)
+    assert encode_response(response, version, 5) == tagged_response(version)
+
+
+@every_version
+def test_truncated_and_trailing_bytes_are_the_peers_error(version: int) -> None:
+    request, response = tagged_request(version), tagged_response(version)
+    for size in [*range(len(request)), len(request) + 1]:
+        with pytest.raises(PeerProtocolError):
+            decode((request + b"\x00")[:size])
+    for size in [*range(len(response)), len(response) + 1]:
+        with pytest.raises(PeerProtocolError):
+            decode_response(memoryview(response + b"\x00")[:size], version)
+
+
+@every_version
+def test_any_bytes_decode_or_are_the_peers_error(version: int) -> None:
+    request, response = tagged_request(version), tagged_response(version)
+    for position in range(8, len(response)):
+        for byte in (b"\x00", b"\x7f", b"\x80", b"\xff"):
+            try:
+                decode_response(memoryview(response[:position] + byte + response[position + 1 :]), version)
+            except PeerProtocolError:
+                continue
+    for position in range(12, len(request)):
+        for byte in (b"\x00", b"\x7f", b"\x80", b"\xff"):
+            try:
+                decode(request[:position] + byte + request[position + 1 :])
+            except PeerProtocolError:
+                continue
+
+
+@pytest.mark.parametrize("count", [-1, -2, 1000, 2**31 - 1])
+def test_hostile_counts_are_refused(count: int) -> None:
+    empty_request, empty_response = request_frame(5, []), response_frame(5, [])
+    with pytest.raises(PeerProtocolError):
+        decode(empty_request[:-4] + struct.pack(">i", count))
+    with pytest.raises(PeerProtocolError):
+        decode_response(memoryview(empty_response[:-4] + struct.pack(">i", count)), 5)
+
+
+@pytest.mark.parametrize("version", [0, 12])
+def test_other_versions_are_our_own_mistake(version: int) -> None:
+    request = ListOffsetsRequest(version, 5, None, -1, 0, [])
+    with pytest.raises(LocalProtocolError):
+        encode_request(request, correlation_id=5)
+    with pytest.raises(LocalProtocolError):
+        decode_response(memoryview(bytes(100)), version)
+    with pytest.raises(LocalProtocolError):
+        encode_response(ListOffsetsResponse(5, 0, []), version, 5)

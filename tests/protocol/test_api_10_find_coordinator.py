@@ -1,0 +1,56 @@
+"""FindCoordinator: both shapes, and answers that name no node."""
+
+from typing import Any
+
+import pytest
+
+from protocol.addresses import NodeAddress, find_nodes, rewrite
+from protocol.api_10_find_coordinator import BATCHED_FROM, locate
+from protocol.identifiers import ApiKey
+from tests.support import kio_frames
+
+VERSIONS = kio_frames.versions_of(ApiKey.FIND_COORDINATOR)
+every_version = pytest.mark.parametrize("api_version", VERSIONS)
+
+NO_NODE = {"node_id": -1, "host": "", "port": -1}
+SOME_NODE = {"node_id": 3, "host": "kafka-3", "port": 9092}
+
+
+def frame_of(api_version: int, *coordinators: dict[str, Any]) -> memoryview:
+    values = {**coordinators[0], "coordinators": coordinators}
+    message = kio_frames.fill(kio_frames.schema(ApiKey.FIND_COORDINATOR, api_version), values)
+    return memoryview(kio_frames.response_frame(message))
+
+
+@every_version
+def test_no_node_is_left_alone(api_version: int) -> None:
+    frame = frame_of(api_version, NO_NODE)
+
+    assert find_nodes(ApiKey.FIND_COORDINATOR, api_version, frame) == []
+    assert rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {}) == frame
+
+
+@every_version
+def test_a_node_with_an_empty_host_is_left_alone(api_version: int) -> None:
+    frame = frame_of(api_version, {"node_id": 3, "host": "", "port": 0})
+
+    assert rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {3: ("edge", 1)}) == frame
+
+
+@pytest.mark.parametrize("api_version", [version for version in VERSIONS if version >= BATCHED_FROM])
+def test_good_and_failed_coordinators_in_one_answer(api_version: int) -> None:
+    failed = {**NO_NODE, "key": "group-b", "error_message": "not yet"}
+    frame = frame_of(api_version, failed, SOME_NODE, failed)
+
+    rewritten = rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {3: ("edge.example.org", 19095)})
+
+    moved = {"node_id": 3, "host": "edge.example.org", "port": 19095}
+    assert rewritten == frame_of(api_version, failed, moved, failed)
+
+
+@every_version
+def test_the_shapes_differ_in_where_the_address_stands(api_version: int) -> None:
+    layout = locate(frame_of(api_version, SOME_NODE), api_version)
+
+    assert [site.address for site in layout.sites] == [NodeAddress(3, "kafka-3", 9092)]
+    assert layout.flexible == (api_version >= 3)

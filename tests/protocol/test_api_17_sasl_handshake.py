@@ -1,0 +1,66 @@
+"""SaslHandshake: version 0 is recognised and refused in its own shape."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_17_sasl_handshake import decode_request, encode_refusal
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.headers import encode_request_header
+from protocol.identifiers import ApiKey
+from tests.support import kio_frames
+
+every_version = pytest.mark.parametrize("api_version", kio_frames.versions_of(ApiKey.SASL_HANDSHAKE))
+
+
+@every_version
+def test_version_0_is_to_be_refused(api_version: int) -> None:
+    schema = kio_frames.schema(ApiKey.SASL_HANDSHAKE, api_version, kind="request")
+    frame = kio_frames.request_frame(kio_frames.fill(schema, {"mechanism": "SCRAM-SHA-512"}))
+
+    request = decode_request(memoryview(frame))
+
+    assert request.mechanism == "SCRAM-SHA-512"
+    assert request.header.correlation_id == 5
+    assert request.is_refused == (api_version == 0)
+    assert decode_request(memoryview(frame + b"trailing")) == request
+    for size in range(len(frame)):
+        with pytest.raises(PeerProtocolError):
+            decode_request(memoryview(frame)[:size])
+
+
+@every_version
+def test_the_refusal_is_a_response_of_that_version(api_version: int) -> None:
+    frame = encode_refusal(1234, api_version)
+
+    message = kio_frames.decode(kio_frames.schema(ApiKey.SASL_HANDSHAKE, api_version), frame[8:])
+    assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 1234)
+    assert (message.error_code.value, message.mechanisms) == (35, ())
+
+
+@pytest.mark.parametrize("api_version", [-1, 2])
+def test_a_version_that_does_not_exist(api_version: int) -> None:
+    header = encode_request_header(ApiKey.SASL_HANDSHAKE, api_version, 1, None)
+
+    with pytest.raises(PeerProtocolError):
+        decode_request(memoryview(kio_frames.with_length(header + b"\x00\x05PLAIN")))
+    with pytest.raises(LocalProtocolError):
+        encode_refusal(1, api_version)
+
+
+def test_a_null_mechanism_is_the_peers_error() -> None:
+    header = encode_request_header(ApiKey.SASL_HANDSHAKE, 1, 1, None)
+
+    with pytest.raises(PeerProtocolError):
+        decode_request(memoryview(kio_frames.with_length(header + b"\xff\xff")))
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_read_or_is_the_peers_error(body: bytes) -> None:
+    header = encode_request_header(ApiKey.SASL_HANDSHAKE, 1, 1, "c")
+    try:
+        decode_request(memoryview(kio_frames.with_length(header + body)))
+    except PeerProtocolError:
+        return

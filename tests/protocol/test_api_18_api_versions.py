@@ -1,0 +1,151 @@
+"""ApiVersions: ranges are cut, everything else is upstream's own bytes."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import versions
+from protocol.api_18_api_versions import (
+    ApiVersionsResponse,
+    decode_request,
+    decode_response,
+    encode_unsupported_version,
+    rewrite_frame,
+    rewrite_response,
+)
+from protocol.errors import PeerProtocolError
+from protocol.headers import encode_request_header
+from protocol.identifiers import ApiKey
+from tests.support import kio_frames
+
+VERSIONS = kio_frames.versions_of(ApiKey.API_VERSIONS)
+every_version = pytest.mark.parametrize("api_version", VERSIONS)
+Ranges = list[tuple[int, int, int]]
+
+UPSTREAM: Ranges = [(0, 0, 14), (1, 0, 17), (3, 0, 13), (7, 0, 3), (17, 0, 1), (18, 0, 5), (500, 0, 0)]
+CUT: Ranges = [(0, 0, 13), (1, 4, 17), (3, 0, 13), (17, 1, 1), (18, 0, 4)]
+
+
+def response(api_version: int, ranges: Ranges, *, unknown_tag: bool = False) -> Any:
+    entries = [{"api_key": key, "min_version": oldest, "max_version": newest} for key, oldest, newest in ranges]
+    features = [{"name": "metadata.version", "min_version": 1, "max_version": 27}]
+    values = {"api_keys": entries, "supported_features": features, "finalized_features_epoch": 12345}
+    return kio_frames.fill(kio_frames.schema(ApiKey.API_VERSIONS, api_version, unknown_tag=unknown_tag), values)
+
+
+@pytest.mark.parametrize("unknown_tag", [False, True])
+@every_version
+def test_ranges_are_cut_and_all_else_is_kept(api_version: int, unknown_tag: bool) -> None:
+    body = kio_frames.encode(response(api_version, UPSTREAM, unknown_tag=unknown_tag))
+
+    rewritten = rewrite_response(api_version, memoryview(body))
+
+    expected = response(api_version, CUT, unknown_tag=unknown_tag)
+    assert kio_frames.decode(type(expected), rewritten) == expected
+    assert rewritten == kio_frames.encode(expected)
+
+
+@every_version
+def test_a_whole_frame_gets_its_new_length(api_version: int) -> None:
+    frame = kio_frames.response_frame(response(api_version, UPSTREAM), 77)
+
+    assert rewrite_frame(api_version, memoryview(frame)) == kio_frames.response_frame(response(api_version, CUT), 77)
+
+
+@every_version
+def test_an_answer_that_needs_no_cut_is_the_same_bytes(api_version: int) -> None:
+    body = kio_frames.encode(response(api_version, CUT, unknown_tag=True))
+
+    assert rewrite_response(api_version, memoryview(body)) == body
+
+
+@every_version
+def test_an_unsupported_version_is_answered_in_the_shape_of_v0(api_version: int) -> None:
+    body = struct.pack(">hihhh", 35, 1, 18, 0, 5)
+
+    assert decode_response(api_version, memoryview(body)) == ApiVersionsResponse(35, {18: (0, 5)})
+    assert rewrite_response(api_version, memoryview(body)) == struct.pack(">hihhh", 35, 1, 18, 0, 4)
+
+
+@every_version
+def test_upstreams_own_ranges_can_be_read(api_version: int) -> None:
+    body = memoryview(kio_frames.encode(response(api_version, UPSTREAM, unknown_tag=True)))
+
+    assert decode_response(api_version, body).versions == {
+        api_key: (oldest, newest) for api_key, oldest, newest in UPSTREAM
+    }
+
+
+@every_version
+def test_bytes_after_the_body_are_kept(api_version: int) -> None:
+    body = kio_frames.encode(response(api_version, UPSTREAM))
+
+    assert rewrite_response(api_version, memoryview(body + b"trailing")).endswith(b"trailing")
+
+
+@every_version
+def test_an_answer_cut_at_any_byte_is_the_peers_error(api_version: int) -> None:
+    frame = kio_frames.response_frame(response(api_version, UPSTREAM, unknown_tag=True))
+
+    for size in range(len(frame)):
+        with pytest.raises(PeerProtocolError):
+            rewrite_frame(api_version, memoryview(frame)[:size])
+
+
+@given(
+    st.sampled_from(VERSIONS),
+    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 20), st.integers(0, 20)), max_size=200),
+)
+def test_any_answer_is_cut_entry_by_entry(api_version: int, ranges: Ranges) -> None:
+    body = kio_frames.encode(response(api_version, ranges, unknown_tag=True))
+    kept = [(api_key, versions.cut(api_key, oldest, newest)) for api_key, oldest, newest in ranges]
+    expected: Ranges = [(api_key, *announced) for api_key, announced in kept if announced is not None]
+
+    assert rewrite_response(api_version, memoryview(body)) == kio_frames.encode(
+        response(api_version, expected, unknown_tag=True)
+    )
+
+
+@given(st.sampled_from(VERSIONS), st.binary(max_size=100))
+def test_garbage_is_read_or_is_the_peers_error(api_version: int, body: bytes) -> None:
+    try:
+        rewrite_response(api_version, memoryview(body))
+    except PeerProtocolError:
+        return
+
+
+@pytest.mark.parametrize("unknown_tag", [False, True])
+@every_version
+def test_a_client_that_names_its_software_is_read(api_version: int, unknown_tag: bool) -> None:
+    values = {"client_software_name": "librdkafka", "client_software_version": "2.6.0"}
+    schema = kio_frames.schema(ApiKey.API_VERSIONS, api_version, kind="request", unknown_tag=unknown_tag)
+    frame = kio_frames.request_frame(kio_frames.fill(schema, values), unknown_tag=unknown_tag)
+
+    request = decode_request(memoryview(frame))
+
+    assert request.header.correlation_id == 5
+    named = ("librdkafka", "2.6.0") if api_version >= 3 else (None, None)
+    assert (request.client_software_name, request.client_software_version) == named
+    for size in range(len(frame) if api_version >= 3 else 0):
+        with pytest.raises(PeerProtocolError):
+            decode_request(memoryview(frame)[:size])
+
+
+def test_the_body_of_a_request_newer_than_we_know_is_not_looked_at() -> None:
+    header = encode_request_header(ApiKey.API_VERSIONS, 5, 9, "future")
+    request = decode_request(memoryview(kio_frames.with_length(header + b"\xff\xff\xff")))
+
+    assert (request.header.api_version, request.client_software_name) == (5, None)
+
+
+def test_our_answer_to_a_version_that_we_do_not_know_is_kafkas() -> None:
+    frame = encode_unsupported_version(99)
+
+    schema = kio_frames.schema(ApiKey.API_VERSIONS, 0)
+    message = kio_frames.decode(schema, frame[8:])
+    assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 99)
+    assert message.error_code.value == 35
+    assert [(each.api_key, each.min_version, each.max_version) for each in message.api_keys] == [(18, 0, 4)]

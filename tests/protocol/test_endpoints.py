@@ -1,0 +1,72 @@
+"""The splice of a NodeEndpoint array, as the Fetch tag uses it too."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.endpoints import NodeAddress, find_endpoints, splice_endpoints
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.primitives import write_string, write_uvarint
+
+nodes = st.builds(NodeAddress, st.integers(-1, 2**31 - 1), st.text(max_size=130), st.integers(-1, 2**31 - 1))
+racks = st.text(max_size=20) | st.none()
+tagged = st.sampled_from([b"\x00", b"\x01\x63\x02hi", b"\x02\x01\x00\x63\x01x"])
+arrays = st.lists(st.tuples(nodes, racks, tagged), max_size=130)
+
+
+def encode(elements: list[tuple[NodeAddress, str | None, bytes]]) -> bytes:
+    out = write_uvarint(len(elements) + 1)
+    for node, rack, tags in elements:
+        out += struct.pack(">i", node.node_id) + write_string(node.host, flexible=True) + struct.pack(">i", node.port)
+        out += write_string(rack, flexible=True) + tags
+    return out
+
+
+@given(arrays, st.binary(max_size=5))
+def test_only_hosts_and_ports_of_real_nodes_change(
+    elements: list[tuple[NodeAddress, str | None, bytes]], after: bytes
+) -> None:
+    array = memoryview(encode(elements) + after)
+    advertised = {node.node_id: (f"edge-{node.node_id}", 19092) for node, _, _ in elements}
+
+    moved = [
+        (NodeAddress(node.node_id, *advertised[node.node_id]) if node.node_id >= 0 and node.host else node, rack, tags)
+        for node, rack, tags in elements
+    ]
+    assert splice_endpoints(array, advertised) == encode(moved) + after
+
+
+@given(arrays)
+def test_real_nodes_are_found(elements: list[tuple[NodeAddress, str | None, bytes]]) -> None:
+    found = find_endpoints(memoryview(encode(elements)))
+
+    assert set(found) == {node for node, _, _ in elements if node.node_id >= 0 and node.host}
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("array", [b"\x00", b"\x01"], ids=["null", "empty"])
+def test_nothing_in_nothing_out(array: bytes) -> None:
+    assert find_endpoints(memoryview(array)) == []
+    assert splice_endpoints(memoryview(array), {}) == array
+
+
+def test_an_array_cut_at_any_byte_is_the_peers_error() -> None:
+    array = encode([(NodeAddress(1, "kafka-1", 9092), "a", b"\x01\x63\x02hi"), (NodeAddress(2, "k", 1), None, b"\x00")])
+
+    for size in range(len(array)):
+        with pytest.raises(PeerProtocolError):
+            find_endpoints(memoryview(array)[:size])
+
+
+def test_a_null_host_is_the_peers_error() -> None:
+    with pytest.raises(PeerProtocolError, match="7"):
+        find_endpoints(memoryview(b"\x02\x00\x00\x00\x07\x00\x00\x00\x00\x01\x00\x00"))
+
+
+def test_a_node_that_is_not_advertised_is_our_error() -> None:
+    array = encode([(NodeAddress(1, "kafka-1", 9092), None, b"\x00")])
+
+    with pytest.raises(LocalProtocolError, match="node 1"):
+        splice_endpoints(memoryview(array), {2: ("edge", 1)})

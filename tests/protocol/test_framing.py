@@ -1,0 +1,241 @@
+"""Frames of any split, limits on their length, and a buffer that follows the traffic without losing a byte."""
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from protocol.errors import PeerProtocolError
+from protocol.framing import (
+    IDLE_BUFFER_BYTES,
+    LENGTH_BYTES,
+    QUIET_READS_MAX,
+    RECEIVE_BUFFER_BYTES,
+    FrameBuffer,
+    frame_size,
+)
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def receive(buffer: FrameBuffer, data: bytes) -> None:
+    """As a socket would: as much as fits, again and again."""
+    rest = memoryview(data)
+    while rest:
+        space = buffer.prepare()
+        taken = min(len(space), len(rest))
+        space[:taken] = rest[:taken]
+        buffer.received(taken)
+        rest = rest[taken:]
+
+
+def take_frames(buffer: FrameBuffer) -> list[bytes]:
+    """Every frame that is whole; room is made for one that is not."""
+    frames = []
+    while len(buffer) >= LENGTH_BYTES:
+        size = frame_size(buffer.view, buffer.start, frame_bytes_max=1 << 24, body_bytes_min=0)
+        if len(buffer) < size:
+            buffer.reserve(size)
+            break
+        frames.append(bytes(buffer.view[buffer.start + LENGTH_BYTES : buffer.start + size]))
+        buffer.consume(size)
+    return frames
+
+
+@pytest.mark.parametrize("length", [8, 9, 100])
+def test_a_frames_size_includes_its_length_field(length: int) -> None:
+    view = memoryview(b"xx" + struct.pack(">i", length) + b"trailing")
+
+    assert frame_size(view, 2, frame_bytes_max=100, body_bytes_min=8) == length + 4
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 7, 101, 2**31 - 1, 0x47455420])
+def test_a_bad_length_is_the_peers_error(length: int) -> None:
+    with pytest.raises(PeerProtocolError, match=str(length)):
+        frame_size(memoryview(struct.pack(">i", length)), 0, frame_bytes_max=100, body_bytes_min=8)
+
+
+@given(st.lists(st.binary(max_size=3 * IDLE_BUFFER_BYTES), max_size=6), st.lists(st.integers(1, 5000), min_size=1))
+def test_any_split_of_a_stream_gives_the_same_frames(payloads: list[bytes], splits: list[int]) -> None:
+    stream = b"".join(map(framed, payloads))
+    buffer = FrameBuffer()
+    frames = []
+    position = 0
+    while position < len(stream):
+        size = splits[position % len(splits)]
+        receive(buffer, stream[position : position + size])
+        position += size
+        frames += take_frames(buffer)
+
+    assert frames == payloads
+    assert len(buffer) == 0
+
+
+def test_frames_that_come_byte_by_byte_are_found() -> None:
+    payloads = [b"", b"a", b"bc" * 300]
+    buffer = FrameBuffer()
+    frames = []
+    for byte in b"".join(map(framed, payloads)):
+        receive(buffer, bytes([byte]))
+        frames += take_frames(buffer)
+
+    assert frames == payloads
+
+
+def test_bytes_after_a_frame_stay_for_the_next() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, framed(b"first") + b"\x00\x00")
+
+    assert take_frames(buffer) == [b"first"]
+    assert bytes(buffer.view[buffer.start : buffer.end]) == b"\x00\x00"
+
+
+def test_a_new_buffer_is_small() -> None:
+    assert FrameBuffer().capacity_bytes == IDLE_BUFFER_BYTES
+
+
+def test_a_read_that_fills_the_buffer_makes_it_big() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, bytes(IDLE_BUFFER_BYTES))
+
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+    assert len(buffer) == IDLE_BUFFER_BYTES
+
+
+def test_quiet_reads_give_the_big_buffer_back() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, bytes(IDLE_BUFFER_BYTES))
+    buffer.consume(IDLE_BUFFER_BYTES)
+    for _ in range(QUIET_READS_MAX + 1):
+        receive(buffer, b"heartbeat")
+        buffer.consume(9)
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+
+    buffer.prepare()
+
+    assert buffer.capacity_bytes == IDLE_BUFFER_BYTES
+
+
+def test_a_buffer_filled_and_not_handled_grows() -> None:
+    buffer = FrameBuffer()
+    data = random.Random(1).randbytes(RECEIVE_BUFFER_BYTES + 1)
+    receive(buffer, data)
+
+    assert buffer.capacity_bytes == 2 * RECEIVE_BUFFER_BYTES
+    assert bytes(buffer.view[buffer.start : buffer.end]) == data
+
+
+def test_room_reserved_for_a_frame_stays_while_the_frame_arrives() -> None:
+    # Failed before: the next `prepare` gave the room back, and every read of a held frame made and filled it anew.
+    buffer = FrameBuffer()
+    size = 4 * RECEIVE_BUFFER_BYTES
+    receive(buffer, b"head")
+    buffer.reserve(size)
+    storage = buffer.view
+
+    for _ in range(3):
+        receive(buffer, bytes(1000))
+
+    assert buffer.view is storage
+    assert buffer.capacity_bytes == size
+
+
+def test_room_reserved_is_given_back_once_the_frame_is_handled() -> None:
+    buffer = FrameBuffer()
+    size = 4 * RECEIVE_BUFFER_BYTES
+    buffer.reserve(size)
+    receive(buffer, bytes(size))
+    buffer.consume(size)
+
+    buffer.prepare()
+
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+
+
+def test_a_reserved_size_between_idle_and_busy_does_not_stay_for_ever() -> None:
+    # Failed before: only the idle size grew when a read filled it, so a busy stream kept reading into 5,000 bytes.
+    buffer = FrameBuffer()
+    buffer.reserve(5000)
+    receive(buffer, bytes(5000))
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+
+    quiet = FrameBuffer()
+    quiet.reserve(5000)
+    receive(quiet, bytes(4999))
+    quiet.consume(4999)
+    for _ in range(QUIET_READS_MAX + 1):
+        receive(quiet, b"x")
+        quiet.consume(1)
+    quiet.prepare()
+    assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
+
+
+def test_reserving_what_fits_moves_the_bytes_only_when_they_stand_too_far_back() -> None:
+    buffer = FrameBuffer()
+    receive(buffer, bytes(4000))
+    buffer.consume(3990)
+
+    buffer.reserve(50)
+    assert buffer.start == 3990
+    buffer.reserve(200)
+    assert (buffer.start, buffer.end) == (0, 10)
+
+
+class FrameBufferMachine(RuleBasedStateMachine):
+    """A FrameBuffer against a plain bytes object: same bytes at any time, room at any time, bounded size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = FrameBuffer()
+        self.model = b""
+        self.random = random.Random(7)
+        self.largest = 0
+        self.reserved = 0
+
+    @rule(share=st.floats(0, 1), small=st.booleans())
+    def read(self, share: float, small: bool) -> None:
+        space = self.buffer.prepare()
+        assert len(space) > 0
+        size = max(1, int(share * min(len(space), 50 if small else len(space))))
+        data = self.random.randbytes(size)
+        space[:size] = data
+        self.buffer.received(size)
+        self.model += data
+        self.largest = max(self.largest, len(self.model))
+
+    @rule(count=st.integers(1, QUIET_READS_MAX + 5))
+    def many_quiet_reads(self, count: int) -> None:
+        for _ in range(count):
+            self.read(0.5, True)
+            self.consume(1.0)
+
+    @precondition(lambda self: self.model)
+    @rule(share=st.floats(0, 1))
+    def consume(self, share: float) -> None:
+        size = int(share * len(self.model))
+        self.buffer.consume(size)
+        self.model = self.model[size:]
+
+    @rule(size=st.integers(1, 4 * RECEIVE_BUFFER_BYTES))
+    def reserve(self, size: int) -> None:
+        self.buffer.reserve(size)
+        self.reserved = max(self.reserved, size)
+        assert self.buffer.start + size <= self.buffer.capacity_bytes
+
+    @invariant()
+    def holds_what_was_received_and_not_consumed(self) -> None:
+        assert bytes(self.buffer.view[self.buffer.start : self.buffer.end]) == self.model
+        assert len(self.buffer) == len(self.model)
+
+    @invariant()
+    def is_never_far_larger_than_needed(self) -> None:
+        capacity = self.buffer.capacity_bytes
+        assert IDLE_BUFFER_BYTES <= capacity <= max(RECEIVE_BUFFER_BYTES, self.reserved, 2 * self.largest)
+
+
+TestFrameBuffer = FrameBufferMachine.TestCase

@@ -1,0 +1,183 @@
+"""Kafka's primitive encodings: round trips, kio as the oracle, and nothing but PeerProtocolError for bad bytes."""
+
+import io
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from kio.serial import writers
+from kio.static.primitive import uvarint
+
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
+
+texts = st.text(st.characters(codec="utf-8"), max_size=200)
+flexibilities = st.booleans()
+
+READS: dict[str, tuple[bytes, Callable[[Cursor], object], object]] = {
+    "int8": (b"\x80", Cursor.int8, -128),
+    "int16": (b"\xff\xfe", Cursor.int16, -2),
+    "uint16": (b"\xff\xfe", Cursor.uint16, 65534),
+    "int32": (b"\x80\x00\x00\x00", Cursor.int32, -(2**31)),
+    "int64": (b"\x7f" + b"\xff" * 7, Cursor.int64, 2**63 - 1),
+    "uuid": (bytes(range(16)), Cursor.uuid, bytes(range(16))),
+    "raw": (b"abc", lambda cursor: cursor.raw(3), b"abc"),
+    "uvarint of one byte": (b"\x7f", Cursor.uvarint, 127),
+    "uvarint of five bytes": (b"\xff\xff\xff\xff\x0f", Cursor.uvarint, 2**32 - 1),
+    "compact length": (b"\x81\x01", Cursor.compact_length, 128),
+    "null compact length": (b"\x00", Cursor.compact_length, -1),
+    "null array": (b"\xff\xff\xff\xff", lambda cursor: cursor.array_length(flexible=False), -1),
+    "null compact array": (b"\x00", lambda cursor: cursor.array_length(flexible=True), -1),
+    "string": (b"\x00\x03\xc3\xa9!", lambda cursor: cursor.string(flexible=False), "é!"),
+    "null string": (b"\xff\xff", lambda cursor: cursor.string(flexible=False), None),
+    "compact string": (b"\x04\xc3\xa9!", lambda cursor: cursor.string(flexible=True), "é!"),
+    "null compact string": (b"\x00", lambda cursor: cursor.string(flexible=True), None),
+    "empty compact string": (b"\x01", lambda cursor: cursor.string(flexible=True), ""),
+    "skipped string": (b"\x00\x03abc", lambda cursor: cursor.skip_string(flexible=False), None),
+    "skipped null string": (b"\xff\xff", lambda cursor: cursor.skip_string(flexible=False), None),
+    "skipped compact string": (b"\x04abc", lambda cursor: cursor.skip_string(flexible=True), None),
+    "skipped null compact string": (b"\x00", lambda cursor: cursor.skip_string(flexible=True), None),
+    "no tags": (b"\x00", Cursor.skip_tags, None),
+    "two tags": (b"\x02\x00\x01a\x80\x01\x03abc", Cursor.skip_tags, None),
+}
+every_read = pytest.mark.parametrize("name", READS)
+
+
+@every_read
+@pytest.mark.parametrize("before", [b"", b"\xff\xff\xff"])
+@pytest.mark.parametrize("after", [b"", b"\xff\xff\xff\xff"])
+def test_a_read_takes_its_own_bytes_and_no_others(name: str, before: bytes, after: bytes) -> None:
+    raw, read, expected = READS[name]
+    cursor = Cursor(memoryview(before + raw + after), len(before))
+
+    assert read(cursor) == expected
+    assert cursor.position == len(before) + len(raw)
+
+
+@every_read
+def test_a_read_cut_at_any_byte_is_the_peers_error(name: str) -> None:
+    raw, read, _ = READS[name]
+
+    for size in range(len(raw)):
+        with pytest.raises(PeerProtocolError):
+            read(Cursor(memoryview(raw)[:size]))
+
+
+@every_read
+def test_a_read_stops_at_the_end_that_it_was_given(name: str) -> None:
+    raw, read, _ = READS[name]
+
+    for end in range(len(raw)):
+        with pytest.raises(PeerProtocolError):
+            read(Cursor(memoryview(raw + bytes(20)), 0, end))
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        (b"\xff\xff\xff\xff\xff\x01", Cursor.uvarint),
+        (b"\xff\xfe", lambda cursor: cursor.string(flexible=False)),
+        (b"\xff\xfe", lambda cursor: cursor.skip_string(flexible=False)),
+        (b"\x03\xff\xff", lambda cursor: cursor.string(flexible=True)),
+        (b"\xff\xff\xff\xfe", lambda cursor: cursor.array_length(flexible=False)),
+        (b"\x00\x00\x00\x05abcd", lambda cursor: cursor.array_length(flexible=False)),
+        (b"\x06abcd", lambda cursor: cursor.array_length(flexible=True)),
+        (b"\xff\xff\xff\xff\x0f", lambda cursor: cursor.string(flexible=True)),
+        (b"abcd", lambda cursor: cursor.skip(-1)),
+        (b"abcd", lambda cursor: cursor.raw(-1)),
+        (b"\xff\xff\xff\xff\x0f\x00\x00", Cursor.skip_tags),
+    ],
+    ids=[
+        "varint of six bytes",
+        "string of length -2",
+        "skipped string of length -2",
+        "string that is not UTF-8",
+        "array of -2",
+        "array longer than the rest",
+        "compact array longer than the rest",
+        "compact string of 4 GiB",
+        "skip backwards",
+        "raw backwards",
+        "four billion tags",
+    ],
+)
+def test_hostile_lengths_are_the_peers_error(raw: bytes, read: Callable[[Cursor], object]) -> None:
+    with pytest.raises(PeerProtocolError):
+        read(Cursor(memoryview(raw)))
+
+
+def test_a_position_beyond_the_view_is_the_peers_error() -> None:
+    with pytest.raises(PeerProtocolError):
+        Cursor(memoryview(b"abc"), 8).int8()
+
+
+@given(st.integers(0, 2**32 - 1))
+@example(0)
+@example(127)
+@example(128)
+@example(2**32 - 1)
+def test_varints_are_kafkas(value: int) -> None:
+    raw = write_uvarint(value)
+
+    with io.BytesIO() as buffer:
+        writers.write_unsigned_varint(buffer, uvarint(value))
+        assert raw == buffer.getvalue()
+    assert Cursor(memoryview(raw)).uvarint() == value
+
+
+@given(texts | st.none(), flexibilities)
+def test_strings_are_kafkas(value: str | None, flexible: bool) -> None:
+    raw = write_string(value, flexible=flexible)
+
+    with io.BytesIO() as buffer:
+        write = writers.write_nullable_compact_string if flexible else writers.write_nullable_legacy_string
+        write(buffer, value)
+        assert raw == buffer.getvalue()
+    cursor = Cursor(memoryview(raw))
+    assert cursor.string(flexible=flexible) == value
+    assert cursor.position == len(raw)
+
+
+@given(st.integers(-1, 300), flexibilities)
+def test_array_lengths_read_back(count: int, flexible: bool) -> None:
+    raw = write_array_length(count, flexible=flexible)
+
+    assert Cursor(memoryview(raw + bytes(300))).array_length(flexible=flexible) == count
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+def test_the_longest_string_can_be_written_and_a_longer_one_is_our_error(flexible: bool) -> None:
+    longest = "x" * STRING_BYTES_MAX
+
+    assert Cursor(memoryview(write_string(longest, flexible=flexible))).string(flexible=flexible) == longest
+    with pytest.raises(LocalProtocolError):
+        write_string(longest + "x", flexible=flexible)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=200)), max_size=5), st.binary(max_size=3))
+def test_any_tagged_section_is_passed_over(tags: list[tuple[int, bytes]], after: bytes) -> None:
+    section = write_uvarint(len(tags)) + b"".join(
+        write_uvarint(tag) + write_uvarint(len(content)) + content for tag, content in tags
+    )
+    cursor = Cursor(memoryview(section + after))
+
+    cursor.skip_tags()
+
+    assert cursor.position == len(section)
+
+
+@given(st.binary(max_size=40), st.sampled_from(sorted(READS)))
+def test_any_bytes_are_read_or_are_the_peers_error(raw: bytes, name: str) -> None:
+    cursor = Cursor(memoryview(raw))
+    try:
+        READS[name][1](cursor)
+    except PeerProtocolError:
+        return
+    assert 0 <= cursor.position <= len(raw)
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_integers_of_eight_bytes_read_back(value: int) -> None:
+    assert Cursor(memoryview(struct.pack(">q", value))).int64() == value

@@ -1,0 +1,62 @@
+"""The version table is complete and current, and ranges are cut, never raised."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.index import api_key_map
+
+from protocol.identifiers import ApiKey
+from protocol.versions import NEWEST, OLDEST, cut, is_known
+from tests.support import kio_frames
+
+versions = st.integers(0, 40)
+
+
+def test_the_table_is_kafkas_own_list() -> None:
+    assert {api_key: kio_frames.versions_of(api_key)[-1] for api_key in api_key_map} == NEWEST
+
+
+def test_every_api_that_is_decoded_is_in_the_table() -> None:
+    assert set(ApiKey) <= set(NEWEST)
+    assert set(OLDEST) <= set(NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "upstream", "announced"),
+    [
+        (ApiKey.PRODUCE, (0, 13), (0, 13)),
+        (ApiKey.PRODUCE, (0, 14), (0, 13)),
+        (ApiKey.PRODUCE, (3, 11), (3, 11)),
+        (ApiKey.FETCH, (0, 15), (4, 15)),
+        (ApiKey.FETCH, (4, 99), (4, 18)),
+        (ApiKey.FETCH, (0, 3), None),
+        (ApiKey.METADATA, (0, 12), (0, 12)),
+        (ApiKey.METADATA, (14, 15), None),
+        (ApiKey.LIST_OFFSETS, (0, 8), (0, 8)),
+        (ApiKey.SASL_HANDSHAKE, (0, 1), (1, 1)),
+        (ApiKey.SASL_HANDSHAKE, (0, 0), None),
+        (ApiKey.SHARE_FETCH, (0, 0), None),
+        (ApiKey.SHARE_FETCH, (1, 2), (1, 2)),
+        (ApiKey.API_VERSIONS, (0, 5), (0, 4)),
+        (7, (0, 3), None),
+        (999, (0, 0), None),
+        (-1, (0, 0), None),
+        (ApiKey.METADATA, (5, 3), None),
+    ],
+)
+def test_ranges(api_key: int, upstream: tuple[int, int], announced: tuple[int, int] | None) -> None:
+    assert cut(api_key, *upstream) == announced
+
+
+@given(st.integers(-5, 120), versions, versions)
+def test_what_is_announced_is_known_and_upstreams(api_key: int, upstream_min: int, upstream_max: int) -> None:
+    announced = cut(api_key, upstream_min, upstream_max)
+
+    both = [version for version in range(41) if upstream_min <= version <= upstream_max and is_known(api_key, version)]
+    assert announced == ((both[0], both[-1]) if both else None)
+
+
+@given(st.integers(-(2**15), 2**15 - 1), st.integers(-(2**15), 2**15 - 1))
+def test_no_strange_request_is_known(api_key: int, api_version: int) -> None:
+    if is_known(api_key, api_version):
+        assert 0 <= api_version <= NEWEST[api_key]

@@ -1,0 +1,192 @@
+"""load: every problem at once, the checks across keys, defaults, secrets."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.config import keys as table
+from proxy.config.kinds import Key
+from proxy.config.sizes import MIB
+from tests.support.certificates import server_certificate
+from tests.support.config_files import load_lines, problems_of, shown
+
+
+def test_the_smallest_file_gives_the_tables_defaults(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "")
+    assert config.mode == "replica"
+    assert str(config.upstream.bootstrap_servers[0]) == "broker:9092"
+    assert str(config.proxy.listen) == "127.0.0.1:19092"
+    assert (config.proxy.advertised_host, config.proxy.broker_port_start) == ("127.0.0.1", 19093)
+    assert (config.cache.memory_bytes, config.readahead.total_bytes_max) == (256 * MIB, 512 * MIB)
+    assert (config.tier.inflight_bytes_max, config.readahead.stream_bytes_max) == (512 * MIB, 64 * MIB)
+    assert config.proxy.request_frame_bytes_max == 104857600
+    assert (config.catalog.segments_max, config.catalog.snapshot_path) == (2_000_000, None)
+    assert config.remote_log_metadata_manager_class_name.endswith(".TopicBasedRemoteLogMetadataManager")
+    assert (config.proxy.tls, config.upstream.security.tls, config.upstream.security.sasl) == (None, None, None)
+    assert config.metadata_client.security == config.upstream.security
+    assert config.warnings == ()
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    lines = "mode=both\nproxy.listen=0.0.0.0:70000\ncache.block.bytes=32 MiB\nnonsense=1\ntier.linger.ms=${env:X}\n"
+    assert problems_of(tmp_path, lines, environ={"TIDEGATE_LOG_LEVEL": "loud"}, minimal=False) == (
+        "tidegate.properties:4: unknown key nonsense (a broker's own keys belong in the file that broker.config names)",
+        "tidegate.properties:5: tier.linger.ms: ${env:X}: environment variable X is not set",
+        "tidegate.properties:1: mode = both: must be one of replica, standalone",
+        "environment TIDEGATE_LOG_LEVEL: log.level = loud: must be one of debug, info, warning, error",
+        "upstream.bootstrap.servers is required: The brokers that are asked first.",
+        "tidegate.properties:2: proxy.listen = 0.0.0.0:70000: at most port 65535",
+        "remote.log.storage.manager.class.name is required: Kafka's "
+        "`org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
+        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
+        "tidegate.properties:3: cache.block.bytes = 32 MiB: at most 16 MiB",
+    )
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"])
+def test_a_wildcard_address_needs_an_advertised_host(host: str, tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, f"proxy.listen={host}:19092\n")
+    assert problem.endswith("set proxy.advertised.host")
+    config = load_lines(tmp_path, f"proxy.listen={host}:19092\nproxy.advertised.host=b-$(nodeId).example\n")
+    assert config.proxy.advertised_host == "b-$(nodeId).example"
+
+
+def test_brokers_get_any_free_port_when_the_bootstrap_listener_does(tmp_path: Path) -> None:
+    assert load_lines(tmp_path, "proxy.listen=127.0.0.1:0\n").proxy.broker_port_start == 0
+    assert load_lines(tmp_path, "proxy.broker.port.start=0\n").proxy.broker_port_start == 0
+
+
+def test_ports_that_clash_or_run_out_are_refused(tmp_path: Path) -> None:
+    assert "no port is left" in problems_of(tmp_path, "proxy.listen=127.0.0.1:65535\n")[0]
+    assert "bootstrap listener's" in problems_of(tmp_path, "proxy.broker.ports=1:19092\n")[0]
+    assert "is proxy.listen too" in problems_of(tmp_path, "admin.listen=127.0.0.1:19092\n")[0]
+
+
+def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "memory.max.bytes=3 GiB\ncache.memory.bytes=64 MiB\n")
+    assert config.cache.memory_bytes == 64 * MIB
+    assert (config.readahead.total_bytes_max, config.tier.inflight_bytes_max) == (1024 * MIB, 1024 * MIB)
+    assert shown(config, "tier.inflight.bytes.max") == ("1 GiB", "derived")
+    assert shown(config, "cache.memory.bytes") == ("64 MiB", "tidegate.properties:4")
+
+
+def test_small_memory_makes_read_ahead_of_one_stream_small_too(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "readahead.total.max.bytes=32 MiB\n")
+    assert config.readahead.stream_bytes_max == 32 * MIB
+    (problem,) = problems_of(tmp_path, "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n")
+    assert problem.endswith("readahead.stream.max.bytes = 33 MiB: at most readahead.total.max.bytes = 32 MiB")
+
+
+def test_budgets_beyond_the_memory_are_refused(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "cache.memory.bytes=1 GiB\n")
+    assert problem == (
+        "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes + tier.inflight.bytes.max"
+        " = 2 GiB: raise it or lower one of them"
+    )
+
+
+def test_a_block_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n")
+    assert problem.endswith("cache.block.bytes = 4 MiB: at most cache.memory.bytes = 2 MiB")
+
+
+def test_sasl_needs_all_its_keys(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, "upstream.security.protocol=sasl_plaintext\nupstream.sasl.username=a\n") == (
+        "upstream.sasl.mechanism: is required: upstream.security.protocol has SASL",
+        "upstream.sasl.password: is required: upstream.security.protocol has SASL",
+    )
+
+
+def test_keys_without_effect_are_warnings(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "upstream.sasl.username=a\nupstream.ssl.ca.location=ca.pem\n")
+    assert config.warnings == (
+        "upstream.sasl.username has no effect: upstream.security.protocol is PLAINTEXT",
+        "upstream.ssl.ca.location has no effect: upstream.security.protocol is PLAINTEXT",
+    )
+
+
+def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
+    secret = "hunter2"
+    (tmp_path / "secret").write_text(secret)
+    sasl = "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\nupstream.sasl.username=a\n"
+    lines = (
+        f"{sasl}upstream.sasl.password={secret}\nrsm.config.storage.aws.secret.access.key={secret}\n"
+        f"rsm.config.harmless=${{dir:.:secret}}\n"
+        "remote.log.metadata.common.client.sasl.mechanism=PLAIN\n"
+        "remote.log.metadata.common.client.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule "
+        f'required username="u" password="{secret}";\n'
+    )
+    config = load_lines(tmp_path, lines)
+    assert config.upstream.security.sasl is not None
+    assert config.upstream.security.sasl.password == secret
+    assert config.remote_storage_config["harmless"] == secret
+    assert secret not in repr(config)
+    assert secret not in "\n".join(map(str, config.effective))
+    assert shown(config, "upstream.sasl.password")[0] == "[hidden]"
+    assert shown(config, "rsm.config.harmless")[0] == "${dir:.:secret}"
+    failing = problems_of(tmp_path, f"{lines}mode=x\nupstream.sasl.mechanisms=y\nproxy.tls.key.password={secret}\n")
+    assert secret not in "\n".join(failing)
+
+
+def test_every_key_is_shown_once(tmp_path: Path) -> None:
+    names = [key.name for key in load_lines(tmp_path, "rsm.config.a=1\n").effective]
+    assert names == [*(key.name for key in table.all_keys()), "rsm.config.a"]
+
+
+def test_every_default_parses_within_its_own_limits() -> None:
+    def text_of(key: Key[object]) -> str | None:
+        return key.default if key.stand_in is None else key.stand_in
+
+    for key in table.all_keys():
+        text = text_of(key)
+        if text is not None:
+            key.kind.parse(text)
+
+
+def test_upstream_tls_reads_its_files_and_clients_get_the_transport_only(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    lines = (
+        "upstream.security.protocol=ssl\nupstream.ssl.ca.location=server.pem\n"
+        "upstream.ssl.certificate.location=server.pem\nupstream.ssl.key.location=server.key\n"
+        "upstream.ssl.endpoint.identification.algorithm=none\n"
+    )
+    tls = load_lines(tmp_path, lines).upstream.security.tls
+    relay = load_lines(tmp_path, lines).upstream.security.relay_tls
+    assert tls is not None
+    assert relay is not None
+    assert tls.private_key_pem == (tmp_path / "server.key").read_bytes()
+    assert tls.ca_certificates_pem == (tmp_path / "server.pem").read_bytes() == relay.ca_certificates_pem
+    assert (tls.verify_hostname, relay.verify_hostname) == (False, False)
+    assert (relay.certificate_chain_pem, relay.private_key_pem) == (None, None)
+
+
+def test_upstream_tls_problems_name_their_keys(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed")
+    tls = "upstream.security.protocol=SSL\n"
+    assert "upstream.ssl.ca.location" in problems_of(tmp_path, f"{tls}upstream.ssl.ca.location=absent.pem\n")[0]
+    assert (
+        "needs upstream.ssl.certificate.location"
+        in problems_of(tmp_path, f"{tls}upstream.ssl.key.location=server.key\n")[0]
+    )
+    (jks,) = problems_of(tmp_path, f"{tls}upstream.ssl.keystore.location=store.jks\n")
+    assert "keytool -importkeystore" in jks
+    both = f"{tls}upstream.ssl.keystore.location=a.p12\nupstream.ssl.certificate.location=server.pem\n"
+    assert "keep one of them" in problems_of(tmp_path, both)[0]
+    alone = f"{tls}upstream.ssl.certificate.location=server.pem\n"
+    assert "no readable private key" in problems_of(tmp_path, alone)[0]
+
+
+def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
+    certificate, key = server_certificate(tmp_path)
+    (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
+    config = load_lines(
+        tmp_path,
+        "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=required\nproxy.tls.client.ca.file=server.pem\n",
+    )
+    assert config.proxy.tls is not None
+    assert config.proxy.tls.client_auth == "required"
+    assert config.proxy.tls.client_ca_certificates_pem == certificate.read_bytes()
+    assert "needs proxy.tls.certificate.file" in problems_of(tmp_path, "proxy.tls.key.file=server.key\n")[0]
+    lacking = "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=requested\n"
+    assert "needs proxy.tls.client.ca.file" in problems_of(tmp_path, lacking)[0]

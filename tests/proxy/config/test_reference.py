@@ -1,0 +1,20 @@
+"""docs/configuration.md is what the table says today."""
+
+from proxy.config.keys import KEY_BY_NAME, all_keys
+from proxy.config.reference import DOCUMENT, reference
+
+
+def test_the_document_is_current() -> None:
+    """If not: `python -m proxy.config.reference` writes it again."""
+    assert DOCUMENT.read_text(encoding="utf-8") == reference()
+
+
+def test_every_key_and_alias_is_in_it() -> None:
+    text = reference()
+    assert all(f"`{name}`" in text for name in KEY_BY_NAME)
+
+
+def test_every_key_is_listed_once_and_says_what_it_is_for() -> None:
+    names = [key.name for key in all_keys()]
+    assert len(names) == len(set(names))
+    assert all(key.doc.endswith(".") for key in all_keys())

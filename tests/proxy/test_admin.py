@@ -1,0 +1,178 @@
+"""The admin pages over a real socket: statuses, bodies, and a listener that ends as it should."""
+
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from metrics.probes import Probes
+from proxy.admin import REQUEST_HEAD_BYTES_MAX, serve_admin
+from proxy.readiness import Readiness
+
+DEADLINE_S = 10
+
+
+class Admin:
+    """A running admin listener with its state."""
+
+    def __init__(self, address: tuple[str, int], readiness: Readiness, probes: Probes) -> None:
+        self.address = address
+        self.readiness = readiness
+        self.probes = probes
+
+    async def ask(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Send raw bytes; status, headers and body of the answer."""
+        async with await trio.open_tcp_stream(*self.address) as stream:
+            await stream.send_all(raw)
+            answer = b""
+            async for part in stream:
+                answer += part
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status, *fields = head.decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        return int(status.split()[1]), headers, body
+
+    async def get(self, path: str, accept: str = "*/*") -> tuple[int, dict[str, str], bytes]:
+        """GET a path."""
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        return await self.ask(request.encode())
+
+
+@asynccontextmanager
+async def running(host: str = "127.0.0.1") -> AsyncIterator[Admin]:
+    readiness, probes = Readiness(), Probes()
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve_admin, host, 0, readiness, probes.registry)
+            yield Admin(address, readiness, probes)
+            nursery.cancel_scope.cancel()
+
+
+def make_ready(readiness: Readiness) -> None:
+    readiness.catalog_live(7)
+    readiness.upstream_answered(3)
+    readiness.tier_answered()
+
+
+async def test_a_free_port_is_taken_and_reported() -> None:
+    async with running() as admin:
+        host, port = admin.address
+        assert host == "127.0.0.1"
+        assert port > 0
+
+
+async def test_livez_answers_whatever_the_state() -> None:
+    async with running() as admin:
+        assert (await admin.get("/livez"))[::2] == (200, b"ok\n")
+        admin.readiness.drain()
+        assert (await admin.get("/livez"))[0] == 200
+
+
+async def test_readyz_is_503_with_reasons_until_ready() -> None:
+    async with running() as admin:
+        status, headers, body = await admin.get("/readyz")
+        assert (status, headers["content-type"]) == (503, "application/json")
+        report = json.loads(body)
+        assert report["ready"] is False
+        assert len(report["reasons"]) == 3
+        make_ready(admin.readiness)
+        status, _, body = await admin.get("/readyz")
+        assert status == 200
+        assert json.loads(body) == {
+            "ready": True,
+            "degraded": False,
+            "reasons": [],
+            "complaints": [],
+            "conditions": {
+                "catalog": {"state": "met", "reason": "7 segments"},
+                "upstream": {"state": "met", "reason": "3 brokers"},
+                "tier": {"state": "met", "reason": "the tier answers"},
+            },
+            "partition_problems": {},
+        }
+
+
+async def test_readyz_tells_degraded_apart_and_names_the_partition() -> None:
+    async with running() as admin:
+        make_ready(admin.readiness)
+        admin.readiness.partition_problem(4, "no leader")
+        admin.readiness.tier_degraded("403 from the store")
+        status, _, body = await admin.get("/readyz")
+        report = json.loads(body)
+        assert (status, report["ready"], report["degraded"]) == (200, True, True)
+        assert report["complaints"] == ["tier: 403 from the store", "metadata partition 4: no leader"]
+        assert report["partition_problems"] == {"4": "no leader"}
+
+
+async def test_a_drain_is_not_ready() -> None:
+    async with running() as admin:
+        make_ready(admin.readiness)
+        admin.readiness.drain()
+        status, _, body = await admin.get("/readyz")
+        assert (status, json.loads(body)["reasons"]) == (503, ["draining"])
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [("*/*", "text/plain"), ("application/openmetrics-text;version=1.0.0", "application/openmetrics-text")],
+)
+async def test_metrics_come_in_the_format_asked_for(accept: str, content_type: str) -> None:
+    async with running() as admin:
+        admin.probes.tier.on_remote_fetch("orders", 5)
+        status, headers, body = await admin.get("/metrics", accept)
+        assert status == 200
+        assert headers["content-type"].startswith(content_type)
+        assert b'kafka_server_brokertopicmetrics_remotefetchbytes_total{topic="orders"} 5.0\n' in body
+
+
+async def test_the_index_shows_the_state_and_escapes_reasons() -> None:
+    async with running() as admin:
+        admin.readiness.upstream_unavailable("<script>alert(1)</script>")
+        status, headers, body = await admin.get("/")
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert b"Tidegate: not ready" in body
+        assert b"<script>" not in body
+        make_ready(admin.readiness)
+        assert b"Tidegate: ready<" in (await admin.get("/"))[2]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"POST /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 5 * REQUEST_HEAD_BYTES_MAX, 431),
+        (b"\x00\x00\x00\x2a garbage\r\n\r\n", 400),
+    ],
+)
+async def test_bad_requests_get_a_status_and_the_listener_goes_on(raw: bytes, status: int) -> None:
+    async with running() as admin:
+        assert (await admin.ask(raw))[0] == status
+        assert (await admin.get("/livez"))[0] == 200
+
+
+async def test_does_not_name_its_server() -> None:
+    async with running() as admin:
+        assert "server" not in (await admin.get("/livez"))[1]
+
+
+async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
+            await serve_admin("127.0.0.1", port, Readiness(), Probes().registry)
+
+
+async def test_the_shutdown_trigger_ends_it() -> None:
+    stop = trio.Event()
+    serve = partial(serve_admin, shutdown_trigger=stop.wait)
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Probes().registry)
+            stop.set()
+    with pytest.raises(OSError, match="connect"):
+        await trio.open_tcp_stream(*address)

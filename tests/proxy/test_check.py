@@ -1,0 +1,266 @@
+"""`tidegate check` over fake brokers and a tier in a folder: each thing that can be wrong, named."""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kio.schema.errors import ErrorCode
+
+from proxy import check, exit_codes
+from proxy.upstream.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
+from proxy.upstream.metadata_topic import METADATA_TOPIC
+from proxy.upstream.record_batches import build_batch
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.metadata import serde
+from storage.model import (
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+    Uuid,
+)
+from tests.support.config_files import load_lines
+from tests.support.fake_broker import FakeNetwork
+from tests.support.fake_cluster import FakeCluster, FakeTopic
+
+ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
+LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+@dataclass
+class World:
+    """One broker with a metadata topic of one partition, and a tier; all healthy until a test breaks something."""
+
+    cluster: FakeCluster
+    folder: Path
+    values: list[bytes] = field(default_factory=list)
+    configs: dict[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
+    configs_code: ErrorCode = ErrorCode.none
+    fetch_code: ErrorCode = ErrorCode.none
+    lines: str = ""
+
+    def prepare(self) -> None:
+        broker = self.cluster.add(1, "a", 1)
+        broker.on(FETCH, self.fetch)
+        broker.on(LIST_OFFSETS, self.list_offsets)
+        broker.on(DESCRIBE_CONFIGS, self.describe_configs)
+        self.cluster.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
+        self.cluster.topics["orders"] = FakeTopic(ORDERS.topic_id, [1])
+
+    def add_segment(self, number: int, *, data: bytes, finished: bool = True) -> None:
+        """A segment in the tier and its records in the metadata topic."""
+        segment_id = RemoteLogSegmentId(ORDERS, Uuid(bytes([number]) * 16))
+        metadata = RemoteLogSegmentMetadata(segment_id, number * 10, number * 10 + 9, 0, 1, 0, len(data), {0: 0})
+        log = self.folder / f"{number}.log"
+        log.write_bytes(data)
+        LocalTieredStorage({"dir": str(self.folder / "tier")}).copy_log_segment_data(
+            metadata, LogSegmentData(log, log, log, b"")
+        )
+        self.values.append(serde.encode(metadata))
+        if finished:
+            state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            self.values.append(serde.encode(RemoteLogSegmentMetadataUpdate(segment_id, 1, state, 1)))
+
+    def run(self) -> tuple[int, str]:
+        lines = (
+            f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={LOCAL}\n"
+            f"rsm.config.dir={self.folder / 'tier'}\n{self.lines}"
+        )
+        out = io.StringIO()
+        code = check.run(load_lines(self.folder, lines, minimal=False), out)
+        return code, out.getvalue()
+
+    async def fetch(self, request: Any) -> Values:
+        await trio.lowlevel.checkpoint()
+        [topic] = request.topics
+        offset = topic.partitions[0].fetch_offset
+        records = b"".join(
+            at.to_bytes(8, "big") + build_batch(value, 1)[8:] for at, value in enumerate(self.values) if at >= offset
+        )
+        partition = {
+            "partition_index": 0,
+            "error_code": self.fetch_code,
+            "high_watermark": len(self.values),
+            "aborted_transactions": None,
+            "records": records,
+        }
+        return {"error_code": ErrorCode.none, "responses": [{"topic_id": topic.topic_id, "partitions": [partition]}]}
+
+    async def list_offsets(self, request: Any) -> Values:
+        await trio.lowlevel.checkpoint()
+        [topic] = request.topics
+        [asked] = topic.partitions
+        offset = {-1: len(self.values), -2: 0, -4: 42}[asked.timestamp]
+        answer = {"partition_index": asked.partition_index, "error_code": ErrorCode.none, "offset": offset}
+        return {"topics": [{"name": topic.name, "partitions": [answer]}]}
+
+    async def describe_configs(self, request: Any) -> Values:
+        await trio.lowlevel.checkpoint()
+        configs = [
+            {
+                "name": name,
+                "value": value,
+                "read_only": False,
+                "is_sensitive": False,
+                "synonyms": (),
+                "documentation": None,
+            }
+            for name, value in self.configs.items()
+        ]
+        result = {
+            "error_code": self.configs_code,
+            "error_message": None,
+            "resource_type": 2,
+            "resource_name": request.resources[0].resource_name,
+            "configs": configs,
+        }
+        return {"results": [result]}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    cluster = FakeCluster(FakeNetwork())
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.network.open_transport)
+    world = World(cluster, tmp_path)
+    world.prepare()
+    return world
+
+
+def test_nothing_wrong_is_said_and_exits_with_done(world: World) -> None:
+    world.add_segment(1, data=build_batch(b"order", 1))
+    code, text = world.run()
+    assert code == exit_codes.DONE, text
+    for line in (
+        "ok      cluster fake, brokers: 1",
+        "ok      broker 1 at a:1",
+        f"ok      {METADATA_TOPIC} has 1 partitions",
+        "ok      2 records read, 0 of them not decodable",
+        "ok      1 of 1 topics can be described",
+        "ok      orders-0: the local log starts at 42",
+        "offsets 10 to 19: read",
+        "nothing wrong",
+    ):
+        assert line in text
+    assert "warning" not in text
+
+
+def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World) -> None:
+    world.lines = (
+        "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\n"
+        "upstream.sasl.username=alice\nupstream.sasl.password=open-sesame\n"
+    )
+    world.cluster.brokers[1].answer(
+        SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("GSSAPI",)}
+    )
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "WRONG   upstream gives no metadata" in text
+    assert "PLAIN for 'alice'; it offers GSSAPI" in text
+    assert "upstream.bootstrap.servers" in text
+    assert "open-sesame" not in text
+
+
+def test_an_unreachable_upstream_is_wrong_but_the_tier_is_checked_all_the_same(world: World) -> None:
+    world.cluster.stop(1)
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "cannot connect to a:1" in text
+    assert "no finished segment is known, so no object was read" in text
+
+
+def test_a_broker_without_local_log_starts_is_too_old(world: World) -> None:
+    world.cluster.brokers[1].versions[LIST_OFFSETS.key] = (0, 7)
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "broker 1 at a:1: ListOffsets ends at version 7; remote storage needs Kafka 3.6" in text
+
+
+def test_a_broker_that_metadata_names_but_nobody_reaches_is_wrong(world: World) -> None:
+    world.cluster.addresses[2] = ("gone", 9)
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "WRONG   broker 2 at gone:9: cannot connect to gone:9" in text
+    assert "ok      broker 1 at a:1" in text
+
+
+def test_an_absent_metadata_topic_is_wrong(world: World) -> None:
+    del world.cluster.topics[METADATA_TOPIC]
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert f"WRONG   topic {METADATA_TOPIC} does not exist" in text
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "retention.bytes"])
+def test_finite_retention_of_the_metadata_topic_is_a_warning(name: str, world: World) -> None:
+    world.configs[name] = "604800000"
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert f"warning {METADATA_TOPIC} has {name}=604800000" in text
+
+
+def test_a_missing_describe_configs_acl_is_only_a_warning(world: World) -> None:
+    world.configs_code = ErrorCode.topic_authorization_failed
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert f"ACL DescribeConfigs on Topic {METADATA_TOPIC} is missing (only this check needs it)" in text
+
+
+def test_a_missing_read_acl_on_the_metadata_topic_is_named(world: World) -> None:
+    world.values.append(b"x")
+    world.fetch_code = ErrorCode.topic_authorization_failed
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert f"ACL Read on Topic {METADATA_TOPIC} is missing" in text
+
+
+def test_a_missing_describe_acl_on_a_tiered_topic_is_named(world: World) -> None:
+    world.add_segment(1, data=build_batch(b"order", 1))
+    world.cluster.topics["orders"].error_code = ErrorCode.topic_authorization_failed
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "WRONG   ACL Describe on Topic orders is missing" in text
+    assert "0 of 1 topics can be described" in text
+
+
+def test_records_that_cannot_be_decoded_are_counted_and_the_first_is_shown(world: World) -> None:
+    world.values += [b"\x07garbage", b""]
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert "warning 2 records cannot be decoded; the first: 0/0: " in text
+
+
+def test_a_missing_object_is_wrong(world: World) -> None:
+    world.add_segment(1, data=build_batch(b"order", 1))
+    for file in (world.folder / "tier").rglob("*.log"):
+        file.unlink()
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "WRONG" in text.split("Tier", 1)[1]
+
+
+def test_an_object_that_is_no_segment_is_wrong(world: World) -> None:
+    world.add_segment(1, data=b"not a record batch at all, though long enough")
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "does not begin with a record batch" in text
+
+
+def test_only_finished_segments_are_read(world: World) -> None:
+    world.add_segment(1, data=b"half", finished=False)
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert "no finished segment is known" in text
+
+
+def test_a_ctrl_c_reaches_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "_check_tier", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        world.run()

@@ -1,0 +1,44 @@
+"""The report: a line for each finding, the table of keys, a verdict."""
+
+import io
+
+from proxy.check_report import CheckReport
+from proxy.config.model import EffectiveKey
+
+
+def test_findings_are_one_line_each_and_only_wrong_ones_count() -> None:
+    out = io.StringIO()
+    report = CheckReport(out)
+    report.ok("broker 1 at a:1")
+    report.warning("w" * 300)
+    report.wrong("[bold]no[/bold] :smile:")
+    report.verdict()
+    assert out.getvalue().splitlines() == [
+        "ok      broker 1 at a:1",
+        "warning " + "w" * 300,
+        "WRONG   [bold]no[/bold] :smile:",
+        "",
+        "1 wrong",
+    ]
+    assert report.wrong_count == 1
+
+
+def test_without_anything_wrong_the_verdict_says_so() -> None:
+    out = io.StringIO()
+    CheckReport(out).verdict()
+    assert out.getvalue().strip() == "nothing wrong"
+
+
+def test_each_key_has_its_value_and_origin_on_one_line() -> None:
+    out = io.StringIO()
+    keys = [
+        EffectiveKey(name="upstream.sasl.password", value="[hidden]", origin="tidegate.properties:3"),
+        EffectiveKey(name="mode", value="replica", origin="default"),
+    ]
+    CheckReport(out).keys(keys)
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines == [
+        ["key", "value", "origin"],
+        ["upstream.sasl.password", "[hidden]", "tidegate.properties:3"],
+        ["mode", "replica", "default"],
+    ]

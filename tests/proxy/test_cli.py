@@ -1,0 +1,169 @@
+"""The command line: what each command calls, what it returns, and what it must not import."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO
+
+import pytest
+
+from proxy import cli
+from proxy.config import Config
+
+FILE = "upstream.bootstrap.servers=broker:9092\nremote.log.storage.manager.class.name=tidegate.PlainObjects\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "tidegate.properties"
+    path.write_text(FILE)
+    return str(path)
+
+
+def fake_module(monkeypatch: pytest.MonkeyPatch, module_name: str, **functions: Callable[..., object]) -> None:
+    """Stands in for a module that the command imports when it is chosen."""
+    module = ModuleType(module_name)
+    for name, function in functions.items():
+        setattr(module, name, function)
+    monkeypatch.setitem(sys.modules, module_name, module)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Config] = []
+
+    async def serve(config: Config) -> int:
+        served.append(config)
+        return code
+
+    fake_module(monkeypatch, "proxy.application", serve=serve)
+    assert cli.main(["serve", file]) == code
+    assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_check_writes_to_standard_output(
+    file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(config: Config, out: TextIO) -> int:
+        out.write(f"{config.mode}\n")
+        return code
+
+    fake_module(monkeypatch, "proxy.check", run=run)
+    assert cli.main(["check", file]) == code
+    assert capsys.readouterr().out == "replica\n"
+
+
+def test_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[cli.DemoOptions] = []
+
+    def main(options: cli.DemoOptions) -> int:
+        asked.append(options)
+        return 0
+
+    fake_module(monkeypatch, "proxy.demo.run", main=main)
+    assert cli.main(["demo"]) == 0
+    assert cli.main(["demo", "--keep", "--records", "1000"]) == 0
+    assert asked == [cli.DemoOptions(keep=False, records=300_000), cli.DemoOptions(keep=True, records=1000)]
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_every_configuration_problem_is_a_line_and_the_code_is_2(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.properties"
+    path.write_text(f"{FILE}mode=x\nlog.level=y\n")
+    assert cli.main([command, str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "tidegate: bad.properties:3: mode = x: must be one of replica, standalone\n"
+        "tidegate: bad.properties:4: log.level = y: must be one of debug, info, warning, error\n"
+    )
+
+
+def test_warnings_are_lines_too_and_stop_nothing(
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEGATE_SERVICE_HOST", "10.0.0.1")
+    fake_module(monkeypatch, "proxy.check", run=lambda config, out: 0)
+    assert cli.main(["check", file]) == 0
+    assert "tidegate: warning: environment variable TIDEGATE_SERVICE_HOST names no key" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_is_a_line_and_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(options: cli.DemoOptions) -> int:
+        raise KeyboardInterrupt
+
+    fake_module(monkeypatch, "proxy.demo.run", main=main)
+    assert cli.main(["demo"]) == 1
+    assert capsys.readouterr().err == "tidegate: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["serve"],
+        ["serve", "a", "b"],
+        ["copy", "a"],
+        ["demo", "--records", "0"],
+        ["demo", "--records", "many"],
+        ["--unknown"],
+    ],
+)
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: tidegate" in capsys.readouterr().err
+
+
+def test_the_version_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("tidegate ")
+
+
+def test_help_imports_no_library(tmp_path: Path) -> None:
+    """In a process of its own: this one has imported everything long ago."""
+    script = (
+        "import sys\n"
+        "from proxy import cli\n"
+        "try:\n"
+        "    cli.main(['--help'])\n"
+        "except SystemExit as stop:\n"
+        "    code = stop.code\n"
+        "heavy = {'trio', 'boto3', 'kio', 'javaproperties', 'cryptography', 'pydantic', 'structlog', 'rich'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(cli.__file__).parents[1],
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "serve" in done.stdout
+    assert "copy" not in done.stdout
+
+
+def test_the_configuration_is_loaded_without_trio_or_boto3(file: str) -> None:
+    script = (
+        "import sys, pathlib\n"
+        "from proxy.config import load\n"
+        f"load(pathlib.Path({file!r}), {{}})\n"
+        "heavy = {'trio', 'boto3', 'kio', 'cryptography'} & set(sys.modules)\n"
+        "sys.exit(repr(heavy) if heavy else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path(cli.__file__).parents[1]
+    )
+    assert (done.returncode, done.stderr) == (0, "")

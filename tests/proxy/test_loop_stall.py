@@ -1,0 +1,42 @@
+"""A late waking is measured; a punctual one counts as none."""
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from metrics.probes import Probes
+from proxy.loop_stall import watch_loop
+
+
+def value(probes: Probes, name: str) -> float | None:
+    return probes.registry.sample_value(f"tidegate_loop_stall_{name}")
+
+
+async def test_punctual_wakings_are_counted_without_lateness(autojump_clock: MockClock) -> None:
+    probes = Probes()
+    with trio.move_on_after(1.05):
+        await watch_loop(probes.loop)
+    assert value(probes, "seconds_count") == 10
+    assert value(probes, "max_seconds") == 0
+
+
+async def test_a_blocked_loop_shows_as_lateness(mock_clock: MockClock, nursery: trio.Nursery) -> None:
+    probes = Probes()
+    nursery.start_soon(watch_loop, probes.loop)
+    await wait_all_tasks_blocked()
+    mock_clock.jump(0.35)  # the sleeper was due after 0.1
+    await wait_all_tasks_blocked()
+    lateness_s = value(probes, "max_seconds")
+    assert lateness_s is not None
+    assert abs(lateness_s - 0.25) < 1e-9
+    assert value(probes, "seconds_count") == 1
+
+
+async def test_the_interval_is_counted_from_the_waking(mock_clock: MockClock, nursery: trio.Nursery) -> None:
+    probes = Probes()
+    nursery.start_soon(watch_loop, probes.loop)
+    await wait_all_tasks_blocked()
+    mock_clock.jump(5.0)
+    await wait_all_tasks_blocked()
+    mock_clock.jump(0.1)
+    await wait_all_tasks_blocked()
+    assert value(probes, "seconds_count") == 2  # one stall is one observation, not fifty

@@ -1,0 +1,136 @@
+"""Readiness: what is needed, what merely degrades, and what each says of itself."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.readiness import ConditionName, ConditionState, Readiness
+
+MEET: dict[ConditionName, Callable[[Readiness], None]] = {
+    ConditionName.CATALOG: lambda readiness: readiness.catalog_live(7),
+    ConditionName.UPSTREAM: lambda readiness: readiness.upstream_answered(3),
+    ConditionName.TIER: lambda readiness: readiness.tier_answered(),
+}
+
+
+def ready() -> Readiness:
+    readiness = Readiness()
+    for meet in MEET.values():
+        meet(readiness)
+    return readiness
+
+
+def test_begins_with_every_condition_pending_and_a_reason_each() -> None:
+    readiness = Readiness()
+    assert not readiness.ready
+    assert not readiness.degraded
+    assert [reason.partition(":")[0] for reason in readiness.reasons] == ["catalog", "upstream", "tier"]
+
+
+@pytest.mark.parametrize("missing", ConditionName)
+def test_is_not_ready_while_one_condition_is_missing(missing: ConditionName) -> None:
+    readiness = Readiness()
+    for name, meet in MEET.items():
+        if name is not missing:
+            meet(readiness)
+    assert not readiness.ready
+    assert [reason.partition(":")[0] for reason in readiness.reasons] == [missing.value]
+
+
+def test_is_ready_without_reasons_when_all_are_met() -> None:
+    readiness = ready()
+    assert readiness.ready
+    assert not readiness.degraded
+    assert readiness.reasons == readiness.complaints == []
+    assert {at.state for at in readiness.conditions.values()} == {ConditionState.MET}
+
+
+def test_a_degraded_tier_counts_as_ready_and_complains() -> None:
+    readiness = ready()
+    readiness.tier_degraded("403 from bucket x")
+    assert readiness.ready
+    assert readiness.degraded
+    assert readiness.complaints == ["tier: 403 from bucket x"]
+    readiness.tier_answered()
+    assert not readiness.degraded
+
+
+def test_a_full_catalog_degrades() -> None:
+    readiness = ready()
+    readiness.catalog_degraded("2000000 segments, 3 partitions kept out")
+    assert readiness.ready
+    assert readiness.complaints == ["catalog: 2000000 segments, 3 partitions kept out"]
+
+
+def test_a_partition_problem_is_named_degrades_and_heals() -> None:
+    readiness = ready()
+    readiness.partition_problem(12, "no leader")
+    readiness.partition_problem(3, "connection refused")
+    readiness.partition_problem(12, "not readable")
+    assert readiness.ready
+    assert readiness.degraded
+    assert readiness.complaints == [
+        "metadata partition 3: connection refused",
+        "metadata partition 12: not readable",
+    ]
+    readiness.partition_recovered(3)
+    readiness.partition_recovered(12)
+    readiness.partition_recovered(12)
+    assert not readiness.degraded
+
+
+@pytest.mark.parametrize(
+    ("lose", "reason"),
+    [
+        (lambda readiness: readiness.catalog_unavailable("partitions were added"), "catalog: partitions were added"),
+        (lambda readiness: readiness.upstream_unavailable("no broker answers"), "upstream: no broker answers"),
+        (lambda readiness: readiness.drain(), "draining"),
+    ],
+)
+def test_readiness_can_be_lost(lose: Callable[[Readiness], None], reason: str) -> None:
+    readiness = ready()
+    lose(readiness)
+    assert not readiness.ready
+    assert readiness.reasons == [reason]
+
+
+def test_a_problem_before_readiness_is_no_degradation_yet() -> None:
+    readiness = Readiness()
+    readiness.partition_problem(1, "no leader")
+    assert not readiness.degraded
+    assert readiness.complaints == ["metadata partition 1: no leader"]
+
+
+async def test_wait_ready_returns_at_the_last_condition(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    readiness = Readiness()
+    waited = trio.Event()
+
+    async def wait() -> None:
+        await readiness.wait_ready()
+        waited.set()
+
+    nursery.start_soon(wait)
+    for name, meet in MEET.items():
+        await wait_all_tasks_blocked()
+        assert not waited.is_set(), name
+        meet(readiness)
+    await waited.wait()
+
+
+async def test_wait_ready_remembers_the_first_time() -> None:
+    readiness = ready()
+    readiness.upstream_unavailable("gone")
+    await readiness.wait_ready()
+    assert not readiness.ready
+
+
+async def test_a_drain_before_readiness_is_never_ready(autojump_clock: MockClock) -> None:
+    readiness = Readiness()
+    readiness.drain()
+    for meet in MEET.values():
+        meet(readiness)
+    with trio.move_on_after(10) as scope:
+        await readiness.wait_ready()
+    assert scope.cancelled_caught

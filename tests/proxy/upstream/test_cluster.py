@@ -1,0 +1,219 @@
+"""The cluster's view: brokers that come, go and move, topics by name and id, questions asked again."""
+
+import pytest
+import trio
+import trio.testing
+from kio.schema.errors import ErrorCode
+
+from proxy.upstream.cluster import BrokerNode, Cluster, PartitionLeader
+from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
+from proxy.upstream.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
+from proxy.upstream.sasl import SaslCredentials
+from proxy.upstream.settings import UpstreamSettings
+from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
+from tests.support.fake_cluster import FakeCluster, FakeTopic
+
+SETTINGS = UpstreamSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
+ORDERS = b"orders orders id"
+OTHER = b"other topic's id"
+ASK_OFFSETS: Values = {"replica_id": -2, "isolation_level": 0, "timeout": NO_TIME, "topics": ()}
+
+
+@pytest.fixture
+def fake(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    fake = FakeCluster(FakeNetwork(nursery))
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.network.open_transport)
+    fake.add(1, "a", 1)
+    fake.add(2, "b", 1)
+    fake.topics["orders"] = FakeTopic(ORDERS, [1, 2, -1])
+    for broker in fake.brokers.values():
+        broker.answer(LIST_OFFSETS, {"topics": ()})
+    return fake
+
+
+@pytest.fixture
+def cluster(fake: FakeCluster, nursery: trio.Nursery) -> Cluster:
+    return Cluster(SETTINGS, nursery)
+
+
+async def test_a_refresh_learns_brokers_cluster_id_and_controller(cluster: Cluster) -> None:
+    await cluster.refresh()
+    assert cluster.brokers == {1: BrokerNode(1, "a", 1, "rack-1"), 2: BrokerNode(2, "b", 1, "rack-2")}
+    assert (cluster.cluster_id, cluster.controller_id, cluster.generation) == ("fake", 1, 1)
+    await cluster.refresh()
+    assert cluster.generation == 1
+
+
+async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.stop(1)
+    await cluster.refresh()
+    assert set(cluster.brokers) == {1, 2}
+
+
+async def test_when_nobody_answers_each_address_is_named(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.stop(1)
+    fake.stop(2)
+    with pytest.raises(UpstreamConnectionError, match=r"cannot connect to a:1: refused; cannot connect to b:1"):
+        await cluster.refresh()
+
+
+async def test_a_refused_sign_in_is_what_is_reported(
+    fake: FakeCluster, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    fake.stop(2)
+    fake.brokers[1].answer(
+        SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("PLAIN",)}
+    )
+    sasl = SaslCredentials("SCRAM-SHA-256", "alice", "x")
+    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1), ("b", 1)), sasl=sasl), nursery)
+    with pytest.raises(UpstreamAuthenticationError, match="it offers PLAIN"):
+        await cluster.refresh()
+
+
+async def test_topics_are_learned_by_name_and_by_id(cluster: Cluster) -> None:
+    by_name, unknown = await cluster.learn_topics(names=["orders", "nope"])
+    assert by_name.partitions == {0: PartitionLeader(1, 4), 1: PartitionLeader(2, 4), 2: PartitionLeader(-1, 4)}
+    assert (unknown.error_code, unknown.name, unknown.partitions) == (3, "nope", {})
+    assert cluster.topic_id("orders") == ORDERS
+    assert cluster.topic_id("nope") is None
+    cluster.forget_topic(ORDERS)
+    assert cluster.topic_name(ORDERS) is None
+    by_id, missing = await cluster.learn_topics(topic_ids=[ORDERS, OTHER])
+    assert by_id == by_name
+    assert (missing.error_code, missing.topic_id) == (100, OTHER)
+    assert cluster.topic_name(ORDERS) == "orders"
+    assert cluster.leader_of(ORDERS, 1) == PartitionLeader(2, 4)
+    assert cluster.leader_of(ORDERS, 9) is None
+
+
+async def test_no_topic_is_ever_created_by_asking(fake: FakeCluster, cluster: Cluster) -> None:
+    await cluster.learn_topics(names=["orders"])
+    asked = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
+    assert asked
+    assert not any(request.allow_auto_topic_creation for request in asked)
+
+
+async def test_a_broker_that_cannot_look_up_ids_is_asked_for_all_topics(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.topics["other"] = FakeTopic(OTHER, [1])
+    for broker in fake.brokers.values():
+        broker.versions[METADATA.key] = (0, 11)
+    found = await cluster.learn_topics(topic_ids=[ORDERS, b"0123456789abcdef"])
+    assert [topic.name for topic in found] == ["orders"]
+    assert cluster.topic_id("other") is None
+
+
+async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeCluster, cluster: Cluster) -> None:
+    await cluster.learn_topics(names=["orders"])
+    fake.topics["orders"] = FakeTopic(OTHER, [2])
+    await cluster.learn_topics(names=["orders"])
+    assert cluster.topic_name(ORDERS) is None
+    assert cluster.leader_of(ORDERS, 0) is None
+    assert cluster.topic_id("orders") == OTHER
+
+
+async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeCluster, cluster: Cluster) -> None:
+    ids = {name: name.encode() * 16 for name in "wxyz"}
+    fake.topics.update({name: FakeTopic(topic_id, [1]) for name, topic_id in ids.items()})
+    for name in "wxy":
+        await cluster.learn_topics(names=[name])
+    assert cluster.topic_name(ids["w"]) == "w"
+    await cluster.learn_topics(names=["z"])
+    assert [name for name in "wxyz" if cluster.topic_id(name)] == ["w", "y", "z"]
+
+
+async def test_brokers_that_come_and_go_are_followed_and_announced(fake: FakeCluster, cluster: Cluster) -> None:
+    await cluster.refresh()
+    seen: list[set[int]] = []
+
+    async def watch() -> None:
+        await cluster.wait_brokers_changed(cluster.generation)
+        seen.append(set(cluster.brokers))
+
+    async with trio.open_nursery() as watching:
+        watching.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        fake.add(3, "c", 1)
+        fake.leave(1)
+        await cluster.refresh()
+    assert seen == [{2, 3}]
+
+
+async def test_a_question_goes_to_the_broker_by_its_id_over_one_pooled_connection(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    for _ in range(3):
+        await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
+    assert not fake.brokers[1].asked(LIST_OFFSETS)
+    assert fake.brokers[2].client_ids.count("tidegate-frontier-host") == 4
+
+
+async def test_roles_and_lanes_have_connections_of_their_own(cluster: Cluster) -> None:
+    shared = await cluster.connection_to(1, "frontier")
+    assert await cluster.connection_to(1, "frontier") is shared
+    assert await cluster.connection_to(1, "other") is not shared
+    laned = await cluster.connection_to(1, "frontier", lane=1)
+    assert laned is not shared
+    cluster.drop_connection(1, "frontier", lane=1)
+    assert not laned.usable
+    assert shared.usable
+
+
+async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    connection = fake.brokers[2].connections[-1]
+
+    async def die(_request: object) -> None:
+        await trio.lowlevel.checkpoint()
+        connection.abort()
+        fake.brokers[2].answer(LIST_OFFSETS, {"topics": ()})
+
+    fake.brokers[2].on(LIST_OFFSETS, die)
+    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
+
+
+async def test_a_broker_that_moved_is_found_at_its_new_address(
+    fake: FakeCluster, cluster: Cluster, autojump_clock: trio.testing.MockClock
+) -> None:
+    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    fake.brokers[2].disconnect_all()
+    fake.add(2, "b", 2)
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(UpstreamError):
+        await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    assert fake.network.attempts[-1] == ("b", 2)
+
+
+async def test_a_moved_brokers_old_connections_are_retired_by_the_next_refresh(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    old = await cluster.connection_to(2, "frontier")
+    fake.add(2, "b", 2)
+    await cluster.refresh()
+    assert not old.usable
+    assert await cluster.connection_to(2, "frontier") is not old
+
+
+async def test_a_node_id_that_nobody_has_is_a_connection_error(cluster: Cluster) -> None:
+    with pytest.raises(UpstreamConnectionError, match="no broker 9"):
+        await cluster.connection_to(9, "frontier")
+
+
+async def test_closing_closes_every_pooled_connection(cluster: Cluster) -> None:
+    connections = [await cluster.connection_to(node_id, "frontier") for node_id in (1, 2)]
+    await cluster.aclose()
+    assert not any(connection.usable for connection in connections)
+
+
+async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeCluster, cluster: Cluster) -> None:
+    vip = FakeBroker()
+    vip.on(METADATA, fake.metadata)
+    fake.network.brokers[("vip", 1)] = vip
+    cluster.settings = UpstreamSettings(bootstrap_servers=(("vip", 1),))
+    await cluster.refresh()
+    await cluster.refresh()
+    assert len(vip.asked(METADATA)) == 1

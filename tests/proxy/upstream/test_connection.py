@@ -1,0 +1,237 @@
+"""A connection over memory streams: pipelining, loss, time limits, hostile answers, signing in."""
+
+import math
+import struct
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from kio.schema.errors import ErrorCode
+
+from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
+from proxy.upstream.errors import (
+    UpstreamConnectionError,
+    UpstreamProtocolError,
+    UpstreamTimeoutError,
+    UpstreamUnsupportedError,
+)
+from proxy.upstream.messages import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    Values,
+)
+from proxy.upstream.settings import UpstreamSettings
+from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair
+
+SETTINGS = UpstreamSettings(
+    bootstrap_servers=(("b", 1),), client_host="host", request_timeout_s=5, frame_bytes_max=100_000
+)
+ASK_METADATA: Values = {
+    "topics": (),
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+    "include_cluster_authorized_operations": False,
+}
+
+
+def metadata(cluster_id: str = "c") -> Values:
+    return {"brokers": (), "cluster_id": cluster_id, "controller_id": 1, "topics": (), "error_code": ErrorCode.none}
+
+
+async def connect(broker: FakeBroker, nursery: trio.Nursery, settings: UpstreamSettings = SETTINGS) -> BrokerConnection:
+    ours, theirs = transport_pair()
+    nursery.start_soon(broker.serve, theirs)
+    return await start_broker_connection(ours, "b:1", settings, "role", nursery)
+
+
+async def test_the_first_request_is_api_versions_with_our_name(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    connection = await connect(broker, nursery)
+    assert broker.client_ids == ["tidegate-role-host"]
+    assert broker.requests[0].client_software_name == "tidegate"
+    assert connection.versions[FETCH.key] == (4, 18)
+    assert connection.usable
+
+
+async def test_requests_are_pipelined_and_answers_find_their_askers(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    go = trio.Event()
+
+    async def handler(request: Any) -> Values:
+        await go.wait()
+        return metadata(request.topics[0].name)
+
+    broker.on(METADATA, handler)
+    connection = await connect(broker, nursery)
+    answers: dict[str, str] = {}
+
+    async def ask(name: str) -> None:
+        response = await connection.request(METADATA, {**ASK_METADATA, "topics": [{"name": name, "topic_id": None}]})
+        answers[name] = response.cluster_id
+
+    async with trio.open_nursery() as asking:
+        for name in "abcdef":
+            asking.start_soon(ask, name)
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    assert answers == {name: name for name in "abcdef"}
+
+
+async def test_no_more_requests_are_in_flight_than_allowed(nursery: trio.Nursery) -> None:
+    received = bytearray()
+    ours, theirs = transport_pair()
+    settings = UpstreamSettings(bootstrap_servers=(), requests_in_flight_max=2)
+    connection = BrokerConnection(ours, "b:1", settings, "role")
+
+    async def swallow() -> None:
+        buffer = bytearray(1000)
+        while count := await theirs.receive_into(memoryview(buffer)):
+            received.extend(buffer[:count])
+
+    async with trio.open_nursery() as asking:
+        asking.start_soon(connection.read)
+        asking.start_soon(swallow)
+        for _ in range(5):
+            asking.start_soon(ignore_loss, connection)
+        await trio.testing.wait_all_tasks_blocked()
+        frame_bytes = 4 + struct.unpack_from(">i", received)[0]
+        assert len(received) == 2 * frame_bytes
+        connection.abort()
+
+
+async def never(_request: object) -> None:
+    await trio.sleep_forever()
+
+
+async def ignore_loss(connection: BrokerConnection) -> None:
+    with pytest.raises(UpstreamConnectionError):
+        await connection.request(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
+
+
+async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    broker.on(METADATA, never)
+    connection = await connect(broker, nursery)
+    failures: list[UpstreamConnectionError] = []
+
+    async def ask() -> None:
+        with pytest.raises(UpstreamConnectionError, match="b:1: the broker closed the connection") as caught:
+            await connection.request(METADATA, ASK_METADATA, timeout_s=math.inf)
+        failures.append(caught.value)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(3):
+            asking.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        broker.disconnect_all()
+    assert len({id(failure) for failure in failures}) == 3
+    assert not connection.usable
+    with pytest.raises(UpstreamConnectionError):
+        await connection.request(METADATA, ASK_METADATA)
+
+
+async def test_a_request_that_takes_too_long_closes_the_connection(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    broker = FakeBroker()
+    broker.on(METADATA, never)
+    connection = await connect(broker, nursery)
+    started = trio.current_time()
+    with pytest.raises(UpstreamTimeoutError, match="no answer to metadata within 5 s"):
+        await connection.request(METADATA, ASK_METADATA)
+    assert trio.current_time() - started == 5
+    assert not connection.usable
+
+
+async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    go = trio.Event()
+
+    async def handler(request: Any) -> Values:
+        await go.wait()
+        return metadata("first" if request.topics is None else "second")
+
+    broker.on(METADATA, handler)
+    connection = await connect(broker, nursery)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as asking:
+            asking.start_soon(connection.request, METADATA, {**ASK_METADATA, "topics": None})
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    go.set()
+    assert (await connection.request(METADATA, ASK_METADATA)).cluster_id == "second"
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (struct.pack(">i", 99) + b"rest", "request 99, which is not next"),
+        (b"", "a frame of 0 bytes"),
+        (bytes(100_001), "a frame of 100001 bytes, 100000 are accepted"),
+        (struct.pack(">i", 2) + b"\xff\xff", "bad metadata response"),
+    ],
+)
+async def test_a_hostile_answer_closes_the_connection(frame: bytes, reason: str, nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+
+    async def handler(_request: object) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return frame
+
+    broker.on(METADATA, handler)
+    connection = await connect(broker, nursery)
+    with pytest.raises(UpstreamProtocolError, match=reason):
+        await connection.request(METADATA, ASK_METADATA)
+    assert not connection.usable
+
+
+async def test_an_answer_that_nobody_asked_for_closes_the_connection(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    connection = await connect(broker, nursery)
+    await broker.connections[0].send_all(struct.pack(">ii", 4, 7))
+    await trio.testing.wait_all_tasks_blocked()
+    assert not connection.usable
+
+
+async def test_a_version_that_the_broker_lacks_is_refused_before_anything_is_sent(nursery: trio.Nursery) -> None:
+    broker = FakeBroker(versions={METADATA.key: (0, 11)})
+    connection = await connect(broker, nursery)
+    with pytest.raises(UpstreamUnsupportedError):
+        await connection.request(METADATA, ASK_METADATA, version_needed=12)
+    assert connection.usable
+    assert len(broker.requests) == 1
+
+
+async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: trio.Nursery) -> None:
+    broker = FakeBroker()
+    go = trio.Event()
+
+    async def handler(_request: object) -> Values:
+        await go.wait()
+        return metadata()
+
+    broker.on(METADATA, handler)
+    connection = await connect(broker, nursery)
+    async with trio.open_nursery() as asking:
+        asking.start_soon(connection.request, METADATA, ASK_METADATA)
+        await trio.testing.wait_all_tasks_blocked()
+        connection.retire()
+        assert not connection.usable
+        go.set()
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(UpstreamConnectionError):
+        await connection.request(METADATA, ASK_METADATA)
+
+
+async def test_a_broker_that_accepts_and_says_nothing_is_given_up(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = FakeNetwork(nursery)
+    broker = network.brokers[("b", 1)] = FakeBroker()
+    broker.on(API_VERSIONS, never)
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", network.open_transport)
+    settings = UpstreamSettings(bootstrap_servers=(), connect_timeout_s=3)
+    with pytest.raises(UpstreamConnectionError, match="no connection with b:1 within 3 s"):
+        await open_broker_connection("b", 1, settings, "role", nursery)

@@ -1,0 +1,156 @@
+"""Frontier questions: how they are dealt into requests, what is refused, and whose answer is whose."""
+
+from typing import Any
+
+import pytest
+import trio
+from kio.schema.errors import ErrorCode
+
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamUnsupportedError
+from proxy.upstream.frontier_client import (
+    CONSUMER_REPLICA,
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    EpochEndOffset,
+    FrontierClient,
+    OffsetAnswer,
+)
+from proxy.upstream.messages import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Values
+from proxy.upstream.settings import UpstreamSettings
+from tests.support.fake_broker import FakeBroker, FakeNetwork
+from tests.support.fake_cluster import FakeCluster
+
+
+@pytest.fixture
+def broker(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    fake = FakeCluster(FakeNetwork(nursery))
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.network.open_transport)
+    broker = fake.add(1, "a", 1)
+    broker.on(LIST_OFFSETS, list_offsets)
+    broker.on(OFFSET_FOR_LEADER_EPOCH, epoch_ends)
+    return broker
+
+
+@pytest.fixture
+def client(broker: FakeBroker, nursery: trio.Nursery) -> FrontierClient:
+    return FrontierClient(Cluster(UpstreamSettings(bootstrap_servers=(("a", 1),)), nursery))
+
+
+async def list_offsets(request: Any) -> Values:
+    """Partition p at timestamp -t: offset 100 p + t; partition 9 is not led here."""
+    await trio.lowlevel.checkpoint()
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            found = asked.partition_index != 9
+            answers.append(
+                {
+                    "partition_index": asked.partition_index,
+                    "error_code": ErrorCode.none if found else ErrorCode.not_leader_or_follower,
+                    "offset": 100 * asked.partition_index - asked.timestamp if found else -1,
+                    "leader_epoch": 7 if found else -1,
+                }
+            )
+        assert len({answer["partition_index"] for answer in answers}) == len(answers)
+        topics.append({"name": topic.name, "partitions": answers})
+    return {"topics": topics}
+
+
+async def epoch_ends(request: Any) -> Values:
+    """Epoch e ends at 10 e; epochs from 5 on are unknown."""
+    await trio.lowlevel.checkpoint()
+    [topic] = request.topics
+    answers = [
+        {
+            "error_code": ErrorCode.none,
+            "partition": asked.partition,
+            "leader_epoch": asked.leader_epoch if asked.leader_epoch < 5 else -1,
+            "end_offset": asked.leader_epoch * 10 if asked.leader_epoch < 5 else -1,
+        }
+        for asked in topic.partitions
+    ]
+    return {"topics": [{"topic": topic.topic, "partitions": answers}]}
+
+
+async def test_local_log_starts_come_in_one_request_as_debugging_replica(
+    broker: FakeBroker, client: FrontierClient
+) -> None:
+    answers = await client.local_log_starts(1, [("orders", 0), ("orders", 9), ("other", 0)])
+    assert answers == {
+        ("orders", 0): OffsetAnswer(0, 4, 7, -1),
+        ("orders", 9): OffsetAnswer(6, -1, -1, -1),
+        ("other", 0): OffsetAnswer(0, 4, 7, -1),
+    }
+    [request] = broker.asked(LIST_OFFSETS)
+    assert request.replica_id == -2
+    assert [topic.name for topic in request.topics] == ["orders", "other"]
+
+
+async def test_timestamps_of_one_partition_go_in_requests_of_their_own(
+    broker: FakeBroker, client: FrontierClient
+) -> None:
+    stamps = (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
+    queries = [("orders", partition, stamp) for partition in (0, 1) for stamp in stamps]
+    answers = await client.list_offsets(1, [*queries, queries[0]])
+    assert {query: answer.offset for query, answer in answers.items()} == {
+        query: 100 * query[1] - query[2] for query in queries
+    }
+    assert len(broker.asked(LIST_OFFSETS)) == 3
+
+
+async def test_isolation_and_replica_id_are_passed_on(broker: FakeBroker, client: FrontierClient) -> None:
+    await client.list_offsets(
+        1, [("orders", 0, LATEST_TIMESTAMP)], isolation_level=READ_COMMITTED, replica_id=CONSUMER_REPLICA
+    )
+    [request] = broker.asked(LIST_OFFSETS)
+    assert (request.replica_id, request.isolation_level) == (-1, 1)
+
+
+async def test_a_broker_without_local_log_starts_is_named(broker: FakeBroker, client: FrontierClient) -> None:
+    broker.versions[LIST_OFFSETS.key] = (0, 7)
+    with pytest.raises(UpstreamUnsupportedError, match="a:1: list_offsets version 8 or later is needed"):
+        await client.local_log_starts(1, [("orders", 0)])
+    assert not broker.asked(LIST_OFFSETS)
+    answers = await client.list_offsets(1, [("orders", 0, EARLIEST_TIMESTAMP)])
+    assert answers[("orders", 0, EARLIEST_TIMESTAMP)].offset == 2
+
+
+async def test_an_answer_that_leaves_out_a_partition_is_a_protocol_error(
+    broker: FakeBroker, client: FrontierClient
+) -> None:
+    broker.answer(LIST_OFFSETS, {"topics": ()})
+    with pytest.raises(UpstreamProtocolError, match="answered 0 of 1"):
+        await client.local_log_starts(1, [("orders", 0)])
+
+
+async def test_a_lost_broker_is_one_plain_error(broker: FakeBroker, client: FrontierClient) -> None:
+    async def die(_request: object) -> None:
+        await trio.lowlevel.checkpoint()
+        broker.disconnect_all()
+
+    broker.on(LIST_OFFSETS, die)
+    with pytest.raises(UpstreamConnectionError):
+        await client.list_offsets(1, [("orders", 0, stamp) for stamp in (-1, -2)])
+
+
+async def test_epoch_ends_belong_to_their_epochs_by_order(broker: FakeBroker, client: FrontierClient) -> None:
+    answers = await client.epoch_end_offsets(1, "orders", 3, [4, 0, 5, 4])
+    assert answers == {4: EpochEndOffset(0, 4, 40), 0: EpochEndOffset(0, 0, 0), 5: EpochEndOffset(0, -1, -1)}
+    [request] = broker.asked(OFFSET_FOR_LEADER_EPOCH)
+    assert [asked.leader_epoch for asked in request.topics[0].partitions] == [4, 0, 5]
+
+
+async def test_too_few_epoch_answers_are_a_protocol_error(broker: FakeBroker, client: FrontierClient) -> None:
+    broker.answer(OFFSET_FOR_LEADER_EPOCH, {"topics": ()})
+    with pytest.raises(UpstreamProtocolError, match="answered 0 of 2"):
+        await client.epoch_end_offsets(1, "orders", 0, [1, 2])
+
+
+async def test_no_question_needs_no_broker(broker: FakeBroker, client: FrontierClient) -> None:
+    assert await client.local_log_starts(1, []) == {}
+    assert await client.epoch_end_offsets(1, "orders", 0, []) == {}
+    assert not broker.requests

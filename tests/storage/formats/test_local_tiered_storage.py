@@ -1,0 +1,217 @@
+"""LocalTieredStorage: Kafka's layout on disk, its configuration, and the operating system's errors.
+
+What every format does is in tests/contract/remote_storage_manager.py.
+"""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.formats import local_tiered_storage
+from storage.formats.local_tiered_storage import IGNORED_KEYS, LocalTieredStorage
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.model import IndexType
+from tests.support.segments import (
+    build_segment,
+    control_batch,
+    data_batch,
+    filled_segment,
+    metadata_of,
+    object_path,
+    publish,
+    segment_files,
+    topic_partition,
+)
+
+PARTITION = topic_partition("orders", 3)
+SEGMENT = build_segment(
+    [data_batch(40, record_count=5), control_batch(45, producer_id=9)],
+    aborted=[AbortedTransaction(producer_id=9, first_offset=40, last_offset=45, last_stable_offset=46)],
+)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def open_tier(tier_dir: Path, **config: str) -> LocalTieredStorage:
+    return LocalTieredStorage({"dir": str(tier_dir), **config})
+
+
+def test_a_copy_is_laid_out_as_kafka_lays_it_out(tmp_path: Path) -> None:
+    metadata = publish(tmp_path / "kafkas", PARTITION, SEGMENT)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    open_tier(tmp_path / "ours").copy_log_segment_data(metadata, data)
+    assert len(tree(tmp_path / "ours")) == 6
+    assert tree(tmp_path / "ours") == tree(tmp_path / "kafkas")
+
+
+def test_what_kafka_laid_out_is_read(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    tier = open_tier(tmp_path)
+    assert tier.fetch_log_segment(metadata, 0) == SEGMENT.log
+    assert tier.fetch_index(metadata, IndexType.TRANSACTION) == SEGMENT.transaction_index
+
+
+def test_opening_reading_and_deleting_create_nothing(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path / "tier")
+    metadata = metadata_of(PARTITION, SEGMENT)
+    with pytest.raises(RemoteResourceNotFoundError):
+        tier.fetch_log_segment(metadata, 0)
+    tier.delete_log_segment_data(metadata)
+    tier.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_delete_leaves_the_partitions_folder_and_other_files(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    stranger = object_path(tmp_path, metadata, "log").with_name("notes.txt")
+    stranger.write_text("not a segment")
+    open_tier(tmp_path).delete_log_segment_data(metadata)
+    assert list(stranger.parent.iterdir()) == [stranger]
+
+
+def test_a_delete_does_nothing_while_deletes_are_disabled(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    open_tier(tmp_path, **{"delete.enable": "false"}).delete_log_segment_data(metadata)
+    assert len(tree(tmp_path)) == 6
+
+
+def test_close_deletes_nothing_whatever_kafkas_test_keys_say(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    tier = open_tier(tmp_path, **dict.fromkeys(IGNORED_KEYS, "true"))
+    tier.close()
+    assert tier.fetch_log_segment(metadata, 0, 10) == SEGMENT.log[:11]
+
+
+@pytest.mark.parametrize("config", [{}, {"dir": ""}, {"dir": "  "}, {"directory": "x"}])
+def test_a_tier_needs_a_directory(config: dict[str, str]) -> None:
+    with pytest.raises(StorageConfigError, match=r"rsm\.config\.dir"):
+        LocalTieredStorage(config)
+
+
+def test_delete_enable_is_true_or_false(tmp_path: Path) -> None:
+    with pytest.raises(StorageConfigError, match=r"delete\.enable of LocalTieredStorage is 'maybe'"):
+        open_tier(tmp_path, **{"delete.enable": "maybe"})
+    open_tier(tmp_path, **{"delete.enable": " TRUE "})
+
+
+def test_a_relative_directory_is_fixed_when_the_tier_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = publish(tmp_path / "tier", PARTITION, SEGMENT)
+    monkeypatch.chdir(tmp_path)
+    tier = open_tier(Path("tier"))
+    monkeypatch.chdir("/")
+    assert tier.fetch_log_segment(metadata, 0) == SEGMENT.log
+
+
+def test_a_copy_that_fails_midway_leaves_no_file_under_a_final_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(source: object, target: object, length: int = 0) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    data = segment_files(tmp_path / "local", SEGMENT)
+    metadata = metadata_of(PARTITION, SEGMENT)
+    tier = open_tier(tmp_path / "tier")
+    monkeypatch.setattr(shutil, "copyfileobj", fill_the_disk)
+    with pytest.raises(RetriableRemoteStorageError, match="No space left"):
+        tier.copy_log_segment_data(metadata, data)
+    assert tree(tmp_path / "tier") == {}
+
+
+def test_the_log_appears_after_its_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    appeared: list[str] = []
+    replace = Path.replace
+
+    def recording_replace(self: Path, target: Path) -> Path:
+        appeared.append(target.suffix)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", recording_replace)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    open_tier(tmp_path / "tier").copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
+    assert len(appeared) == 6
+    assert appeared[-1] == ".log"
+
+
+@pytest.mark.parametrize(
+    ("number", "error_type"),
+    [
+        (errno.ENOENT, RemoteResourceNotFoundError),
+        (errno.EACCES, RemoteAccessDeniedError),
+        (errno.EPERM, RemoteAccessDeniedError),
+        (errno.EIO, RetriableRemoteStorageError),
+        (errno.EMFILE, RetriableRemoteStorageError),
+        (errno.ESTALE, RetriableRemoteStorageError),
+    ],
+)
+def test_errors_of_the_operating_system_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error_type: type[RemoteStorageError]
+) -> None:
+    def failing_read(file_descriptor: int, length: int, offset: int) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    monkeypatch.setattr(os, "pread", failing_read)
+    with pytest.raises(RemoteStorageError) as caught:
+        open_tier(tmp_path).fetch_log_segment(metadata, 0)
+    assert type(caught.value) is error_type
+    assert str(object_path(tmp_path, metadata, "log")) in str(caught.value)
+
+
+def test_a_name_that_the_file_system_cannot_hold_is_no_reason_to_retry(tmp_path: Path) -> None:
+    # Legal in Kafka, but with partition and topic id behind it longer than a file system's 255 bytes.
+    publish(tmp_path, PARTITION, SEGMENT)
+    metadata = metadata_of(topic_partition("x" * 249), SEGMENT)
+    with pytest.raises(RemoteStorageError) as caught:
+        open_tier(tmp_path).fetch_log_segment(metadata, 0)
+    assert type(caught.value) is RemoteStorageError
+
+
+def test_short_reads_of_the_operating_system_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread = os.pread
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    monkeypatch.setattr(os, "pread", lambda descriptor, length, offset: pread(descriptor, min(length, 7), offset))
+    tier = open_tier(tmp_path)
+    assert tier.fetch_log_segment(metadata, 3, 99) == SEGMENT.log[3:100]
+    assert tier.fetch_index(metadata, IndexType.TRANSACTION) == SEGMENT.transaction_index
+
+
+def test_a_log_that_shrinks_while_it_is_read_gives_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    log_path = object_path(tmp_path, metadata, "log")
+    pread = os.pread
+
+    def shrinking_read(file_descriptor: int, length: int, offset: int) -> bytes:
+        os.truncate(log_path, 20)
+        return pread(file_descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", shrinking_read)
+    assert open_tier(tmp_path).fetch_log_segment(metadata, 5) == SEGMENT.log[5:20]
+
+
+def test_an_index_beyond_the_limit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = filled_segment(batch_count=100)
+    metadata = publish(tmp_path, PARTITION, segment)
+    tier = open_tier(tmp_path)
+    monkeypatch.setattr(local_tiered_storage, "INDEX_BYTES_MAX", len(segment.offset_index))
+    assert tier.fetch_index(metadata, IndexType.OFFSET) == segment.offset_index
+    monkeypatch.setattr(local_tiered_storage, "INDEX_BYTES_MAX", len(segment.offset_index) - 1)
+    with pytest.raises(CorruptObjectError, match="more than an index may have"):
+        tier.fetch_index(metadata, IndexType.OFFSET)

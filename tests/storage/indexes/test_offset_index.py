@@ -1,0 +1,132 @@
+"""Offset index: floor search on offsets, ceiling search on positions, and bytes that are refused."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError
+from storage.indexes.offset_index import OffsetIndex, build_offset_index, encode_offset_index
+
+BASE_OFFSET = 6000
+# What a broker wrote for the segment [6000, 6819] (spec/kafka-remote.md §7).
+BROKER_ENTRIES = [(6323, 104733), (6447, 169780), (6571, 234937), (6695, 300094), (6819, 365251)]
+BROKER_BYTES = bytes.fromhex(
+    "00000143 0001991d 000001bf 00029734 0000023b 000395b9 000002b7 0004943e 00000333 000592c3"
+)
+
+
+@st.composite
+def index_entries(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Ascending (offset, position) pairs above BASE_OFFSET."""
+    relative_offsets = sorted(draw(st.sets(st.integers(0, 2**31 - 1), max_size=60)))
+    positions = draw(st.sets(st.integers(0, 2**31 - 1), min_size=len(relative_offsets), max_size=len(relative_offsets)))
+    return [(BASE_OFFSET + o, p) for o, p in zip(relative_offsets, sorted(positions), strict=True)]
+
+
+def test_entries_are_big_endian_pairs_of_relative_offset_and_position() -> None:
+    assert encode_offset_index(BASE_OFFSET, BROKER_ENTRIES) == BROKER_BYTES
+
+
+@pytest.mark.parametrize(
+    ("offset", "found"),
+    [
+        (6000, (6000, 0)),
+        (6322, (6000, 0)),
+        (6323, (6323, 104733)),
+        (6446, (6323, 104733)),
+        (6819, (6819, 365251)),
+        (2**62, (6819, 365251)),
+        (0, (6000, 0)),
+    ],
+)
+def test_lookup_gives_the_last_entry_at_or_below_the_offset(offset: int, found: tuple[int, int]) -> None:
+    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).lookup(offset) == found
+
+
+@pytest.mark.parametrize(
+    ("position", "offset"),
+    [(0, 6323), (104733, 6323), (104734, 6447), (365251, 6819), (365252, None), (2**40, None)],
+)
+def test_upper_bound_is_the_entry_with_the_smallest_position_at_or_after(position: int, offset: int | None) -> None:
+    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).first_offset_at_or_after(position) == offset
+
+
+def test_an_empty_index_sends_every_search_to_the_start() -> None:
+    index = OffsetIndex(b"", BASE_OFFSET)
+    assert len(index) == 0
+    assert index.lookup(9999) == (BASE_OFFSET, 0)
+    assert index.first_offset_at_or_after(0) is None
+
+
+@given(index_entries(), st.integers(BASE_OFFSET - 5, BASE_OFFSET + 2**31), st.integers(0, 2**31))
+def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], offset: int, position: int) -> None:
+    index = OffsetIndex(encode_offset_index(BASE_OFFSET, entries), BASE_OFFSET)
+    assert len(index) == len(entries)
+    assert [index.lookup(entry_offset) for entry_offset, _ in entries] == entries
+    assert index.lookup(offset) == max((e for e in entries if e[0] <= offset), default=(BASE_OFFSET, 0))
+    assert index.first_offset_at_or_after(position) == min((o for o, p in entries if p >= position), default=None)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
+    try:
+        index = OffsetIndex(data, 0)
+    except CorruptObjectError:
+        return
+    assert len(index) * 8 == len(data)
+    index.lookup(5)
+    index.first_offset_at_or_after(5)
+
+
+@pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut % 8])
+def test_a_cut_entry_is_corrupt(cut: int) -> None:
+    with pytest.raises(CorruptObjectError, match=f"tier/segment: {cut} bytes is not a multiple of 8"):
+        OffsetIndex(BROKER_BYTES[:cut], BASE_OFFSET, "tier/segment")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((-1, 0), "x: negative relative offset at byte 0"),
+        ((0, -1), "x: negative position at byte 4"),
+        ((5, 10, 5, 20), "x: relative offset does not ascend at byte 8"),
+        ((5, 10, 6, 10), "x: position does not ascend at byte 12"),
+        ((5, 10, 6, 20, 4, 30), "x: relative offset does not ascend at byte 16"),
+        ((0, 0, 0, 0), "x: relative offset does not ascend at byte 8"),  # a preallocated file that was not trimmed
+    ],
+)
+def test_entries_that_do_not_ascend_are_corrupt(fields: tuple[int, ...], message: str) -> None:
+    with pytest.raises(CorruptObjectError) as caught:
+        OffsetIndex(struct.pack(f">{len(fields)}i", *fields), 0, "x")
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "entries", [[(5999, 10)], [(6001, 10), (6001, 20)], [(6001, 10), (6002, 10)], [(6000 + 2**31, 1)], [(6001, 2**31)]]
+)
+def test_what_an_index_cannot_hold_is_not_encoded(entries: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="does not follow"):
+        encode_offset_index(BASE_OFFSET, entries)
+
+
+def test_a_rebuilt_index_has_an_entry_after_each_full_interval() -> None:
+    batches = [(0, 6199), (104733, 6323), (169780, 6447), (234937, 6571), (300094, 6695), (365251, 6819)]
+    assert build_offset_index(BASE_OFFSET, batches) == BROKER_BYTES
+
+
+def test_an_interval_is_full_only_when_exceeded() -> None:
+    batches = [(0, 0), (4096, 1), (4097, 2), (8193, 3), (8194, 4)]
+    index = OffsetIndex(build_offset_index(0, batches, interval_bytes=4096), 0)
+    assert [index.lookup(offset) for offset in range(5)] == [(0, 0), (0, 0), (2, 4097), (2, 4097), (4, 8194)]
+
+
+def test_a_rebuilt_index_of_one_batch_is_empty() -> None:
+    assert build_offset_index(0, [(0, 47)]) == b""
+
+
+@pytest.mark.parametrize("batches", [[(0, 5), (5000, 9), (10000, 8)], [(0, 5), (2**31, 9)], [(5000, -1)]])
+def test_batches_that_do_not_ascend_are_a_corrupt_log(batches: list[tuple[int, int]]) -> None:
+    with pytest.raises(CorruptObjectError, match="cannot be indexed"):
+        build_offset_index(0, batches)

@@ -1,0 +1,276 @@
+"""What the catalog adds to the rules of one partition: many partitions, limits, listeners, threads, memory."""
+
+import gc
+import threading
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from structlog.testing import capture_logs
+
+from storage.errors import IllegalMetadataError
+from storage.metadata import catalog as catalog_module
+from storage.metadata.catalog import Catalog
+from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    Uuid,
+)
+from tests.support.metadata_records import (
+    COPY_FINISHED,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    PARTITION,
+    apply_all,
+    finish,
+    moved,
+    named_partition,
+    named_uuid,
+    started,
+)
+
+KEY = (PARTITION.topic_id, PARTITION.partition)
+OTHER = named_partition("orders", 1)
+THIRD = named_partition("events", 0)
+SEGMENT = started("s", 0, 100)
+
+
+def key(partition: TopicIdPartition) -> tuple[Uuid, int]:
+    return partition.topic_id, partition.partition
+
+
+def partition_delete(state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
+    return RemotePartitionDeleteMetadata(PARTITION, state, 0, 1)
+
+
+def test_a_partition_never_heard_of_has_nothing() -> None:
+    catalog = Catalog()
+
+    assert catalog.lookup(*KEY, 0, 0) is None
+    assert catalog.find_segment(SEGMENT.segment_id) is None
+    assert catalog.next_segment_with_txn_index(*KEY, 0, 0) is None
+    assert catalog.highest_offset_for_epoch(*KEY, 0) is None
+    assert catalog.list_segments(*KEY) == catalog.list_segments(*KEY, 0) == []
+    assert catalog.log_size(*KEY, 0) == 0
+    assert catalog.epochs(*KEY) == ()
+    assert catalog.all_txn_index_empty_from(*KEY, 0)
+    assert not catalog.has_segments(*KEY)
+    assert catalog.generation(*KEY) == 0
+
+
+def test_partitions_are_kept_apart_also_with_one_segment_id() -> None:
+    catalog = Catalog()
+    finish(catalog, SEGMENT, started("s", 500, 600, partition=OTHER))
+
+    assert [metadata.start_offset for metadata in catalog.list_segments(*KEY)] == [0]
+    assert [metadata.start_offset for metadata in catalog.list_segments(*key(OTHER))] == [500]
+    assert catalog.segment_count == 2
+    found = catalog.lookup(*key(OTHER), 0, 550)
+    assert found is not None
+    assert found.topic_id_partition == OTHER
+    assert found.topic_id_partition.topic == "orders"
+
+
+def test_a_partition_has_segments_while_one_is_finished() -> None:
+    catalog = Catalog()
+    seen = [catalog.has_segments(*KEY)]
+    apply_all(catalog, SEGMENT)
+    seen.append(catalog.has_segments(*KEY))
+    for state in (COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED):
+        apply_all(catalog, moved(SEGMENT, state))
+        seen.append(catalog.has_segments(*KEY))
+
+    assert seen == [False, False, True, False, False]
+
+
+def test_the_generation_changes_with_each_change_of_that_partition_and_never_comes_back() -> None:
+    catalog = Catalog()
+    finish(catalog, started("o", 0, 9, partition=OTHER))
+    others = catalog.generation(*key(OTHER))
+    seen = [catalog.generation(*KEY)]
+    for _ in range(2):
+        for record in (SEGMENT, moved(SEGMENT, COPY_FINISHED)):
+            apply_all(catalog, record)
+            seen.append(catalog.generation(*KEY))
+        catalog.forget(*KEY)
+
+    assert len(set(seen)) == len(seen)
+    assert catalog.generation(*key(OTHER)) == others
+
+
+def test_a_deleted_partition_is_forgotten() -> None:
+    catalog = Catalog()
+    finish(catalog, SEGMENT, started("o", 0, 9, partition=OTHER))
+    removed: list[RemoteLogSegmentId] = []
+    catalog.on_segment_removed(removed.append)
+
+    for state in (RemotePartitionDeleteState.DELETE_PARTITION_MARKED, RemotePartitionDeleteState(1)):
+        assert not catalog.apply(partition_delete(state), initialized=True)
+        assert catalog.has_segments(*KEY)
+    assert catalog.apply(partition_delete(RemotePartitionDeleteState.DELETE_PARTITION_FINISHED), initialized=True)
+
+    assert catalog.list_segments(*KEY) == []
+    assert catalog.highest_offset_for_epoch(*KEY, 0) is None
+    assert catalog.segment_count == 1
+    assert removed == [SEGMENT.segment_id]
+
+
+def test_a_snapshot_record_is_not_an_event() -> None:
+    snapshot = RemoteLogSegmentMetadataSnapshot(named_uuid("s"), 0, 1, 0, 0, 0, 0, {0: 0}, COPY_FINISHED)
+    with pytest.raises(IllegalMetadataError, match="snapshot"):
+        Catalog().apply(snapshot, initialized=True)
+
+
+def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins() -> None:
+    catalog = Catalog()
+    removed: list[tuple[RemoteLogSegmentId, bool]] = []
+    catalog.on_segment_removed(lambda segment_id: removed.append((segment_id, catalog.has_segments(*KEY))))
+    finish(catalog, SEGMENT)
+    assert removed == []
+
+    apply_all(catalog, moved(SEGMENT, DELETE_STARTED))
+    assert removed == [(SEGMENT.segment_id, False)]
+
+    apply_all(catalog, moved(SEGMENT, DELETE_FINISHED))
+    assert removed == [(SEGMENT.segment_id, False)] * 2
+
+
+def test_a_listener_that_fails_is_logged_and_the_next_is_called() -> None:
+    catalog = Catalog()
+    removed: list[RemoteLogSegmentId] = []
+
+    def fail(_: RemoteLogSegmentId) -> None:
+        raise KeyError("gone")
+
+    catalog.on_segment_removed(fail)
+    catalog.on_segment_removed(removed.append)
+    finish(catalog, SEGMENT)
+
+    with capture_logs() as logs:
+        apply_all(catalog, moved(SEGMENT, DELETE_STARTED))
+
+    assert removed == [SEGMENT.segment_id]
+    assert [entry["error"] for entry in logs] == ["KeyError('gone')"]
+
+
+def test_a_full_catalog_refuses_new_partitions_whole_and_goes_on_with_known_ones() -> None:
+    catalog = Catalog(segments_max=2)
+    finish(catalog, started("a", 0, 9), started("b", 10, 19))
+    with capture_logs() as logs:
+        finish(catalog, started("o", 0, 9, partition=OTHER), started("o2", 10, 19, partition=OTHER))
+    finish(catalog, started("c", 20, 29))
+
+    assert catalog.is_refused(*key(OTHER))
+    assert not catalog.is_refused(*KEY)
+    assert catalog.refused_partitions == 1
+    assert not catalog.has_segments(*key(OTHER))
+    assert catalog.segment_count == 3
+    assert [entry["event"] for entry in logs] == ["catalog full, partition refused"]
+
+
+def test_a_refused_partition_stays_refused_until_it_is_forgotten() -> None:
+    catalog = Catalog(segments_max=1)
+    late = started("o", 0, 9, partition=OTHER)
+    finish(catalog, SEGMENT, late)
+    apply_all(catalog, moved(SEGMENT, DELETE_STARTED), moved(SEGMENT, DELETE_FINISHED))
+
+    finish(catalog, late)
+    assert catalog.is_refused(*key(OTHER))
+    assert not catalog.has_segments(*key(OTHER))
+
+    catalog.forget(*key(OTHER))
+    finish(catalog, late)
+    assert catalog.has_segments(*key(OTHER))
+
+
+def test_an_illegal_first_segment_leaves_no_partition_behind() -> None:
+    catalog = Catalog()
+    with pytest.raises(IllegalMetadataError):
+        catalog.apply(started("s", 0, 2**63), initialized=True)
+
+    assert not catalog._topics
+
+
+def test_emptied_partitions_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "EMPTIED_PARTITIONS_MAX", 2)
+    catalog = Catalog()
+    for partition in (PARTITION, OTHER, THIRD):
+        segment = started("s", 0, 9, partition=partition)
+        finish(catalog, segment)
+        apply_all(catalog, moved(segment, DELETE_STARTED), moved(segment, DELETE_FINISHED))
+
+    highest = [catalog.highest_offset_for_epoch(*key(partition), 0) for partition in (PARTITION, OTHER, THIRD)]
+    assert highest == [None, 9, 9]
+
+
+def test_readers_see_whole_segments_while_writers_write() -> None:
+    catalog = Catalog()
+    partitions = [named_partition("orders", number) for number in range(4)]
+    finished = threading.Event()
+
+    def write(number: int) -> None:
+        for start in range(0, 2_000, 10):
+            segment = started(f"{number}-{start}", start, start + 9, partition=partitions[number])
+            apply_all(catalog, segment, moved(segment, COPY_FINISHED, str(start).encode()))
+            if start >= 500:
+                old = started(f"{number}-{start - 500}", 0, 9, partition=partitions[number])
+                apply_all(catalog, moved(old, DELETE_STARTED), moved(old, DELETE_FINISHED))
+
+    def read(number: int) -> int:
+        found_count = 0
+        while not finished.is_set():
+            for offset in range(0, 2_000, 50):
+                found = catalog.lookup(*key(partitions[number]), 0, offset)
+                if found is not None:
+                    assert found.start_offset <= offset <= found.end_offset
+                    assert found.custom_metadata == str(found.start_offset).encode()
+                    found_count += 1
+        return found_count
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(read, number) for number in range(4)]
+        for writer in [pool.submit(write, number) for number in range(4)]:
+            writer.result()
+        finished.set()
+        assert all(reader.result() >= 0 for reader in readers)
+    assert catalog.segment_count == 4 * 50
+
+
+PARTITIONS = 200
+CUSTOM_METADATA_BYTES = 80
+"""As long as the Aiven plugin's, with an object key."""
+
+
+@pytest.mark.parametrize("segments", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_segment_takes_at_most_400_bytes(segments: int) -> None:
+    """Of 200 partitions, two epochs each, with custom metadata, all containers included. Tracing makes this slow."""
+    partitions = [named_partition("orders", number) for number in range(PARTITIONS)]
+    catalog = Catalog()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(segments):
+            _copy_one(catalog, partitions, number)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert catalog.segment_count == segments
+    assert (after - before) / segments <= 400
+
+
+def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int) -> None:
+    segment_id = RemoteLogSegmentId(partitions[number % PARTITIONS], Uuid(number.to_bytes(16, "big")))
+    start = number // PARTITIONS * 1_000
+    epochs = {start // 50_000: start, 99_999: start + 500}
+    catalog.apply(RemoteLogSegmentMetadata(segment_id, start, start + 999, 7, 1, 7, 2**30, epochs), initialized=True)
+    custom_metadata = CustomMetadata(b"x" * CUSTOM_METADATA_BYTES)
+    catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 7, COPY_FINISHED, 1, custom_metadata), initialized=True)

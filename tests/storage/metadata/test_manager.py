@@ -1,0 +1,366 @@
+"""What is particular to the topic-based manager: following, readiness, bad records, several managers on one log.
+
+The rest is tests/contract/remote_log_metadata_manager.py.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
+from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import InProcessMetadataEventLog
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.partitioner import metadata_partition
+from storage.metadata.serde import MetadataRecord, encode
+from storage.model import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    TopicIdPartition,
+    uuid_from_text,
+)
+from tests.support.metadata_event_log import HeldBackEventLog
+from tests.support.metadata_records import (
+    COPY_FINISHED,
+    DELETE_STARTED,
+    PARTITION,
+    moved,
+    named_partition,
+    named_uuid,
+    started,
+)
+from tests.support.vectors import vector
+
+COUNT = 5
+HOME = metadata_partition(PARTITION.topic_id, PARTITION.partition, COUNT)
+NEIGHBOUR = next(
+    partition
+    for partition in (named_partition("orders", number) for number in range(1, 100))
+    if metadata_partition(partition.topic_id, partition.partition, COUNT) == HOME
+)
+STRANGER = next(
+    partition
+    for partition in (named_partition("orders", number) for number in range(1, 100))
+    if metadata_partition(partition.topic_id, partition.partition, COUNT) != HOME
+)
+SEGMENT = started("s", 0, 9)
+
+
+@pytest.fixture
+def event_log() -> HeldBackEventLog:
+    return HeldBackEventLog(InProcessMetadataEventLog(COUNT))
+
+
+@pytest.fixture
+def manager(event_log: HeldBackEventLog) -> TopicBasedRemoteLogMetadataManager:
+    return TopicBasedRemoteLogMetadataManager(event_log, publish_timeout_s=10)
+
+
+def publish(event_log: HeldBackEventLog, *records: MetadataRecord) -> None:
+    for record in records:
+        event_log.publish(HOME, encode(record))
+
+
+def copied(segment: RemoteLogSegmentMetadata) -> tuple[MetadataRecord, MetadataRecord]:
+    return segment, moved(segment, COPY_FINISHED)
+
+
+def test_following_all_reads_every_partition_of_the_log(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
+    manager.follow_all()
+    manager.follow_all()
+
+    assert all(manager.is_caught_up(number) for number in range(COUNT))
+    assert manager.position(HOME) == 4
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
+    assert manager.remote_log_segment_metadata(NEIGHBOUR, 0, 5) is not None
+    assert manager.is_ready(STRANGER)
+
+
+def test_a_lookup_fails_closed_only_while_its_own_partition_is_behind(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT))
+    event_log.hold()
+    manager.follow_all()
+    assert not manager.is_ready(PARTITION)
+    assert not manager.is_ready(STRANGER)
+
+    event_log.release_except(HOME)
+    assert manager.is_ready(STRANGER)
+    assert not manager.is_ready(PARTITION)
+    with pytest.raises(MetadataNotReadyError):
+        manager.remote_log_segment_metadata(PARTITION, 0, 5)
+
+    event_log.release()
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
+
+
+def test_progress_is_told_after_the_records_were_applied(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    told: list[tuple[int, int, bool]] = []
+    manager.on_progress(
+        lambda number, position: told.append((number, position, manager.catalog.has_segments(*key(PARTITION))))
+    )
+    manager.follow_all()
+    told.clear()
+    publish(event_log, *copied(SEGMENT))
+
+    assert told == [(HOME, 1, False), (HOME, 2, True)]
+
+
+def test_records_of_partitions_not_followed_are_skipped(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
+    manager.on_partition_leadership_changes([PARTITION], [])
+
+    assert manager.catalog.has_segments(*key(PARTITION))
+    assert not manager.catalog.has_segments(*key(NEIGHBOUR))
+    assert not manager.is_ready(NEIGHBOUR)
+
+
+def test_a_neighbour_that_comes_later_has_the_log_read_again(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
+    manager.on_partition_leadership_changes([PARTITION], [])
+    generation = manager.catalog.generation(*key(PARTITION))
+    event_log.hold()
+
+    with capture_logs() as logs:
+        manager.on_partition_leadership_changes([], [NEIGHBOUR, PARTITION])
+        assert manager.is_ready(PARTITION), "what was loaded stays ready meanwhile"
+        assert not manager.is_ready(NEIGHBOUR)
+        event_log.release()
+
+    assert manager.is_ready(NEIGHBOUR)
+    assert manager.remote_log_segment_metadata(NEIGHBOUR, 0, 5) is not None
+    assert manager.catalog.generation(*key(PARTITION)) == generation, "seen records are skipped"
+    assert not [entry for entry in logs if entry["log_level"] != "debug"]
+
+
+def test_a_stopped_partition_is_forgotten_while_its_neighbour_stays(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
+    manager.on_partition_leadership_changes([PARTITION, NEIGHBOUR], [])
+
+    manager.on_stop_partitions([PARTITION, STRANGER])
+    publish(event_log, *copied(started("s2", 10, 19)), *copied(started("n2", 10, 19, partition=NEIGHBOUR)))
+
+    assert not manager.catalog.has_segments(*key(PARTITION))
+    assert len(list(manager.list_remote_log_segments(NEIGHBOUR))) == 2
+
+
+def test_following_all_takes_over_from_following_some(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
+    manager.on_partition_leadership_changes([PARTITION], [])
+    manager.follow_all()
+    manager.on_partition_leadership_changes([PARTITION], [])
+    manager.on_stop_partitions([PARTITION])
+
+    assert [manager.is_ready(partition) for partition in (PARTITION, NEIGHBOUR, STRANGER)] == [True] * 3
+    assert manager.catalog.segment_count == 2
+
+
+def test_a_change_is_seen_by_every_manager_on_the_log(event_log: HeldBackEventLog) -> None:
+    writer, reader = (TopicBasedRemoteLogMetadataManager(event_log) for _ in range(2))
+    writer.follow_all()
+    reader.follow_all()
+
+    writer.add_remote_log_segment_metadata(SEGMENT)
+    reader.update_remote_log_segment_metadata(moved(SEGMENT, COPY_FINISHED))
+
+    for manager in (writer, reader):
+        assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
+
+
+def test_a_caller_waits_until_its_own_record_came_back(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    manager.follow_all()
+    event_log.hold()
+    adding = threading.Thread(target=lambda: manager.add_remote_log_segment_metadata(SEGMENT))
+    adding.start()
+    assert event_log.something_waits.wait(10)
+    assert adding.is_alive()
+    assert list(manager.list_remote_log_segments(PARTITION)) == []
+
+    event_log.release()
+    adding.join(10)
+
+    assert not adding.is_alive()
+    assert list(manager.list_remote_log_segments(PARTITION)) == [SEGMENT]
+
+
+def test_a_record_that_does_not_come_back_in_time_is_retriable(event_log: HeldBackEventLog) -> None:
+    manager = TopicBasedRemoteLogMetadataManager(event_log, publish_timeout_s=0.01)
+    manager.follow_all()
+    event_log.hold()
+
+    with pytest.raises(RetriableRemoteStorageError, match=r"not read back within 0\.01 s"):
+        manager.add_remote_log_segment_metadata(SEGMENT)
+
+
+def test_closing_frees_those_who_wait(event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager) -> None:
+    manager.follow_all()
+    event_log.hold()
+    errors: list[Exception] = []
+
+    def add() -> None:
+        try:
+            manager.add_remote_log_segment_metadata(SEGMENT)
+        except MetadataNotReadyError as error:
+            errors.append(error)
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    assert event_log.something_waits.wait(10)
+    manager.close()
+    adding.join(10)
+
+    assert [str(error) for error in errors] == ["the metadata manager was closed while a record was under way"]
+
+
+BAD_RECORDS: list[tuple[bytes, str]] = [
+    (b"", "ends at byte 0"),
+    (b"\x07garbage", "frame version 7"),
+    (
+        encode(RemoteLogSegmentMetadataSnapshot(named_uuid("x"), 0, 1, 0, 0, 0, 0, {0: 0}, COPY_FINISHED)),
+        "snapshot record",
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), BAD_RECORDS)
+def test_a_record_that_cannot_be_decoded_is_logged_counted_and_skipped(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, value: bytes, reason: str
+) -> None:
+    manager.follow_all()
+    with capture_logs() as logs:
+        event_log.publish(HOME, value)
+    publish(event_log, *copied(SEGMENT))
+
+    assert manager.undecodable_records == 1
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
+    (entry,) = logs
+    assert entry["event"] == "metadata record skipped"
+    assert reason in entry["reason"]
+    assert (entry["metadata_partition"], entry["offset"]) == (HOME, 0)
+
+
+@pytest.mark.parametrize("record", [moved(SEGMENT, DELETE_STARTED), started("s", 0, 9, state=COPY_FINISHED)])
+def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, record: MetadataRecord
+) -> None:
+    manager.follow_all()
+    with capture_logs() as logs:
+        publish(event_log, record)
+
+    assert manager.rejected_records == 1
+    assert [entry["event"] for entry in logs] == ["metadata record rejected"]
+
+
+def test_the_end_of_a_segment_whose_beginning_expired_is_silently_dropped_while_loading(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    publish(event_log, moved(started("old", 0, 9), DELETE_STARTED), *copied(SEGMENT))
+    manager.follow_all()
+
+    assert manager.rejected_records == 0
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
+
+
+def test_an_unexpected_error_costs_one_record_only(event_log: HeldBackEventLog) -> None:
+    class BrokenCatalog(Catalog):
+        def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:
+            if record == SEGMENT:
+                raise ZeroDivisionError("a bug")
+            return super().apply(record, initialized=initialized)
+
+    manager = TopicBasedRemoteLogMetadataManager(event_log, BrokenCatalog())
+    manager.follow_all()
+    with capture_logs() as logs:
+        publish(event_log, SEGMENT, *copied(started("next", 10, 19)))
+
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 15) is not None
+    assert manager.rejected_records == 1
+    assert [entry["reason"] for entry in logs] == ["ZeroDivisionError('a bug')"]
+
+
+def test_a_null_value_carries_no_information(event_log: HeldBackEventLog) -> None:
+    manager = TopicBasedRemoteLogMetadataManager(event_log)
+    manager.follow_all()
+    event_log.deliver_null(HOME)
+
+    assert manager.undecodable_records == manager.rejected_records == 0
+
+
+def test_a_log_that_cannot_be_trusted_makes_every_partition_not_ready(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    manager.follow_all()
+    event_log.failure_reason = "the topic grew"
+
+    assert not manager.is_ready(PARTITION)
+    with pytest.raises(MetadataNotReadyError):
+        manager.highest_offset_for_epoch(PARTITION, 0)
+
+
+NOT_AFTER_CLOSE: list[Callable[[TopicBasedRemoteLogMetadataManager], object]] = [
+    lambda manager: manager.follow_all(),
+    lambda manager: manager.on_partition_leadership_changes([STRANGER], []),
+]
+
+
+@pytest.mark.parametrize("call", NOT_AFTER_CLOSE)
+def test_nothing_is_followed_after_close(
+    manager: TopicBasedRemoteLogMetadataManager, call: Callable[[TopicBasedRemoteLogMetadataManager], object]
+) -> None:
+    manager.close()
+    with pytest.raises(MetadataNotReadyError, match="closed"):
+        call(manager)
+
+
+def test_the_metadata_topic_of_a_real_broker_gives_its_segments() -> None:
+    """42 records written by a broker with the Aiven plugin, and the segments that the broker then had."""
+    event_log = InProcessMetadataEventLog(COUNT)
+    for line in vector("aiven-tier", "rlmm.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert event_log.publish(record["partition"], bytes.fromhex(record["value"])) == record["offset"]
+    manager = TopicBasedRemoteLogMetadataManager(event_log)
+    manager.follow_all()
+
+    checked = 0
+    for topic in json.loads(vector("aiven-tier", "expected.json").read_text())["topics"]:
+        for expected in topic["partitions"]:
+            partition = TopicIdPartition(uuid_from_text(topic["topic_id"]), expected["partition"], topic["topic"])
+            found = sorted(manager.list_remote_log_segments(partition), key=lambda metadata: metadata.start_offset)
+            assert all(metadata.state is COPY_FINISHED and metadata.custom_metadata for metadata in found)
+            assert [as_expected(metadata) for metadata in found] == [
+                (entry["start"], entry["end"], {int(epoch): start for epoch, start in entry["leader_epochs"].items()})
+                for entry in expected["segments"]
+            ]
+            for metadata in found:
+                for epoch, offset in metadata.segment_leader_epochs.items():
+                    assert manager.remote_log_segment_metadata(partition, epoch, offset) == metadata
+            checked += len(found)
+    assert checked == 19
+    assert manager.undecodable_records == manager.rejected_records == 0
+
+
+def as_expected(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, dict[int, int]]:
+    return metadata.start_offset, metadata.end_offset, dict(metadata.segment_leader_epochs)
+
+
+def key(partition: TopicIdPartition) -> tuple[bytes, int]:
+    return partition.topic_id, partition.partition

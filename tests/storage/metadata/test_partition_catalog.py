@@ -1,0 +1,282 @@
+"""The rules of spec/kafka-remote.md §2 on one partition, through the catalog; cases of §11.1."""
+
+from dataclasses import replace
+
+import pytest
+
+from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.metadata.catalog import Catalog
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from tests.support.metadata_records import (
+    COPY_FINISHED,
+    COPY_STARTED,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    PARTITION,
+    apply_all,
+    finish,
+    moved,
+    name_of,
+    started,
+)
+
+S0 = started("s0", 0, 100, {0: 0, 1: 20, 2: 80})
+S1 = started("s1", 101, 200, {2: 101})
+S2 = started("s2", 201, 300, {2: 201, 3: 240})
+S3 = started("s3", 250, 400, {3: 250, 4: 370})
+LIFECYCLE = (S0, S1, S2, S3)
+KEY = (PARTITION.topic_id, PARTITION.partition)
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog()
+
+
+def listed(catalog: Catalog, epoch: int | None = None) -> list[RemoteLogSegmentState]:
+    return [metadata.state for metadata in catalog.list_segments(*KEY, epoch)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "segment"),
+    [
+        (1, 40, 0),
+        (2, 110, 1),
+        (3, 240, 2),
+        (3, 250, 3),
+        (4, 375, 3),
+        (0, 0, 0),
+        (0, 19, 0),
+        (0, 20, None),
+        (1, 110, None),
+        (4, 401, None),
+        (5, 301, None),
+        (2, 79, None),
+        (2, 80, 0),
+    ],
+)
+def test_lookups_of_the_lifecycle(catalog: Catalog, epoch: int, offset: int, segment: int | None) -> None:
+    finish(catalog, *LIFECYCLE)
+
+    assert name_of(catalog.lookup(*KEY, epoch, offset), *LIFECYCLE) == segment
+
+
+def test_highest_offsets_of_the_lifecycle(catalog: Catalog) -> None:
+    finish(catalog, *LIFECYCLE)
+
+    highest = [catalog.highest_offset_for_epoch(*KEY, epoch) for epoch in range(6)]
+    assert highest == [19, 79, 239, 369, 400, None]
+    assert catalog.epochs(*KEY) == (0, 1, 2, 3, 4)
+
+
+def test_a_segment_being_copied_is_listed_and_not_looked_up(catalog: Catalog) -> None:
+    apply_all(catalog, S0)
+
+    assert catalog.lookup(*KEY, 1, 40) is None
+    assert catalog.highest_offset_for_epoch(*KEY, 1) is None
+    assert catalog.epochs(*KEY) == ()
+    assert listed(catalog, 1) == listed(catalog) == [COPY_STARTED]
+    assert not catalog.has_segments(*KEY)
+
+
+def test_a_finished_segment_has_what_its_update_brought(catalog: Catalog) -> None:
+    update = moved(S0, COPY_FINISHED, custom_metadata=b"object key")
+    apply_all(catalog, S0, update)
+
+    assert catalog.lookup(*KEY, 0, 10) == replace(
+        S0,
+        state=COPY_FINISHED,
+        event_timestamp_ms=update.event_timestamp_ms,
+        broker_id=update.broker_id,
+        custom_metadata=update.custom_metadata,
+    )
+
+
+def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(catalog: Catalog) -> None:
+    finish(catalog, S0)
+
+    apply_all(catalog, moved(S0, DELETE_STARTED))
+    assert catalog.lookup(*KEY, 0, 10) is None
+    assert listed(catalog, 0) == listed(catalog) == [DELETE_STARTED]
+    assert catalog.epochs(*KEY) == ()
+
+    apply_all(catalog, moved(S0, DELETE_FINISHED))
+    assert listed(catalog, 0) == listed(catalog) == []
+    assert [catalog.highest_offset_for_epoch(*KEY, epoch) for epoch in range(3)] == [19, 79, 100]
+    assert catalog.segment_count == 0
+
+
+def test_a_copy_given_up_is_deleted_without_having_been_finished(catalog: Catalog) -> None:
+    apply_all(catalog, S0, moved(S0, DELETE_STARTED))
+    assert listed(catalog, 0) == [DELETE_STARTED]
+
+    apply_all(catalog, moved(S0, DELETE_FINISHED))
+    assert listed(catalog) == []
+    assert catalog.highest_offset_for_epoch(*KEY, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ((), DELETE_FINISHED),
+        ((COPY_FINISHED,), DELETE_FINISHED),
+        ((DELETE_STARTED,), COPY_FINISHED),
+        ((COPY_FINISHED, DELETE_STARTED), COPY_FINISHED),
+    ],
+)
+def test_an_illegal_transition_is_dropped(
+    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...], target: RemoteLogSegmentState
+) -> None:
+    apply_all(catalog, S0, *(moved(S0, state) for state in path))
+    before = catalog.list_segments(*KEY)
+    generation = catalog.generation(*KEY)
+
+    assert not catalog.apply(moved(S0, target, b"late"), initialized=True)
+
+    assert catalog.list_segments(*KEY) == before
+    assert catalog.generation(*KEY) == generation
+
+
+@pytest.mark.parametrize("path", [(COPY_FINISHED,), (DELETE_STARTED,)])
+def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]) -> None:
+    apply_all(catalog, S0, *(moved(S0, state) for state in path))
+
+    assert not catalog.apply(S0, initialized=True)
+    assert listed(catalog) == list(path)
+
+
+@pytest.mark.parametrize("path", [(COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED)])
+def test_a_repeated_record_is_legal_and_changes_nothing(
+    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]
+) -> None:
+    apply_all(catalog, S0, *(moved(S0, state) for state in path))
+    view = (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY))
+    has_segments = catalog.has_segments(*KEY)
+
+    assert catalog.apply(moved(S0, path[-1]), initialized=True)
+
+    assert (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY)) == view
+    assert catalog.has_segments(*KEY) is has_segments
+
+
+def test_a_first_record_again_replaces_the_first(catalog: Catalog) -> None:
+    longer = replace(S0, end_offset=150, segment_leader_epochs={0: 0, 3: 90})
+    apply_all(catalog, S0, longer)
+
+    assert catalog.list_segments(*KEY) == [longer]
+    assert catalog.list_segments(*KEY, 3) == [longer]
+    assert catalog.list_segments(*KEY, 1) == []
+    assert catalog.segment_count == 1
+
+
+@pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
+def test_a_segment_must_begin_by_being_copied(catalog: Catalog, state: RemoteLogSegmentState) -> None:
+    with pytest.raises(IllegalMetadataError, match=state.name):
+        catalog.apply(replace(S0, state=state), initialized=True)
+    assert catalog.segment_count == 0
+
+
+def test_an_update_to_the_first_state_is_illegal(catalog: Catalog) -> None:
+    apply_all(catalog, S0)
+    with pytest.raises(IllegalMetadataError, match="update to COPY_SEGMENT_STARTED"):
+        catalog.apply(moved(S0, COPY_STARTED), initialized=True)
+
+
+@pytest.mark.parametrize("others", [(), (S1,)])
+def test_an_unknown_segment_is_an_error_once_initialized(
+    catalog: Catalog, others: tuple[RemoteLogSegmentMetadata, ...]
+) -> None:
+    finish(catalog, *others)
+
+    assert not catalog.apply(moved(S0, COPY_FINISHED), initialized=False)
+    with pytest.raises(RemoteResourceNotFoundError):
+        catalog.apply(moved(S0, COPY_FINISHED), initialized=True)
+
+
+def test_a_superset_takes_over(catalog: Catalog) -> None:
+    short, long = started("short", 0, 100), started("long", 0, 200)
+    finish(catalog, short, long)
+
+    assert [name_of(catalog.lookup(*KEY, 0, offset), short, long) for offset in (50, 150)] == [1, 1]
+    assert len(catalog.list_segments(*KEY, 0)) == 2
+    assert catalog.highest_offset_for_epoch(*KEY, 0) == 200
+
+
+def test_a_segment_that_covers_an_earlier_one_takes_over(catalog: Catalog) -> None:
+    inner, outer, after = started("inner", 10, 90), started("outer", 5, 100), started("after", 101, 200)
+    finish(catalog, inner, outer, after)
+
+    assert [name_of(catalog.lookup(*KEY, 0, offset), inner, outer, after) for offset in (95, 150)] == [1, 2]
+    assert [metadata.start_offset for metadata in catalog.list_segments(*KEY, 0)] == [5, 10, 101]
+
+
+def test_a_shorter_segment_inside_a_longer_hides_its_rest(catalog: Catalog) -> None:
+    long, short = started("long", 0, 200), started("short", 50, 100)
+    finish(catalog, long, short)
+
+    found = [name_of(catalog.lookup(*KEY, 0, offset), long, short) for offset in (60, 120, 40)]
+    assert found == [1, None, 0]
+    assert catalog.highest_offset_for_epoch(*KEY, 0) == 200
+
+
+def test_a_shorter_segment_with_the_same_start_overwrites(catalog: Catalog) -> None:
+    long, short = started("long", 0, 200), started("short", 0, 100)
+    finish(catalog, long, short)
+
+    assert [name_of(catalog.lookup(*KEY, 0, offset), long, short) for offset in (60, 150)] == [1, None]
+    assert [metadata.segment_id for metadata in catalog.list_segments(*KEY, 0)] == [short.segment_id]
+    assert len(catalog.list_segments(*KEY)) == 2
+
+
+def test_a_list_of_an_epoch_is_sorted_whatever_the_order_of_arrival(catalog: Catalog) -> None:
+    apply_all(catalog, *(started(f"s{start}", start, start + 9) for start in (50, 10, 40, 0)))
+    finish(catalog, started("f", 20, 29))
+
+    assert [metadata.start_offset for metadata in catalog.list_segments(*KEY, 0)] == [0, 10, 20, 40, 50]
+
+
+def test_the_next_segment_with_transactions_is_looked_for_within_the_epoch(catalog: Catalog) -> None:
+    segments = [
+        started("t0", 0, 9, {0: 0}, txn_index_empty=True),
+        started("t1", 10, 19, {0: 10}, txn_index_empty=True),
+        started("t2", 20, 29, {0: 20, 1: 25}),
+        started("t3", 30, 39, {1: 30}, txn_index_empty=True),
+        started("t4", 50, 59, {1: 50}),
+    ]
+    finish(catalog, *segments)
+
+    def found(epoch: int, offset: int) -> int | None:
+        return name_of(catalog.next_segment_with_txn_index(*KEY, epoch, offset), *segments)
+
+    assert [found(0, 0), found(0, 10), found(0, 22), found(1, 25)] == [2, 2, 2, 2]
+    assert found(1, 30) is None, "a hole at 40 ends the walk"
+    assert found(1, 50) == 4
+    assert found(7, 0) is None
+
+
+def test_whether_transactions_may_lie_ahead(catalog: Catalog) -> None:
+    empty, transactional = started("e", 0, 9, txn_index_empty=True), started("t", 10, 19)
+    finish(catalog, empty, transactional, started("e2", 20, 29, txn_index_empty=True))
+
+    assert [catalog.all_txn_index_empty_from(*KEY, offset) for offset in (0, 10, 19, 20, 30)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+    apply_all(catalog, moved(transactional, DELETE_STARTED))
+    assert catalog.all_txn_index_empty_from(*KEY, 0)
+
+
+def test_a_segment_being_copied_does_not_count_as_transactional_yet(catalog: Catalog) -> None:
+    apply_all(catalog, S0)
+    assert catalog.all_txn_index_empty_from(*KEY, 0)
+
+
+def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> None:
+    finish(catalog, replace(S0, segment_size_bytes=2**31 - 1), S1)
+    apply_all(catalog, S2)
+
+    assert [catalog.log_size(*KEY, epoch) for epoch in (0, 2, 9)] == [2**31 - 1, 2**31 - 1 + 2_000, 0]

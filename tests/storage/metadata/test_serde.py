@@ -1,0 +1,264 @@
+"""Invariants: what Kafka wrote decodes and encodes to the same bytes; any bytes give a record or a
+MetadataRecordError, never another error."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from storage.errors import MetadataRecordError
+from storage.metadata.serde import MetadataRecord, decode, encode
+from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    TopicIdPartition,
+    Uuid,
+    uuid_from_text,
+)
+from tests.support.metadata_records import COPY_FINISHED, moved, started
+from tests.support.vectors import vector
+
+TOPIC = "07 746965726564"
+TOPIC_ID = "f7d51ad3dd414037b20c0aad0c2a386d"
+SEGMENT_ID = "7ca0c20a86d44ed29999abe3ab96aa5d"
+IDENTITY = f"{TOPIC} {TOPIC_ID} 00000000 00 {SEGMENT_ID} 00"
+RANGE = "0000000000000000 00000000000007bf 00000001 0000018bcfe56fbf 000001a1fc7a9293"
+EPOCHS = "02 00000000 0000000000000000 00"
+SEGMENT = bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} {EPOCHS} 000febba 00 00 01 00 01 01")
+UPDATE = bytes.fromhex(f"01 01 00 {IDENTITY} 00000001 000001a1fc7a92ea 00 01 00")
+PARTITION_DELETE = bytes.fromhex(f"01 02 00 {TOPIC} {TOPIC_ID} 00000000 00 00000001 000001a1fc7a92ea 02 00")
+SNAPSHOT = bytes.fromhex(f"01 03 00 {SEGMENT_ID} {RANGE} {EPOCHS} 000febba 04 010203 01 00")
+ALL_KINDS = [SEGMENT, UPDATE, PARTITION_DELETE, SNAPSHOT]
+
+PARTITION = TopicIdPartition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, "tiered")
+ID = RemoteLogSegmentId(PARTITION, uuid_from_text("fKDCCobUTtKZmavjq5aqXQ"))
+
+
+def test_the_worked_example_of_the_specification() -> None:
+    record = decode(SEGMENT)
+
+    assert record == RemoteLogSegmentMetadata(
+        segment_id=ID,
+        start_offset=0,
+        end_offset=1983,
+        max_timestamp_ms=1_700_000_001_983,
+        broker_id=1,
+        event_timestamp_ms=1795237253779,
+        segment_size_bytes=1043386,
+        segment_leader_epochs={0: 0},
+        txn_index_empty=True,
+    )
+    assert isinstance(record, RemoteLogSegmentMetadata)
+    assert record.topic_id_partition.topic == "tiered"
+    assert encode(record) == SEGMENT
+
+
+def test_the_completion_of_the_worked_example() -> None:
+    record = RemoteLogSegmentMetadataUpdate(ID, 0x1A1FC7A92EA, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, 1)
+
+    assert decode(UPDATE) == record
+    assert encode(record) == UPDATE
+
+
+def test_records_of_kafkas_own_serde() -> None:
+    cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())
+    records = [*cases["serde"].values(), *cases["broker_capture"]["records"]]
+
+    assert len(records) == 27
+    for case in records:
+        value = bytes.fromhex(case["value"])
+        record = decode(value)
+        assert encode(record) == value
+        assert _as_vector(record) == {key: case["decoded"][key] for key in _as_vector(record)}
+
+
+def test_records_of_a_broker_with_the_aiven_plugin() -> None:
+    lines = vector("aiven-tier", "rlmm.jsonl").read_text().splitlines()
+
+    assert len(lines) == 42
+    for line in lines:
+        value = bytes.fromhex(json.loads(line)["value"])
+        assert encode(decode(value)) == value
+
+
+@pytest.mark.parametrize("value", ALL_KINDS)
+def test_a_record_cut_anywhere_is_an_error(value: bytes) -> None:
+    for length in range(len(value)):
+        with pytest.raises(MetadataRecordError):
+            decode(value[:length])
+
+
+@pytest.mark.parametrize("value", ALL_KINDS)
+@pytest.mark.parametrize("tail", [b"\0", b"\1\0\0", bytes(100)])
+def test_trailing_bytes_are_an_error(value: bytes, tail: bytes) -> None:
+    with pytest.raises(MetadataRecordError, match="after its end"):
+        decode(value + tail)
+
+
+@pytest.mark.parametrize("value", ALL_KINDS)
+def test_version_1_is_read_and_version_2_is_not(value: bytes) -> None:
+    assert decode(value[:2] + b"\1" + value[3:]) == decode(value)
+    with pytest.raises(MetadataRecordError, match="version 2"):
+        decode(value[:2] + b"\2" + value[3:])
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    update = UPDATE[:2] + b"\1" + UPDATE[3:-1] + bytes.fromhex("02 00 04 00000007 01 08 00000000000007bf")
+    segment = SEGMENT[:-4] + bytes.fromhex("02 00 01 01 8001 02 abcd")
+
+    assert decode(update) == decode(UPDATE)
+    assert decode(segment) == decode(SEGMENT)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param(b"\0" + SEGMENT[1:], "frame version 0", id="frame version 0"),
+        pytest.param(b"\2" + SEGMENT[1:], "frame version 2", id="frame version 2"),
+        pytest.param(b"\1\4" + SEGMENT[2:], "api key 4", id="unknown kind"),
+        pytest.param(SEGMENT[:-5] + b"\4" + SEGMENT[-4:], "segment state 4", id="unknown segment state"),
+        pytest.param(SEGMENT[:-5] + b"\xff" + SEGMENT[-4:], "segment state -1", id="negative segment state"),
+        pytest.param(PARTITION_DELETE[:-2] + b"\3\0", "delete state 3", id="unknown partition state"),
+        pytest.param(SEGMENT.replace(b"tiered", b"tier\xff\xfe"), "UTF-8", id="topic name not UTF-8"),
+        pytest.param(SEGMENT[:3] + b"\0" + SEGMENT[4:], "null topic", id="topic name null"),
+        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\x0f" + SEGMENT[4:], "ends at", id="topic name of 4 GiB"),
+        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\xff" + SEGMENT[4:], "varint", id="varint of six bytes"),
+        pytest.param(SEGMENT[:3] + b"\xff\xff\xff\xff\x1f" + SEGMENT[4:], "varint", id="varint of 33 bits"),
+        pytest.param(SEGMENT[:-4] + bytes.fromhex("01 00 02 0101"), "TxnIndexEmpty", id="a flag of two bytes"),
+        pytest.param(bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 00 000febba 00 00 00"), "null list", id="epochs null"),
+        pytest.param(
+            bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} 01 000febba 00 00 00"), "no leader epochs", id="no epochs"
+        ),
+        pytest.param(
+            bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} ffffff7f {EPOCHS}"), "claims", id="more epochs than fit"
+        ),
+        pytest.param(
+            SEGMENT.replace(bytes.fromhex(RANGE), b"\xff" * 8 + bytes.fromhex(RANGE[16:])), "negative", id="start -1"
+        ),
+    ],
+)
+def test_a_record_that_breaks_the_format(value: bytes, message: str) -> None:
+    with pytest.raises(MetadataRecordError, match=message):
+        decode(value)
+
+
+def test_epochs_out_of_order_are_sorted() -> None:
+    epochs = "03 00000002 0000000000000005 00 00000001 0000000000000000 00"
+    record = decode(bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} {epochs} 000febba 00 00 00"))
+
+    assert isinstance(record, RemoteLogSegmentMetadata)
+    assert list(record.segment_leader_epochs.items()) == [(1, 0), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        started("s", 0, 1, {2**31: 0}),
+        started("s", 0, 2**63),
+        started("s", 0, 1, size_bytes=2**31),
+        started("s", 0, 1, partition=TopicIdPartition(Uuid(b"short"), 0, "t")),
+        started("s", 0, 1, partition=TopicIdPartition(Uuid(bytes(16)), 2**31, "t")),
+        started("s", 0, 1, partition=TopicIdPartition(Uuid(bytes(16)), 0, "\ud800")),
+    ],
+)
+def test_what_does_not_fit_its_field_cannot_be_written(record: RemoteLogSegmentMetadata) -> None:
+    with pytest.raises(MetadataRecordError):
+        encode(record)
+
+
+def test_long_custom_metadata_has_a_longer_length() -> None:
+    update = moved(started("s", 0, 1), COPY_FINISHED, custom_metadata=b"x" * 300)
+
+    assert b"\xad\x02" + b"x" * 300 in encode(update)
+    assert decode(encode(update)) == update
+
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+uuids = st.binary(min_size=16, max_size=16).map(Uuid)
+partitions = st.builds(TopicIdPartition, uuids, int32, st.text(st.characters(exclude_categories=["Cs"])))
+custom = st.none() | st.binary(max_size=200).map(CustomMetadata)
+segment_fields: dict[str, st.SearchStrategy[Any]] = {
+    "max_timestamp_ms": int64,
+    "broker_id": int32,
+    "event_timestamp_ms": int64,
+    "segment_size_bytes": int32,
+    "segment_leader_epochs": st.dictionaries(int32, int64, min_size=1, max_size=5),
+    "state": st.sampled_from(RemoteLogSegmentState),
+    "custom_metadata": custom,
+    "txn_index_empty": st.booleans(),
+}
+segment_ids = st.builds(RemoteLogSegmentId, partitions, uuids)
+records: st.SearchStrategy[MetadataRecord] = st.one_of(
+    st.builds(
+        RemoteLogSegmentMetadata,
+        segment_id=segment_ids,
+        start_offset=st.integers(0, 2**62),
+        end_offset=st.integers(2**62, 2**63 - 1),
+        **segment_fields,
+    ),
+    st.builds(
+        RemoteLogSegmentMetadataUpdate, segment_ids, int64, st.sampled_from(RemoteLogSegmentState), int32, custom
+    ),
+    st.builds(RemotePartitionDeleteMetadata, partitions, st.sampled_from(RemotePartitionDeleteState), int64, int32),
+    st.builds(RemoteLogSegmentMetadataSnapshot, id=uuids, start_offset=int64, end_offset=int64, **segment_fields),
+)
+
+
+@given(records)
+def test_a_record_survives_the_wire(record: MetadataRecord) -> None:
+    decoded = decode(encode(record))
+
+    assert decoded == record
+    if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
+        assert isinstance(decoded, type(record))
+        assert decoded.segment_id.topic_id_partition.topic == record.segment_id.topic_id_partition.topic
+
+
+@given(st.binary(max_size=300))
+@example(b"")
+@example(b"\1\0\0\xff\xff\xff\xff\x0f")
+def test_random_bytes_give_a_record_or_its_own_error(value: bytes) -> None:
+    _decode_or_refuse(value)
+
+
+@given(st.sampled_from(ALL_KINDS), st.integers(0, 200), st.binary(min_size=1, max_size=20))
+def test_a_valid_beginning_and_a_random_rest_too(value: bytes, cut: int, tail: bytes) -> None:
+    _decode_or_refuse(value[:cut] + tail)
+    _decode_or_refuse(value[:cut] + tail + value[cut + len(tail) :])
+
+
+def _decode_or_refuse(value: bytes) -> None:
+    try:
+        record = decode(value)
+    except MetadataRecordError:
+        return
+    assert decode(encode(record)) == record
+
+
+def _as_vector(record: MetadataRecord) -> dict[str, object]:
+    """The record under the names of the vectors."""
+    fields: dict[str, object] = {
+        "broker": record.broker_id,
+        "event_ts": record.event_timestamp_ms,
+        "state": int(record.state),
+    }
+    if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot):
+        fields |= {
+            "start": record.start_offset,
+            "end": record.end_offset,
+            "max_ts": record.max_timestamp_ms,
+            "size": record.segment_size_bytes,
+            "epochs": [list(entry) for entry in record.segment_leader_epochs.items()],
+        }
+    if not isinstance(record, RemotePartitionDeleteMetadata):
+        fields["custom"] = None if record.custom_metadata is None else record.custom_metadata.hex()
+    return fields

@@ -1,0 +1,434 @@
+"""The topic's log against a scripted topic, under trio's autojump clock: no real time passes.
+
+What every event log does is tests/contract/metadata_event_log.py; threads are tested there.
+"""
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from storage.errors import (
+    MetadataLogError,
+    MetadataNotReadyError,
+    MetadataOffsetOutOfRange,
+    RetriableRemoteStorageError,
+)
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
+from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
+from tests.support.metadata_topic import FakeMetadataTopic
+
+LOST_LEADER = RetriableRemoteStorageError("leader moved")
+
+
+class Seen:
+    """What a subscriber was handed."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, list[int]] = {}
+        self.progress: dict[int, list[tuple[int, int]]] = {}
+
+    def deliver(self, events: Sequence[MetadataEvent]) -> None:
+        assert len(events) <= DELIVERY_RECORDS_MAX
+        self.offsets.setdefault(events[0].partition, []).extend(event.offset for event in events)
+
+    def advance(self, partition: int, position: int, end_offset: int) -> None:
+        self.progress.setdefault(partition, []).append((position, end_offset))
+
+
+@pytest.fixture
+def topic() -> FakeMetadataTopic:
+    return FakeMetadataTopic()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@asynccontextmanager
+async def running(topic: FakeMetadataTopic) -> AsyncIterator[TopicMetadataEventLog]:
+    log = TopicMetadataEventLog(topic, jitter_source=random.Random(7))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        yield log
+        nursery.cancel_scope.cancel()
+
+
+async def settle() -> None:
+    """Let everything happen that needs no time."""
+    await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+async def test_the_topic_says_how_many_partitions_there_are(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    log = TopicMetadataEventLog(topic)
+    with pytest.raises(MetadataNotReadyError):
+        log.partition_count()
+
+    async with running(topic) as log:
+        assert log.partition_count() == 3
+        assert log.failure() is None
+
+
+async def test_each_partition_is_read_and_followed(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 5)
+    topic.append(2, b"y")
+    async with running(topic) as log:
+        log.subscribe(dict.fromkeys(range(3), 0), seen.deliver, seen.advance)
+        await settle()
+        topic.append(1, b"late")
+        await settle()
+
+    assert seen.offsets == {0: [0, 1, 2, 3, 4], 1: [0], 2: [0]}
+    assert seen.progress == {0: [(0, 5), (5, 5)], 1: [(0, 0), (1, 0)], 2: [(0, 1), (1, 1)]}
+
+
+async def test_an_idle_partition_is_asked_once_per_long_poll(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(topic) as log:
+        log.subscribe({0: 0}, seen.deliver)
+        await trio.sleep(52)
+
+    assert len([method for method, _ in topic.calls if method == "fetch"]) == 11
+    assert seen.offsets == {}
+
+
+async def test_a_lost_leader_is_a_problem_until_the_partition_is_read_again(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, b"a", b"b")
+    topic.faults["fetch"] = [None, LOST_LEADER, LOST_LEADER, OSError("reset")]
+    with capture_logs() as logs:
+        async with running(topic) as log:
+            log.subscribe({0: 0}, seen.deliver, seen.advance)
+            await settle()
+            assert log.problems() == {0: "leader moved"}
+            topic.append(0, b"c")
+            await trio.sleep(0.2)
+            assert log.problems() == {0: "leader moved"}
+            await trio.sleep(10)
+            assert log.problems() == {}
+            assert log.failure() is None
+
+    assert seen.offsets == {0: [0, 1, 2]}
+    events = [entry["event"] for entry in logs]
+    assert events == ["metadata partition in trouble", "metadata partition read again"]
+
+
+async def test_retries_back_off_and_never_end(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.faults["offsets"] = [LOST_LEADER] * 200
+    async with running(topic) as log:
+        log.subscribe({1: 0}, seen.deliver, seen.advance)
+        await trio.sleep(1_000)
+        assert log.problems() == {1: "leader moved"}
+        times = [time for method, time in topic.calls if method == "offsets"]
+        waits_s = [later - earlier for earlier, later in itertools.pairwise(times)]
+        await trio.sleep(2_000)
+        assert log.problems() == {}
+
+    for attempt, wait_s in enumerate(waits_s):
+        middle_s = min(0.1 * 2**attempt, 10.0)
+        assert 0.79 * middle_s <= wait_s <= 1.21 * middle_s
+    assert len(set(waits_s[7:])) > 10, "jitter"
+    assert seen.progress == {1: [(0, 0)]}
+
+
+async def test_one_partition_in_trouble_does_not_hold_up_the_others(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, b"a")
+    topic.append(1, b"b")
+    topic.faults["offsets"] = [LOST_LEADER, None]
+    async with running(topic) as log:
+        log.subscribe({0: 0, 1: 0}, seen.deliver)
+        await settle()
+        troubled = set(log.problems())
+        assert len(troubled) == 1
+        assert set(seen.offsets) == {0, 1} - troubled
+        await trio.sleep(1)
+
+    assert seen.offsets == {0: [0], 1: [0]}
+
+
+async def test_answers_that_begin_below_the_asked_offset_deliver_nothing_twice(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 25)
+    async with running(topic) as log:
+        log.subscribe({0: 13}, seen.deliver)
+        await settle()
+        for _ in range(3):
+            topic.append(0, b"y")
+            await settle()
+
+    assert seen.offsets == {0: list(range(13, 28))}
+
+
+async def test_a_long_answer_lets_other_tasks_run_between_its_slices(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * (DELIVERY_RECORDS_MAX * 4))
+    order: list[str] = []
+
+    async def bystander() -> None:
+        while len(order) < 12:
+            order.append("other")
+            await trio.lowlevel.checkpoint()
+
+    async with running(topic) as log:
+        log.subscribe({0: 0}, lambda events: order.append("slice"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bystander)
+
+    first, last = order.index("slice"), len(order) - 1 - order[::-1].index("slice")
+    assert order.count("slice") == 4
+    assert "other" in order[first:last]
+
+
+async def test_a_removed_partition_is_not_fetched_any_more(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(topic) as log:
+        subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
+        await settle()
+        assert topic.fetches_open == {0, 1}
+
+        subscription.remove(0)
+        topic.append(0, b"x")
+        await settle()
+        assert topic.fetches_open == {1}
+
+        subscription.close()
+        await settle()
+        assert topic.fetches_open == set()
+
+    assert seen.offsets == {}
+
+
+async def test_a_removed_partition_in_trouble_is_no_problem_any_more(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.faults["offsets"] = [LOST_LEADER] * 5
+    async with running(topic) as log:
+        subscription = log.subscribe({0: 0}, seen.deliver)
+        await settle()
+        assert set(log.problems()) == {0}
+        subscription.remove(0)
+        await trio.sleep(5)
+        assert log.problems() == {}
+
+
+async def test_a_partition_added_again_is_read_from_its_offset_once(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 30)
+    async with running(topic) as log:
+        subscription = log.subscribe({0: 0}, seen.deliver)
+        await settle()
+        seen.offsets.clear()
+        for _ in range(3):  # the loops of the earlier ones end only later
+            subscription.remove(0)
+            subscription.add(0, 5)
+        topic.append(0, b"y")
+        await settle()
+
+    assert seen.offsets == {0: list(range(5, 31))}
+
+
+async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with running(topic) as log:
+        subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
+        await settle()
+
+    assert topic.closed
+    assert topic.fetches_open == set()
+    subscription.remove(0)
+    with pytest.raises(MetadataLogError, match="not running"):
+        subscription.add(0, 0)
+    with pytest.raises(MetadataLogError, match="not running"):
+        await trio.to_thread.run_sync(log.high_watermarks)
+
+
+async def test_cancellation_while_the_topic_is_not_described_yet(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.faults["describe"] = [LOST_LEADER] * 1_000
+    log = TopicMetadataEventLog(topic)
+    with capture_logs() as logs, trio.move_on_after(100):
+        await log.run()
+
+    assert topic.closed
+    assert log.failure() == "the metadata topic cannot be described: leader moved"
+    assert [entry["event"] for entry in logs] == ["metadata topic not usable"]
+
+
+async def test_a_topic_that_comes_late_is_waited_for(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.faults["describe"] = [MetadataLogError("no such topic"), ValueError("a bug"), LOST_LEADER]
+    async with running(topic) as log:
+        assert log.partition_count() == 3
+        assert log.failure() is None
+
+
+async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.topic_id = bytes(16)
+    log = TopicMetadataEventLog(topic)
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.run)
+            await trio.sleep(100)
+            assert log.failure() == "the metadata topic has no topic id: the cluster is too old for remote storage"
+            with pytest.raises(MetadataNotReadyError):
+                log.partition_count()
+
+            topic.topic_id = b"metadata-topic-1"
+            await trio.sleep(15)
+            assert log.failure() is None
+            assert log.partition_count() == 3
+            nursery.cancel_scope.cancel()
+
+    assert [entry["event"] for entry in logs] == ["metadata topic not usable"]
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "partition_count", "reason"),
+    [
+        (b"metadata-topic-1", 4, "went from 3 to 4 partitions"),
+        (b"metadata-topic-2", 3, "deleted and made anew"),
+        (bytes(16), 3, "has lost its topic id"),
+    ],
+)
+async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
+    topic: FakeMetadataTopic,
+    seen: Seen,
+    autojump_clock: trio.testing.MockClock,
+    topic_id: bytes,
+    partition_count: int,
+    reason: str,
+) -> None:
+    with capture_logs() as logs:
+        async with running(topic) as log:
+            log.subscribe({0: 0}, seen.deliver)
+            await trio.sleep(130)
+            topic.faults["describe"] = [LOST_LEADER]
+            topic.topic_id, topic.partition_count = topic_id, partition_count
+            await trio.sleep(200)
+            failure = log.failure()
+            topic.topic_id, topic.partition_count = b"metadata-topic-1", 3
+            await trio.sleep(200)
+            assert log.failure() == failure
+
+    assert failure is not None
+    assert reason in failure
+    assert [entry["event"] for entry in logs] == ["metadata topic not described", "metadata topic not usable"]
+    assert logs[1]["reason"] == failure
+
+
+async def test_what_retention_took_is_stepped_over(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 30)
+    topic.delete_records(0, 20)
+    async with running(topic) as log:
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
+        await settle()
+
+    assert seen.offsets == {0: list(range(20, 30))}
+    assert seen.progress == {0: [(20, 30), (30, 30)]}
+
+
+async def test_records_that_retention_took_unread_are_a_warning(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 30)
+    topic.delete_records(0, 20)
+    with capture_logs() as logs:
+        async with running(topic) as log:
+            log.subscribe({0: 10}, seen.deliver)
+            await settle()
+
+    assert seen.offsets == {0: list(range(20, 30))}
+    assert [(entry["position"], entry["log_start_offset"]) for entry in logs] == [(10, 20)]
+
+
+async def test_a_partition_emptied_by_retention_is_read_at_once(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 30)
+    topic.delete_records(0, 30)
+    async with running(topic) as log:
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
+        await settle()
+
+    assert seen.progress == {0: [(30, 30)]}
+
+
+async def test_a_truncated_log_is_a_problem_and_not_a_step_back(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"x"] * 10)
+    async with running(topic) as log:
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
+        await settle()
+        del topic.logs[0][5:]
+        topic.faults["fetch"] = [MetadataOffsetOutOfRange("offset 10")]
+        await trio.sleep(60)
+        assert "log ends at 5" in log.problems()[0]
+
+    assert seen.offsets == {0: list(range(10))}
+    assert [position for position, _ in seen.progress[0]] == [0, 10]
+
+
+async def test_a_tail_without_records_is_stepped_over(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Control batches or compaction may leave the last offsets without records; readiness must not wait for them."""
+
+    class CompactedTail(FakeMetadataTopic):
+        def answer(self, partition: int, offset: int) -> FetchedRecords:
+            whole = super().answer(partition, offset)
+            return FetchedRecords(whole.records[:3], whole.high_watermark, whole.log_start, next_offset=8)
+
+    compacted = CompactedTail()
+    compacted.append(0, *[b"x"] * 8)
+    async with running(compacted) as log:
+        log.subscribe({0: 0}, seen.deliver, seen.advance)
+        await settle()
+
+    assert seen.offsets == {0: [0, 1, 2]}
+    assert seen.progress[0][-1] == (8, 8)
+
+
+async def test_high_watermarks_can_be_asked_for_by_trio_tasks(
+    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(1, b"x")
+    async with running(topic) as log:
+        assert await log.sample_high_watermarks() == {0: 0, 1: 1, 2: 0}
+        with pytest.raises(RuntimeError):
+            log.high_watermarks()  # blocking: not in the trio thread
+
+
+async def test_errors_of_a_publish_reach_its_thread(topic: FakeMetadataTopic) -> None:
+    topic.faults["produce"] = [LOST_LEADER]
+    async with running(topic) as log:
+        with pytest.raises(RetriableRemoteStorageError, match="leader moved"):
+            await trio.to_thread.run_sync(log.publish, 0, b"x")
+        assert await trio.to_thread.run_sync(log.publish, 0, b"x") == 0

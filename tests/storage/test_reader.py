@@ -1,0 +1,392 @@
+"""The reader against an oracle over raw log bytes, and what it does when the tier misbehaves."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.indexes.offset_index import encode_offset_index
+from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
+from storage.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
+from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment
+from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
+from tests.support.vectors import vector
+
+CHECKED_BYTE = 40
+"""In every batch: a byte of its header that its CRC covers, and that says nothing about offsets or sizes."""
+
+
+# --- the oracle ---
+
+
+@st.composite
+def segment_runs(draw: st.DrawFn) -> list[SyntheticSegment]:
+    """Up to three neighbouring segments with holes between batches, behind them, and changes of leader epoch."""
+    segments: list[SyntheticSegment] = []
+    offset, epoch = draw(st.integers(0, 5)), 0
+    for _ in range(draw(st.integers(1, 3))):
+        batches = []
+        for _ in range(draw(st.integers(1, 6))):
+            epoch += draw(st.sampled_from([0, 0, 0, 1]))
+            count = draw(st.integers(1, 4))
+            reach = count - 1 + draw(st.sampled_from([0, 0, 3]))
+            size = draw(st.sampled_from([1, 30, 200, 900]))
+            batches.append(
+                data_batch(offset, record_count=count, value_bytes=size, leader_epoch=epoch, last_offset_delta=reach)
+            )
+            offset += reach + 1 + draw(st.sampled_from([0, 0, 4]))
+        segments.append(build_segment(batches, end_offset=offset - 1, interval_bytes=draw(st.sampled_from([0, 500]))))
+    return segments
+
+
+@given(st.data())
+def test_every_answer_is_the_oracles(data: st.DataObject) -> None:
+    segments = data.draw(segment_runs())
+    block_bytes = data.draw(st.sampled_from([29, 61, 100, 1000, 100_000]))
+    memory_bytes_max = data.draw(st.sampled_from([0, block_bytes, 3 * block_bytes, 10_000_000]))
+    wanted = st.tuples(st.integers(0, segments[-1].end_offset + 3), st.integers(0, 5000), st.booleans())
+    reads = data.draw(st.lists(wanted, min_size=1, max_size=6))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            tier = open_tier(nursery, segments, block_bytes=block_bytes, memory_bytes_max=memory_bytes_max)
+            for offset, max_bytes, minimum_one_batch in reads:
+                expected = expected_bytes(tier.logs, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch)
+                if expected is None:
+                    with pytest.raises(OffsetNotInTierError):
+                        await tier.read(offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch)
+                    continue
+                records = await tier.read(offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch)
+                assert b"".join(records.buffers) == expected
+                assert records.size_bytes == len(expected)
+                assert records.first_batch_too_large == (not expected)
+                assert tier.cache.resident_bytes <= memory_bytes_max
+
+    trio.run(main)
+
+
+SMALL = filled_segment(100, batch_count=4, records_per_batch=2, value_bytes=10, interval_bytes=0)
+
+
+async def test_blocks_may_cut_headers_and_batches_anywhere(nursery: trio.Nursery) -> None:
+    for block_bytes in (1, 2, 3, 7, *range(11, 140)):
+        tier = open_tier(nursery, [SMALL], block_bytes=block_bytes)
+        for offset in range(100, 108):
+            for max_bytes in (1, len(SMALL.batches[0]) + 5, len(SMALL.log)):
+                expected = expected_bytes(tier.logs, offset, max_bytes=max_bytes)
+                assert await tier.read_bytes(offset, max_bytes=max_bytes) == expected
+
+
+# --- the broker's rules, spelled out ---
+
+
+async def test_the_first_batch_may_begin_below_the_offset(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    assert await tier.read_bytes(101) == SMALL.log
+
+
+async def test_an_oversize_first_batch_comes_whole_and_alone(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    assert await tier.read_bytes(102, max_bytes=1) == SMALL.batches[1]
+
+
+async def test_an_oversize_first_batch_is_left_out_where_no_batch_is_due(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    records = await tier.read(102, max_bytes=1, minimum_one_batch=False)
+    assert (records.buffers, records.size_bytes, records.first_batch_too_large) == ([], 0, True)
+
+
+async def test_an_answer_ends_with_its_segment(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL, filled_segment(108)])
+    assert await tier.read_bytes(106) == SMALL.batches[-1]
+
+
+async def test_a_hole_is_answered_from_the_next_segment(nursery: trio.Nursery) -> None:
+    first = build_segment([data_batch(0, record_count=2)], end_offset=9)
+    second = build_segment([data_batch(10, leader_epoch=1)])
+    tier = open_tier(nursery, [first, second])
+    assert await tier.read_bytes(5) == second.log
+
+
+async def test_a_hole_behind_which_nothing_comes_is_not_in_the_tier(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [build_segment([data_batch(0, record_count=2)], end_offset=9)])
+    with pytest.raises(OffsetNotInTierError, match="no segment holds offset 10"):
+        await tier.read(5)
+
+
+@pytest.mark.parametrize("offset", [0, 99, 108, 2**40])
+async def test_offsets_outside_are_not_in_the_tier(nursery: trio.Nursery, offset: int) -> None:
+    tier = open_tier(nursery, [SMALL])
+    with pytest.raises(OffsetNotInTierError):
+        await tier.read(offset)
+    assert tier.store.calls == []
+
+
+async def test_a_segment_of_a_dead_branch_is_not_in_the_tier(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.lineage = LeaderEpochLineage(5, {0: (0, 104)})  # epoch 0 ended inside the segment
+    with pytest.raises(OffsetNotInTierError):
+        await tier.read(100)
+
+
+async def test_a_partition_never_heard_of_is_not_in_the_tier(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    other = replace(PARTITION, partition=9)
+    with pytest.raises(OffsetNotInTierError):
+        await tier.reader.read(other, 100, max_bytes=1, minimum_one_batch=True, lineage=tier.lineage)
+
+
+# --- few GETs ---
+
+
+async def test_a_second_read_costs_no_get(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL], block_bytes=100)
+    await tier.read(100)
+    fetches = len(tier.store.calls)
+    await tier.read(103)
+    assert len(tier.store.calls) == fetches
+
+
+async def test_parallel_readers_of_one_block_cost_one_get(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    answers: list[bytes] = []
+
+    async def read(offset: int) -> None:
+        answers.append(await tier.read_bytes(offset))
+
+    async with trio.open_nursery() as readers:
+        for offset in (100, 101, 100, 106):
+            readers.start_soon(read, offset)
+    assert len(answers) == 4
+    assert tier.store.log_fetches() == [(0, len(SMALL.log) - 1)]
+    assert tier.store.index_fetches() == 1
+
+
+async def test_a_reader_that_leaves_does_not_cancel_the_fill(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    with tier.store.held(positions=range(1)) as gate, trio.CancelScope() as scope:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(tier.read, 100)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert await tier.read_bytes(100) == SMALL.log
+    assert len(tier.store.log_fetches()) == 1
+
+
+async def test_large_answers_are_verified_in_a_thread(nursery: trio.Nursery) -> None:
+    segment = filled_segment(0, batch_count=VERIFY_IN_THREAD_BYTES // 10_000 + 2, value_bytes=1000)
+    tier = open_tier(nursery, [segment], block_bytes=64 * 1024)
+    assert len(segment.log) > VERIFY_IN_THREAD_BYTES
+    assert await tier.read_bytes(0) == segment.log
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+    tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[-1] + CHECKED_BYTE)
+    with pytest.raises(CorruptObjectError, match="CRC"):
+        await tier.read(0)
+
+
+# --- trouble ---
+
+CHECKED_POSITIONS = sorted(
+    set(range(len(SMALL.log))) - {start + at for start in SMALL.batch_positions for at in range(12, 16)}
+)
+"""Not the leader epoch: nothing covers it, in Kafka neither."""
+
+
+def damaged(nursery: trio.Nursery, position: int, *, times: int | None = None, block_bytes: int = 100) -> Tier:
+    tier = open_tier(nursery, [SMALL], block_bytes=block_bytes)
+    tier.store.flip_bit(tier.logs[0][0], position, times=times)
+    return tier
+
+
+@pytest.mark.parametrize("block_bytes", [61, 4096])
+async def test_a_bad_byte_that_goes_away_is_never_seen(nursery: trio.Nursery, block_bytes: int) -> None:
+    for position in CHECKED_POSITIONS:
+        tier = damaged(nursery, position, times=1, block_bytes=block_bytes)
+        assert await tier.read_bytes(106) == SMALL.batches[3]
+        assert await tier.read_bytes(100) == SMALL.log, position
+
+
+@pytest.mark.parametrize("block_bytes", [61, 4096])
+async def test_a_bad_byte_that_stays_is_never_seen(nursery: trio.Nursery, block_bytes: int) -> None:
+    for position in CHECKED_POSITIONS:
+        tier = damaged(nursery, position, block_bytes=block_bytes)
+        with pytest.raises(CorruptObjectError, match=f"segment {re.escape(str(tier.logs[0][0].segment_id))}"):
+            await tier.read(100)
+
+
+async def test_a_bad_batch_that_stays_is_fetched_once_more_and_then_an_error(nursery: trio.Nursery) -> None:
+    bad = SMALL.batch_positions[2] + CHECKED_BYTE
+    tier = damaged(nursery, bad)
+    with pytest.raises(CorruptObjectError) as caught:
+        await tier.read(100)
+    assert f"segment {tier.logs[0][0].segment_id}: batch at {SMALL.batch_positions[2]}: its CRC is wrong" in str(
+        caught.value
+    )
+    fetches = [(start, end) for start, end in tier.store.log_fetches() if start // 100 == bad // 100]
+    assert len(fetches) == 2
+    assert tier.sample("tidegate_cache_quarantined_blocks_total") >= 2
+
+
+async def test_only_blocks_of_the_bad_batch_are_fetched_again(nursery: trio.Nursery) -> None:
+    segment = filled_segment(0, batch_count=30)
+    tier = open_tier(nursery, [segment], block_bytes=500)
+    position = segment.batch_positions[20]
+    tier.store.flip_bit(tier.logs[0][0], position + CHECKED_BYTE, times=1)
+    assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
+    starts = [start for start, _ in tier.store.log_fetches()]
+    again = sorted({start for start in starts if starts.count(start) > 1})
+    assert again == list(range(position // 500 * 500, segment.batch_positions[21], 500))
+
+
+async def test_a_bad_batch_does_not_hide_the_good_ones_before_it(nursery: trio.Nursery) -> None:
+    tier = damaged(nursery, SMALL.batch_positions[2] + CHECKED_BYTE)
+    assert await tier.read_bytes(100, max_bytes=SMALL.batch_positions[2]) == SMALL.log[: SMALL.batch_positions[2]]
+
+
+async def test_a_bad_batch_is_not_skipped_by_a_read_behind_it(nursery: trio.Nursery) -> None:
+    """Without a check of what is walked over, a wrong last offset delta would lose records without a word."""
+    segment = filled_segment(0, batch_count=4, interval_bytes=1_000_000)
+    tier = open_tier(nursery, [segment])
+    tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[1] + 26, bit=3)  # delta 9 becomes 1
+    with pytest.raises(CorruptObjectError, match=f"batch at {segment.batch_positions[1]}"):
+        await tier.read(15)
+
+
+async def test_a_base_offset_out_of_the_segment_is_an_error(nursery: trio.Nursery) -> None:
+    tier = damaged(nursery, 0)  # no CRC covers it
+    with pytest.raises(CorruptObjectError, match="batch at 0: offsets"):
+        await tier.read(100)
+
+
+async def test_a_base_offset_that_does_not_ascend_is_an_error(nursery: trio.Nursery) -> None:
+    tier = damaged(nursery, SMALL.batch_positions[1] + 7)  # 102 becomes 103, the next is 104
+    with pytest.raises(CorruptObjectError, match="offset 104 follows offset 104"):
+        await tier.read(100)
+
+
+async def test_a_block_fetched_anew_is_verified_anew(nursery: trio.Nursery) -> None:
+    """A batch over two blocks passed once; the second block was evicted and came back damaged."""
+    tier = open_tier(nursery, [SMALL], block_bytes=150)
+    metadata = tier.logs[0][0]
+    await tier.read(100)
+    (second,) = await tier.cache.blocks(metadata, 1, 1)
+    tier.cache.quarantine(metadata, 1, second)
+    assert SMALL.batch_positions[1] < 150 < SMALL.batch_positions[2], "the second batch straddles"
+    tier.store.flip_bit(metadata, 150)
+    with pytest.raises(CorruptObjectError, match=f"batch at {SMALL.batch_positions[1]}"):
+        await tier.read(102)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 60, len(SMALL.log) - 1])
+async def test_a_truncated_log_is_an_error_that_names_the_segment(nursery: trio.Nursery, size_bytes: int) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.cut_log(tier.logs[0][0], size_bytes)
+    with pytest.raises(CorruptObjectError, match=f"truncated: bytes 0 to .* wanted, {size_bytes} there") as caught:
+        await tier.read(100)
+    assert str(tier.logs[0][0].segment_id) in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError("503"), RemoteResourceNotFoundError("no log")])
+async def test_the_stores_error_reaches_the_reader_and_is_not_remembered(
+    nursery: trio.Nursery, error: Exception
+) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.fail(error, positions=range(10**9))
+    with pytest.raises(type(error)):
+        await tier.read(100)
+    assert await tier.read_bytes(100) == SMALL.log
+
+
+async def test_a_missing_index_is_rebuilt_and_counted(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.fail(RemoteResourceNotFoundError("no index"), index_type=IndexType.OFFSET, times=None)
+    assert await tier.read_bytes(106) == SMALL.batches[3]
+    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
+
+
+GARBAGE = {
+    "not whole": b"garbage",
+    "negative": b"\xff" * 16,
+    "position beyond the segment": encode_offset_index(100, [(103, 10**6)]),
+    "offset beyond the segment": encode_offset_index(100, [(10**6, SMALL.batch_positions[1])]),
+    "position inside a batch": encode_offset_index(100, [(101, 5), (105, SMALL.batch_positions[2] + 3)]),
+    "position of a later batch": encode_offset_index(100, [(100, SMALL.batch_positions[2])]),
+}
+
+
+@pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
+async def test_a_garbage_index_is_rebuilt_and_never_skips_a_record(nursery: trio.Nursery, content: bytes) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.replace(content, index_type=IndexType.OFFSET)
+    for offset in (106, 100, 102):
+        expected = expected_bytes(tier.logs, offset, max_bytes=10**6)
+        assert await tier.read_bytes(offset) == expected
+    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
+
+
+async def test_an_index_that_only_leads_too_far_back_is_good_enough(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.replace(encode_offset_index(100, [(105, SMALL.batch_positions[1])]), index_type=IndexType.OFFSET)
+    assert await tier.read_bytes(106) == SMALL.batches[3]
+
+
+async def test_a_broken_log_behind_an_index_entry_is_not_blamed_on_the_index(nursery: trio.Nursery) -> None:
+    tier = damaged(nursery, SMALL.batch_positions[3] + 8)  # its length
+    with pytest.raises(CorruptObjectError, match=f"batch at {SMALL.batch_positions[3]}"):
+        await tier.read(106)
+    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0
+
+
+async def test_a_missing_log_and_index_is_not_found(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SMALL])
+    tier.store.inner.delete_log_segment_data(tier.logs[0][0])
+    with pytest.raises(RemoteResourceNotFoundError):
+        await tier.read(100)
+
+
+# --- bytes that a broker wrote ---
+
+VECTOR_PARTITION = TopicIdPartition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, "tiered")
+
+
+def vector_segments(root: Path) -> Sequence[tuple[RemoteLogSegmentMetadata, bytes]]:
+    logs = sorted(root.rglob("*.log"))
+    found = []
+    for path, end_offset in zip(logs, (5999, 6819), strict=True):
+        log, start_offset = path.read_bytes(), int(path.name[:20])
+        metadata = RemoteLogSegmentMetadata(
+            segment_id=RemoteLogSegmentId(VECTOR_PARTITION, uuid_from_text(path.stem[-22:])),
+            start_offset=start_offset,
+            end_offset=end_offset,
+            max_timestamp_ms=0,
+            broker_id=1,
+            event_timestamp_ms=0,
+            segment_size_bytes=len(log),
+            segment_leader_epochs={0: start_offset},
+        )
+        found.append((metadata, log))
+    return found
+
+
+@pytest.mark.parametrize("block_bytes", [997, 65536])
+async def test_every_offset_of_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path, block_bytes: int) -> None:
+    shutil.copytree(vector("kafka", "local-tiered-storage"), tmp_path / "kafka-tiered-storage")
+    logs = vector_segments(tmp_path)
+    tier = open_reader(nursery, LocalTieredStorage({"dir": str(tmp_path)}), logs, block_bytes=block_bytes)
+    for offset in range(logs[0][0].start_offset, logs[-1][0].end_offset + 1):
+        for max_bytes in (1, 3000, 20_000, 10**6):
+            records = await tier.reader.read(
+                VECTOR_PARTITION, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=tier.lineage
+            )
+            assert b"".join(records.buffers) == expected_bytes(logs, offset, max_bytes=max_bytes)
+    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0

@@ -1,0 +1,157 @@
+"""Topics on the shared broker: made, filled and waited for until the tier holds them.
+
+The fixture `kafka` is one running cluster for the whole run, so a test takes topics of names of its own and leaves
+the broker running. A test that stops brokers starts a cluster of its own with `own_cluster`.
+"""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Message, Producer
+
+from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tests.support.needs import JARS
+
+QUEUE_RECORDS_MAX = 90_000
+
+_names = itertools.count(1)
+
+TIERED: Mapping[str, str] = {
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",
+    # The least that Kafka 4 takes, and every segment but the active one leaves the local log at once.
+    "segment.bytes": str(1024 * 1024),
+    "local.retention.bytes": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as produced; `timestamp_ms` None is now."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TieredTopic:
+    """A topic with most offsets in the tier alone, and what its partitions' frontiers were when it had settled."""
+
+    name: str
+    partitions: int
+    records: int
+    offsets: Mapping[int, PartitionOffsets]
+
+
+def fresh_name(stem: str) -> str:
+    """A topic name that no other test of this run has."""
+    return f"{stem}-{next(_names)}"
+
+
+def small_segments(batches: int) -> dict[str, str]:
+    """Topic settings that roll a segment every so many batches: the offset index is full by then."""
+    return {"index.interval.bytes": "1", "segment.index.bytes": str(12 * batches)}
+
+
+def orders(count: int, partitions: int, value_bytes: int = 200) -> Iterator[Record]:
+    """Plain records with keys and a header, the same each time, dealt out to the partitions in turn."""
+    for number in range(count):
+        value = f'{{"order":{number},"note":"{"x" * value_bytes}"}}'.encode()
+        yield Record(number % partitions, f"key-{number % 97}".encode(), value, (("number", str(number).encode()),))
+
+
+def produce(cluster: KafkaCluster, topic: str, records: Iterator[Record], **settings: str | int) -> int:
+    """Produce all records, wait for their acknowledgement, and return how many they were.
+
+    Args:
+        settings: librdkafka's, with _ for the dot: compression_type="zstd".
+    """
+    failures: list[str] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is not None:
+            failures.append(f"{message.topic()}-{message.partition()}: {error}")
+
+    config: dict[str, str | int] = {name.replace("_", "."): value for name, value in settings.items()}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, **config})
+    count = 0
+    for record in records:
+        if count % 1000 == 0:
+            # librdkafka holds 100,000 records at most.
+            producer.poll(0 if len(producer) < QUEUE_RECORDS_MAX else 1)
+        producer.produce(
+            topic,
+            record.value,
+            record.key,
+            record.partition,
+            on_delivery=delivered,
+            timestamp=record.timestamp_ms or 0,
+            headers=list(record.headers),
+        )
+        count += 1
+    producer.flush(60)
+    if failures:
+        raise RuntimeError(f"{len(failures)} of {count} records not produced, first: {failures[0]}")
+    return count
+
+
+def tiered_topic(
+    cluster: KafkaCluster,
+    name: str,
+    *,
+    partitions: int = 1,
+    records: Iterator[Record] | None = None,
+    configs: Mapping[str, str] | None = None,
+    **producer_settings: str | int,
+) -> TieredTopic:
+    """Create a topic, fill it (by default with 10,000 orders per partition, two to three segments), wait for the
+    tier. Only the active segments stay local."""
+    cluster.create_topic(name, partitions, {**TIERED, **(configs or {})})
+    filled = produce(cluster, name, records or orders(10_000 * partitions, partitions), **producer_settings)
+    return TieredTopic(name, partitions, filled, wait_settled(cluster, name))
+
+
+def wait_settled(cluster: KafkaCluster, topic: str) -> dict[int, PartitionOffsets]:
+    """Wait until each partition's local log begins right behind the last tiered offset: nothing is in both places,
+    so the frontier stays where it is until someone produces."""
+    return cluster.wait_tiered(topic, until=_has_settled)
+
+
+@contextmanager
+def own_cluster(
+    *,
+    brokers: int = 1,
+    separate_controller: bool | None = None,
+    sasl_plain_users: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+    jvm_options: Sequence[str] | None = None,
+) -> Iterator[KafkaCluster]:
+    """A cluster for one test, with its folder removed behind it."""
+    work = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
+    options = {} if jvm_options is None else {"jvm_options": jvm_options}
+    try:
+        with KafkaCluster(
+            jars=JARS,
+            work=work,
+            brokers=brokers,
+            separate_controller=separate_controller,
+            sasl_plain_users=sasl_plain_users,
+            properties=properties,
+            **options,
+        ) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _has_settled(offsets: PartitionOffsets) -> bool:
+    has_tier = offsets.latest_tiered_offset >= 0
+    return has_tier and offsets.local_log_start_offset == offsets.latest_tiered_offset + 1

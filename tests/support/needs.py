@@ -1,0 +1,95 @@
+"""What a test needs beyond Python, and what happens where that is absent.
+
+`@pytest.mark.needs("kcat")` skips the test on a machine without kcat, and the skip says how to get it. Under
+TIDEGATE_REQUIRE_ALL=1 (`.ci/run`) a skip is a failure, whatever its reason, save for the kinds marked `may_lack`:
+those are not to be had everywhere, so they are counted by name in the summary instead.
+"""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / "build" / "kafka" / "libs"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One thing that a test may need. `how` completes the sentence "needs X: ..."."""
+
+    name: str
+    is_present: Callable[[], bool]
+    how: str
+    may_lack: bool = False
+    other_reason: str = ""
+    """How a skip begins that a helper makes in the midst of a test, for want of the same thing."""
+
+    @property
+    def reason(self) -> str:
+        return f"needs {self.name}: {self.how}"
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether a skip for its sake is none of ours, even where everything is required."""
+        return self.may_lack and not self.is_present()
+
+
+def vectors_dir() -> Path:
+    """The folder of bytes that other programs wrote, there or not; TIDEGATE_VECTORS moves it."""
+    return Path(os.environ.get("TIDEGATE_VECTORS") or ROOT.parent / "shared" / "vectors")
+
+
+def requires_all() -> bool:
+    return os.environ.get("TIDEGATE_REQUIRE_ALL") == "1"
+
+
+def is_kind(name: str) -> bool:
+    return name in _KINDS
+
+
+def kind(name: str) -> Kind:
+    return _KINDS[name]
+
+
+def kind_of_skip(reason: str) -> Kind | None:
+    """The kind whose want made a test skip, None when the skip was for another reason."""
+    for found in _KINDS.values():
+        if reason.startswith(f"needs {found.name}:") or (found.other_reason and reason.startswith(found.other_reason)):
+            return found
+    return None
+
+
+def _command(name: str) -> Callable[[], bool]:
+    return lambda: shutil.which(name) is not None
+
+
+def _package(name: str) -> Callable[[], bool]:
+    return lambda: importlib.util.find_spec(name) is not None
+
+
+_KINDS = {
+    found.name: found
+    for found in (
+        Kind("java", _command("java"), "install a JDK, 17 or 21"),
+        Kind("maven", _command("mvn"), "install Maven"),
+        Kind("kafka", lambda: (JARS / ".complete").exists(), "run `make setup`, which fetches its jars"),
+        Kind("go", _command("go"), "install Go 1.21 or newer"),
+        Kind("node", _command("node"), "install Node.js 18 or newer"),
+        Kind("cargo", _command("cargo"), "install Rust"),
+        Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
+        Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
+        Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
+        Kind("spark", _package("pyspark"), "pip install -r requirements/spark.txt"),
+        Kind(
+            "vectors",
+            lambda: vectors_dir().is_dir(),
+            "point TIDEGATE_VECTORS at the shared vectors",
+            may_lack=True,
+            other_reason="shared vectors absent",
+        ),
+        Kind("network", lambda: "TIDEGATE_OFFLINE" not in os.environ, "unset TIDEGATE_OFFLINE", may_lack=True),
+    )
+}

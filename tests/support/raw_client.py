@@ -1,0 +1,394 @@
+"""A blocking client over one socket that sends exactly what a test says and gives back exactly what came.
+
+    with RawClient("127.0.0.1", port) as client:
+        client.sasl_plain("alice", "secret")
+        result = client.fetch(13, [("orders", topic_id, 0, 4711, 1 << 20)])
+        assert result.partitions[0].records == expected
+
+Frames are whole: their length field is part of them. Messages are kio's dataclasses; only Fetch responses are
+decoded by our own codec, because kio does not leave records as they are. Timeouts raise TimeoutError, a closed
+connection raises EOFError; both close the client, for what comes next would be out of step.
+"""
+
+import datetime
+import itertools
+import socket
+import ssl
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+
+from protocol.api_01_fetch_response import decode_response
+from tests.support.kio_frames import encode, fill, schema, with_length
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
+
+TIMEOUT_S = 15.0
+RESPONSE_BYTES_MAX = 256 * 1024 * 1024
+
+FetchTarget = tuple[str, bytes | None, int, int, int]
+"""Topic, topic id (needed from v13 on), partition, offset, partition max bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """One partition's answer; `records` is b"" for an empty set and for null. `aborted` is None for null."""
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+    preferred_read_replica: int
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """A Fetch response. `frame` is what came, whole."""
+
+    error_code: int
+    session_id: int
+    throttle_time_ms: int
+    partitions: list[FetchedPartition]
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """One partition's answer to ListOffsets."""
+
+    topic: str
+    partition: int
+    error_code: int
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class RawClient:
+    """One connection. Not thread-safe."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None = "raw-client",
+        timeout_s: float = TIMEOUT_S,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.timeout_s = timeout_s
+        self._correlation_ids = itertools.count(1)
+        self._socket = socket.create_connection((host, port), timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if ssl_context is not None:
+            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=host)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None):  # type: ignore[no-untyped-def]  # None
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # --- bytes ---
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send just these bytes."""
+        self._socket.settimeout(self.timeout_s)
+        self._socket.sendall(data)
+
+    def read_frame(self, timeout_s: float | None = None) -> bytes:
+        """The next frame, its length field included.
+
+        Raises:
+            TimeoutError: it did not come in time.
+            EOFError: the peer closed before it was whole.
+        """
+        self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+        try:
+            head = self._read_exactly(4)
+            (length,) = struct.unpack(">i", head)
+            if not 4 <= length <= RESPONSE_BYTES_MAX:
+                raise ValueError(f"a response frame of {length} bytes")
+            return head + self._read_exactly(length)
+        except BaseException:
+            self.close()
+            raise
+
+    def request_raw(self, frame: bytes, timeout_s: float | None = None) -> bytes:
+        """Send a whole frame, give the next one that comes."""
+        self.send_bytes(frame)
+        return self.read_frame(timeout_s)
+
+    def is_closed_by_peer(self, timeout_s: float | None = None) -> bool:
+        """Whether the peer closes the connection in time; bytes that still come are dropped."""
+        self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+        try:
+            while self._socket.recv(65536):
+                pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
+    # --- messages ---
+
+    def frame(self, message: Any, correlation_id: int) -> bytes:
+        """A request as a whole frame."""
+        raw = b"" if self.client_id is None else self.client_id.encode()
+        length = -1 if self.client_id is None else len(raw)
+        head = struct.pack(">hhih", message.__api_key__, message.__version__, correlation_id, length)
+        tags = b"\x00" if message.__header_schema__.__flexible__ else b""
+        return with_length(head + raw + tags + encode(message))
+
+    def send(self, message: Any) -> int:
+        """Send a request without waiting; its correlation id. For pipelining."""
+        correlation_id = next(self._correlation_ids)
+        self.send_bytes(self.frame(message, correlation_id))
+        return correlation_id
+
+    def request(self, message: Any, timeout_s: float | None = None) -> Any:
+        """Send one of kio's requests, give kio's response."""
+        correlation_id = self.send(message)
+        frame = self.read_frame(timeout_s)
+        _check_correlation_id(frame, correlation_id)
+        return decode_frame(message.__api_key__, message.__version__, frame)
+
+    def call(self, api_key: int, api_version: int, values: Mapping[str, object]) -> Any:
+        """Build a request from field values, superset of all versions, and send it."""
+        return self.request(fill(schema(api_key, api_version, kind="request"), values))
+
+    def sasl_plain(self, username: str, password: str) -> int:
+        """Sign in; the error code of the last step, 0 when signed in."""
+        handshake = self.call(SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+        if handshake.error_code:
+            return int(handshake.error_code)
+        token = b"\0".join((b"", username.encode(), password.encode()))
+        return int(self.call(SASL_AUTHENTICATE, 2, {"auth_bytes": token}).error_code)
+
+    def api_versions(self, version: int = 3) -> dict[int, tuple[int, int]]:
+        """Lowest and highest version by api key."""
+        values = {"client_software_name": "raw-client", "client_software_version": "1"}
+        response = self.call(API_VERSIONS, version, values)
+        return {int(api.api_key): (api.min_version, api.max_version) for api in response.api_keys}
+
+    def metadata(self, topics: Sequence[str] | None = None, version: int = 12) -> Any:
+        """kio's Metadata response; None asks for all topics."""
+        wanted = None if topics is None else [{"name": topic, "topic_id": None} for topic in topics]
+        request_type = schema(METADATA, version, kind="request")
+        values = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        values["include_cluster_authorized_operations"] = False
+        message = fill(request_type, {**values, "topics": wanted or []})
+        if wanted is None:
+            message = type(message)(**{**_fields(message), "topics": None})
+        return self.request(message)
+
+    def topic_id(self, topic: str) -> bytes:
+        """The topic's id, 16 bytes."""
+        (found,) = self.metadata([topic]).topics
+        return bytes(16) if found.topic_id is None else bytes(found.topic_id.bytes)
+
+    def fetch(
+        self,
+        version: int,
+        targets: Sequence[FetchTarget],
+        *,
+        isolation: int = 0,
+        max_bytes: int = 50 * 1024 * 1024,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        session: tuple[int, int] = (0, -1),
+        current_leader_epoch: int = -1,
+        forgotten: Sequence[tuple[str, bytes | None, int]] = (),
+        timeout_s: float | None = None,
+    ) -> FetchResult:
+        """One Fetch; the answer's records as they came."""
+        message = fetch_request(
+            version,
+            targets,
+            isolation=isolation,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            session=session,
+            current_leader_epoch=current_leader_epoch,
+            forgotten=forgotten,
+        )
+        correlation_id = self.send(message)
+        frame = self.read_frame(timeout_s)
+        _check_correlation_id(frame, correlation_id)
+        return fetch_result(frame, version, {topic_id: topic for topic, topic_id, *_ in targets if topic_id})
+
+    def list_offsets(
+        self,
+        version: int,
+        targets: Sequence[tuple[str, int, int]],
+        *,
+        isolation: int = 0,
+        current_leader_epoch: int = -1,
+    ) -> list[ListedOffset]:
+        """Offsets for (topic, partition, timestamp)."""
+        topics = [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": current_leader_epoch}
+                    for _, partition, timestamp in group
+                ],
+            }
+            for topic, group in itertools.groupby(targets, key=lambda target: target[0])
+        ]
+        values = {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout": _ms(30_000)}
+        response = self.call(LIST_OFFSETS, version, values)
+        return [
+            ListedOffset(
+                topic.name,
+                partition.partition_index,
+                int(partition.error_code),
+                partition.timestamp,
+                partition.offset,
+                getattr(partition, "leader_epoch", -1),
+            )
+            for topic in response.topics
+            for partition in topic.partitions
+        ]
+
+    def produce(
+        self, topic: str, partition: int, batch: bytes, *, acks: int = -1, version: int = 9
+    ) -> tuple[int, int] | None:
+        """Produce batches as they are, by name (v3 to v12); error code and base offset, or None for acks 0."""
+        data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
+        values = {"transactional_id": None, "acks": acks, "timeout": _ms(30_000), "topic_data": data}
+        message = fill(schema(PRODUCE, version, kind="request"), values)
+        if acks == 0:
+            self.send(message)
+            return None
+        (answer,) = (part for each in self.request(message).responses for part in each.partition_responses)
+        return int(answer.error_code), int(answer.base_offset)
+
+    def _read_exactly(self, size: int) -> bytes:
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size:
+            received = self._socket.recv_into(view[filled:])
+            if not received:
+                raise EOFError(f"closed by the peer after {filled} of {size} bytes")
+            filled += received
+        return bytes(data)
+
+
+def fetch_request(
+    version: int,
+    targets: Sequence[FetchTarget],
+    *,
+    isolation: int = 0,
+    max_bytes: int = 50 * 1024 * 1024,
+    max_wait_ms: int = 500,
+    min_bytes: int = 1,
+    session: tuple[int, int] = (0, -1),
+    current_leader_epoch: int = -1,
+    forgotten: Sequence[tuple[str, bytes | None, int]] = (),
+) -> Any:
+    """kio's Fetch request of that version, for partitions grouped by runs of one topic."""
+    topics = [
+        {
+            "topic": topic,
+            "topic_id": _kio_uuid(topic_id),
+            "partitions": [
+                {"partition": partition, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
+                for _, _, partition, offset, partition_max_bytes in group
+            ],
+        }
+        for (topic, topic_id), group in itertools.groupby(targets, key=lambda target: target[:2])
+    ]
+    partition_fields = {"current_leader_epoch": current_leader_epoch, "last_fetched_epoch": -1, "log_start_offset": -1}
+    partition_fields |= {"high_watermark": 2**63 - 1}
+    for each in topics:
+        for part in each["partitions"]:  # type: ignore[union-attr]  # it is the list made above
+            part |= {**partition_fields, "replica_directory_id": None}  # type: ignore[operator, assignment]  # a dict
+    values: dict[str, object] = {
+        "cluster_id": None,
+        "replica_id": -1,
+        "replica_state": {"replica_id": -1, "replica_epoch": -1},
+        "max_wait": _ms(max_wait_ms),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "isolation_level": isolation,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "topics": topics,
+        "forgotten_topics_data": [
+            {"topic": topic, "topic_id": _kio_uuid(topic_id), "partitions": [partition]}
+            for topic, topic_id, partition in forgotten
+        ],
+        "rack_id": "",
+    }
+    return fill(schema(FETCH, version, kind="request"), values)
+
+
+def fetch_result(frame: bytes, version: int, topic_names: Mapping[bytes, str]) -> FetchResult:
+    """A whole Fetch response frame taken apart; `topic_names` by id, for v13 and later."""
+    response = decode_response(memoryview(frame), version)
+    return FetchResult(
+        response.error_code,
+        response.session_id,
+        response.throttle_time_ms,
+        [
+            FetchedPartition(
+                answer.topic if answer.topic is not None else topic_names[bytes(answer.topic_id or b"")],
+                answer.partition,
+                answer.error_code,
+                answer.high_watermark,
+                answer.last_stable_offset,
+                answer.log_start_offset,
+                answer.aborted_transactions,
+                answer.preferred_read_replica,
+                b"".join(answer.records),
+            )
+            for answer in response.partitions
+        ],
+        frame,
+    )
+
+
+def decode_frame(api_key: int, api_version: int, frame: bytes) -> Any:
+    """kio's response in a whole frame; all of it must be used."""
+    response_type: Any = load_response_schema(api_key, api_version)
+    _, header_size = entity_reader(response_type.__header_schema__)(frame, 4)
+    message, size = entity_reader(response_type)(frame, 4 + header_size)
+    if 4 + header_size + size != len(frame):
+        raise ValueError(f"{len(frame) - 4 - header_size - size} bytes left")
+    return message
+
+
+def _check_correlation_id(frame: bytes, expected: int) -> None:
+    (correlation_id,) = struct.unpack_from(">i", frame, 4)
+    if correlation_id != expected:
+        raise ValueError(f"an answer to request {correlation_id}, not to {expected}")
+
+
+def _fields(message: Any) -> dict[str, object]:
+    return {name: getattr(message, name) for name in message.__dataclass_fields__}
+
+
+def _ms(milliseconds: int) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=milliseconds)
+
+
+def _kio_uuid(topic_id: bytes | None) -> uuid.UUID | None:
+    return uuid.UUID(bytes=topic_id) if topic_id and any(topic_id) else None

@@ -1,0 +1,243 @@
+"""A RemoteStorageManager whose fetches go wrong as a test says.
+
+    store = ScriptedStore(LocalTieredStorage({"dir": str(tier_dir)}))
+    store.fail(RetriableRemoteStorageError("503"), times=2)              # the next two log fetches
+    store.flip_bit(segment, position=1000, times=1)                      # in the first fetch that covers that byte
+    store.truncate(size_bytes=10, segment=segment)                       # every fetch of that segment, from now on
+    with store.held() as gate:                                           # fetches wait, in their threads …
+        ...
+        gate.wait_for_callers(1)                                         # … until the block ends
+
+Thread-safe. Faults are applied in the order they were added; each counts down by itself. Index fetches are
+matched by `index_type`, log fetches by `segment` and the range of positions; None matches all.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, Uuid
+from storage.remote_storage_manager import RemoteStorageManager
+
+HOLD_S_MAX = 30.0
+"""A held fetch gives up after this long: a failing test must not leave threads behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCall:
+    """One fetch; positions are None for an index, `index_type` is None for the log. `end_position` is inclusive."""
+
+    segment_id: Uuid
+    start_position: int | None = None
+    end_position: int | None = None
+    index_type: IndexType | None = None
+
+
+class Gate:
+    """Holds fetches until `release`."""
+
+    def __init__(self) -> None:
+        self._opened = threading.Event()
+        self._arrived = threading.Semaphore(0)
+
+    def wait_for_callers(self, count: int) -> None:
+        """Block until `count` more fetches are held."""
+        for _ in range(count):
+            if not self._arrived.acquire(timeout=HOLD_S_MAX):
+                raise TimeoutError("no fetch came")
+
+    def release(self) -> None:
+        self._opened.set()
+
+    def hold(self) -> None:
+        self._arrived.release()
+        if not self._opened.wait(HOLD_S_MAX):
+            raise TimeoutError("the gate was never released")
+
+
+@dataclass(slots=True, eq=False)
+class _Fault:
+    """`act` gets what the store gave and gives what the caller sees; `before` runs before the store is asked."""
+
+    matches: Callable[[FetchCall], bool]
+    times: int | None
+    act: Callable[[FetchCall, bytes], bytes] | None = None
+    before: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class ScriptedStore:
+    """The wrapper. `calls` are all fetches so far in the order they began, also those that failed."""
+
+    inner: RemoteStorageManager
+    calls: list[FetchCall] = field(default_factory=list)
+    _faults: list[_Fault] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # --- what happened ---
+
+    def log_fetches(self, segment: RemoteLogSegmentMetadata | None = None) -> list[tuple[int, int | None]]:
+        """Ranges fetched of a segment's log (of all), both ends inclusive."""
+        with self._lock:
+            return [
+                (call.start_position, call.end_position)
+                for call in self.calls
+                if call.start_position is not None and (segment is None or call.segment_id == segment.segment_id.id)
+            ]
+
+    def index_fetches(self, index_type: IndexType | None = None) -> int:
+        """How many fetches of indexes there were, of one type or all."""
+        with self._lock:
+            found = [call.index_type for call in self.calls if call.index_type is not None]
+        return len(found) if index_type is None else found.count(index_type)
+
+    # --- what shall happen ---
+
+    def fail(
+        self,
+        error: Exception,
+        *,
+        segment: RemoteLogSegmentMetadata | None = None,
+        positions: range | None = None,
+        index_type: IndexType | None = None,
+        times: int | None = 1,
+    ) -> None:
+        """Raise `error` from matching fetches, `times` times (None: for ever)."""
+
+        def before() -> None:
+            raise error
+
+        self._add(_Fault(_matcher(segment, positions, index_type), times, before=before))
+
+    def flip_bit(
+        self, segment: RemoteLogSegmentMetadata, position: int, *, bit: int = 0, times: int | None = None
+    ) -> None:
+        """Flip one bit of the byte at `position` of a segment's log, in fetches that cover it."""
+
+        def act(call: FetchCall, data: bytes) -> bytes:
+            at = position - (call.start_position or 0)
+            return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] if at < len(data) else data
+
+        self._add(_Fault(_matcher(segment, range(position, position + 1), None), times, act=act))
+
+    def truncate(
+        self,
+        size_bytes: int,
+        *,
+        segment: RemoteLogSegmentMetadata | None = None,
+        index_type: IndexType | None = None,
+        times: int | None = None,
+    ) -> None:
+        """Give the first `size_bytes` of what a fetch should give."""
+        self._add(_Fault(_matcher(segment, None, index_type), times, act=lambda _, data: data[:size_bytes]))
+
+    def cut_log(self, segment: RemoteLogSegmentMetadata, size_bytes: int, *, times: int | None = None) -> None:
+        """Behave as if the segment's log object had only `size_bytes`."""
+
+        def act(call: FetchCall, data: bytes) -> bytes:
+            return data[: max(0, size_bytes - (call.start_position or 0))]
+
+        self._add(_Fault(_matcher(segment, None, None), times, act=act))
+
+    def replace(
+        self,
+        content: bytes,
+        *,
+        index_type: IndexType,
+        segment: RemoteLogSegmentMetadata | None = None,
+        times: int | None = None,
+    ) -> None:
+        """Give other bytes for an index."""
+        self._add(_Fault(_matcher(segment, None, index_type), times, act=lambda _call, _data: content))
+
+    def delay(self, seconds: float, *, segment: RemoteLogSegmentMetadata | None = None) -> None:
+        """Let every matching fetch of the log take at least this long, in its thread; real time."""
+        never = threading.Event()
+
+        def before() -> None:
+            never.wait(seconds)
+
+        self._add(_Fault(_matcher(segment, None, None), None, before=before))
+
+    @contextmanager
+    def held(
+        self,
+        *,
+        segment: RemoteLogSegmentMetadata | None = None,
+        positions: range | None = None,
+        index_type: IndexType | None = None,
+    ) -> Iterator[Gate]:
+        """Hold matching fetches until the gate is released, at the end of the block at the latest."""
+        gate = Gate()
+        fault = _Fault(_matcher(segment, positions, index_type), None, before=gate.hold)
+        self._add(fault)
+        try:
+            yield gate
+        finally:
+            gate.release()
+            with self._lock:
+                self._faults.remove(fault)
+
+    def heal(self) -> None:
+        """Forget all faults."""
+        with self._lock:
+            self._faults.clear()
+
+    # --- RemoteStorageManager ---
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
+        return self.inner.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> bytes:
+        call = FetchCall(metadata.segment_id.id, start_position, end_position)
+        return self._fetch(call, lambda: self.inner.fetch_log_segment(metadata, start_position, end_position))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        call = FetchCall(metadata.segment_id.id, index_type=index_type)
+        return self._fetch(call, lambda: self.inner.fetch_index(metadata, index_type))
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.inner.delete_log_segment_data(metadata)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _add(self, fault: _Fault) -> None:
+        with self._lock:
+            self._faults.append(fault)
+
+    def _fetch(self, call: FetchCall, fetch: Callable[[], bytes]) -> bytes:
+        with self._lock:
+            self.calls.append(call)
+            faults = [fault for fault in self._faults if fault.matches(call)]
+            for fault in faults:
+                if fault.times is not None:
+                    fault.times -= 1
+                    if not fault.times:
+                        self._faults.remove(fault)
+        for fault in faults:
+            if fault.before is not None:
+                fault.before()
+        data = fetch()
+        for fault in faults:
+            if fault.act is not None:
+                data = fault.act(call, data)
+        return data
+
+
+def _matcher(
+    segment: RemoteLogSegmentMetadata | None, positions: range | None, index_type: IndexType | None
+) -> Callable[[FetchCall], bool]:
+    def matches(call: FetchCall) -> bool:
+        if call.index_type is not index_type or (segment is not None and call.segment_id != segment.segment_id.id):
+            return False
+        if positions is None or call.start_position is None:
+            return True
+        return call.start_position < positions.stop and (
+            call.end_position is None or positions.start <= call.end_position
+        )
+
+    return matches

@@ -1,0 +1,68 @@
+"""Tidegate as a process of its own before a test cluster, and what it counted.
+
+The fixture `tidegate` is one for the whole run, before the shared broker, with `authority.max.age.ms=0`: every tier
+read has its own probe, so answers are the broker's of that very moment. Tests that need other settings, or that
+restart things, run their own with `own_tidegate`.
+"""
+
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.tidegate_process import Tidegate
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTidegate:
+    """A ready Tidegate."""
+
+    process: Tidegate
+    bootstrap_servers: str
+    work: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.bootstrap_servers.rpartition(":")
+        return host, int(port)
+
+    def page(self, path: str) -> str:
+        """A page of the admin listener."""
+        with urllib.request.urlopen(f"http://{self.process.admin_address}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, sample_name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels; 0 without any."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.page("/metrics"))
+            for sample in family.samples
+            if sample.name == sample_name and labels.items() <= sample.labels.items()
+        )
+
+    def log(self) -> str:
+        return self.process.log_path.read_text("utf-8", "replace")
+
+
+@contextmanager
+def own_tidegate(
+    cluster: KafkaCluster, properties: Mapping[str, str] | None = None, *, bootstrap_servers: str | None = None
+) -> Iterator[RunningTidegate]:
+    """A Tidegate before `cluster`; `properties` win over the usual ones."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-test-") as folder:
+        process = Tidegate(
+            work=Path(folder),
+            server_properties=cluster.server_properties_path(1),
+            bootstrap_servers=bootstrap_servers or cluster.bootstrap_servers,
+            properties=properties,
+        )
+        process.start()
+        try:
+            yield RunningTidegate(process, process.wait_ready(), Path(folder))
+        finally:
+            process.stop()

@@ -1,0 +1,22 @@
+"""Golden bytes written by real brokers and plug-ins, shared beside the project and not part of it.
+
+`TIDEGATE_VECTORS` names their folder; without it `../shared/vectors` beside the project is tried. A test that needs
+an absent one skips and says so.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+_PROJECT = Path(__file__).resolve().parents[2]
+
+
+def vector(*parts: str) -> Path:
+    """A file or folder among the vectors; skips the calling test when it is absent."""
+    folder = os.environ.get("TIDEGATE_VECTORS")
+    root = Path(folder) if folder else _PROJECT.parent / "shared" / "vectors"
+    path = root.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"shared vectors absent: {'/'.join(parts)} (set TIDEGATE_VECTORS)")
+    return path
