@@ -64,8 +64,8 @@ class Outcome:
             ("  its RemoteFetchBytes (KIP-405)", "", _megabytes(self.counted.remote_fetch_bytes)),
             (
                 "broker's own remote fetches",
-                f"{self.remote_fetches_at_start:,} → {self.remote_fetches_between:,}",
-                f"{self.remote_fetches_between:,} → {self.remote_fetches_at_end:,}",
+                f"{self.remote_fetches_at_start:,} -> {self.remote_fetches_between:,}",
+                f"{self.remote_fetches_between:,} -> {self.remote_fetches_at_end:,}",
             ),
         ]
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from proxy import exit_codes
@@ -62,13 +63,11 @@ def main(options: "DemoOptions") -> int:
     try:
         with Interrupts() as interrupts, ExitStack() as cleanup:
             try:
-                return _run(options, Demo(options.records, Steps(errors), interrupts, cleanup), errors)
+                return _run(options, errors, interrupts, cleanup)
             finally:
                 interrupts.ignore()
     except KeyboardInterrupt:
         _say(errors, "tidegate: interrupted; everything is stopped and removed")
-    except (KafkaClusterError, StepFailed) as error:
-        _say(errors, f"tidegate: {error}")
     return exit_codes.FOUND_WRONG
 
 
@@ -84,38 +83,61 @@ def missing(records: int) -> list[str]:
     return problems
 
 
-def _run(options: "DemoOptions", demo: "Demo", errors: Console) -> int:
+def _run(options: "DemoOptions", errors: Console, interrupts: Interrupts, cleanup: ExitStack) -> int:
+    with interrupts.held():
+        work = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+        removal = cleanup.enter_context(ExitStack())
+        removal.callback(shutil.rmtree, work, ignore_errors=True)
+    try:
+        demo = Demo(options.records, work, Steps(errors), interrupts, cleanup)
+        outcome = demo.run()
+    except (KafkaClusterError, KafkaException, OSError, StepFailed) as error:
+        _say(errors, f"tidegate: {error}")
+        if options.keep:
+            removal.pop_all()
+            _say(errors, f"tidegate: the files of this run are left in {work}")
+        else:
+            _say(errors, "tidegate: the files of this run are removed; --keep leaves them")
+        return exit_codes.FOUND_WRONG
+    complaints = _report(outcome, errors)
+    if options.keep:
+        _say(Console(), demo.how_to_try())
+        _wait_for_interrupt()
+        _say(errors, "\nStopping and removing everything.")
+    return exit_codes.FOUND_WRONG if complaints else exit_codes.DONE
+
+
+def _report(outcome: Outcome, errors: Console) -> list[str]:
     output = Console()
-    demo.start_kafka()
-    demo.fill_topic()
-    demo.start_tidegate()
-    outcome = demo.compare()
     output.print(outcome.table())
     complaints = outcome.complaints()
     for complaint in complaints:
         _say(errors, f"tidegate: {complaint}")
     if not complaints:
-        _say(output, "Both reads brought the same records, and the second one cost the broker no remote fetch.")
-    if options.keep:
-        _say(output, demo.how_to_try())
-        demo.wait_for_interrupt()
-    return exit_codes.FOUND_WRONG if complaints else exit_codes.DONE
+        _say(output, "The same records both ways, and Tidegate's cost the broker no remote fetch.")
+    return complaints
+
+
+def _wait_for_interrupt() -> None:
+    """Until Ctrl-C, which is the right way to end here and no failure."""
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return
 
 
 class Demo:
-    """The steps, to be taken in the order they stand here. What one starts, `cleanup` ends."""
+    """The steps, in the order in which they are taken. What one starts, `cleanup` ends."""
 
-    def __init__(self, records: int, steps: Steps, interrupts: Interrupts, cleanup: ExitStack) -> None:
+    def __init__(self, records: int, work: Path, steps: Steps, interrupts: Interrupts, cleanup: ExitStack) -> None:
         self._records = records
         self._steps = steps
         self._interrupts = interrupts
         self._cleanup = cleanup
-        with interrupts.held():
-            self._work = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
-            cleanup.callback(shutil.rmtree, self._work, ignore_errors=True)
-        self._kafka = KafkaCluster(jars=JARS, work=self._work, jvm_options=JVM_OPTIONS)
+        self._work = work
+        self._kafka = KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS)
         self._tidegate = Tidegate(
-            work=self._work,
+            work=work,
             server_properties=self._kafka.server_properties_path(1),
             bootstrap_servers=self._kafka.bootstrap_servers,
         )
@@ -126,7 +148,37 @@ class Demo:
     def _broker(self) -> Broker:
         return self._kafka.broker(1)
 
-    def start_kafka(self) -> None:
+    def run(self) -> Outcome:
+        """All steps.
+
+        Raises:
+            KafkaClusterError, KafkaException, OSError, StepFailed: one did not get where it should.
+        """
+        self._start_kafka()
+        self._fill_topic()
+        self._start_tidegate()
+        return self._compare()
+
+    def how_to_try(self) -> str:
+        """Addresses, and three commands to be copied from the terminal."""
+        tidegate = self._tidegate
+        arguments = f"--bootstrap-server {self._bootstrap} --topic {TOPIC} --from-beginning --max-messages 5"
+        java = ("java", "-cp", f"{JARS}/*", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        consumer = (*java, "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments.split())
+        check = (sys.executable, "-m", "proxy", "check", str(tidegate.properties_path))
+        return (
+            f"\nKafka      {self._kafka.bootstrap_servers}\n"
+            f"Tidegate   {self._bootstrap}\n"
+            f"Metrics    http://{tidegate.admin_address}/metrics\n"
+            f"Files      {self._work}\n\n"
+            "Three commands to try, in another terminal:\n\n"
+            f"{shlex.join(consumer)}\n\n"
+            f"curl -s http://{tidegate.admin_address}/metrics | grep -E 'remotefetch|tidegate_(relayed|served)'\n\n"
+            f"{shlex.join(check)}\n\n"
+            "Ctrl-C stops everything and removes it."
+        )
+
+    def _start_kafka(self) -> None:
         with self._steps.step("Starting Kafka with a remote tier") as step:
             with self._interrupts.held():
                 self._cleanup.callback(self._kafka.close)
@@ -134,7 +186,7 @@ class Demo:
             self._kafka.wait_ready()
             step.result = f"broker {self._kafka.bootstrap_servers}"
 
-    def fill_topic(self) -> None:
+    def _fill_topic(self) -> None:
         with self._steps.step(f"Creating the tiered topic {TOPIC}") as step:
             self._kafka.create_topic(TOPIC, PARTITIONS, TOPIC_CONFIGS)
             step.result = f"{PARTITIONS} partitions, segments of 1 MiB"
@@ -143,7 +195,7 @@ class Demo:
                 self._kafka.bootstrap_servers, TOPIC, self._records, lambda done: step.show(done, self._records)
             )
             step.result = f"{record_bytes / 1e6:,.0f} MB, keys and headers"
-        with self._steps.step("Waiting until brokers drop them") as step:
+        with self._steps.step("Waiting for the tier") as step:
             self._offsets = self._wait_for_tier(step, local_records_max=SEGMENT_BYTES * self._records // record_bytes)
 
     def _wait_for_tier(self, step: Step, local_records_max: int) -> Mapping[int, PartitionOffsets]:
@@ -165,7 +217,7 @@ class Demo:
         step.result = f"{share:.1%} are only in the tier"
         return offsets
 
-    def start_tidegate(self) -> None:
+    def _start_tidegate(self) -> None:
         with self._steps.step("Starting Tidegate") as step:
             with self._interrupts.held():
                 self._cleanup.callback(self._tidegate.stop)
@@ -173,13 +225,16 @@ class Demo:
             self._bootstrap = self._tidegate.wait_ready()
             step.result = f"bootstrap {self._bootstrap}"
 
-    def compare(self) -> Outcome:
+    def _compare(self) -> Outcome:
         """Both reads. The counters are looked at between them, never during one."""
         at_start = self._broker.remote_fetch_requests()
         directly = self._read("Reading all from the broker", self._kafka.bootstrap_servers)
         between = self._broker.remote_fetch_requests()
         counted_before = self._tidegate.counters(TOPIC)
-        through_tidegate = self._read("Reading all through Tidegate", self._bootstrap)
+        try:
+            through_tidegate = self._read("Reading all through Tidegate", self._bootstrap)
+        except StepFailed as error:
+            raise StepFailed(f"{error}\n{self._tidegate.log_tail()}") from error
         counted_after = self._tidegate.counters(TOPIC)
         return Outcome(
             produced=self._records,
@@ -193,39 +248,9 @@ class Demo:
 
     def _read(self, text: str, bootstrap_servers: str) -> Reading:
         with self._steps.step(text) as step:
-            try:
-                reading = read_topic(
-                    bootstrap_servers, TOPIC, self._offsets, lambda done: step.show(done, self._records)
-                )
-            except StepFailed as error:
-                raise StepFailed(f"{error}\n{self._tidegate.log_tail()}") from error
+            reading = read_topic(bootstrap_servers, TOPIC, self._offsets, lambda done: step.show(done, self._records))
             step.result = f"{reading.records:,} records"
             return reading
-
-    def how_to_try(self) -> str:
-        """Addresses, and three commands to be copied from the terminal."""
-        tidegate = self._tidegate
-        arguments = f"--bootstrap-server {self._bootstrap} --topic {TOPIC} --from-beginning --max-messages 5"
-        consumer = ("java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments.split())
-        check = (sys.executable, "-m", "proxy", "check", str(tidegate.properties_path))
-        return (
-            f"\nKafka      {self._kafka.bootstrap_servers}\n"
-            f"Tidegate   {self._bootstrap}\n"
-            f"Metrics    http://{tidegate.admin_address}/metrics\n"
-            f"Files      {self._work}\n\n"
-            "Three commands to try, in another terminal:\n\n"
-            f"{shlex.join(consumer)}\n\n"
-            f"curl -s http://{tidegate.admin_address}/metrics | grep -E 'remotefetch|tidegate_(relayed|served)'\n\n"
-            f"{shlex.join(check)}\n\n"
-            "Ctrl-C stops everything and removes it."
-        )
-
-    def wait_for_interrupt(self) -> None:
-        """Until Ctrl-C, which is the right way to end here and no failure."""
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            return
 
 
 def _only_in_tier(offsets: Mapping[int, PartitionOffsets]) -> int:

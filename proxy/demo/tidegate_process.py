@@ -68,9 +68,13 @@ class Tidegate:
         }
         self._process: JavaProcess | None = None
 
+    def write_properties(self) -> None:
+        """Its configuration, as anyone could have written it; `start` does this too."""
+        self.properties_path.write_text(properties_text(self._properties), encoding="utf-8")
+
     def start(self) -> None:
         """Start, without waiting."""
-        self.properties_path.write_text(properties_text(self._properties), encoding="utf-8")
+        self.write_properties()
         command = (sys.executable, "-m", "proxy", "serve", str(self.properties_path))
         self._process = JavaProcess("Tidegate", command, self.log_path)
 

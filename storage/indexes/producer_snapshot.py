@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-import google_crc32c
+from crc32c import crc32c
 
 from storage.errors import CorruptObjectError
 
@@ -45,7 +45,7 @@ def parse_producer_snapshot(data: bytes, name: str = "producer snapshot") -> tup
     version, crc, entry_count = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise CorruptObjectError(f"{name}: version {version} at byte 0, only {_VERSION} is known")
-    if google_crc32c.value(data[_CRC_END:]) != crc:
+    if crc32c(data[_CRC_END:]) != crc:
         raise CorruptObjectError(f"{name}: checksum at byte 2 does not match")
     # The count is compared with the length before anything is sized by it.
     if entry_count < 0 or len(data) != _HEADER.size + entry_count * _ENTRY.size:
@@ -56,4 +56,4 @@ def parse_producer_snapshot(data: bytes, name: str = "producer snapshot") -> tup
 def encode_producer_snapshot(states: Sequence[ProducerState]) -> bytes:
     """The snapshot's bytes, with its checksum."""
     checked = struct.pack(">i", len(states)) + b"".join(_ENTRY.pack(*astuple(state)) for state in states)
-    return struct.pack(">hI", _VERSION, google_crc32c.value(checked)) + checked
+    return struct.pack(">hI", _VERSION, crc32c(checked)) + checked

@@ -17,8 +17,7 @@ import ssl
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from kio.index import load_response_schema
@@ -98,7 +97,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None):  # type: ignore[no-untyped-def]  # None
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class RawClient:
         values["include_cluster_authorized_operations"] = False
         message = fill(request_type, {**values, "topics": wanted or []})
         if wanted is None:
-            message = type(message)(**{**_fields(message), "topics": None})
+            message = replace(message, topics=None)
         return self.request(message)
 
     def topic_id(self, topic: str) -> bytes:
@@ -305,22 +304,24 @@ def fetch_request(
     forgotten: Sequence[tuple[str, bytes | None, int]] = (),
 ) -> Any:
     """kio's Fetch request of that version, for partitions grouped by runs of one topic."""
+    same = {
+        "current_leader_epoch": current_leader_epoch,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "high_watermark": 2**63 - 1,
+        "replica_directory_id": None,
+    }
     topics = [
         {
             "topic": topic,
             "topic_id": _kio_uuid(topic_id),
             "partitions": [
-                {"partition": partition, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
+                {"partition": partition, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes, **same}
                 for _, _, partition, offset, partition_max_bytes in group
             ],
         }
         for (topic, topic_id), group in itertools.groupby(targets, key=lambda target: target[:2])
     ]
-    partition_fields = {"current_leader_epoch": current_leader_epoch, "last_fetched_epoch": -1, "log_start_offset": -1}
-    partition_fields |= {"high_watermark": 2**63 - 1}
-    for each in topics:
-        for part in each["partitions"]:  # type: ignore[union-attr]  # it is the list made above
-            part |= {**partition_fields, "replica_directory_id": None}  # type: ignore[operator, assignment]  # a dict
     values: dict[str, object] = {
         "cluster_id": None,
         "replica_id": -1,
@@ -380,10 +381,6 @@ def _check_correlation_id(frame: bytes, expected: int) -> None:
     (correlation_id,) = struct.unpack_from(">i", frame, 4)
     if correlation_id != expected:
         raise ValueError(f"an answer to request {correlation_id}, not to {expected}")
-
-
-def _fields(message: Any) -> dict[str, object]:
-    return {name: getattr(message, name) for name in message.__dataclass_fields__}
 
 
 def _ms(milliseconds: int) -> datetime.timedelta:

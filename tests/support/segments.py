@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import google_crc32c
+from crc32c import crc32c
 
 from storage.indexes.leader_epochs import encode_leader_epochs
 from storage.indexes.offset_index import build_offset_index
@@ -318,7 +318,7 @@ def encode_record(record: Record, offset_delta: int, timestamp_delta_ms: int) ->
 
 def _frame_batch(base_offset: int, leader_epoch: int, checked: bytes) -> bytes:
     length = _BATCH_PREFIX.size - 12 + len(checked)  # everything after the length field
-    return _BATCH_PREFIX.pack(base_offset, length, leader_epoch, 2, google_crc32c.value(checked)) + checked
+    return _BATCH_PREFIX.pack(base_offset, length, leader_epoch, 2, crc32c(checked)) + checked
 
 
 def _length_prefixed(content: bytes | None) -> bytes:

@@ -2,7 +2,7 @@
 
 import struct
 
-import google_crc32c
+from crc32c import crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ states = st.builds(ProducerState, int64s, int16s, int32s, int64s, int32s, int64s
 
 
 def with_checksum(version: int, checked: bytes) -> bytes:
-    return struct.pack(">hI", version, google_crc32c.value(checked)) + checked
+    return struct.pack(">hI", version, crc32c(checked)) + checked
 
 
 def test_a_brokers_snapshots_are_read_and_written() -> None:

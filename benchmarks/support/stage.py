@@ -1,0 +1,106 @@
+"""A real Kafka at full speed with a filled topic, and Tidegate before it; all on loopback, all gone afterwards.
+
+Both sides of every comparison are this one broker, in one run: directly, and through this one Tidegate.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from proxy.demo.tidegate_process import Tidegate
+
+JARS = Path(__file__).resolve().parents[2] / "build" / "kafka" / "libs"
+
+JVM_OPTIONS = ("-Xms1g", "-Xmx1g")
+"""The JVM's own compilers and collector: the fast start of tests and demo costs a broker half its speed."""
+
+PARTITIONS = 2
+RECORD_BYTES = 1024
+BATCH_BYTES = 64 * 1024
+"""Between the Java producer's 16 KiB and librdkafka's 1 MB; in answers of 1 MiB little is cut off at the end."""
+
+MEGABYTE = 1_000_000
+_QUEUE_RECORDS_MAX = 90_000
+_FLUSH_S = 120
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a benchmark measures on."""
+
+    cluster: KafkaCluster
+    tidegate: Tidegate
+    topic: str
+    offsets: Mapping[int, PartitionOffsets]
+    direct: Address
+    through: Address
+
+
+@contextmanager
+def set_up(
+    *,
+    megabytes: int,
+    topic_configs: Mapping[str, str],
+    is_tiered: bool,
+    tidegate_properties: Mapping[str, str] | None = None,
+) -> Iterator[Stage]:
+    """Start everything, fill the topic and, if it is tiered, wait until the local logs begin behind the tier."""
+    work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
+    try:
+        with KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster:
+            topic = "benchmark"
+            cluster.create_topic(topic, PARTITIONS, topic_configs)
+            fill(cluster.bootstrap_servers, topic, megabytes)
+            offsets = cluster.wait_tiered(topic, until=_is_settled) if is_tiered else cluster.partition_offsets(topic)
+            tidegate = Tidegate(
+                work=work,
+                server_properties=cluster.server_properties_path(1),
+                bootstrap_servers=cluster.bootstrap_servers,
+                properties=tidegate_properties,
+            )
+            tidegate.start()
+            try:
+                through = _address(tidegate.wait_ready())
+                yield Stage(cluster, tidegate, topic, offsets, _address(cluster.bootstrap_servers), through)
+            finally:
+                tidegate.stop()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def fill(bootstrap_servers: str, topic: str, megabytes: int) -> None:
+    """Produce records of RECORD_BYTES, uncompressed, as many in each partition."""
+    failures: list[str] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": 20,
+            "batch.size": BATCH_BYTES,
+            "error_cb": lambda error: failures.append(str(error)) if error.fatal() else None,
+        }
+    )
+    for number in range(megabytes * MEGABYTE // RECORD_BYTES):
+        if number % 1000 == 0:
+            while len(producer) > _QUEUE_RECORDS_MAX:
+                producer.poll(0.01)
+        producer.produce(topic, b"%016d" % number + bytes(RECORD_BYTES - 16), partition=number % PARTITIONS)
+    left = producer.flush(_FLUSH_S)
+    if left or failures:
+        raise RuntimeError(f"{left} records were not produced in {_FLUSH_S} s; {failures[:1]}")
+
+
+def _is_settled(offsets: PartitionOffsets) -> bool:
+    return 0 <= offsets.latest_tiered_offset == offsets.local_log_start_offset - 1
+
+
+def _address(server: str) -> Address:
+    host, _, port = server.rpartition(":")
+    return host, int(port)

@@ -1,0 +1,239 @@
+"""Walking and verifying batches over blocks of any size."""
+
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage import batch_walk
+from storage.batch_walk import (
+    CorruptLogError,
+    FoundBatch,
+    IndexMismatchError,
+    SegmentWindow,
+    check_index_entry,
+    find_first_batch,
+    unverified_bytes,
+    verify_batches,
+)
+from storage.cache.memory import Block
+from storage.errors import CorruptObjectError
+from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment, metadata_of
+from tests.support.tier import PARTITION
+
+SEGMENT = filled_segment(100, batch_count=5, records_per_batch=2, value_bytes=10)
+POSITIONS = SEGMENT.batch_positions
+SIZE = len(SEGMENT.log)
+HOLED = build_segment([data_batch(0, record_count=2), data_batch(10)], end_offset=20)
+BLOCK_SIZES = (1, 7, 61, 100, 109, 1000)
+
+
+def blocks_of(log: bytes, block_bytes: int) -> list[Block]:
+    return [Block(memoryview(log)[start : start + block_bytes]) for start in range(0, len(log), block_bytes)]
+
+
+def window_of(segment: SyntheticSegment = SEGMENT, block_bytes: int = 100, log: bytes | None = None) -> SegmentWindow:
+    """A window with all of the segment in it; `log` are other bytes than the segment's own."""
+    window = SegmentWindow(metadata_of(PARTITION, segment), block_bytes)
+    window.add(0, blocks_of(segment.log if log is None else log, block_bytes))
+    return window
+
+
+def flipped(position: int, bit: int = 0, log: bytes = SEGMENT.log) -> bytes:
+    return log[:position] + bytes([log[position] ^ 1 << bit]) + log[position + 1 :]
+
+
+# --- the window ---
+
+
+@given(st.sampled_from(BLOCK_SIZES), st.integers(0, SIZE), st.integers(0, SIZE))
+def test_views_are_the_log(block_bytes: int, start: int, end: int) -> None:
+    assert b"".join(window_of(block_bytes=block_bytes).views(start, end)) == SEGMENT.log[start:end]
+
+
+def test_a_window_asks_for_what_is_missing_and_grows_at_its_end() -> None:
+    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 100)
+    blocks = blocks_of(SEGMENT.log, 100)
+    assert (window.end, window.missing(150, 350)) == (0, (1, 3))
+    window.add(1, blocks[1:4])
+    assert (window.first_block, window.last_block, window.end) == (1, 3, 400)
+    assert window.missing(150, 400) == (4, 3)
+    assert window.missing(150, 10**9) == (4, (SIZE - 1) // 100)
+    window.add(4, blocks[4:])
+    assert window.end == SIZE
+    assert window.block_at(250) is blocks[2]
+
+
+def test_numbered_blocks_are_those_here_that_hold_the_range() -> None:
+    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 100)
+    blocks = blocks_of(SEGMENT.log, 100)
+    window.add(1, blocks[1:4])
+    assert window.numbered_blocks(0, 10**9) == list(enumerate(blocks))[1:4]
+    assert window.numbered_blocks(199, 201) == list(enumerate(blocks))[1:3]
+    assert window.numbered_blocks(199, 200) == [(1, blocks[1])]
+    assert window.numbered_blocks(0, 50) == []
+
+
+# --- the search ---
+
+
+@pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
+def test_the_first_batch_is_the_one_that_ends_at_or_above_the_offset(block_bytes: int) -> None:
+    window = window_of(block_bytes=block_bytes)
+    for offset in range(98, 110):
+        number = max(0, offset - 100) // 2
+        assert find_first_batch(window, 0, offset) == FoundBatch(POSITIONS[number], len(SEGMENT.batches[number]))
+    assert find_first_batch(window, 0, 110) == FoundBatch(SIZE)
+
+
+def test_an_offset_in_a_hole_is_found_in_the_batch_behind_it() -> None:
+    window = window_of(HOLED)
+    assert find_first_batch(window, 0, 5).position == HOLED.batch_positions[1]
+    assert find_first_batch(window, 0, 15) == FoundBatch(len(HOLED.log))
+
+
+def test_a_search_says_which_bytes_it_lacks() -> None:
+    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
+    assert find_first_batch(window, 0, 104) == FoundBatch(0, needs_end=61)
+    blocks = blocks_of(SEGMENT.log, 150)
+    window.add(0, blocks[:1])
+    lacking = find_first_batch(window, 0, 104)
+    assert lacking == FoundBatch(POSITIONS[1], needs_end=POSITIONS[1] + 61)
+    window.add(1, blocks[1:2])
+    assert find_first_batch(window, lacking.position, 104).position == POSITIONS[2]
+
+
+def test_a_search_at_the_end_of_the_segment_finds_nothing() -> None:
+    assert find_first_batch(window_of(), SIZE, 100) == FoundBatch(SIZE)
+
+
+# --- headers that cannot be ---
+
+
+def packed(fmt: str, position: int, value: int) -> bytes:
+    log = bytearray(SEGMENT.log)
+    struct.pack_into(fmt, log, position, value)
+    return bytes(log)
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (packed(">i", POSITIONS[1] + 8, 5), "length 5"),
+        (packed(">b", POSITIONS[1] + 16, 3), "magic 3"),
+        (packed(">i", POSITIONS[1] + 8, SIZE), "reach beyond the segment"),
+        (packed(">q", POSITIONS[1], 99), "offsets 99 to 100 in a segment of 100 to 109"),
+        (packed(">q", POSITIONS[1], 109), "offsets 109 to 110 in a segment of 100 to 109"),
+    ],
+)
+def test_a_header_that_cannot_be_is_named(log: bytes, reason: str) -> None:
+    window = window_of(log=log)
+    with pytest.raises(CorruptLogError, match=reason) as caught:
+        find_first_batch(window, 0, 109)
+    assert isinstance(caught.value, CorruptObjectError)
+    assert f"segment {metadata_of(PARTITION, SEGMENT).segment_id}: batch at {POSITIONS[1]}" in str(caught.value)
+    assert (caught.value.position, caught.value.follows_verified) == (POSITIONS[1], False)
+
+
+def test_bytes_behind_the_last_batch_are_no_batch() -> None:
+    longer = replace(metadata_of(PARTITION, SEGMENT), segment_size_bytes=SIZE + 10)
+    window = SegmentWindow(longer, 1000)
+    window.add(0, blocks_of(SEGMENT.log + bytes(10), 1000))
+    with pytest.raises(CorruptLogError, match=f"batch at {SIZE}: 10 bytes"):
+        find_first_batch(window, 0, 110)
+
+
+# --- index entries ---
+
+
+@pytest.mark.parametrize("offset", [103, 104, 10**9])
+def test_an_index_entry_may_have_a_higher_offset_than_its_batch(offset: int) -> None:
+    check_index_entry(window_of(), offset, POSITIONS[1])
+
+
+def test_an_index_entry_with_a_lower_offset_would_skip_records() -> None:
+    with pytest.raises(IndexMismatchError, match="it ends at offset 103, the offset index has 102"):
+        check_index_entry(window_of(), 102, POSITIONS[1])
+
+
+def test_an_index_entry_inside_a_batch_is_a_mismatch() -> None:
+    with pytest.raises(IndexMismatchError, match=f"batch at {POSITIONS[1] + 3}"):
+        check_index_entry(window_of(), 103, POSITIONS[1] + 3)
+
+
+# --- checksums ---
+
+
+@pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
+@pytest.mark.parametrize("end", [SIZE, SIZE - 1, POSITIONS[2], POSITIONS[2] + 70])
+def test_whole_batches_are_verified_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: int) -> None:
+    checked = 0
+
+    def count(_batch: object) -> bool:
+        nonlocal checked
+        checked += 1
+        return True
+
+    monkeypatch.setattr(batch_walk, "check_crc", count)
+    window = window_of(block_bytes=block_bytes)
+    whole = sum(start + len(batch) <= end for start, batch in zip(POSITIONS, SEGMENT.batches, strict=True))
+    assert unverified_bytes(window, 0, end) == end
+    verify_batches(window, 0, end)
+    assert checked == whole
+    assert unverified_bytes(window, 0, end) == 0
+    verify_batches(window, 0, end)
+    verify_batches(window, POSITIONS[1], POSITIONS[2])
+    assert checked == whole
+    verify_batches(window, 0, SIZE)
+    assert checked == len(POSITIONS)
+
+
+@given(st.sampled_from(BLOCK_SIZES), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=4))
+def test_no_order_of_reads_lets_a_bad_batch_pass(block_bytes: int, earlier: list[tuple[int, int]]) -> None:
+    bad = 3
+    window = window_of(block_bytes=block_bytes, log=flipped(POSITIONS[bad] + 70))
+    ends = [*POSITIONS[1:], SIZE]
+    for first, count in [*earlier, (0, 5), (bad, 1)]:
+        last = min(first + count, 5) - 1
+        if first <= bad <= last:
+            with pytest.raises(CorruptLogError, match=f"batch at {POSITIONS[bad]}: its CRC is wrong"):
+                verify_batches(window, POSITIONS[first], ends[last])
+        else:
+            verify_batches(window, POSITIONS[first], ends[last])
+
+
+def test_a_failure_says_which_bytes_are_in_doubt() -> None:
+    window = window_of(log=flipped(POSITIONS[2] + 70))
+    with pytest.raises(CorruptLogError) as caught:
+        verify_batches(window, 0, SIZE)
+    assert (caught.value.position, caught.value.end) == (POSITIONS[2], POSITIONS[3])
+    assert caught.value.follows_verified
+    with pytest.raises(CorruptLogError) as caught:
+        verify_batches(window, POSITIONS[2], SIZE)
+    assert not caught.value.follows_verified
+
+
+@pytest.mark.parametrize("verified_before", [None, (POSITIONS[1], POSITIONS[2]), (POSITIONS[2], SIZE)])
+def test_offsets_must_ascend_also_next_to_what_was_verified_before(verified_before: tuple[int, int] | None) -> None:
+    """No CRC covers a base offset: 102 became 103, and 104 follows. Either batch may be the bad one."""
+    window = window_of(log=flipped(POSITIONS[1] + 7))
+    if verified_before is not None:
+        verify_batches(window, *verified_before)
+    for _ in range(2):
+        with pytest.raises(CorruptLogError, match="offset 104 follows offset 104") as caught:
+            verify_batches(window, 0, SIZE)
+        assert (caught.value.position, caught.value.end) == (POSITIONS[1], POSITIONS[2] + 61)
+
+
+def test_a_straddling_batch_is_verified_anew_when_its_second_block_is_another() -> None:
+    blocks = blocks_of(SEGMENT.log, 150)
+    window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
+    window.add(0, blocks)
+    verify_batches(window, 0, SIZE)
+    refilled = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
+    refilled.add(0, [blocks[0], *blocks_of(flipped(150), 150)[1:2], *blocks[2:]])
+    assert unverified_bytes(refilled, 0, SIZE) > 0
+    with pytest.raises(CorruptLogError, match=f"batch at {POSITIONS[1]}"):
+        verify_batches(refilled, 0, SIZE)
