@@ -4,7 +4,9 @@ Rule 1. A length is checked before a byte of its frame is kept: negative, shorte
         limit is the peer's error.
 Rule 2. Nothing is copied to find a frame: `FrameBuffer` is one reusable buffer per direction, and its owner
         handles views into it. A frame larger than the buffer is passed on in parts, or the owner reserves room.
-Rule 3. A view handed out is valid until the next `prepare` or `reserve`, which only the owner calls.
+Rule 3. A view handed out is valid until the next `prepare`, `reserve` or `rest`, which only the owner calls.
+Rule 4. Big storage belongs to traffic, not to connections: a stream that falls silent gives it back (`rest`), and
+        the next one that needs it takes it from a pool, its pages already there.
 """
 
 import struct
@@ -19,7 +21,14 @@ IDLE_BUFFER_BYTES = 4 * 1024
 QUIET_READS_MAX = 64
 """So many reads in a row that an idle buffer would have held give the big buffer back."""
 
+POOLED_BUFFERS_MAX = 32
+"""So many big buffers wait for their next stream: 8 MiB, and more streams than one core keeps busy at once."""
+
 _LENGTH = struct.Struct(">i")
+_NOTHING = memoryview(bytearray())
+
+_pool: list[bytearray] = []
+"""Big buffers that nobody uses. Shared by all streams; taking and giving back are atomic."""
 
 
 def frame_size(view: memoryview, position: int, *, frame_bytes_max: int, body_bytes_min: int) -> int:
@@ -36,6 +45,11 @@ def frame_size(view: memoryview, position: int, *, frame_bytes_max: int, body_by
     return length + LENGTH_BYTES
 
 
+def pooled_buffers() -> int:
+    """How many big buffers wait for their next stream."""
+    return len(_pool)
+
+
 class FrameBuffer:
     """Bytes received and not yet handled: `view[start:end]` of one buffer that follows the traffic.
 
@@ -46,7 +60,8 @@ class FrameBuffer:
     __slots__ = ("_quiet_reads", "_reserved_bytes", "_storage", "end", "start", "view")
 
     def __init__(self) -> None:
-        self._storage = bytearray(IDLE_BUFFER_BYTES)
+        self._storage: bytearray | None = bytearray(IDLE_BUFFER_BYTES)
+        """None while a big buffer is given back (`rest`)."""
         self.view = memoryview(self._storage)
         self._quiet_reads = 0
         self._reserved_bytes = 0
@@ -58,14 +73,31 @@ class FrameBuffer:
 
     @property
     def capacity_bytes(self) -> int:
-        return len(self._storage)
+        """What it holds in memory now."""
+        return len(self.view)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then."""
+        return self._storage is None
+
+    def rest(self) -> None:
+        """Before a wait of unknown length: an empty buffer that is not small gives its storage back."""
+        if self.start == self.end and len(self.view) > IDLE_BUFFER_BYTES and not self._reserved_bytes:
+            if self._quiet_reads > QUIET_READS_MAX:
+                self._replace(IDLE_BUFFER_BYTES)
+            else:
+                self._give_back()
+                self._storage, self.view = None, _NOTHING
 
     def prepare(self) -> memoryview:
         """Non-empty space for the next read, at the cost of moving what is left to the front."""
         left = self.end - self.start
-        capacity = len(self._storage)
+        capacity = len(self.view)
         needed = max(left + 1, self._reserved_bytes)
-        if capacity > RECEIVE_BUFFER_BYTES >= needed:
+        if self._storage is None:
+            self._replace(RECEIVE_BUFFER_BYTES)
+        elif capacity > RECEIVE_BUFFER_BYTES >= needed:
             self._replace(RECEIVE_BUFFER_BYTES)
         elif capacity > IDLE_BUFFER_BYTES >= needed and self._quiet_reads > QUIET_READS_MAX:
             self._replace(IDLE_BUFFER_BYTES)
@@ -82,7 +114,7 @@ class FrameBuffer:
         else:
             self._quiet_reads += 1
         self.end += size
-        if self.end == len(self._storage) < RECEIVE_BUFFER_BYTES:
+        if self.end == len(self.view) < RECEIVE_BUFFER_BYTES:
             self._replace(RECEIVE_BUFFER_BYTES)
 
     def consume(self, size: int) -> None:
@@ -95,9 +127,9 @@ class FrameBuffer:
     def reserve(self, size: int) -> None:
         """Make room for a frame of `size` bytes that begins at `start`; the room stays until it was consumed."""
         self._reserved_bytes = size
-        if size > len(self._storage):
-            self._replace(size)
-        elif self.start + size > len(self._storage):
+        if size > len(self.view):
+            self._replace(max(size, IDLE_BUFFER_BYTES))
+        elif self.start + size > len(self.view):
             self._to_front()
 
     def _to_front(self) -> None:
@@ -107,7 +139,12 @@ class FrameBuffer:
 
     def _replace(self, size: int) -> None:
         left = self.end - self.start
-        storage = bytearray(size)
+        storage = _pool.pop() if size == RECEIVE_BUFFER_BYTES and _pool else bytearray(size)
         storage[:left] = self.view[self.start : self.end]
+        self._give_back()
         self._storage, self.view = storage, memoryview(storage)
         self.start, self.end = 0, left
+
+    def _give_back(self) -> None:
+        if self._storage is not None and len(self._storage) == RECEIVE_BUFFER_BYTES and len(_pool) < POOLED_BUFFERS_MAX:
+            _pool.append(self._storage)

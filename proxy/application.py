@@ -7,7 +7,7 @@ signal stops at once.
 
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -127,8 +127,15 @@ async def _say_ready(application: Application) -> None:
 
 
 @asynccontextmanager
-async def run(config: Config) -> AsyncIterator[Application]:
+async def run(
+    config: Config,
+    *,
+    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
+) -> AsyncIterator[Application]:
     """The application, listening; it is torn down when the block is left.
+
+    Args:
+        open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
 
     Raises:
         OSError: a listener cannot be bound (names address and key).
@@ -136,9 +143,7 @@ async def run(config: Config) -> AsyncIterator[Application]:
     """
     probes = Probes(Registry(Kip405Names(config.metrics.kip405_names.value)))
     readiness = Readiness()
-    storage_manager = open_remote_storage_manager(
-        config.remote_storage_manager_class_name, config.remote_storage_config
-    )
+    storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     try:
         async with trio.open_nursery() as nursery:
             cluster = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)

@@ -17,6 +17,7 @@ import trio
 from proxy import exit_codes
 from proxy.check_report import CheckReport
 from proxy.config.model import Config
+from proxy.logs import configure_logs
 from proxy.upstream.cluster import Cluster, TopicMetadata
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.from_config import upstream_settings
@@ -57,6 +58,7 @@ def run(config: Config, out: TextIO) -> int:
     Returns:
         exit_codes.DONE or exit_codes.FOUND_WRONG.
     """
+    configure_logs("error")  # the report says what is wrong; a log line between would say it twice
     report = CheckReport(out)
     report.section("Configuration")
     report.keys(config.effective)

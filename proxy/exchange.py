@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import trio
 
-from metrics.probes import Probes
+from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from proxy.assembly import assemble, by_key, pass_whole, tier_answer
 from proxy.fetch_plan import FetchPlan, PartitionKey, key_of
@@ -55,6 +55,9 @@ async def exchange(
     answers: dict[PartitionKey, PartitionAnswer] = {key_of(part.asked): answer for part, answer in verdicts.answered}
     given_back = [part.asked for part in verdicts.given_back]
     result_of = {id(part): reads.results.get(index) for index, part in enumerate(plan.tier)}
+    if verdicts.answered:
+        refused = {id(part) for part, _ in verdicts.answered}
+        result_of.update(await reads.again_without(refused, request.max_bytes))
     for part, authority in verdicts.vouched:
         if isinstance(result := result_of[id(part)], OffsetNotInTierError):
             given_back.append(part.asked)
@@ -66,4 +69,5 @@ async def exchange(
     if own_fetch.whole is not None:
         return pass_whole(request, own_fetch.whole)
     answers.update(by_key(own_fetch.answers))
+    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
     return assemble(request, answers, max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms))

@@ -1,8 +1,8 @@
 """Which partitions of a Fetch are the tier's, and how its byte budget is shared out. Pure (design §3.6, L3).
 
 Budgets as the broker's (spec/kafka-remote.md §3.2), with the tier first: its partitions are charged their whole
-limit in advance, in request order; the first of them may exceed it by one batch; one that is left with nothing
-is answered empty, without a read. What remains is the limit of the client's own Fetch for the other partitions.
+limit in advance, in request order; the first that has a limit may exceed it by one batch; one that is left with
+nothing is answered empty, without a read. What remains is the limit of the client's own Fetch for the other partitions.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from protocol.api_01_fetch import FetchPartition, FetchRequest
 from proxy.frontier import Frontier
 from storage.model import TopicIdPartition
+
+FETCH_BYTES_MAX = 55 * 1024 * 1024
+"""Kafka's default of the broker's `fetch.max.bytes`: a larger request is answered as if it had asked for this."""
 
 PartitionKey = tuple[str | None, bytes | None, int]
 """Topic name, topic id, partition: as the client's version names it."""
@@ -62,9 +65,16 @@ def plan_fetch(
             local.append(asked)
         else:
             tier.append(TierPart(asked, candidate, frontier))
-    left = max(request.max_bytes, 0)
-    for position, part in enumerate(tier):
-        part.minimum_one_batch = position == 0
+    return FetchPlan(tier, local, share_out(tier, request.max_bytes))
+
+
+def share_out(parts: Sequence[TierPart], max_bytes: int) -> int:
+    """Give each part its budget, and the first that has any its right to exceed it; returns the bytes left."""
+    left = max(0, min(max_bytes, FETCH_BYTES_MAX))
+    granted = False
+    for part in parts:
         part.budget_bytes = max(0, min(part.asked.partition_max_bytes, left))
+        part.minimum_one_batch = part.budget_bytes > 0 and not granted
+        granted |= part.minimum_one_batch
         left -= part.budget_bytes
-    return FetchPlan(tier, local, left)
+    return left

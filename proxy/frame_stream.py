@@ -8,18 +8,19 @@ from collections.abc import Callable
 
 from metrics.probes import CloseCause
 from protocol.errors import PeerProtocolError
-from protocol.framing import LENGTH_BYTES, FrameBuffer, frame_size
+from protocol.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.stream_end import ConnectionEnd
+from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Transport
 
 CORRELATION_ID_BYTES = 4
 
 
 class FrameStream:
-    """Receives from `source` into one buffer.
+    """Receives from `source` into one buffer, of which it holds little while the source is silent.
 
     Args:
-        ended: the cause to give when the source ends.
+        ended: the cause to give when the source breaks.
         on_passed: told how many bytes were passed on.
     """
 
@@ -30,24 +31,42 @@ class FrameStream:
         self._on_passed = on_passed
 
     async def receive(self) -> bool:
-        """Receive more bytes; False at the source's end between frames.
+        """Receive more bytes, between frames or in the first bytes of one; False at the source's end between frames.
 
         Raises:
             PeerProtocolError: the source ended inside a frame.
-            TransportError: it broke.
+            ConnectionEnd: it broke.
         """
-        size = await self._source.receive_into(self.buffer.prepare())
+        buffer = self.buffer
+        buffer.rest()
+        try:
+            if buffer.is_resting:
+                size = await self._source.receive_late(RECEIVE_BUFFER_BYTES, buffer.prepare)
+            else:
+                size = await self._source.receive_into(buffer.prepare())
+        except TransportError as error:
+            raise ConnectionEnd(self._ended, str(error)) from error
         if size:
-            self.buffer.received(size)
+            buffer.received(size)
             return True
-        if len(self.buffer):
-            raise PeerProtocolError(f"the stream ended inside a frame, after {len(self.buffer)} bytes of it")
+        if len(buffer):
+            raise PeerProtocolError(f"the stream ended inside a frame, after {len(buffer)} bytes of it")
         return False
 
     async def receive_inside(self) -> None:
-        """Receive more bytes of a frame that has begun."""
-        if not await self.receive():
-            raise ConnectionEnd(self._ended, "the stream ended inside a frame")
+        """Receive more bytes of a frame that has begun.
+
+        Raises:
+            PeerProtocolError: the source ended.
+            ConnectionEnd: it broke.
+        """
+        try:
+            size = await self._source.receive_into(self.buffer.prepare())
+        except TransportError as error:
+            raise ConnectionEnd(self._ended, str(error)) from error
+        if not size:
+            raise PeerProtocolError("the stream ended inside a frame")
+        self.buffer.received(size)
 
     async def hold(self, size: int) -> memoryview:
         """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet."""

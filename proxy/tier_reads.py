@@ -4,13 +4,13 @@ A read that is not there in time is answered empty; its fills go on, and the nex
 that finds no segment is given back to the broker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import structlog
 import trio
 
 from metrics.probes import TierProbe
-from proxy.fetch_plan import TierPart
+from proxy.fetch_plan import TierPart, share_out
 from proxy.tier import Tier
 from storage.errors import RemoteStorageError
 from storage.reader import OffsetNotInTierError, TierRecords
@@ -56,6 +56,20 @@ class TierReads:
         """Wait no longer for what has not ended."""
         self._scope.cancel()
 
+    async def again_without(self, refused: Set[int], max_bytes: int) -> dict[int, ReadResult]:
+        """Read anew for the parts to which the budgets of refused ones fall; results by the id of the part.
+
+        A part that is refused each time must not keep those behind it without bytes for good.
+        """
+        had = [(part, part.budget_bytes, part.minimum_one_batch) for part in self._parts if id(part) not in refused]
+        share_out([part for part, *_ in had], max_bytes)
+        richer = [part for part, *before in had if before != [part.budget_bytes, part.minimum_one_batch]]
+        if not richer:
+            return {}
+        reads = TierReads(self._tier, self._probe, richer, self.deadline_s)
+        await reads.run()
+        return {id(part): reads.results[index] for index, part in enumerate(richer) if index in reads.results}
+
     async def wait_until(self, time_s: float) -> None:
         """Return when all reads have ended, or at that time."""
         with trio.move_on_at(time_s):
@@ -79,7 +93,7 @@ class TierReads:
             self._progress.set()
 
     async def _result(self, part: TierPart) -> ReadResult:
-        if part.budget_bytes == 0 and not part.minimum_one_batch:
+        if part.budget_bytes == 0:
             return TierRecords([], 0, first_batch_too_large=True)
         try:
             return await self._tier.read(

@@ -24,7 +24,10 @@ from storage.remote_storage_manager import RemoteStorageManager
 
 UPSTREAM_INTERVAL_S = 5.0
 """How often upstream's brokers are asked for: clients that get a new broker's address from a relayed answer have its
-listener bound at once; this is for those that left, and for topics that were made anew."""
+listener bound at once; this is for those that left."""
+
+TOPICS_INTERVAL_S = 30.0
+"""How often learned topics are: a name that became another topic is found at once by the probe, which goes by id."""
 
 UPSTREAM_RETRY_S = 0.5
 CATALOG_INTERVAL_S = 0.2
@@ -39,12 +42,13 @@ _log = structlog.get_logger(__name__)
 async def follow_upstream(cluster: Cluster, addresses: AddressBook, readiness: Readiness) -> None:
     """Keep the brokers, and the names and leaders of the topics that were asked for, current."""
     failing = False
+    topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
     while True:
         try:
             await cluster.refresh()
-            names = cluster.topic_names()
-            if names:
+            if trio.current_time() >= topics_at_s and (names := cluster.topic_names()):
                 await cluster.learn_topics(names=names)
+                topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
         except UpstreamError as error:
             if not failing:
                 _log.warning("upstream_unavailable", reason=str(error))

@@ -27,11 +27,23 @@ CODE_SUFFIXES = (".java", ".py", ".sh", ".toml")
 CODE_NAMES = ("Makefile", "run")
 
 WITHOUT_TEST_FILE = {
+    "protocol/errors.py": "declares errors and codes; those who raise them test them",
+    "protocol/identifiers.py": "declares numbers; tests/protocol/test_versions.py holds them to Kafka's schemas",
+    "proxy/config/broker_config.py": "one of the sources: tests/proxy/config/test_sources.py",
+    "proxy/config/build.py": "the last step of load: tests/proxy/config/test_load.py",
+    "proxy/config/errors.py": "declares one error",
+    "proxy/config/keys.py": "the table: tests/proxy/config/test_reference.py and test_load.py",
+    "proxy/config/model.py": "declares the result of load: tests/proxy/config/test_load.py",
+    "proxy/config/security.py": "a step of load: tests/proxy/config/test_load.py",
+    "proxy/config/tier_keys.py": "the table's second half: tests/proxy/config/test_reference.py and test_load.py",
+    "proxy/config/values.py": "a step of load: tests/proxy/config/test_load.py",
+    "proxy/exit_codes.py": "declares numbers: tests/proxy/test_cli.py",
     "proxy/demo/kafka_admin.py": "asks a real broker: tests/integration/test_kafka_cluster.py",
     "proxy/demo/kafka_cluster.py": "runs a real broker: tests/integration/test_kafka_cluster.py",
     "proxy/demo/kafka_metrics.py": "asks a real broker: tests/integration/test_kafka_cluster.py",
     "proxy/demo/kafka_process.py": "runs a real broker: tests/integration/test_kafka_cluster.py",
     "proxy/demo/kafka_properties.py": "a broker reads it: tests/integration/test_kafka_cluster.py",
+    "storage/errors.py": "declares errors; those who raise them test them",
     "storage/remote_log_metadata_manager.py": "an interface; its suite in tests/contract runs on every manager",
     "storage/remote_storage_manager.py": "an interface; its suite in tests/contract runs on every format",
 }

@@ -1,7 +1,7 @@
 """A client that does nothing but Fetch: one request in flight, the answer received into one buffer and not decoded.
 
 What it asks is learned beforehand, so that both sides are asked the same and the timed loop does no work of its own:
-`learn_requests` walks the partitions once and notes where each answer of 1 MiB a partition ended.
+`learn_requests` reads the partitions once and notes where each answer ended.
 """
 
 import socket
@@ -9,10 +9,170 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Self
 
 from benchmarks.support.stage import Address
+from protocol import api_03_metadata
 from protocol.api_01_fetch import FetchPartition, FetchRequest
 from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
-from protocol.api_03_metadata import METADATA_TOPIC_ID_VERSION_MIN as _UNUSED
+from protocol.identifiers import ApiKey
+from protocol.primitives import write_string
+from protocol.record_batches import iterate_batches
+
+FETCH_VERSION = 17
+METADATA_VERSION = 12
+PARTITION_BYTES_MAX = 1024 * 1024
+_FETCH_BYTES_MAX = 50 * 1024 * 1024
+_BUFFER_BYTES = 8 * 1024 * 1024
+_TIMEOUT_S = 30.0
+_CORRELATION_ID = 7
+_LENGTH = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStep:
+    """One request frame, and the size of the answer that it is owed."""
+
+    frame: bytes
+    answer_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes read by a client in some time."""
+
+    read_bytes: int
+    seconds: float
+
+    @property
+    def megabytes_per_s(self) -> float:
+        return self.read_bytes / self.seconds / 1e6
+
+
+class BareClient:
+    """One connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._socket = socket.create_connection(address, _TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A socket with a timeout asks poll() before each receive, which a client that means it would not.
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_TIMEOUT_S), 0))
+        self._view = memoryview(bytearray(_BUFFER_BYTES))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._socket.close()
+
+    def ask(self, frame: bytes) -> memoryview:
+        """Send a request; its whole answer, which the next call overwrites.
+
+        Raises:
+            EOFError: the connection was closed.
+        """
+        self._socket.sendall(frame)
+        view, receive = self._view, self._socket.recv_into
+        filled, wanted = 0, _LENGTH.size
+        while filled < wanted:
+            got = receive(view[filled:])
+            if not got:
+                raise EOFError(f"closed after {filled} bytes of an answer")
+            if filled < _LENGTH.size <= filled + got:
+                wanted = _LENGTH.unpack_from(view)[0] + _LENGTH.size
+            filled += got
+        return view[:filled]
+
+    def topic_id(self, topic: str) -> bytes:
+        """The id that Metadata tells."""
+        answer = self.ask(metadata_request(topic))
+        return dict(api_03_metadata.topics(answer, METADATA_VERSION))[topic]
+
+
+def read_for(address: Address, steps: Sequence[FetchStep], seconds: float) -> Transfer:
+    """Ask the steps over and over for so long.
+
+    Raises:
+        ValueError: an answer is much smaller than the one that was learned: an error, or a read that was not there
+            in time, must not pass for speed.
+    """
+    read_bytes, elapsed_s = 0, 0.0
+    with BareClient(address) as client:
+        client.ask(steps[0].frame)
+        started_s = time.perf_counter()
+        for step in cycle(steps):
+            answer_bytes = len(client.ask(step.frame))
+            if answer_bytes < 0.99 * step.answer_bytes:
+                raise ValueError(f"an answer of {answer_bytes} bytes in place of {step.answer_bytes}")
+            read_bytes += answer_bytes
+            elapsed_s = time.perf_counter() - started_s
+            if elapsed_s >= seconds:
+                break
+    return Transfer(read_bytes, elapsed_s)
+
+
+def learn_requests(address: Address, topic: str, ends: Mapping[int, int]) -> list[FetchStep]:
+    """Fetches that read each partition from its beginning to `ends`, 1 MiB of each partition at a time.
+
+    The last step is the last one in which every partition still has a full answer.
+    """
+    steps: list[FetchStep] = []
+    offsets = dict.fromkeys(ends, 0)
+    with BareClient(address) as client:
+        topic_id = client.topic_id(topic)
+        while True:
+            frame = fetch_request(topic_id, offsets, max_wait_ms=10_000)
+            answer = client.ask(frame)
+            for partition in decode_response(answer, FETCH_VERSION).partitions:
+                if partition.error_code:
+                    raise ValueError(f"partition {partition.partition}: error code {partition.error_code}")
+                for _, base_offset, _, _, delta in iterate_batches(partition.records):
+                    offsets[partition.partition] = base_offset + delta + 1
+            if any(offsets[partition] >= end for partition, end in ends.items()):
+                return steps
+            steps.append(FetchStep(frame, len(answer)))
+
+
+def fetch_request(
+    topic_id: bytes, offsets: Mapping[int, int], *, max_wait_ms: int, partition_bytes_max: int = PARTITION_BYTES_MAX
+) -> bytes:
+    """A sessionless Fetch of these partitions, as a whole frame."""
+    partitions = [
+        FetchPartition(None, topic_id, partition, -1, offset, -1, -1, partition_bytes_max)
+        for partition, offset in offsets.items()
+    ]
+    request = FetchRequest(
+        api_version=FETCH_VERSION,
+        correlation_id=_CORRELATION_ID,
+        client_id="benchmark",
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=_FETCH_BYTES_MAX,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        session_epoch_position=None,
+        partitions=partitions,
+        has_forgotten=False,
+        rack_id="",
+    )
+    return encode_request(
+        request,
+        partitions,
+        correlation_id=_CORRELATION_ID,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 if max_wait_ms else 0,
+        max_bytes=_FETCH_BYTES_MAX,
+    )
+
+
+def metadata_request(topic: str) -> bytes:
+    """Metadata v12 of one topic by name, as a whole frame."""
+    header = struct.pack(">hhih", ApiKey.METADATA, METADATA_VERSION, _CORRELATION_ID, -1) + b"\0"
+    one_topic = b"\x02" + bytes(16) + write_string(topic, flexible=True) + b"\0"
+    body = header + one_topic + b"\0\0\0"  # no auto creation, no authorized operations, no tags
+    return _LENGTH.pack(len(body)) + body

@@ -97,6 +97,11 @@ def fill(bootstrap_servers: str, topic: str, megabytes: int) -> None:
         raise RuntimeError(f"{left} records were not produced in {_FLUSH_S} s; {failures[:1]}")
 
 
+def bootstrap_of(address: Address) -> str:
+    """The address as clients are configured with it."""
+    return "{}:{}".format(*address)
+
+
 def _is_settled(offsets: PartitionOffsets) -> bool:
     return 0 <= offsets.latest_tiered_offset == offsets.local_log_start_offset - 1
 

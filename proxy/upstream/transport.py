@@ -7,6 +7,7 @@ Rules:
 
 Plain sockets receive straight into the caller's buffer and send by `sendmsg` over the caller's views: no copy
 is made here. trio's SocketStream would copy each receive into fresh bytes, hence it is not used for them.
+A stream that may be silent for long receives by `receive_late`, which asks for a buffer only when bytes have come.
 TLS goes through trio.SSLStream. A peer that ends without TLS close_notify is taken as ended: Kafka's frames carry
 their length, so a cut stream shows itself one layer up.
 """
@@ -15,7 +16,7 @@ import os
 import socket as stdlib_socket
 import ssl
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -31,6 +32,15 @@ IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_name
 TLS_JOIN_BYTES_MAX = 64 * 1024
 """Small buffers are joined up to this before TLS: a record holds 16 KiB, so more joining saves nothing."""
 
+LINGER_S = 1.0
+"""How long `aclose` waits for a peer to take what was sent: closing with bytes unread resets the connection, and
+what still lies in the send buffer is lost."""
+
+LINGER_BYTES_MAX = 1024 * 1024
+"""How much of what such a peer still sends is dropped before it is reset after all."""
+
+LINGER_READ_BYTES = 4096
+
 TLS_CLOSE_TIMEOUT_S = 1.0
 """How long `aclose` tries to send close_notify to a peer that does not read."""
 
@@ -45,6 +55,15 @@ class Transport(Protocol):
 
     async def receive_into(self, view: memoryview) -> int:
         """Receive at least one byte into `view` (not empty); 0 is the end of the stream."""
+        ...
+
+    async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
+        """Like `receive_into`, with a view that is asked for only when bytes or the end have come.
+
+        Args:
+            size_max: receive at most so many bytes.
+            space: called at most once for each attempt to read; gives `size_max` bytes or more.
+        """
         ...
 
     async def send_all(self, data: Bytes) -> None:
@@ -150,6 +169,18 @@ class PlainTransport:
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
+    async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
+        try:
+            while True:
+                # Cheaper than trio's own order, which tries first and then waits: a silent stream has nothing yet.
+                await trio.lowlevel.wait_readable(self._socket)
+                try:
+                    return os.readv(self._socket.fileno(), (space()[:size_max],))
+                except BlockingIOError:
+                    continue
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+
     async def send_all(self, data: Bytes) -> None:
         await self.send_vectored((data,))
 
@@ -158,8 +189,17 @@ class PlainTransport:
             await self._send(buffers)
 
     async def aclose(self) -> None:
-        self._socket.close()
-        await trio.lowlevel.checkpoint()
+        try:
+            with trio.move_on_after(LINGER_S):
+                self._socket.shutdown(stdlib_socket.SHUT_WR)
+                dropped_bytes = 0
+                while dropped_bytes < LINGER_BYTES_MAX and (data := await self._socket.recv(LINGER_READ_BYTES)):
+                    dropped_bytes += len(data)
+        except (OSError, trio.ClosedResourceError, trio.BusyResourceError):
+            # The peer is gone already, or it was closed before.
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._socket.close()
 
     def abort(self) -> None:
         self._socket.close()
@@ -213,11 +253,15 @@ class TlsTransport:
 
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"
+        return await self.receive_late(len(view), lambda: view)
+
+    async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
         try:
-            data = await self._stream.receive_some(len(view))
+            data = await self._stream.receive_some(size_max)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
             raise self._broken(error) from error
-        view[: len(data)] = data
+        if data:
+            space()[: len(data)] = data
         return len(data)
 
     async def send_all(self, data: Bytes) -> None:

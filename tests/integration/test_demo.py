@@ -54,7 +54,7 @@ class RunningDemo:
 
     def left_processes(self) -> list[str]:
         """Every process with the temporary folder in its command line: the broker and Tidegate have it there."""
-        listed = subprocess.run(("ps", "-A", "-o", "args"), stdout=subprocess.PIPE, text=True, check=True).stdout
+        listed = subprocess.run(("ps", "-A", "-ww", "-o", "args"), stdout=subprocess.PIPE, text=True, check=True).stdout
         return [line for line in listed.splitlines() if str(self.temporary) in line]
 
     def assert_nothing_left(self) -> None:

@@ -81,6 +81,7 @@ def _partition_delete() -> RemotePartitionDeleteMetadata:
 
 def _fields(record: MetadataRecord) -> Answer:
     """The oracle's form of a record."""
+    own: Answer
     if isinstance(record, RemotePartitionDeleteMetadata):
         partition, own = record.topic_id_partition, {"kind": "partition_delete"}
     elif isinstance(record, RemoteLogSegmentMetadataUpdate):

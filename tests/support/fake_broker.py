@@ -44,6 +44,9 @@ class MemoryTransport:
         view[: len(data)] = data
         return len(data)
 
+    async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
+        return await self.receive_into(space()[:size_max])
+
     async def send_all(self, data: Bytes) -> None:
         try:
             await self._stream.send_all(data)

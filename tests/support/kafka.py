@@ -7,6 +7,7 @@ the broker running. A test that stops brokers starts a cluster of its own with `
 import itertools
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,9 +121,23 @@ def tiered_topic(
 
 
 def wait_settled(cluster: KafkaCluster, topic: str) -> dict[int, PartitionOffsets]:
-    """Wait until each partition's local log begins right behind the last tiered offset: nothing is in both places,
-    so the frontier stays where it is until someone produces."""
-    return cluster.wait_tiered(topic, until=_has_settled)
+    """Wait until each partition's local log begins right behind the last tiered offset and is one segment on disk:
+    nothing is in both places or waits to be copied, so the frontier stays where it is until someone produces."""
+
+    def has_settled(offsets: PartitionOffsets) -> bool:
+        has_tier = offsets.latest_tiered_offset >= 0
+        is_behind_tier = offsets.local_log_start_offset == offsets.latest_tiered_offset + 1
+        return has_tier and is_behind_tier and _local_segments_max(cluster, topic) == 1
+
+    return cluster.wait_tiered(topic, until=has_settled)
+
+
+def _local_segments_max(cluster: KafkaCluster, topic: str) -> int:
+    """Segments of the topic's longest local log, on any broker: between two copy rounds the tier may end where the
+    local log begins although more segments are waiting."""
+    logs = cluster.work.glob(f"node-*/data/{topic}-*/*.log")
+    segments = Counter(log.parent for log in logs if log.parent.name.rpartition("-")[0] == topic)
+    return max(segments.values(), default=0)
 
 
 @contextmanager
@@ -150,8 +165,3 @@ def own_cluster(
             yield cluster
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _has_settled(offsets: PartitionOffsets) -> bool:
-    has_tier = offsets.latest_tiered_offset >= 0
-    return has_tier and offsets.local_log_start_offset == offsets.latest_tiered_offset + 1

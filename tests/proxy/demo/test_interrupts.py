@@ -16,14 +16,20 @@ def test_the_first_signal_raises_and_later_ones_do_nothing(number: signal.Signal
 
 def test_a_signal_waits_for_the_end_of_a_held_block() -> None:
     reached = []
-    with Interrupts() as interrupts:
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
+
+    def start_something(interrupts: Interrupts) -> None:
+        with interrupts.held():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             reached.append("the end of the block")
-        assert reached
-        with interrupts.held():
-            signal.raise_signal(signal.SIGINT)
+        reached.append("behind the block")
+
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            start_something(interrupts)
+        assert reached == ["the end of the block"]
+        start_something(interrupts)
+        assert reached[-1] == "behind the block"
 
 
 def test_a_held_block_without_a_signal_raises_nothing() -> None:

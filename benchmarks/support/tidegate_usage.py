@@ -1,0 +1,68 @@
+"""What Tidegate itself says and costs: its counters, and the processor time of its process."""
+
+import os
+import urllib.request
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from metrics import tidegate_names
+from metrics.probes import Direction
+from proxy.demo.tidegate_process import Tidegate
+
+_TIMEOUT_S = 10.0
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_USER_TIME_FIELD, _SYSTEM_TIME_FIELD = 11, 12
+"""Of /proc/PID/stat, counted from the field behind the command's closing bracket (proc(5): 14 and 15)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Since Tidegate was started. `cpu_s` is 0 where there is no /proc."""
+
+    relayed_bytes: int
+    """From brokers to clients."""
+    served_tier_bytes: int
+    fills: int
+    """Blocks that came from the object store, a GET each."""
+    probes_sent: int
+    cpu_s: float
+
+    def __sub__(self, earlier: "Usage") -> "Usage":
+        return Usage(*(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)))
+
+
+def usage(tidegate: Tidegate) -> Usage:
+    """As it is now."""
+    with urllib.request.urlopen(f"http://{tidegate.admin_address}/metrics", timeout=_TIMEOUT_S) as answer:
+        exposition = answer.read().decode()
+    to_clients = {"direction": Direction.UPSTREAM_TO_CLIENT.value}
+    return Usage(
+        relayed_bytes=_sum(exposition, tidegate_names.RELAYED_BYTES.exposed_name, to_clients),
+        served_tier_bytes=_sum(exposition, tidegate_names.SERVED_TIER_BYTES.exposed_name, {}),
+        fills=_sum(exposition, tidegate_names.CACHE_FILLS.exposed_name, {}),
+        probes_sent=_sum(exposition, tidegate_names.PROBES_SENT.exposed_name, {}),
+        cpu_s=cpu_s(tidegate.pid),
+    )
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except FileNotFoundError:
+        return 0.0
+    numbers = stat.rpartition(")")[2].split()
+    return (int(numbers[_USER_TIME_FIELD]) + int(numbers[_SYSTEM_TIME_FIELD])) / _CLOCK_TICKS_PER_S
+
+
+def _sum(exposition: str, name: str, labels: dict[str, str]) -> int:
+    return int(
+        sum(
+            sample.value
+            for family in text_string_to_metric_families(exposition)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+    )

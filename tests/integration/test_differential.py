@@ -1,0 +1,77 @@
+"""The broker's answers against Tidegate's: random questions over raw sockets, zero may differ.
+
+`TIDEGATE_DIFFERENTIAL_QUESTIONS` is how many (5,000; `make differential` asks 100,000), `TIDEGATE_DIFFERENTIAL_SEED`
+repeats a run, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one question of a run.
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.differential import Asker, Outcome, Questions, asker
+from tests.support.differential_topics import KnownPartition, differential_topics
+from tests.support.tidegate import RunningTidegate
+
+QUESTIONS = int(os.environ.get("TIDEGATE_DIFFERENTIAL_QUESTIONS") or 5000)
+SEED = int(os.environ.get("TIDEGATE_DIFFERENTIAL_SEED") or random.SystemRandom().randrange(2**32))
+ONLY = os.environ.get("TIDEGATE_DIFFERENTIAL_ONLY") or ""
+
+SHOWN_MAX = 10
+TIER_SHARE_MIN = 0.3
+ASKED_AGAIN_SHARE_MAX = 0.01
+TIER_READS = "kafka_server_brokertopicmetrics_remotefetchrequests_total"
+SERVED_TIER_BYTES = "tidegate_served_tier_bytes_total"
+
+
+@pytest.fixture(scope="module")
+def partitions(kafka: KafkaCluster) -> Iterator[list[KnownPartition]]:
+    with differential_topics(kafka) as known:
+        yield known
+
+
+@pytest.fixture
+def both(kafka: KafkaCluster, tidegate: RunningTidegate) -> Iterator[Asker]:
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    with asker((host, int(port)), tidegate.address) as pairs:
+        yield pairs
+
+
+def test_no_answer_differs_from_the_brokers(
+    both: Asker, partitions: list[KnownPartition], tidegate: RunningTidegate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = Questions(SEED, partitions, both.versions())
+    numbers = [int(ONLY)] if ONLY else range(QUESTIONS)
+    reads_before, started_s = tidegate.metric(TIER_READS), time.monotonic()
+    outcome = both.ask([questions.question(number) for number in numbers])
+    took_s, reads = time.monotonic() - started_s, tidegate.metric(TIER_READS) - reads_before
+    with capsys.disabled():
+        print(f"\n{_summary(outcome, reads, took_s)}")
+    assert not outcome.differences, _failure(outcome)
+    if not ONLY:
+        assert outcome.asked_again <= max(1, ASKED_AGAIN_SHARE_MAX * outcome.questions)
+        assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
+
+
+def _summary(outcome: Outcome, tier_reads: float, took_s: float) -> str:
+    return (
+        f"differential: seed {SEED}, {outcome.questions:,} questions in {took_s:.1f} s, "
+        f"{outcome.fetched_partitions:,} partitions fetched ({outcome.with_records:,} with records, "
+        f"{outcome.with_errors:,} errors, {outcome.record_bytes:,} bytes), {tier_reads:,.0f} tier reads by Tidegate, "
+        f"{outcome.shared_budget:,} shares of a budget, {outcome.asked_again} asked again, "
+        f"{len(outcome.differences)} differ"
+    )
+
+
+def _failure(outcome: Outcome) -> str:
+    shown = "\n".join(outcome.differences[:SHOWN_MAX])
+    return (
+        f"{len(outcome.differences)} of {outcome.questions} answers differ\n{shown}\n"
+        f"all again: TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_QUESTIONS={QUESTIONS} "
+        "pytest tests/integration/test_differential.py\n"
+        f"one again: TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_ONLY=<its number> "
+        "pytest tests/integration/test_differential.py"
+    )

@@ -1,0 +1,280 @@
+"""Whole reads of a topic by clients of all kinds, reduced to what two reads are compared by.
+
+    assert read_with_aiokafka(through_tidegate, topic, ends, "read_committed") == direct
+
+A digest covers partition, offset, timestamp, key, value and headers of each record; null is told from empty. Records of
+a partition come in order, those of different partitions do not: so each partition has its own. A reader starts at the
+beginning, ends at `ends` (high watermarks), and never resets its position: a client that is told OFFSET_OUT_OF_RANGE
+fails. `settings` are the client's own, for signing in.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as AioTopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from tests.support.needs import JARS, ROOT
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+Headers = Iterable[tuple[str, bytes | None]]
+Settings = Mapping[str, Any]
+
+READ_TIMEOUT_S = 60.0
+JAVA_SOURCE = ROOT / "tests" / "integration" / "java" / "ConsumerDigest.java"
+JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+
+_POLL_S = 0.2
+_KCAT_FORMAT = "%p %o %T %K %S\n%k%s%h\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDigest:
+    """One partition's records, counted and hashed."""
+
+    records: int
+    sha256: str
+
+
+Digests = dict[int, PartitionDigest]
+Read = Callable[[str, str, Mapping[int, int], Isolation], Digests]
+"""Bootstrap servers, topic, high watermark by partition, isolation level."""
+
+
+class TopicDigest:
+    """Takes the records of one read. ConsumerDigest.java computes the same."""
+
+    def __init__(self, partitions: Iterable[int]) -> None:
+        self._hashes = {partition: hashlib.sha256() for partition in partitions}
+        self._records = dict.fromkeys(self._hashes, 0)
+
+    def add(
+        self, partition: int, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        fields = [key, value]
+        for name, content in headers:
+            fields += (name.encode(), content)
+        # Lengths before bytes: else a byte could move from one field to the next unseen.
+        lengths = [-1 if field is None else len(field) for field in fields]
+        head = struct.pack(f">qqi{len(lengths)}i", offset, timestamp_ms, len(lengths), *lengths)
+        self._hashes[partition].update(b"".join([head, *(field for field in fields if field is not None)]))
+        self._records[partition] += 1
+
+    def add_message(self, message: Message) -> tuple[int, int]:
+        """Take a record of confluent-kafka's; its partition and offset."""
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        # Produced ones may hold text or a mapping, consumed ones are bytes and a list of pairs.
+        key, value = cast("bytes | None", message.key()), cast("bytes | None", message.value())
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        self.add(partition, offset, message.timestamp()[1], key, value, headers)
+        return partition, offset
+
+    def result(self) -> Digests:
+        return {
+            partition: PartitionDigest(self._records[partition], each.hexdigest())
+            for partition, each in sorted(self._hashes.items())
+        }
+
+
+def confluent_consumer(bootstrap_servers: str, isolation: Isolation, settings: Settings | None = None) -> Consumer:
+    """A librdkafka consumer that fails rather than jumps, and says where a partition ends."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "not-used",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 100,
+            **(settings or {}),
+        }
+    )
+
+
+def read_with_confluent(
+    bootstrap_servers: str,
+    topic: str,
+    ends: Mapping[int, int],
+    isolation: Isolation,
+    settings: Settings | None = None,
+) -> Digests:
+    """librdkafka, assigned."""
+    consumer = confluent_consumer(bootstrap_servers, isolation, settings)
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
+        return drain_confluent(consumer, ends)
+    finally:
+        consumer.close()
+
+
+def read_with_confluent_group(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation, *, protocol: str, group: str
+) -> Digests:
+    """librdkafka, as the only member of a group that has committed nothing yet."""
+    settings = {"group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
+    consumer = confluent_consumer(bootstrap_servers, isolation, settings)
+    try:
+        consumer.subscribe([topic])
+        return drain_confluent(consumer, ends)
+    finally:
+        consumer.close()
+
+
+def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
+    """Read until every partition has said that it ended.
+
+    Raises:
+        AssertionError: the client reports an error, or time is up.
+    """
+    digest, unfinished = TopicDigest(ends), set(ends)
+    deadline_s = time.monotonic() + READ_TIMEOUT_S
+    while unfinished:
+        assert time.monotonic() < deadline_s, f"no end of partitions {unfinished} in {READ_TIMEOUT_S:g} s"
+        for message in consumer.consume(2000, _POLL_S):
+            error = message.error()
+            if error is None:
+                digest.add_message(message)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, str(error)
+                unfinished.discard(message.partition() or 0)
+    return digest.result()
+
+
+def read_with_kafka_python(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
+) -> Digests:
+    """kafka-python."""
+    with warnings.catch_warnings():
+        # It loads its schemas by a call that Python 3.11 alone deprecates; some when imported, some when first used.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message="(read|open)_text is deprecated")
+        return _read_with_kafka_python(bootstrap_servers, topic, ends, isolation)
+
+
+def _read_with_kafka_python(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
+) -> Digests:
+    from kafka import KafkaConsumer
+    from kafka import TopicPartition as PythonTopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers.split(","),
+        isolation_level=isolation,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=100,
+    )
+    digest = TopicDigest(ends)
+    deadline_s = time.monotonic() + READ_TIMEOUT_S
+    try:
+        of_partition = {PythonTopicPartition(topic, partition): end for partition, end in ends.items()}
+        consumer.assign(list(of_partition))
+        consumer.seek_to_beginning()
+        while any(consumer.position(partition) < end for partition, end in of_partition.items()):
+            assert time.monotonic() < deadline_s, f"no end in {READ_TIMEOUT_S:g} s"
+            for records in consumer.poll(timeout_ms=200, max_records=2000).values():
+                for each in records:
+                    digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+    finally:
+        consumer.close()
+    return digest.result()
+
+
+def read_with_aiokafka(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
+    """aiokafka."""
+    return asyncio.run(_read_with_aiokafka(bootstrap_servers, topic, ends, isolation))
+
+
+async def _read_with_aiokafka(
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
+) -> Digests:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level=isolation,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=100,
+    )
+    digest = TopicDigest(ends)
+    await consumer.start()
+    try:
+        of_partition = {AioTopicPartition(topic, partition): end for partition, end in ends.items()}
+        consumer.assign(list(of_partition))
+        await consumer.seek_to_beginning()
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            for partition, end in of_partition.items():
+                while await consumer.position(partition) < end:
+                    for records in (await consumer.getmany(timeout_ms=200, max_records=2000)).values():
+                        for each in records:
+                            digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+    finally:
+        await consumer.stop()
+    return digest.result()
+
+
+def read_with_java(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
+    """Kafka's own consumer."""
+    wanted = ",".join(f"{partition}:{end}" for partition, end in ends.items())
+    lines = java_client("digest", bootstrap_servers, topic, isolation, wanted)
+    digests = {}
+    for line in lines:
+        partition, records, sha256 = line.split()
+        digests[int(partition)] = PartitionDigest(int(records), sha256)
+    return digests
+
+
+def java_client(*arguments: str) -> Sequence[str]:
+    """The lines that ConsumerDigest.java prints.
+
+    Raises:
+        AssertionError: it failed, with what it said.
+    """
+    command = [shutil.which("java") or "java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", str(JAVA_SOURCE), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=READ_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def read_with_kcat(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
+    """kcat. Header names and values must be free of its separators, and no value may be the text NULL."""
+    # fmt: off
+    command = [
+        "kcat", "-C", "-q", "-b", bootstrap_servers, "-t", topic, "-o", "beginning", "-e", "-f", _KCAT_FORMAT,
+        "-X", f"isolation.level={isolation}", "-X", "check.crcs=true", "-X", "auto.offset.reset=error",
+    ]
+    # fmt: on
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KCAT_")}
+    done = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False, env=environ)
+    assert done.returncode == 0, done.stderr.decode()
+    digest, output, position = TopicDigest(ends), done.stdout, 0
+    while position < len(output):
+        line_end = output.index(b"\n", position)
+        partition, offset, timestamp_ms, key_bytes, value_bytes = map(int, output[position:line_end].split())
+        key_end = line_end + 1 + max(key_bytes, 0)
+        value_end = key_end + max(value_bytes, 0)
+        headers_end = output.index(b"\n", value_end)
+        key = None if key_bytes < 0 else output[line_end + 1 : key_end]
+        value = None if value_bytes < 0 else output[key_end:value_end]
+        headers = _kcat_headers(output[value_end:headers_end])
+        digest.add(partition, offset, timestamp_ms, key, value, headers)
+        position = headers_end + 1
+    return digest.result()
+
+
+def _kcat_headers(text: bytes) -> Headers:
+    for pair in text.split(b",") if text else ():
+        name, _, content = pair.partition(b"=")
+        yield name.decode(), None if content == b"NULL" else content
