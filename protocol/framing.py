@@ -95,9 +95,7 @@ class FrameBuffer:
         left = self.end - self.start
         capacity = len(self.view)
         needed = max(left + 1, self._reserved_bytes)
-        if self._storage is None:
-            self._replace(RECEIVE_BUFFER_BYTES)
-        elif capacity > RECEIVE_BUFFER_BYTES >= needed:
+        if self._storage is None or capacity > RECEIVE_BUFFER_BYTES >= needed:
             self._replace(RECEIVE_BUFFER_BYTES)
         elif capacity > IDLE_BUFFER_BYTES >= needed and self._quiet_reads > QUIET_READS_MAX:
             self._replace(IDLE_BUFFER_BYTES)

@@ -5,7 +5,8 @@ Rule 2. Broker N listens at `proxy.broker.port.start` + N − `proxy.broker.id.m
         names its port; 0 is any free port. A port that is out of range or taken is an error that names broker
         and key, and the answer that would have named it is not sent.
 Rule 3. A broker that changes its address keeps its listener: the next connection goes to the new address. One that
-        left upstream's metadata has its listener closed; when it comes back it gets one again.
+        left upstream's metadata has its listener closed; when it comes back it gets one again, at the same port if
+        that is still free: a broker that restarts leaves the metadata for a moment, and clients remember its port.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ from protocol.addresses import NodeAddress
 from proxy.config.model import ProxyConfig
 
 LISTEN_BACKLOG = 512
+PORT_MAX = 65535
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +40,7 @@ class Target:
 class _BrokerListener:
     target: Target
     advertised: tuple[str, int]
+    listeners: list[trio.SocketListener]
     scope: trio.CancelScope
 
 
@@ -53,6 +56,8 @@ class AddressBook:
         self._nursery = nursery
         self._serve = serve
         self._brokers: dict[int, _BrokerListener] = {}
+        self._free_ports: dict[int, int] = {}
+        """Ports that brokers were given when any would do."""
         self._binding = trio.Lock()
 
     async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
@@ -75,7 +80,11 @@ class AddressBook:
         """Close the listeners of brokers that upstream does not name any more."""
         for node_id in self._brokers.keys() - set(node_ids):
             _log.info("broker_left", node=node_id)
-            self._brokers.pop(node_id).scope.cancel()
+            listener = self._brokers.pop(node_id)
+            listener.scope.cancel()
+            for each in listener.listeners:
+                # Now, not when its accept loop next runs: the broker may be back, and its port wanted, before that.
+                each.socket.close()
 
     @property
     def advertised(self) -> dict[int, tuple[str, int]]:
@@ -88,27 +97,41 @@ class AddressBook:
             if known is not None:
                 return known
             port, key = self._port_of(node.node_id)
-            host = self._config.listen.host
-            try:
-                listeners = await trio.open_tcp_listeners(port, host=host or None, backlog=LISTEN_BACKLOG)
-            except OSError as error:
-                raise AddressError(
-                    f"broker {node.node_id}: cannot listen on {host}:{port}, which {key} gives it: {error}"
-                ) from error
+            self._check_advertised(node.node_id)
+            listeners = await self._listen(node.node_id, port, key)
             bound_port = int(listeners[0].socket.getsockname()[1])
             listener = _BrokerListener(
                 Target(node.node_id, ((node.host, node.port),)),
                 (self.advertised_host(node.node_id), self._advertised_port(node.node_id, bound_port)),
+                listeners,
                 trio.CancelScope(),
             )
             self._brokers[node.node_id] = listener
-            self._nursery.start_soon(self._run, listeners, listener)
-            _log.info("broker_listening", node=node.node_id, host=host, port=bound_port)
+            self._nursery.start_soon(self._run, listener)
+            _log.info("broker_listening", node=node.node_id, host=self._config.listen.host, port=bound_port)
             return listener
 
-    async def _run(self, listeners: list[trio.SocketListener], listener: _BrokerListener) -> None:
+    async def _listen(self, node_id: int, port: int, key: str) -> list[trio.SocketListener]:
+        host = self._config.listen.host or None
+        earlier_port = self._free_ports.get(node_id, 0)
+        if not port and earlier_port:
+            try:
+                return await trio.open_tcp_listeners(earlier_port, host=host, backlog=LISTEN_BACKLOG)
+            except OSError:
+                _log.info("broker_port_taken", node=node_id, port=earlier_port)
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host, backlog=LISTEN_BACKLOG)
+        except OSError as error:
+            raise AddressError(
+                f"broker {node_id}: cannot listen on {self._config.listen.host}:{port}, which {key} gives it: {error}"
+            ) from error
+        if not port:
+            self._free_ports[node_id] = int(listeners[0].socket.getsockname()[1])
+        return listeners
+
+    async def _run(self, listener: _BrokerListener) -> None:
         with listener.scope:
-            await self._serve(listeners, listener.target)
+            await self._serve(listener.listeners, listener.target)
 
     def advertised_host(self, node_id: int) -> str:
         """`proxy.advertised.host` with its `$(nodeId)` filled in."""
@@ -121,12 +144,21 @@ class AddressBook:
         if self._config.broker_port_start == 0:
             return 0, "proxy.broker.port.start"
         port = self._config.broker_port_start + node_id - self._config.broker_id_min
-        if not self._config.broker_port_start <= port <= 65535:
+        if not self._config.broker_port_start <= port <= PORT_MAX:
             raise AddressError(
                 f"broker {node_id}: proxy.broker.port.start {self._config.broker_port_start} and proxy.broker.id.min "
                 f"{self._config.broker_id_min} give it port {port}; name its port in proxy.broker.ports"
             )
         return port, "proxy.broker.port.start"
+
+    def _check_advertised(self, node_id: int) -> None:
+        """Before a listener is bound: whether what clients would be told is a port."""
+        start = self._config.advertised_port_start
+        if start is not None and not start <= self._advertised_port(node_id, 0) <= PORT_MAX:
+            raise AddressError(
+                f"broker {node_id}: proxy.advertised.port.start {start} and proxy.broker.id.min "
+                f"{self._config.broker_id_min} give clients port {self._advertised_port(node_id, 0)} for it"
+            )
 
     def _advertised_port(self, node_id: int, bound_port: int) -> int:
         start = self._config.advertised_port_start

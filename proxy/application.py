@@ -194,9 +194,9 @@ async def _start_catalog(
     async def follow() -> None:
         await nursery.start(event_log.run)
         manager.follow_all()
-        await follow_catalog(event_log, manager, catalog, readiness, probes)
 
     nursery.start_soon(follow)
+    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)
     await trio.lowlevel.checkpoint()
     return TopicCatalogTail(manager, event_log.partition_count, event_log.sample_high_watermarks)
 
@@ -269,6 +269,7 @@ async def _listen(
         fetches=lambda: FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes),
         node_at=lambda host, port: _node_at(cluster, host, port),
         probe=probes.relay,
+        known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
     )
     addresses = server.addresses = AddressBook(proxy, nursery, server.serve)
     try:

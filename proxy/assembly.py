@@ -17,6 +17,9 @@ from proxy.errors import error_code_of
 from proxy.fetch_plan import PartitionKey, TierPart, key_of
 from storage.reader import TierRecords
 
+TOP_LEVEL_ERROR_VERSION_MIN = 7
+"""Before, an error of the whole request stands in every partition."""
+
 
 def tier_answer(
     request: FetchRequest, part: TierPart, authority: Authority, result: TierRecords | Exception | None
@@ -72,8 +75,19 @@ def refuse(request: FetchRequest, error_code: int, throttle_time_ms: int = 0) ->
     )
 
 
+def is_whole(response: FetchResponse) -> bool:
+    """Whether the broker answered the request as a whole: throttled, without partitions, or an error."""
+    return bool(response.error_code) or (not response.partitions and response.throttle_time_ms > 0)
+
+
 def pass_whole(request: FetchRequest, response: FetchResponse) -> list[Buffer]:
     """What the broker answered to our part of the request, as the answer to all of it."""
+    if response.error_code and request.api_version < TOP_LEVEL_ERROR_VERSION_MIN:
+        failed = [
+            PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, response.error_code)
+            for asked in request.partitions
+        ]
+        return assemble(request, by_key(failed), response.throttle_time_ms)
     return refuse(request, response.error_code, response.throttle_time_ms)
 
 

@@ -5,8 +5,9 @@ current leader epoch, as one authenticated client, for `authority.max.age.ms`. A
 sign-in on the connection, or a DeleteRecords or DeleteTopics on any connection ends it.
 """
 
-import time
 from dataclasses import dataclass
+
+import trio
 
 from storage.model import TopicIdPartition
 
@@ -16,12 +17,17 @@ AUTHORITIES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A good probe's answer. `abort_free`: no aborted transaction reaches from the tier into the local log."""
+    """A good probe's answer, and the leader epoch and local log start of which it was asked.
+
+    `abort_free`: no aborted transaction reaches from below that local log start into the local log.
+    """
 
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
     abort_free: bool
+    leader_epoch: int
+    local_log_start_offset: int
     given_at_s: float
 
 
@@ -60,7 +66,7 @@ class Authorities:
             self._by_key.clear()
             self._generation_seen = self._generation.value
         authority = self._by_key.get(key)
-        if authority is None or time.monotonic() - authority.given_at_s >= self._age_s_max:
+        if authority is None or trio.current_time() - authority.given_at_s >= self._age_s_max:
             return None
         return authority
 

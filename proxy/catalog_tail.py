@@ -47,11 +47,12 @@ class TopicCatalogTail:
         number = metadata_partition(partition.topic_id, partition.partition, self._partition_count())
         end_offset = (await self._high_watermarks()).get(number, 0)
         while self._manager.position(number) < end_offset:
-            self._progress = trio.Event()
             await self._progress.wait()
 
     def _wake(self) -> None:
+        # A new event for those that have to wait on: many reads wait at a time.
         self._progress.set()
+        self._progress = trio.Event()
 
 
 class InMemoryCatalogTail:

@@ -80,7 +80,12 @@ def _parser() -> argparse.ArgumentParser:
 class _Version(argparse.Action):
     """Looks the version up only when it is asked for."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:  # noqa: A002  # argparse passes it by this name
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        help: str | None = None,  # noqa: A002  # argparse passes it by this name
+    ) -> None:
         super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:

@@ -12,6 +12,8 @@ Rule 2. While an exchange runs, no further request is read: a broker too handles
 Rule 3. The client's transport has one writer at a time: the holder of the current turn.
 Rule 4. When one side closes, so does the other, after queued answers. A fault ends this connection with one log
         line, nothing else.
+Rule 5. Good probes end when a request that may change who may read passes, and again when its answer does: what
+        was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
 """
 
 from collections import deque
@@ -33,7 +35,7 @@ from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, decode_
 from protocol.sequencing import ResponseSequencer, Turn
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
 from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
-from proxy.stream_end import ConnectionEnd
+from proxy.stream_end import ConnectionEnd, end_of
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes, Transport
 from proxy.upstream_wire import PendingAnswer
@@ -118,6 +120,7 @@ class ClientConnection:
         self._expected: deque[_Expected] = deque()
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         self._changed = trio.Event()
+        self._answering = False
         self._draining = False
         self._receiving = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -141,11 +144,9 @@ class ClientConnection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._guard, self._response_loop)
-                    await self._guard(self._request_loop)
+                    nursery.start_soon(self._guard, self._response_loop, CloseCause.CLIENT)
+                    await self._guard(self._request_loop, CloseCause.UPSTREAM)
             await self._client.aclose()
-        except TransportError:
-            self._client.abort()
         finally:
             self._client.abort()
             self._upstream.abort()
@@ -184,10 +185,14 @@ class ClientConnection:
             return False
         while self._sequencer.in_flight >= self._limits.inflight_requests_max:
             await self._wait_change()
+        if self._draining:
+            return False
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
         route = route_request(prefix.api_key, prefix.api_version)
         if route is RequestRoute.RELAY:
             await self._relay(prefix, size, answered=True)
+        elif route is RequestRoute.UNKNOWN_API_VERSIONS:
+            await self._refuse_api_versions(prefix, size)
         elif route is RequestRoute.PRODUCE:
             await self._relay(prefix, size, answered=await self._produce_is_answered(prefix, size))
         else:
@@ -195,13 +200,29 @@ class ClientConnection:
         return True
 
     async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool) -> None:
-        self._probe.on_request(prefix.api_key, Route.RELAY)
+        route = route_response(prefix.api_key, prefix.api_version)
+        self._probe.on_request(prefix.api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
         if answered:
-            route = route_response(prefix.api_key, prefix.api_version)
             self._expected.append(
                 _Expected(prefix.correlation_id, prefix.api_key, prefix.api_version, route, self._sequencer.allocate())
             )
+        self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
+
+    def _note_authority(self, route: ResponseRoute) -> None:
+        if route is ResponseRoute.AUTHENTICATION:
+            self._fetches.forget_authority()
+        elif route is ResponseRoute.LOG_START_MOVES:
+            self._fetches.on_log_start_moved()
+
+    async def _refuse_api_versions(self, prefix: RequestPrefix, size: int) -> None:
+        if size > HELD_REQUEST_BYTES_MAX:
+            raise PeerProtocolError(f"an ApiVersions request of {size} bytes")
+        self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+        await self._requests.hold(size)
+        self._requests.buffer.consume(size)
+        refusal = api_18_api_versions.encode_unsupported_version(prefix.correlation_id)
+        await self._answer(self._sequencer.allocate(), [refusal])
 
     async def _produce_is_answered(self, prefix: RequestPrefix, size: int) -> bool:
         buffer = self._requests.buffer
@@ -244,7 +265,13 @@ class ClientConnection:
     async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
         while not turn.is_current:
             await self._wait_change()
-        await self._client.send_vectored(buffers)
+        self._answering = True
+        try:
+            await self._client.send_vectored(buffers)
+        except TransportError as error:
+            raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
+        finally:
+            self._answering = False
         self._complete(turn)
 
     # Requests of our own, for exchanges.
@@ -280,7 +307,7 @@ class ClientConnection:
         start = stream.buffer.start + LENGTH_BYTES
         correlation_id = int.from_bytes(stream.buffer.view[start : start + CORRELATION_ID_BYTES], "big", signed=True)
         if not self._expected or self._expected[0].correlation_id != correlation_id:
-            raise ConnectionEnd(CloseCause.UPSTREAM, f"upstream answered {correlation_id}, which is not its turn")
+            raise PeerProtocolError(f"upstream answered {correlation_id}, whose turn it is not")
         expected = self._expected.popleft()
         if expected.own is not None:
             frame = await self._held_response(size, expected)
@@ -291,10 +318,7 @@ class ClientConnection:
         assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
         await self._pass_response(size, expected)
         self._complete(expected.turn)
-        if expected.route is ResponseRoute.AUTHENTICATION:
-            self._fetches.forget_authority()
-        elif expected.route is ResponseRoute.LOG_START_MOVES:
-            self._fetches.on_log_start_moved()
+        self._note_authority(expected.route)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
@@ -338,42 +362,34 @@ class ClientConnection:
         self._changed = trio.Event()
         await self._changed.wait()
 
-    async def _guard(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run a loop to its end, whatever it is, and end the other one too."""
+    async def _guard(self, loop: Callable[[], Awaitable[None]], destination: CloseCause) -> None:
+        """Run a loop to its end, whatever it is, and end the other one too.
+
+        Args:
+            destination: where the loop sends to, so the side that broke when a send fails.
+        """
         try:
             await loop()
-        except Exception as error:
-            end = self._end_of(_single(error), CloseCause.CLIENT if loop == self._request_loop else CloseCause.UPSTREAM)
-            self._end = self._end or end
+        except* Exception as group:  # a cancellation beside it goes its own way
+            self._end = self._end or end_of(group, destination)
+        while self._answering:
+            await self._wait_change()
         self._scope.cancel()
-
-    def _end_of(self, error: Exception, broken_side: CloseCause) -> ConnectionEnd:
-        if isinstance(error, ConnectionEnd):
-            return error
-        if isinstance(error, PeerProtocolError):
-            return ConnectionEnd(CloseCause.MALFORMED_FRAME, str(error))
-        if isinstance(error, TransportError):
-            return ConnectionEnd(broken_side, str(error))
-        _log.error("connection_fault", client=self._client.peer_name, exc_info=error)
-        return ConnectionEnd(CloseCause.FAULT, repr(error))
 
     def _report(self) -> CloseCause:
         end = self._end or ConnectionEnd(CloseCause.DRAIN)
         if end.cause is CloseCause.MALFORMED_FRAME:
             self._probe.on_malformed_frame()
-        level = "warning" if end.cause in _WORTH_A_WARNING else "debug"
-        getattr(_log, level)(
-            "connection_closed", client=self._client.peer_name, cause=end.cause.value, detail=end.detail
-        )
+        fields = {"client": self._client.peer_name, "cause": end.cause.value, "detail": end.detail}
+        if end.fault is not None:
+            _log.error("connection_closed", **fields, exc_info=end.fault)
+        elif end.cause in _WORTH_A_WARNING:
+            _log.warning("connection_closed", **fields)
+        else:
+            _log.debug("connection_closed", **fields)
         return end.cause
 
 
-def _single(error: Exception) -> Exception:
-    """The one error in a nursery's group of one; tasks beside it only ever end by it."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-_REWRITTEN = frozenset({ResponseRoute.ADDRESSES, ResponseRoute.API_VERSIONS, ResponseRoute.FETCH})
+_ALWAYS_REWRITTEN = frozenset({ResponseRoute.ADDRESSES, ResponseRoute.API_VERSIONS})
+_REWRITTEN = _ALWAYS_REWRITTEN | {ResponseRoute.FETCH}
 _WORTH_A_WARNING = frozenset({CloseCause.MALFORMED_FRAME, CloseCause.LIMIT, CloseCause.FAULT})

@@ -15,6 +15,8 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 
+KAFKA_STORAGE_ERROR_VERSION_MIN = 6
+
 _ERROR_CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (RetriableRemoteStorageError, ErrorCode.REPLICA_NOT_AVAILABLE),
     (MetadataNotReadyError, ErrorCode.REPLICA_NOT_AVAILABLE),
@@ -32,3 +34,10 @@ def error_code_of(fault: Exception) -> ErrorCode:
         if isinstance(fault, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def code_for_version(error_code: int, api_version: int) -> int:
+    """A broker's error code of a newer Fetch version, as it would have put it in the client's own."""
+    if error_code == ErrorCode.KAFKA_STORAGE_ERROR and api_version < KAFKA_STORAGE_ERROR_VERSION_MIN:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return error_code

@@ -18,10 +18,11 @@ import trio
 
 from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
+from protocol.identifiers import IsolationLevel
 from proxy.assembly import assemble, by_key, pass_whole, tier_answer
-from proxy.fetch_plan import FetchPlan, PartitionKey, key_of
+from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
 from proxy.own_fetch import OwnFetch
-from proxy.probe import Prober
+from proxy.probe import Prober, Verdicts
 from proxy.tier import Tier
 from proxy.tier_reads import TierReads
 from proxy.upstream.transport import Bytes
@@ -40,12 +41,14 @@ async def exchange(
     linger_s: float,
 ) -> Sequence[Bytes]:
     """Answer a Fetch that has tier partitions. Returns the whole response frame, in buffers."""
-    reads = TierReads(tier, probes.tier, plan.tier, deadline_s)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(reads.run)
+        committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+        reads = TierReads(tier, probes.tier, plan.tier, nursery, deadline_s=deadline_s, committed=committed)
+        reads.start()
         try:
             verdicts = await prober.probe(request, plan.tier)
             if verdicts.whole is None:
+                reads.settle([part for part, _ in verdicts.vouched], _to_read_again(request, plan, verdicts))
                 await own_fetch.until_ready(request, plan, reads, linger_s)
         finally:
             reads.stop()
@@ -53,21 +56,30 @@ async def exchange(
         return pass_whole(request, whole)
 
     answers: dict[PartitionKey, PartitionAnswer] = {key_of(part.asked): answer for part, answer in verdicts.answered}
-    given_back = [part.asked for part in verdicts.given_back]
-    result_of = {id(part): reads.results.get(index) for index, part in enumerate(plan.tier)}
-    if verdicts.answered:
-        refused = {id(part) for part, _ in verdicts.answered}
-        result_of.update(await reads.again_without(refused, request.max_bytes))
+    given_back = [*verdicts.given_back]
+    bytes_left = request.max_bytes - own_fetch.bytes_got
     for part, authority in verdicts.vouched:
-        if isinstance(result := result_of[id(part)], OffsetNotInTierError):
-            given_back.append(part.asked)
+        if isinstance(result := reads.results.get(part), OffsetNotInTierError):
+            given_back.append(part)
         else:
             answer = answers[key_of(part.asked)] = tier_answer(request, part, authority, result)
+            bytes_left -= answer.records_bytes
             probes.relay.on_tier_served(answer.records_bytes)
     if given_back:
-        await own_fetch.ask(request, given_back, max(plan.local_bytes_max, request.max_bytes - own_fetch.bytes_got))
+        # What they were charged in advance is theirs, also if an oversize batch took more than its share.
+        charged_bytes = sum(part.budget_bytes for part in given_back)
+        await own_fetch.ask(request, [part.asked for part in given_back], max(bytes_left, charged_bytes))
     if own_fetch.whole is not None:
         return pass_whole(request, own_fetch.whole)
     answers.update(by_key(own_fetch.answers))
     probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
     return assemble(request, answers, max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms))
+
+
+def _to_read_again(request: FetchRequest, plan: FetchPlan, verdicts: Verdicts) -> list[TierPart]:
+    """Parts whose reads began under another leader epoch, or with less than falls to them now."""
+    if not verdicts.answered:
+        return verdicts.learned_anew
+    answered = {part for part, _ in verdicts.answered}
+    richer = share_out_again([part for part in plan.tier if part not in answered], request.max_bytes)
+    return [*verdicts.learned_anew, *richer]

@@ -24,9 +24,12 @@ def key_of(asked: FetchPartition) -> PartitionKey:
     return asked.topic, asked.topic_id, asked.partition
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TierPart:
-    """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read."""
+    """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read.
+
+    `frontier` is what the plan was made by; whoever learns better replaces it. Hashable, by identity.
+    """
 
     asked: FetchPartition
     partition: TopicIdPartition
@@ -73,8 +76,25 @@ def share_out(parts: Sequence[TierPart], max_bytes: int) -> int:
     left = max(0, min(max_bytes, FETCH_BYTES_MAX))
     granted = False
     for part in parts:
-        part.budget_bytes = max(0, min(part.asked.partition_max_bytes, left))
+        # Log starts only rise: what was below one will be refused, and takes nothing.
+        is_out_of_range = part.asked.fetch_offset < part.frontier.log_start_offset
+        part.budget_bytes = 0 if is_out_of_range else max(0, min(part.asked.partition_max_bytes, left))
         part.minimum_one_batch = part.budget_bytes > 0 and not granted
         granted |= part.minimum_one_batch
         left -= part.budget_bytes
     return left
+
+
+def share_out_again(parts: Sequence[TierPart], max_bytes: int) -> list[TierPart]:
+    """Share out among the parts that are left of a plan; returns those that now have other budgets.
+
+    A part that is refused each time must not keep those behind it without bytes for good.
+    """
+    before = [(part.budget_bytes, part.minimum_one_batch) for part in parts]
+    share_out(parts, max_bytes)
+    return [part for part, had in zip(parts, before, strict=True) if had != (part.budget_bytes, part.minimum_one_batch)]
+
+
+def has_duplicates(request: FetchRequest) -> bool:
+    """Whether a partition is named twice. The broker then minds the last mention only; no client does it."""
+    return len({key_of(asked) for asked in request.partitions}) < len(request.partitions)

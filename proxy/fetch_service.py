@@ -19,8 +19,8 @@ from protocol.identifiers import IsolationLevel
 from proxy.assembly import refuse
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.exchange import exchange
-from proxy.fetch_plan import FetchPlan, plan_fetch
-from proxy.frontier import Frontier
+from proxy.fetch_plan import FetchPlan, has_duplicates, plan_fetch
+from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober
 from proxy.tier import Tier
@@ -33,9 +33,6 @@ CONSUMER_REPLICA_ID = -1
 
 TIER_WAIT_S_MAX = 5.0
 """A tier read never holds a request longer, whatever the client allows (design L3)."""
-
-LEARN_WAIT_S_MAX = 1.0
-"""For our own questions (topic ids, frontiers) before the Fetch is relayed as it is."""
 
 FOLLOWER_FETCH_VERSION_MIN = 11
 """Below, only the leader may be asked (KIP-392)."""
@@ -75,7 +72,7 @@ class FetchService:
         if node_id is None:
             return None
         plan = await self._plan(request, node_id)
-        if plan is None or not plan.tier:
+        if plan is None or not plan.tier or has_duplicates(request) or request.max_bytes < 0:
             return None
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         return await exchange(
@@ -125,7 +122,9 @@ class FetchService:
             lambda candidate: frontiers.get(node_id, candidate),
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
         )
-        return await self._without_divergence(request, plan)
+        with trio.move_on_after(LEARN_WAIT_S_MAX):
+            return plan if await self._all_on_lineage(plan) else None
+        return None
 
     async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
         """For each partition, its identity if the tier has segments of it."""
@@ -160,8 +159,8 @@ class FetchService:
             return False
         return not (committed and self._tier.holds_aborts_after(candidate, asked.fetch_offset))
 
-    async def _without_divergence(self, request: FetchRequest, plan: FetchPlan) -> FetchPlan | None:
-        """None (relay it all) if a client's last fetched epoch is not on the leader's lineage: the broker says where
+    async def _all_on_lineage(self, plan: FetchPlan) -> bool:
+        """False (relay it all) if a client's last fetched epoch is not on the leader's lineage: the broker says where
         they part."""
         for part in plan.tier:
             if part.asked.last_fetched_epoch < 0:
@@ -176,5 +175,5 @@ class FetchService:
             except UpstreamError:
                 on_lineage = False
             if not on_lineage:
-                return None
-        return plan
+                return False
+        return True

@@ -9,10 +9,9 @@ Rule 3. A question goes on when those who asked for it have left; failures are c
         and leave what was known.
 """
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 import trio
@@ -27,14 +26,17 @@ FRONTIERS_MAX = 200_000
 QUESTIONS_MAX = 1000
 """Partitions in one request."""
 
+LEARN_WAIT_S_MAX = 1.0
+"""How long a Fetch waits for a question of our own before it goes on without the answer."""
+
 UNKNOWN_OFFSET = -1
 
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Frontier:
-    """What one broker last said of one partition; −1 where it has not said yet. `learned_at_s` is monotonic."""
+    """What one broker last said of one partition; −1 where it has not said yet. `learned_at_s` is trio's clock."""
 
     local_log_start_offset: int
     log_end_offset: int
@@ -67,15 +69,39 @@ class Frontiers:
 
     def get(self, node_id: int, partition: TopicIdPartition) -> Frontier | None:
         """The frontier as last seen, of whatever age."""
-        return self._frontiers.get((node_id, partition))
+        frontier = self._frontiers.get((node_id, partition))
+        if frontier is not None:
+            self._frontiers.move_to_end((node_id, partition))
+        return frontier
 
     def is_fresh(self, frontier: Frontier) -> bool:
         """Whether it is young enough to decide by."""
-        return time.monotonic() - frontier.learned_at_s <= self._age_s_max
+        return trio.current_time() - frontier.learned_at_s <= self._age_s_max
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """Something said that it is wrong: learn it anew before the next use."""
         self._frontiers.pop((node_id, partition), None)
+
+    def saw(
+        self,
+        node_id: int,
+        partition: TopicIdPartition,
+        *,
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
+        leader_epoch: int,
+    ) -> None:
+        """A probe's answer passed: its offsets, and a leader epoch that the broker is in at least."""
+        known = self._frontiers.get((node_id, partition))
+        if known is not None:
+            self._frontiers[node_id, partition] = replace(
+                known,
+                high_watermark=high_watermark,
+                last_stable_offset=last_stable_offset,
+                log_start_offset=log_start_offset,
+                leader_epoch=max(known.leader_epoch, leader_epoch),
+            )
 
     async def refresh(self, node_id: int, partitions: Iterable[TopicIdPartition]) -> None:
         """Ask the broker now and wait for its answer; afterwards `get` has what there is.
@@ -104,7 +130,7 @@ class Frontiers:
             for timestamp in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP)
         ]
         answers = await self._client.list_offsets(node_id, queries)
-        now = time.monotonic()
+        now = trio.current_time()
         for partition in partitions:
             local_start = answers[partition.topic, partition.partition, EARLIEST_LOCAL_TIMESTAMP]
             end = answers[partition.topic, partition.partition, LATEST_TIMESTAMP]
@@ -122,10 +148,11 @@ class Frontiers:
         known = self._frontiers.get(key)
         if known is None or end.leader_epoch > known.leader_epoch:
             # A new leader epoch may have cut the log: a high watermark of the old one is worth nothing.
-            known = self._frontiers[key] = Frontier(local_start.offset, end.offset, end.leader_epoch, now)
-        known.local_log_start_offset = local_start.offset
-        known.log_end_offset = end.offset
-        known.learned_at_s = now
+            self._frontiers[key] = Frontier(local_start.offset, end.offset, end.leader_epoch, now)
+        else:
+            self._frontiers[key] = replace(
+                known, local_log_start_offset=local_start.offset, log_end_offset=end.offset, learned_at_s=now
+            )
         self._frontiers.move_to_end(key)
         while len(self._frontiers) > FRONTIERS_MAX:
             self._frontiers.popitem(last=False)
@@ -144,6 +171,11 @@ class _Asker:
 
     def add(self, partitions: Iterable[TopicIdPartition], nursery: trio.Nursery) -> trio.Event:
         self._waiting.update(dict.fromkeys(partitions))
+        if not self._waiting:
+            # Nothing will be asked, so nothing would ever set the event.
+            nothing_to_wait_for = trio.Event()
+            nothing_to_wait_for.set()
+            return nothing_to_wait_for
         if not self._running:
             self._running = True
             nursery.start_soon(self._run)
@@ -169,6 +201,10 @@ class _Asker:
         except UpstreamError as error:
             if not self._failing:
                 _log.warning("frontier_unknown", node=self._node_id, partitions=len(partitions), reason=str(error))
+            self._failing = True
+        except Exception:
+            # A fault of ours in one question must end neither the application nor the questions after it.
+            _log.exception("frontier_fault", node=self._node_id, partitions=len(partitions))
             self._failing = True
         else:
             self._failing = False

@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from protocol.errors import ErrorCode
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.errors import UpstreamError, UpstreamRefusedError
+from proxy.upstream.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
 from proxy.upstream.frontier_client import FrontierClient
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
@@ -53,10 +53,11 @@ class Lineages:
     async def _ask(self, partition: TopicIdPartition, epochs: list[int]) -> dict[int, tuple[int, int]]:
         try:
             return await self._ask_leader(partition, epochs)
-        except UpstreamRefusedError as error:
-            if error.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        except (UpstreamConnectionError, UpstreamRefusedError) as error:
+            # A leader that cannot be reached may have gone, and another one taken its place.
+            if isinstance(error, UpstreamRefusedError) and error.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise
-            await self._cluster.learn_topics(names=[partition.topic])
+        await self._cluster.learn_topics(names=[partition.topic])
         return await self._ask_leader(partition, epochs)
 
     async def _ask_leader(self, partition: TopicIdPartition, epochs: list[int]) -> dict[int, tuple[int, int]]:

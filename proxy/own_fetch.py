@@ -2,20 +2,25 @@
 
 It is asked without waiting first, so that a hot partition is answered at once (the broker too ignores min_bytes
 once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked
-again in waits of `tier.linger.ms`: new records end the wait, and a finished tier read is held up no longer.
+again in waits of `tier.linger.ms`: new records end the wait, and a finished tier read is held up no longer. An error,
+a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited for.
 """
 
 from collections.abc import Sequence
 
 import trio
 
-from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.identifiers import ApiKey
+from proxy.assembly import is_whole
 from proxy.fetch_plan import FetchPlan, PartitionKey
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
+
+WAIT_S_MIN = 0.005
+"""Of one question to the broker, lest a `tier.linger.ms` of 0 makes a busy loop."""
 
 
 class OwnFetch:
@@ -33,24 +38,32 @@ class OwnFetch:
         """The last answer of every partition that was asked for."""
         return tuple(self._answers.values())
 
+    @property
+    def _has_news(self) -> bool:
+        return any(
+            answer.records or answer.error_code or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
+            for answer in self._answers.values()
+        )
+
     async def until_ready(self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float) -> None:
         """Ask for the plan's local partitions until there is something to answer with: records, all tier reads,
         or the deadline."""
-        wait_ms = 0
-        while plan.local and not self.bytes_got and self.whole is None:
-            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=wait_ms)
+        wait_s = 0.0
+        while plan.local and not self._has_news and self.whole is None:
+            asked_at_s = trio.current_time()
+            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=int(wait_s * 1000))
             if not reads.pending or trio.current_time() >= reads.deadline_s:
                 return
-            wait_ms = max(1, int(linger_s * 1000))
+            # Should the broker not have waited, we do.
+            await reads.wait_any_until(min(reads.deadline_s, asked_at_s + wait_s))
+            wait_s = max(linger_s, WAIT_S_MIN)
             if reads.any_records:
                 break
-        lingers = reads.any_records or self.bytes_got > 0
-        if lingers:
-            await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+        if self.whole is not None:
             return
-        if self.whole is None:
+        if not self.bytes_got:
             await reads.wait_any_until(reads.deadline_s)
-            await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+        await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
 
     async def ask(
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
@@ -68,7 +81,7 @@ class OwnFetch:
         pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
         response = decode_response(await pending.frame(), request.api_version)
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
-        if response.error_code or not response.partitions:
+        if is_whole(response):
             self.whole = response
             return
         for answer in response.partitions:

@@ -12,9 +12,10 @@ checks the client's rights, the leader and the epochs, and tells high watermark,
   sent, and then the client is told to ask for metadata again (6).
 """
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import trio
 
 from metrics.probes import RelayProbe
 from protocol.api_01_fetch import (
@@ -28,8 +29,11 @@ from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.identifiers import ApiKey, IsolationLevel
+from proxy.assembly import is_whole
 from proxy.authority import Authorities, Authority, AuthorityKey
+from proxy.errors import code_for_version
 from proxy.fetch_plan import TierPart
+from proxy.frontier import LEARN_WAIT_S_MAX
 from proxy.tier import Tier
 from proxy.upstream_wire import PendingAnswer, UpstreamWire
 
@@ -45,6 +49,7 @@ class Verdicts:
     """What the broker said: each part is vouched for, answered, or given back to the broker.
 
     `whole` is set when the broker answered the request as a whole: throttled, or an error of the request.
+    `learned_anew` are parts of which the probe showed that what their reads were started with is out of date.
     """
 
     whole: FetchResponse | None = None
@@ -52,6 +57,7 @@ class Verdicts:
     vouched: list[tuple[TierPart, Authority]] = field(default_factory=list)
     answered: list[tuple[TierPart, PartitionAnswer]] = field(default_factory=list)
     given_back: list[TierPart] = field(default_factory=list)
+    learned_anew: list[TierPart] = field(default_factory=list)
 
 
 class Prober:
@@ -72,7 +78,7 @@ class Prober:
         asked: list[TierPart] = []
         for part in parts:
             authority = self._authorities.get(_key(request, part))
-            if authority is None:
+            if authority is None or not _still_counts(request, part, authority):
                 asked.append(part)
             else:
                 self._probe.on_probe_reused()
@@ -81,6 +87,7 @@ class Prober:
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
+                self._tier.forget(self._node_id, part.partition)
                 verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         return verdicts
 
@@ -89,15 +96,15 @@ class Prober:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         groups = [[part] for part in parts] if committed else [list(parts)] if parts else []
         version = max(request.api_version, TOPIC_ID_VERSION_MIN)
-        started_at = time.monotonic()
+        started_at_s = trio.current_time()
         pending = [(group, await self._send(request, group, version)) for group in groups]
         stale: list[TierPart] = []
         for group, answer in pending:
             response = decode_response(await answer.frame(), version)
             discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
-            self._probe.on_probe_answered(time.monotonic() - started_at, discarded_bytes)
+            self._probe.on_probe_answered(trio.current_time() - started_at_s, discarded_bytes)
             verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
-            if response.error_code or not response.partitions:
+            if is_whole(response):
                 verdicts.whole = verdicts.whole or response
                 continue
             by_partition = {(entry.topic_id, entry.partition): entry for entry in response.partitions}
@@ -148,18 +155,38 @@ class Prober:
             if entry.error_code in _FRONTIER_GONE:
                 self._tier.forget(self._node_id, part.partition)
             entry.topic, entry.topic_id, entry.records = part.asked.topic, part.asked.topic_id, ()
+            entry.error_code = code_for_version(entry.error_code, request.api_version)
             verdicts.answered.append((part, entry))
         else:
-            part.frontier.high_watermark = entry.high_watermark
-            part.frontier.last_stable_offset = entry.last_stable_offset
-            part.frontier.log_start_offset = entry.log_start_offset
-            local_start = part.frontier.local_log_start_offset
-            abort_free = not any(first < local_start for _, first in entry.aborted_transactions or ())
-            authority = Authority(
-                entry.high_watermark, entry.last_stable_offset, entry.log_start_offset, abort_free, time.monotonic()
-            )
-            self._authorities.put(_key(request, part), authority)
-            self._vouch(part, authority, verdicts)
+            self._take(request, part, entry, verdicts)
+
+    def _take(self, request: FetchRequest, part: TierPart, entry: PartitionAnswer, verdicts: Verdicts) -> None:
+        """A good probe."""
+        if part.asked.current_leader_epoch > part.frontier.leader_epoch:
+            # The broker let the client's epoch pass, so it is the broker's own, and newer than ours (design L2).
+            part.frontier = replace(part.frontier, leader_epoch=part.asked.current_leader_epoch)
+            verdicts.learned_anew.append(part)
+        frontier = part.frontier
+        self._tier.frontiers.saw(
+            self._node_id,
+            part.partition,
+            high_watermark=entry.high_watermark,
+            last_stable_offset=entry.last_stable_offset,
+            log_start_offset=entry.log_start_offset,
+            leader_epoch=frontier.leader_epoch,
+        )
+        aborted = entry.aborted_transactions or ()
+        authority = Authority(
+            entry.high_watermark,
+            entry.last_stable_offset,
+            entry.log_start_offset,
+            abort_free=not any(first < frontier.local_log_start_offset for _, first in aborted),
+            leader_epoch=frontier.leader_epoch,
+            local_log_start_offset=frontier.local_log_start_offset,
+            given_at_s=trio.current_time(),
+        )
+        self._authorities.put(_key(request, part), authority)
+        self._vouch(part, authority, verdicts)
 
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:
@@ -173,7 +200,8 @@ class Prober:
         """Forget what was known of these parts and ask again; those not the tier's after all are given back."""
         for part in parts:
             self._tier.forget(self._node_id, part.partition)
-        await self._tier.frontiers.refresh(self._node_id, [part.partition for part in parts])
+        with trio.move_on_after(LEARN_WAIT_S_MAX):
+            await self._tier.frontiers.refresh(self._node_id, [part.partition for part in parts])
         again: list[TierPart] = []
         for part in parts:
             frontier = self._tier.frontiers.get(self._node_id, part.partition)
@@ -182,11 +210,23 @@ class Prober:
             else:
                 part.frontier = frontier
                 again.append(part)
+        verdicts.learned_anew += again
         return again
 
 
 def _key(request: FetchRequest, part: TierPart) -> AuthorityKey:
     return AuthorityKey(part.partition, request.isolation_level, part.asked.current_leader_epoch)
+
+
+def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -> bool:
+    """Whether what a reused probe was asked of is still so: its leader, and where its search for aborts began.
+
+    Never for a client that asks by name: the probe vouched for a topic id, and the name may be another topic's by now.
+    """
+    if part.asked.topic_id is None or authority.leader_epoch != part.frontier.leader_epoch:
+        return False
+    committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+    return not committed or authority.local_log_start_offset == part.frontier.local_log_start_offset
 
 
 def _refusal(part: TierPart, error_code: ErrorCode) -> PartitionAnswer:

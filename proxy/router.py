@@ -7,6 +7,7 @@ error, as it is at a broker: relaying it could hand out addresses that nobody re
 import enum
 
 from protocol.addresses import carries_addresses
+from protocol.api_02_list_offsets import LIST_OFFSETS_VERSION_MIN
 from protocol.errors import PeerProtocolError
 from protocol.identifiers import ApiKey
 from protocol.versions import is_known
@@ -22,9 +23,12 @@ class RequestRoute(enum.Enum):
     FETCH = "fetch"
     """Held whole and decoded: an exchange, or relayed after all."""
     LIST_OFFSETS = "list_offsets"
-    """Held whole and decoded, then forwarded."""
+    """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
     SASL_HANDSHAKE = "sasl_handshake"
     """Held whole; version 0 is refused."""
+    UNKNOWN_API_VERSIONS = "unknown_api_versions"
+    """ApiVersions newer than we know: answered by us, as a broker would. Upstream may know that version, and its
+    answer in a shape that we do not know could not be cut."""
 
 
 class ResponseRoute(enum.Enum):
@@ -45,7 +49,7 @@ class ResponseRoute(enum.Enum):
 
 
 _ALWAYS_HEARD = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
-"""Answered in every version: by the broker with the versions to use, and by our refusal of SaslHandshake v0."""
+"""Heard in every version: a client must be able to ask for versions, and SaslHandshake v0 is refused in words."""
 
 _REQUEST_ROUTES: dict[int, RequestRoute] = {
     ApiKey.PRODUCE: RequestRoute.PRODUCE,
@@ -68,8 +72,13 @@ def route_request(api_key: int, api_version: int) -> RequestRoute:
     Raises:
         PeerProtocolError: an api key or version that is not announced.
     """
-    if api_key not in _ALWAYS_HEARD and not is_known(api_key, api_version):
+    known = is_known(api_key, api_version)
+    if api_key == ApiKey.API_VERSIONS and not known:
+        return RequestRoute.UNKNOWN_API_VERSIONS
+    if not known and api_key not in _ALWAYS_HEARD:
         raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
+    if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
+        return RequestRoute.RELAY
     return _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
 
 

@@ -6,7 +6,7 @@ Rule 3. Connections live in a nursery of the server's: `drain` lets each answer 
 """
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -38,7 +38,12 @@ class ServerSettings:
 
 
 class Server:
-    """All client connections. `node_at` names the broker at an upstream address, if it is known."""
+    """All client connections.
+
+    Args:
+        node_at: names the broker at an upstream address, if it is known.
+        known_brokers: the brokers' addresses now, for the bootstrap listener when its own do not answer.
+    """
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class Server:
         fetches: Callable[[], FetchHandler],
         node_at: Callable[[str, int], int | None],
         probe: RelayProbe,
+        known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
     ) -> None:
         self.addresses: Advertiser | None = None
         """Set once, before the first accept: the book needs the server's accept loop, the server the book."""
@@ -56,6 +62,7 @@ class Server:
         self._fetches = fetches
         self._node_at = node_at
         self._probe = probe
+        self._known_brokers = known_brokers
         self._connections: dict[ClientConnection, None] = {}
         self._accepted = 0
         self._full = False
@@ -85,7 +92,6 @@ class Server:
     async def wait_empty(self) -> None:
         """Return once no connection is left."""
         while self._accepted:
-            self._left = trio.Event()
             await self._left.wait()
 
     async def _handle(self, sock: trio.socket.SocketType, target: Target) -> None:
@@ -98,15 +104,17 @@ class Server:
         self._full = False
         self._accepted += 1
         self._probe.on_connection_accepted()
-        cause = CloseCause.FAULT
+        cause = CloseCause.DRAIN  # also when all is stopped at once
         try:
             cause = await self._serve_client(sock, target)
-        except Exception:
+        except Exception as error:
             # One connection's fault is not the process's (design §6).
-            _log.exception("connection_fault")
+            cause = CloseCause.FAULT
+            _log.error("connection_fault", exc_info=error)
         finally:
             self._accepted -= 1
             self._left.set()
+            self._left = trio.Event()
             self._probe.on_connection_closed(cause)
 
     async def _serve_client(self, sock: trio.socket.SocketType, target: Target) -> CloseCause:
@@ -136,6 +144,8 @@ class Server:
             probe=self._probe,
         )
         self._connections[connection] = None
+        if self._draining:
+            connection.drain()
         try:
             return await connection.run()
         finally:
@@ -151,8 +161,12 @@ class Server:
             raise TransportError(f"no TLS handshake within {HANDSHAKE_S_MAX} s") from error
 
     async def _open_upstream(self, target: Target) -> tuple[Transport, tuple[str, int]]:
+        addresses = list(target.addresses)
+        if target.node_id is None:
+            # The brokers that the configuration names may all have moved or left since.
+            addresses += [address for address in self._known_brokers() if address not in addresses]
         errors: list[str] = []
-        for host, port in target.addresses:
+        for host, port in addresses:
             try:
                 with trio.fail_after(CONNECT_S_MAX):
                     return await open_transport(host, port, tls=self._settings.upstream_tls), (host, port)

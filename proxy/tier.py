@@ -1,20 +1,17 @@
-"""The tier as exchanges use it: which partitions it holds, and one read of one partition.
+"""The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
-A read that finds nothing is first taken as our own lag (design L2): the catalog is read up to the end that the
-metadata topic has now, and the lineage is built anew, before the partition is handed back to the broker.
-"""
-
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
+import trio
 
 from metrics.probes import TierProbe
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError
+from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
 from storage.reader import OffsetNotInTierError, TierReader, TierRecords
@@ -26,6 +23,10 @@ UNKNOWN_NAMES_MAX = 10_000
 """Names come from clients that may not be authenticated yet; beyond this they are asked for again."""
 
 _log = structlog.get_logger(__name__)
+
+
+class ReachesLocalLogError(OffsetNotInTierError):
+    """The segment that holds the offset reaches further than its reader may read: the broker has the rest itself."""
 
 
 class CatalogTail(Protocol):
@@ -76,12 +77,12 @@ class Tier:
 
     async def learn_topic_ids(self, names: Sequence[str]) -> None:
         """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while."""
-        now = time.monotonic()
+        now = trio.current_time()
         wanted = [
             name
             for name in dict.fromkeys(names)
             if self._cluster.topic_id(name) is None
-            and now - self._unknown_names.get(name, -UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
+            and now - self._unknown_names.get(name, now - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
         ]
         if not wanted:
             return
@@ -89,12 +90,9 @@ class Tier:
             await self._cluster.learn_topics(names=wanted)
         except UpstreamError as error:
             _log.warning("topic_ids_unknown", topics=len(wanted), reason=str(error))
-        self._unknown_names = {
-            name: since for name, since in self._unknown_names.items() if now - since < UNKNOWN_NAME_AGE_S_MAX
-        }
-        unknown = [name for name in wanted if self._cluster.topic_id(name) is None]
-        if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
-            self._unknown_names.update(dict.fromkeys(unknown, now))
+        finally:
+            # Also when nobody waits any more: an upstream that hangs must not hold up every Fetch.
+            self._note_unknown(wanted, now)
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """What was known of the partition's offsets is wrong: truncation, another leader, another topic."""
@@ -112,10 +110,11 @@ class Tier:
     def has_copied(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the tier was ever given a segment up to this offset or beyond."""
         topic_id, number = partition.topic_id, partition.partition
-        return any(
-            (self._catalog.highest_offset_for_epoch(topic_id, number, epoch) or -1) >= offset
+        highest_offsets = (
+            self._catalog.highest_offset_for_epoch(topic_id, number, epoch)
             for epoch in self._catalog.epochs(topic_id, number)
         )
+        return any(highest_offset is not None and highest_offset >= offset for highest_offset in highest_offsets)
 
     def leads(self, node_id: int, partition: TopicIdPartition) -> bool:
         """Whether that broker leads the partition, as last heard."""
@@ -134,20 +133,46 @@ class Tier:
         end = lineage.end_offset(last_fetched_epoch)
         return end is not None and end >= offset
 
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """After a read that found nothing: follow the metadata topic up to the end that it has now, and have the
+        lineage built anew.
+
+        Raises:
+            RemoteStorageError, UpstreamError: the metadata topic does not say where it ends.
+        """
+        await self._tail.catch_up(partition)
+        self._lineages.forget(partition)
+
     async def read(
-        self, partition: TopicIdPartition, offset: int, leader_epoch: int, *, max_bytes: int, minimum_one_batch: bool
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        leader_epoch: int,
+        *,
+        max_bytes: int,
+        minimum_one_batch: bool,
+        ends_below: int | None = None,
     ) -> TierRecords:
         """One remote read, counted as KIP-405 counts it.
 
+        Args:
+            ends_below: only from a segment whose last offset is below this one.
+
         Raises:
-            OffsetNotInTierError: the tier does not hold the offset, and that is not our lag.
+            ReachesLocalLogError: the segment ends at or above `ends_below`.
+            OffsetNotInTierError: the tier does not hold the offset, as far as the catalog knows.
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
         self._probe.on_remote_fetch_started(partition.topic)
         try:
             with self._probe.remote_fetch_timer():
-                records = await self._read(partition, offset, leader_epoch, max_bytes, minimum_one_batch)
+                lineage = await self._lineages.get(partition, leader_epoch)
+                if ends_below is not None:
+                    self._require_end_below(partition, offset, lineage, ends_below)
+                records = await self._reader.read(
+                    partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
+                )
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
@@ -156,18 +181,17 @@ class Tier:
         self._probe.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 
-    async def _read(
-        self, partition: TopicIdPartition, offset: int, leader_epoch: int, max_bytes: int, minimum_one_batch: bool
-    ) -> TierRecords:
-        lineage = await self._lineages.get(partition, leader_epoch)
-        try:
-            return await self._reader.read(
-                partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
-            )
-        except OffsetNotInTierError:
-            await self._tail.catch_up(partition)
-            self._lineages.forget(partition)
-        lineage = await self._lineages.get(partition, leader_epoch)
-        return await self._reader.read(
-            partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
-        )
+    def _require_end_below(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, ends_below: int
+    ) -> None:
+        segment = self._reader.segment_for(partition, offset, lineage)
+        if segment.end_offset >= ends_below:
+            raise ReachesLocalLogError(f"{partition}: the segment of offset {offset} ends at {segment.end_offset}")
+
+    def _note_unknown(self, names: Sequence[str], now_s: float) -> None:
+        self._unknown_names = {
+            name: since_s for name, since_s in self._unknown_names.items() if now_s - since_s < UNKNOWN_NAME_AGE_S_MAX
+        }
+        unknown = [name for name in names if self._cluster.topic_id(name) is None]
+        if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
+            self._unknown_names.update(dict.fromkeys(unknown, now_s))

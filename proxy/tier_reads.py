@@ -1,17 +1,21 @@
 """The tier reads of one Fetch, side by side, under one deadline (design L3).
 
-A read that is not there in time is answered empty; its fills go on, and the next request finds them. A read
-that finds no segment is given back to the broker.
+Rule 1. A read that is not there in time is answered empty; its fills go on, and the next request finds them.
+Rule 2. A read that finds no segment is first taken as our own lag (design L2): the catalog is read up to the end that
+        the metadata topic has now, and the read is tried once more. Until that has found the segment it counts as a
+        miss, also at the deadline, and is given back to the broker.
+Rule 3. Reads start beside the probe, so the probe may make some pointless and others wrong: `settle` says which.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence
 
 import structlog
 import trio
 
 from metrics.probes import TierProbe
-from proxy.fetch_plan import TierPart, share_out
-from proxy.tier import Tier
+from proxy.fetch_plan import TierPart
+from proxy.tier import ReachesLocalLogError, Tier
+from proxy.upstream.errors import UpstreamError
 from storage.errors import RemoteStorageError
 from storage.reader import OffsetNotInTierError, TierRecords
 
@@ -22,97 +26,145 @@ _log = structlog.get_logger(__name__)
 
 
 class TierReads:
-    """Reads under way. `results` has a part's index once its read ended by itself."""
+    """Reads under way. `results` has a part once its read ended by itself, or missed.
 
-    def __init__(self, tier: Tier, probe: TierProbe, parts: Sequence[TierPart], deadline_s: float) -> None:
-        self.results: dict[int, ReadResult] = {}
+    Args:
+        nursery: the exchange's; the reads live in it.
+        committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the probe vouches
+            for the absence of aborted transactions below it only (proxy.probe).
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        probe: TierProbe,
+        parts: Sequence[TierPart],
+        nursery: trio.Nursery,
+        *,
+        deadline_s: float,
+        committed: bool,
+    ) -> None:
+        self.results: dict[TierPart, ReadResult] = {}
         self.deadline_s = deadline_s
-        self.any_records = False
         self._tier = tier
         self._probe = probe
         self._parts = parts
-        self._scope = trio.CancelScope(deadline=deadline_s)
+        self._nursery = nursery
+        self._committed = committed
+        self._scopes: dict[TierPart, trio.CancelScope] = {}
         self._progress = trio.Event()
-        self._ended = 0
+        self._expired = False
 
     @property
     def pending(self) -> bool:
-        return self._ended < len(self._parts)
+        """Whether a read is under way."""
+        return bool(self._scopes)
 
-    async def run(self) -> None:
-        """All reads; returns when the last ended, by itself or at the deadline."""
+    @property
+    def any_records(self) -> bool:
+        """Whether a read has records."""
+        return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
+
+    def start(self) -> None:
+        """Start all reads; `stop` must follow."""
         self._probe.on_delayed_fetch_parked()
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    for index, part in enumerate(self._parts):
-                        nursery.start_soon(self._read, index, part)
-            if self._scope.cancelled_caught:
-                self._probe.on_remote_fetch_expired()
-        finally:
-            self._probe.on_delayed_fetch_completed()
+        for part in self._parts:
+            self._start(part)
+
+    def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
+        """After the probe: give up the reads that nobody wants, and start those anew that are to be read otherwise."""
+        kept = set(wanted)
+        for part in self._parts:
+            if part not in kept:
+                self._give_up(part)
+        for part in kept.intersection(read_again):
+            self._give_up(part)
+            self._start(part)
 
     def stop(self) -> None:
         """Wait no longer for what has not ended."""
-        self._scope.cancel()
-
-    async def again_without(self, refused: Set[int], max_bytes: int) -> dict[int, ReadResult]:
-        """Read anew for the parts to which the budgets of refused ones fall; results by the id of the part.
-
-        A part that is refused each time must not keep those behind it without bytes for good.
-        """
-        had = [(part, part.budget_bytes, part.minimum_one_batch) for part in self._parts if id(part) not in refused]
-        share_out([part for part, *_ in had], max_bytes)
-        richer = [part for part, *before in had if before != [part.budget_bytes, part.minimum_one_batch]]
-        if not richer:
-            return {}
-        reads = TierReads(self._tier, self._probe, richer, self.deadline_s)
-        await reads.run()
-        return {id(part): reads.results[index] for index, part in enumerate(richer) if index in reads.results}
+        if self._expired or (self.pending and trio.current_time() >= self.deadline_s):
+            self._probe.on_remote_fetch_expired()
+        for scope in self._scopes.values():
+            scope.cancel()
+        self._probe.on_delayed_fetch_completed()
 
     async def wait_until(self, time_s: float) -> None:
         """Return when all reads have ended, or at that time."""
         with trio.move_on_at(time_s):
             while self.pending:
-                self._progress = trio.Event()
-                await self._progress.wait()
+                await self._wait_progress()
 
     async def wait_any_until(self, time_s: float) -> None:
         """Return when one read has records or all have ended, or at that time."""
         with trio.move_on_at(time_s):
             while self.pending and not self.any_records:
-                self._progress = trio.Event()
-                await self._progress.wait()
+                await self._wait_progress()
 
-    async def _read(self, index: int, part: TierPart) -> None:
-        try:
-            result = self.results[index] = await self._result(part)
-            self.any_records |= isinstance(result, TierRecords) and result.size_bytes > 0
-        finally:
-            self._ended += 1
+    async def _wait_progress(self) -> None:
+        self._progress = trio.Event()
+        await self._progress.wait()
+
+    def _start(self, part: TierPart) -> None:
+        if part.budget_bytes == 0:
+            self.results[part] = TierRecords([], 0, first_batch_too_large=True)
+            return
+        scope = self._scopes[part] = trio.CancelScope(deadline=self.deadline_s)
+        self._nursery.start_soon(self._run, part, scope)
+
+    def _give_up(self, part: TierPart) -> None:
+        self.results.pop(part, None)
+        scope = self._scopes.pop(part, None)
+        if scope is not None:
+            scope.cancel()
+
+    async def _run(self, part: TierPart, scope: trio.CancelScope) -> None:
+        with scope:
+            result = await self._result(part, scope)
+            if self._scopes.get(part) is scope:
+                self.results[part] = result
+        if self._scopes.get(part) is scope:
+            self._expired |= scope.cancelled_caught and trio.current_time() >= self.deadline_s
+            del self._scopes[part]
             self._progress.set()
 
-    async def _result(self, part: TierPart) -> ReadResult:
-        if part.budget_bytes == 0:
-            return TierRecords([], 0, first_batch_too_large=True)
+    async def _result(self, part: TierPart, scope: trio.CancelScope) -> ReadResult:
         try:
-            return await self._tier.read(
-                part.partition,
-                part.asked.fetch_offset,
-                part.frontier.leader_epoch,
-                max_bytes=part.budget_bytes,
-                minimum_one_batch=part.minimum_one_batch,
-            )
+            try:
+                return await self._read(part)
+            except ReachesLocalLogError as error:
+                return error
+            except OffsetNotInTierError as miss:
+                if self._scopes.get(part) is scope:
+                    self.results[part] = miss
+                if not await self._made_up_lag(part):
+                    return miss
+            return await self._read(part)
         except OffsetNotInTierError as error:
             return error
-        except RemoteStorageError as error:
+        except (RemoteStorageError, UpstreamError) as error:
             _log.warning(
-                "tier_read_failed",
-                partition=str(part.partition),
-                offset=part.asked.fetch_offset,
-                reason=str(error),
+                "tier_read_failed", partition=str(part.partition), offset=part.asked.fetch_offset, reason=str(error)
             )
             return error
         except Exception as error:
             _log.exception("tier_read_fault", partition=str(part.partition), offset=part.asked.fetch_offset)
             return error
+
+    async def _made_up_lag(self, part: TierPart) -> bool:
+        try:
+            await self._tier.catch_up(part.partition)
+        except (RemoteStorageError, UpstreamError) as error:
+            _log.warning("catalog_lag_unknown", partition=str(part.partition), reason=str(error))
+            return False
+        return True
+
+    async def _read(self, part: TierPart) -> TierRecords:
+        return await self._tier.read(
+            part.partition,
+            part.asked.fetch_offset,
+            part.frontier.leader_epoch,
+            max_bytes=part.budget_bytes,
+            minimum_one_batch=part.minimum_one_batch,
+            ends_below=part.frontier.local_log_start_offset if self._committed else None,
+        )

@@ -15,7 +15,7 @@ from proxy.address_book import AddressBook
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError
-from storage.errors import RemoteStorageError
+from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.topic_log import TopicMetadataEventLog
@@ -75,12 +75,13 @@ async def follow_catalog(
     live = False
     undecodable = 0
     while True:
-        failure = event_log.failure()
-        behind = [number for number in range(event_log.partition_count()) if not manager.is_caught_up(number)]
+        failure, behind = event_log.failure(), _behind(event_log, manager)
         if failure is not None:
             readiness.catalog_unavailable(failure)
+        elif behind is None:
+            readiness.catalog_unavailable("the metadata topic has not been described yet")
         elif behind:
-            readiness.catalog_unavailable(f"{len(behind)} metadata partitions are being read")
+            readiness.catalog_unavailable(f"{behind} metadata partitions are being read")
         elif catalog.refused_partitions:
             readiness.catalog_degraded(
                 f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
@@ -100,6 +101,15 @@ async def follow_catalog(
         await trio.sleep(CATALOG_INTERVAL_S if not live else GAUGES_INTERVAL_S)
 
 
+def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager) -> int | None:
+    """How many metadata partitions are not read to their end; None until it is known how many there are."""
+    try:
+        count = event_log.partition_count()
+    except MetadataNotReadyError:
+        return None
+    return sum(not manager.is_caught_up(number) for number in range(count))
+
+
 def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:
     for number in readiness.partition_problems.keys() - problems.keys():
         readiness.partition_recovered(number)
@@ -115,21 +125,31 @@ async def watch_tier(
 ) -> None:
     """See whether the object store answers: a small index of some segment, or nothing when there is none yet."""
     failing = False
+
+    def failed(reason: str) -> None:
+        nonlocal failing
+        if not failing:
+            _log.warning("tier_degraded", reason=reason)
+        failing = True
+        readiness.tier_degraded(reason)
+
+    async def say_late() -> None:
+        await trio.sleep(TIER_ANSWER_S_MAX)
+        failed(f"no answer within {TIER_ANSWER_S_MAX} s")
+
     while True:
         segment = any_segment()
         try:
             if segment is not None:
-                with trio.move_on_after(TIER_ANSWER_S_MAX) as scope:
+                # The thread is not given up: a store that hangs is asked once, and told of meanwhile.
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(say_late)
                     await trio.to_thread.run_sync(
                         storage_manager.fetch_index, segment, IndexType.LEADER_EPOCH, limiter=limiter
                     )
-                if scope.cancelled_caught:
-                    raise TimeoutError(f"no answer within {TIER_ANSWER_S_MAX} s")
-        except (RemoteStorageError, TimeoutError) as error:
-            if not failing:
-                _log.warning("tier_degraded", reason=str(error))
-            failing = True
-            readiness.tier_degraded(str(error))
+                    nursery.cancel_scope.cancel()
+        except* RemoteStorageError as group:
+            failed("; ".join(str(error) for error in group.exceptions))
         else:
             failing = False
             readiness.tier_answered()

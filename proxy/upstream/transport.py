@@ -5,8 +5,10 @@ Rules:
 - A cancelled or failed send may have sent a part: the stream is torn then and only `abort` is left to do.
 - Every failure of the stream is a TransportError; the end of the peer's bytes is 0 from `receive_into`.
 
-Plain sockets receive straight into the caller's buffer and send by `sendmsg` over the caller's views: no copy
-is made here. trio's SocketStream would copy each receive into fresh bytes, hence it is not used for them.
+Plain sockets receive straight into the caller's buffer and send from the caller's views by `writev`: no copy is made
+here. trio's SocketStream would copy each receive into fresh bytes, hence it is not used for them; and trio's sockets
+yield to other tasks at each call, which costs a relay more than its copying. Here a call that can be done at once
+yields (and looks for a cancellation) only when FAIR_BYTES have passed since the last time.
 A stream that may be silent for long receives by `receive_late`, which asks for a buffer only when bytes have come.
 TLS goes through trio.SSLStream. A peer that ends without TLS close_notify is taken as ended: Kafka's frames carry
 their length, so a cut stream shows itself one layer up.
@@ -16,8 +18,7 @@ import os
 import socket as stdlib_socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 import trio
@@ -27,7 +28,13 @@ from proxy.upstream.errors import TransportError, UpstreamConnectionError
 Bytes = bytes | bytearray | memoryview
 
 IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
-"""Buffers in one sendmsg; POSIX promises 16, Linux and macOS have 1024."""
+"""Buffers in one writev; POSIX promises 16, Linux and macOS have 1024."""
+
+FAIR_BYTES = 1024 * 1024
+"""So much may pass between two yields: half a millisecond, in which no other connection is served."""
+
+FAIR_CALL_BYTES = 16 * 1024
+"""What a call counts at least towards FAIR_BYTES, however little it moved."""
 
 TLS_JOIN_BYTES_MAX = 64 * 1024
 """Small buffers are joined up to this before TLS: a record holds 16 KiB, so more joining saves nothing."""
@@ -146,10 +153,11 @@ async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLCon
 class PlainTransport:
     """A transport over a trio socket."""
 
-    __slots__ = ("_peer_name", "_sending", "_socket")
+    __slots__ = ("_peer_name", "_sending", "_since_yield_bytes", "_socket")
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._socket = sock
+        self._since_yield_bytes = 0
         self._sending = False
         self._peer_name = peer_name_of(sock)
         if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
@@ -165,7 +173,13 @@ class PlainTransport:
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"
         try:
-            return await self._socket.recv_into(view)
+            while True:
+                # Before the call: a cancellation after it would lose what was received.
+                await self._be_fair()
+                try:
+                    return self._counted(os.readv(self._descriptor(), (view,)))
+                except BlockingIOError:
+                    await self._wait(trio.lowlevel.wait_readable)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
@@ -173,9 +187,10 @@ class PlainTransport:
         try:
             while True:
                 # Cheaper than trio's own order, which tries first and then waits: a silent stream has nothing yet.
-                await trio.lowlevel.wait_readable(self._socket)
+                self._descriptor()
+                await self._wait(trio.lowlevel.wait_readable)
                 try:
-                    return os.readv(self._socket.fileno(), (space()[:size_max],))
+                    return os.readv(self._descriptor(), (space()[:size_max],))
                 except BlockingIOError:
                     continue
         except (OSError, trio.ClosedResourceError) as error:
@@ -185,8 +200,15 @@ class PlainTransport:
         await self.send_vectored((data,))
 
     async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        with self._sole_sender():
+        if self._sending:
+            raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
+        self._sending = True
+        try:
             await self._send(buffers)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+        finally:
+            self._sending = False
 
     async def aclose(self) -> None:
         try:
@@ -209,11 +231,13 @@ class PlainTransport:
         pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
         first = 0
         while first < len(pending):
+            await self._be_fair()
             window = pending[first : first + IOV_MAX]
             try:
-                sent = await self._socket.sendmsg(window)
-            except (OSError, trio.ClosedResourceError) as error:
-                raise self._broken(error) from error
+                sent = self._counted(os.writev(self._descriptor(), window))
+            except BlockingIOError:
+                await self._wait(trio.lowlevel.wait_writable)
+                continue
             for view in window:
                 if sent < len(view):
                     pending[first] = view[sent:]
@@ -223,15 +247,24 @@ class PlainTransport:
         if not pending:
             await trio.lowlevel.checkpoint()
 
-    @contextmanager
-    def _sole_sender(self) -> Iterator[None]:
-        if self._sending:
-            raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
-        self._sending = True
-        try:
-            yield
-        finally:
-            self._sending = False
+    def _descriptor(self) -> int:
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            raise trio.ClosedResourceError
+        return descriptor
+
+    async def _wait(self, ready: Callable[[trio.socket.SocketType], Awaitable[None]]) -> None:
+        await ready(self._socket)
+        self._since_yield_bytes = 0
+
+    async def _be_fair(self) -> None:
+        if self._since_yield_bytes >= FAIR_BYTES:
+            self._since_yield_bytes = 0
+            await trio.lowlevel.checkpoint()
+
+    def _counted(self, moved_bytes: int) -> int:
+        self._since_yield_bytes += max(moved_bytes, FAIR_CALL_BYTES)
+        return moved_bytes
 
     def _broken(self, error: BaseException) -> TransportError:
         reason = "closed by us" if isinstance(error, trio.ClosedResourceError) else str(error)

@@ -4,6 +4,7 @@ The store is Kafka's LocalTieredStorage behind a script. Fetches of it are held 
 what is shown does not hang on the speed of the machine: all reads of a Fetch stand at the gate at the same time.
 """
 
+import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request
 from tests.support.scripted_store import ScriptedStore
+from tests.support.waiting import wait_until
 
 PARTITIONS = 20
 VERSION = 17
@@ -49,6 +51,7 @@ def twenty(kafka: KafkaCluster) -> TieredTopic:
         records=orders(1000 * PARTITIONS, PARTITIONS),
         configs=small_segments(batches=4),
         batch_num_messages=100,
+        linger_ms=1000,
     )
 
 
@@ -158,7 +161,7 @@ async def test_a_client_that_leaves_does_not_cancel_the_fill(
         targets = tidegate.targets([0])
         with tidegate.store.held() as gate:
             leaving = await in_thread(lambda: RawClient(*tidegate.address))
-            await in_thread(lambda: leaving.send(fetch_request(VERSION, targets, max_wait_ms=MAX_WAIT_MS)))
+            await in_thread(lambda: leaving.send(fetch_request(VERSION, targets, max_wait_ms=0)))
             await in_thread(lambda: gate.wait_for_callers(1))
             leaving.close()
             with trio.fail_after(10):
@@ -187,9 +190,8 @@ async def test_two_clients_of_one_block_cost_one_get(kafka: KafkaCluster, twenty
         with tidegate.store.held() as gate:
             both = [Answering(nursery, lambda: tidegate.fetch(targets, max_wait_ms=MAX_WAIT_MS)) for _ in range(2)]
             await in_thread(lambda: gate.wait_for_callers(1))
-            with trio.fail_after(10):
-                while tidegate.application.server.connections < 2:
-                    await trio.sleep(0.01)
+            misses = functools.partial(tidegate.sample, "tidegate_cache_misses_total", level="memory")
+            await in_thread(lambda: wait_until(lambda: misses() == 2, "both have missed the block"))
         expected = await tidegate.fetch_directly(targets)
         assert [await fetched.wait() for fetched in both] == [expected, expected]
         assert len(tidegate.store.log_fetches()) == 1

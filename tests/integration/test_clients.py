@@ -7,8 +7,7 @@ the tier's part must have come from Tidegate, so the broker's own count of remot
 
 import itertools
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +24,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.digests import (
-    READ_TIMEOUT_S,
     Digests,
     Isolation,
     Read,
@@ -41,6 +39,7 @@ from tests.support.digests import (
 )
 from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
 from tests.support.tidegate import RunningTidegate
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -173,10 +172,14 @@ def test_a_group_of_two_divides_the_topic_and_loses_nothing(
     with weighed(tidegate, kafka, codecs):
         members = [Member(tidegate, codecs.name, group)]
         try:
-            until(lambda: members[0].take(digest, left) and sum(left.values()) < sum(codecs.ends.values()) - 100)
+            wait_until(lambda: members[0].take(digest, left), "the first member reads")
             members.append(Member(tidegate, codecs.name, group))
-            until(lambda: [member.take(digest, left) for member in members] and all(m.partitions for m in members))
-            until(lambda: [member.take(digest, left) for member in members] and not any(left.values()))
+
+            def take() -> bool:
+                return sum(member.take(digest, left) for member in members) >= 0
+
+            wait_until(lambda: take() and all(member.partitions for member in members), "both have a share")
+            wait_until(lambda: take() and not any(left.values()), "the whole topic is read")
             shares = [member.partitions for member in members]
         finally:
             for member in members:
@@ -195,16 +198,16 @@ class Member:
         self.consumer = confluent_consumer(tidegate.bootstrap_servers, READ_UNCOMMITTED, settings)
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
 
-    def take(self, digest: TopicDigest, left: dict[int, int]) -> bool:
+    def take(self, digest: TopicDigest, left: dict[int, int]) -> int:
         """Read for a moment, one record at a time: a batch may mix records from before and after a rebalance."""
-        for _ in range(200):
-            message = self.consumer.poll(0.05)
+        for count in range(200):
+            message = self.consumer.poll(0.02)
             if message is None:
-                break
+                return count
             assert message.error() is None, str(message.error())
             partition, _ = digest.add_message(message)
             left[partition] -= 1
-        return True
+        return 200
 
     def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.partitions = {each.partition for each in partitions}
@@ -216,13 +219,6 @@ class Member:
             if error.args[0].code() != KafkaError._NO_OFFSET:
                 raise
         self.partitions = set()
-
-
-def until(condition: Callable[[], object], timeout_s: float = READ_TIMEOUT_S) -> None:
-    """Ask until it holds; the condition itself waits a little where nothing is to be done."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s"
 
 
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
@@ -263,11 +259,15 @@ def test_what_is_produced_through_tidegate_is_read_back(
         producer.produce(topic, record.value, record.key, record.partition, headers=list(record.headers))
     assert producer.flush(30) == 0
     # Nobody acknowledges acks=0: the records arrive a moment later.
-    until(lambda: sum(each.high_watermark for each in kafka.partition_offsets(topic).values()) == count, 20)
+    wait_until(lambda: high_watermarks(kafka, topic) == [count // 2] * 2, "all records have arrived")
     ends = {0: count // 2, 1: count // 2}
     direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, READ_UNCOMMITTED)
     assert read_with_confluent(tidegate.bootstrap_servers, topic, ends, READ_UNCOMMITTED) == direct
     assert [each.records for each in direct.values()] == [count // 2] * 2
+
+
+def high_watermarks(kafka: KafkaCluster, topic: str) -> list[int]:
+    return [each.high_watermark for _, each in sorted(kafka.partition_offsets(topic).items())]
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def admin(tidegate: RunningTidegate) -> AdminClient:
 def test_a_topic_made_through_tidegate_is_there(admin: AdminClient, kafka: KafkaCluster) -> None:
     topic = fresh_name("clients-made")
     admin.create_topics([NewTopic(topic, num_partitions=3, config={"retention.ms": "12345"})])[topic].result(30)
-    until(lambda: len(kafka.partition_offsets(topic)) == 3, 20)
+    wait_until(lambda: len(kafka.partition_offsets(topic)) == 3, "three leaders")
     resource = ConfigResource(ResourceType.TOPIC, topic)
     assert admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "12345"
 

@@ -12,10 +12,12 @@ from protocol.errors import PeerProtocolError
 from protocol.framing import (
     IDLE_BUFFER_BYTES,
     LENGTH_BYTES,
+    POOLED_BUFFERS_MAX,
     QUIET_READS_MAX,
     RECEIVE_BUFFER_BYTES,
     FrameBuffer,
     frame_size,
+    pooled_buffers,
 )
 
 
@@ -186,6 +188,96 @@ def test_reserving_what_fits_moves_the_bytes_only_when_they_stand_too_far_back()
     assert (buffer.start, buffer.end) == (0, 10)
 
 
+def busy_buffer() -> FrameBuffer:
+    """Empty, after traffic that made it big."""
+    buffer = FrameBuffer()
+    receive(buffer, bytes(IDLE_BUFFER_BYTES))
+    buffer.consume(IDLE_BUFFER_BYTES)
+    return buffer
+
+
+def test_a_busy_stream_that_rests_holds_nothing_and_wakes_big() -> None:
+    # Failed before: a connection that had received one large answer kept 256 KiB for as long as it stayed open.
+    buffer = busy_buffer()
+
+    buffer.rest()
+    assert buffer.is_resting
+    assert buffer.capacity_bytes == 0
+
+    receive(buffer, b"next")
+    assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+    assert bytes(buffer.view[buffer.start : buffer.end]) == b"next"
+
+
+def test_big_storage_goes_from_the_stream_that_rests_to_the_next_one() -> None:
+    buffer = busy_buffer()
+    storage = buffer.view.obj
+    buffer.rest()
+    pooled = pooled_buffers()
+
+    other = busy_buffer()
+
+    assert other.view.obj is storage
+    assert pooled_buffers() == pooled - 1
+
+
+def test_the_pool_has_an_end() -> None:
+    buffers = [busy_buffer() for _ in range(POOLED_BUFFERS_MAX + 5)]
+    for buffer in buffers:
+        buffer.rest()
+        assert buffer.capacity_bytes == 0
+
+    assert pooled_buffers() == POOLED_BUFFERS_MAX
+
+
+def test_two_streams_never_share_storage() -> None:
+    busy_buffer().rest()
+    one, other = busy_buffer(), busy_buffer()
+    one.rest()
+    one.rest()
+    third = busy_buffer()
+    receive(one, b"one")
+    receive(other, b"other")
+    receive(third, b"third")
+
+    assert len({id(buffer.view.obj) for buffer in (one, other, third)}) == 3
+
+
+def test_a_stream_with_bytes_or_room_reserved_does_not_rest() -> None:
+    with_bytes = busy_buffer()
+    receive(with_bytes, b"x")
+    with_bytes.rest()
+    assert not with_bytes.is_resting
+
+    with_room = busy_buffer()
+    with_room.reserve(10)
+    with_room.rest()
+    assert not with_room.is_resting
+
+
+def test_a_small_buffer_stays_and_a_quiet_big_one_becomes_small() -> None:
+    small = FrameBuffer()
+    small.rest()
+    assert small.capacity_bytes == IDLE_BUFFER_BYTES
+
+    quiet = busy_buffer()
+    for _ in range(QUIET_READS_MAX + 1):
+        receive(quiet, b"heartbeat")
+        quiet.consume(9)
+    quiet.rest()
+    assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
+
+
+def test_room_for_a_frame_is_made_after_a_rest_too() -> None:
+    buffer = busy_buffer()
+    buffer.rest()
+
+    buffer.reserve(10)
+
+    assert buffer.capacity_bytes >= 10
+    assert not buffer.is_resting
+
+
 class FrameBufferMachine(RuleBasedStateMachine):
     """A FrameBuffer against a plain bytes object: same bytes at any time, room at any time, bounded size."""
 
@@ -227,6 +319,10 @@ class FrameBufferMachine(RuleBasedStateMachine):
         self.reserved = max(self.reserved, size)
         assert self.buffer.start + size <= self.buffer.capacity_bytes
 
+    @rule()
+    def rest(self) -> None:
+        self.buffer.rest()
+
     @invariant()
     def holds_what_was_received_and_not_consumed(self) -> None:
         assert bytes(self.buffer.view[self.buffer.start : self.buffer.end]) == self.model
@@ -235,7 +331,8 @@ class FrameBufferMachine(RuleBasedStateMachine):
     @invariant()
     def is_never_far_larger_than_needed(self) -> None:
         capacity = self.buffer.capacity_bytes
-        assert IDLE_BUFFER_BYTES <= capacity <= max(RECEIVE_BUFFER_BYTES, self.reserved, 2 * self.largest)
+        assert capacity >= IDLE_BUFFER_BYTES or (capacity == 0 and self.buffer.is_resting and not self.model)
+        assert capacity <= max(RECEIVE_BUFFER_BYTES, self.reserved, 2 * self.largest)
 
 
 TestFrameBuffer = FrameBufferMachine.TestCase

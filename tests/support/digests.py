@@ -30,7 +30,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 Headers = Iterable[tuple[str, bytes | None]]
 Settings = Mapping[str, Any]
 
-READ_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 30.0
 JAVA_SOURCE = ROOT / "tests" / "integration" / "java" / "ConsumerDigest.java"
 JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 
@@ -76,7 +76,7 @@ class TopicDigest:
         assert partition is not None
         assert offset is not None
         # Produced ones may hold text or a mapping, consumed ones are bytes and a list of pairs.
-        key, value = cast("bytes | None", message.key()), cast("bytes | None", message.value())
+        key, value = message.key(), message.value()
         headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
         self.add(partition, offset, message.timestamp()[1], key, value, headers)
         return partition, offset

@@ -30,7 +30,7 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 public class ConsumerDigest {
-    private static final long READ_TIMEOUT_MS = 50_000;
+    private static final long READ_TIMEOUT_MS = 25_000;
 
     public static void main(String[] arguments) throws Exception {
         switch (arguments[0]) {

@@ -1,0 +1,68 @@
+"""Each script once, on little data and in fractions of a second: that it runs and accounts, not how fast it is."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import relay, warm_read
+from benchmarks.support.bare_fetch import learn_requests, read_for
+from benchmarks.support.comparison import Report
+from benchmarks.support.options import Options, parse_options
+from benchmarks.support.stage import fill_topic, stage_on
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.kafka import fresh_name
+
+BRIEF = Options(rounds=1, seconds=0.1, megabytes=8, as_json=False)
+
+
+def rows_of(report: Report) -> list[str]:
+    return [row.name for row in report.rows]
+
+
+def test_the_relay_is_measured_and_all_bytes_are_accounted_for(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LATENCY_REQUESTS", 20)
+    topic = fresh_name("benchmark-relay")
+    offsets = fill_topic(kafka, topic, BRIEF.megabytes, {}, is_tiered=False)
+    with stage_on(kafka, topic, offsets, tmp_path) as stage:
+        report = relay.measure(stage, BRIEF)
+    assert report.complaints == []
+    assert rows_of(report)[:2] == ["bare Fetch", "consumer"]
+    assert len(report.rows) == 6
+    assert all(row.compared > 0 for row in report.rows[:2])
+
+
+def test_the_warm_tier_is_measured_without_a_get(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topic = fresh_name("benchmark-warm")
+    configs = {**warm_read.TOPIC_CONFIGS, "segment.bytes": str(1024 * 1024)}
+    offsets = fill_topic(kafka, topic, BRIEF.megabytes, configs, is_tiered=True)
+    assert all(known.local_log_start_offset > 0 for known in offsets.values())
+    with stage_on(kafka, topic, offsets, tmp_path) as stage:
+        report = warm_read.measure(stage, BRIEF)
+    assert report.complaints == []
+    assert rows_of(report) == ["bare Fetch", "consumer"]
+    assert sum("0 GETs" in note for note in report.notes) == 2
+
+
+def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
+    topic = fresh_name("benchmark-short")
+    offsets = fill_topic(kafka, topic, BRIEF.megabytes, {}, is_tiered=False)
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    address = (host, int(port))
+    ends = {partition: known.high_watermark for partition, known in offsets.items()}
+    (step, *_) = learn_requests(address, topic, ends)
+    promised_more = type(step)(step.frame, step.answer_bytes * 2)
+    with pytest.raises(ValueError, match="in place of"):
+        read_for(address, [promised_more], 0.1)
+
+
+@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--seconds", "0"], ["--megabytes", "1"], ["--rounds", "x"]])
+def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options("a benchmark", megabytes=100, arguments=arguments)
+    assert caught.value.code == 2
+
+
+def test_options_have_defaults() -> None:
+    assert parse_options("a benchmark", megabytes=100, arguments=[]) == Options(5, 1.5, 100, as_json=False)

@@ -1,0 +1,271 @@
+"""Who may not read a topic at the broker gets no byte of it from the tier, whatever Tidegate holds in memory.
+
+Clients' sign-ins are relayed, so the broker knows them; Tidegate itself is a user who may describe the topic and read
+the metadata topic, nothing else. `authority.max.age.ms` is its default here, one second.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from tests.support.digests import confluent_consumer, read_with_confluent
+from tests.support.kafka import fresh_name, orders, produce
+from tests.support.kio_frames import fill, schema
+from tests.support.raw_client import (
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    FetchedPartition,
+    RawClient,
+    decode_frame,
+    fetch_request,
+)
+from tests.support.secured_kafka import DESCRIBE, HOST, READ, SecuredKafka, password
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+TOPIC_AUTHORIZATION_FAILED = 29
+UNSUPPORTED_VERSION = 35
+SASL_AUTHENTICATION_FAILED = 58
+HANDSHAKE_ID, SIGN_IN_ID, FETCH_ID = 101, 102, 103
+AUTHORITY_MAX_AGE_S = 1.0
+FETCH_VERSIONS = (4, 10, 11, 12, 13, 16, 17)
+PARTITION_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def gate(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
+    """Signed in by PLAIN; `reader` may read the topic and `describer` may know of it."""
+    guarded.allow("reader", READ, guarded.topic.name)
+    guarded.allow("describer", DESCRIBE, guarded.topic.name)
+    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
+    servers = guarded.address("SASL_PLAINTEXT")
+    with own_tidegate(guarded.cluster, identity, bootstrap_servers=servers) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def topic_id(guarded: SecuredKafka) -> bytes:
+    with RawClient(HOST, guarded.ports["PLAINTEXT"]) as client:
+        return client.topic_id(guarded.topic.name)
+
+
+def signed_in(address: tuple[str, int], user: str) -> RawClient:
+    client = RawClient(*address)
+    assert client.sasl_plain(user, password(user)) == 0
+    return client
+
+
+def fetch_tier(
+    client: RawClient, guarded: SecuredKafka, topic_id: bytes, *, version: int = 13, isolation: int = 0
+) -> FetchedPartition:
+    """Ask for the topic's first offset, which only the tier holds."""
+    target = (guarded.topic.name, topic_id if version >= 13 else None, 0, 0, PARTITION_BYTES)
+    result = client.fetch(version, [target], isolation=isolation)
+    (partition,) = result.partitions
+    return partition
+
+
+def served(gate: RunningTidegate) -> float:
+    return gate.metric("tidegate_served_tier_bytes_total")
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("user", ["outsider", "describer"])
+def test_without_read_there_is_an_error_and_not_one_byte(
+    user: str, version: int, isolation: int, guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    before = served(gate)
+    with signed_in(gate.address, user) as client:
+        partition = fetch_tier(client, guarded, topic_id, version=version, isolation=isolation)
+    with signed_in((HOST, guarded.ports["SASL_PLAINTEXT"]), user) as client:
+        direct = fetch_tier(client, guarded, topic_id, version=version, isolation=isolation)
+    assert partition == direct
+    assert (partition.error_code, partition.records) == (TOPIC_AUTHORIZATION_FAILED, b"")
+    assert served(gate) == before
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_block_that_another_principal_has_just_read_is_not_given_away(
+    version: int, guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    with signed_in(gate.address, "reader") as reader, signed_in(gate.address, "outsider") as outsider:
+        for _ in range(5):
+            given = fetch_tier(reader, guarded, topic_id, version=version)
+            assert (given.error_code, bool(given.records)) == (0, True)
+            before = served(gate)
+            refused = fetch_tier(outsider, guarded, topic_id, version=version)
+            assert (refused.error_code, refused.records) == (TOPIC_AUTHORIZATION_FAILED, b"")
+            assert served(gate) == before > 0
+
+
+def test_a_right_that_is_lost_ends_reads_on_an_open_connection(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    """A probe that was good counts for a second: what is asked later than that is refused."""
+    guarded.allow("revoked", READ, guarded.topic.name)
+    with signed_in(gate.address, "revoked") as client:
+        for _ in range(20):
+            assert fetch_tier(client, guarded, topic_id).records
+        guarded.withdraw("revoked", READ, guarded.topic.name)
+        must_be_refused_at_s = time.monotonic() + AUTHORITY_MAX_AGE_S
+        refused_in_a_row = 0
+        while refused_in_a_row < 50:
+            asked_at_s = time.monotonic()
+            partition = fetch_tier(client, guarded, topic_id)
+            if partition.error_code == TOPIC_AUTHORIZATION_FAILED:
+                assert partition.records == b""
+                refused_in_a_row += 1
+            else:
+                assert partition.error_code == 0
+                assert refused_in_a_row == 0, "served again after it was refused"
+                assert asked_at_s < must_be_refused_at_s, "served later than authority.max.age.ms"
+
+
+def test_a_right_that_is_given_is_noticed_on_an_open_connection(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    with signed_in(gate.address, "revoked") as client:
+        assert fetch_tier(client, guarded, topic_id).error_code == TOPIC_AUTHORIZATION_FAILED
+        guarded.allow("revoked", READ, guarded.topic.name)
+        try:
+            assert fetch_tier(client, guarded, topic_id).records
+        finally:
+            guarded.withdraw("revoked", READ, guarded.topic.name)
+
+
+def test_one_request_over_a_topic_that_may_be_read_and_one_that_may_not(
+    guarded: SecuredKafka, gate: RunningTidegate
+) -> None:
+    local = fresh_name("local")
+    guarded.cluster.create_topic(local)
+    produce(guarded.cluster, local, orders(10, 1))
+    guarded.allow("outsider", READ, local)
+    targets = [(name, None, 0, 0, PARTITION_BYTES) for name in (guarded.topic.name, local)]
+    answers = {}
+    for user in ("outsider", "reader"):
+        with signed_in(gate.address, user) as client:
+            result = client.fetch(12, targets)
+        answers[user] = {each.topic: (each.error_code, bool(each.records)) for each in result.partitions}
+    refused, given = (TOPIC_AUTHORIZATION_FAILED, False), (0, True)
+    assert answers == {
+        "outsider": {guarded.topic.name: refused, local: given},
+        "reader": {guarded.topic.name: given, local: refused},
+    }
+
+
+def test_a_second_sign_in_as_somebody_else_reads_nothing_more(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    """Brokers refuse another principal on the same connection and close it. A Fetch sent right behind that sign-in,
+    while the first one's good probe is still young, must not be faster. (A broker judges it as the other principal,
+    and answers before the sign-in, whose failure it delays: out of turn, so Tidegate may close as well.)"""
+    target = (guarded.topic.name, topic_id, 0, 0, PARTITION_BYTES)
+    with signed_in(gate.address, "reader") as client:
+        assert fetch_tier(client, guarded, topic_id).records
+        before = served(gate)
+        handshake, sign_in = second_sign_in(client, "outsider")
+        client.send_bytes(handshake + sign_in + client.frame(fetch_request(13, [target]), FETCH_ID))
+        assert decode_frame(SASL_HANDSHAKE, 1, client.read_frame()).error_code == 0
+        assert correlation_ids_until_closed(client) in ([], [SIGN_IN_ID])
+    assert served(gate) == before
+
+
+def test_a_second_sign_in_as_somebody_else_is_answered_as_the_broker_does(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    with signed_in(gate.address, "reader") as client:
+        assert fetch_tier(client, guarded, topic_id).records
+        handshake, sign_in = second_sign_in(client, "outsider")
+        assert decode_frame(SASL_HANDSHAKE, 1, client.request_raw(handshake)).error_code == 0
+        refusal = decode_frame(SASL_AUTHENTICATE, 2, client.request_raw(sign_in))
+        assert int(refusal.error_code) == SASL_AUTHENTICATION_FAILED
+        assert correlation_ids_until_closed(client) == []
+
+
+def second_sign_in(client: RawClient, user: str) -> tuple[bytes, bytes]:
+    token = b"\0".join((b"", user.encode(), password(user).encode()))
+    handshake = fill(schema(SASL_HANDSHAKE, 1, kind="request"), {"mechanism": "PLAIN"})
+    sign_in = fill(schema(SASL_AUTHENTICATE, 2, kind="request"), {"auth_bytes": token})
+    return client.frame(handshake, HANDSHAKE_ID), client.frame(sign_in, SIGN_IN_ID)
+
+
+def correlation_ids_until_closed(client: RawClient) -> list[int]:
+    seen = []
+    try:
+        while True:
+            seen.append(int.from_bytes(client.read_frame()[4:8], "big"))
+    except (EOFError, ConnectionError):
+        return seen
+
+
+def test_a_second_sign_in_as_the_same_principal_goes_on_reading(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    with signed_in(gate.address, "reader") as client:
+        assert fetch_tier(client, guarded, topic_id).records
+        assert client.sasl_plain("reader", password("reader")) == 0
+        assert fetch_tier(client, guarded, topic_id).records
+
+
+def test_who_has_not_signed_in_gets_a_closed_connection(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    before = served(gate)
+    with RawClient(*gate.address) as client, pytest.raises((EOFError, ConnectionError)):
+        fetch_tier(client, guarded, topic_id)
+    assert served(gate) == before
+
+
+def test_a_wrong_password_is_the_brokers_answer(gate: RunningTidegate) -> None:
+    with RawClient(*gate.address) as client:
+        assert client.sasl_plain("reader", "wr0ng") == SASL_AUTHENTICATION_FAILED
+
+
+def test_a_sasl_handshake_of_version_0_is_refused_and_a_later_one_heard(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    with RawClient(*gate.address) as client:
+        assert client.api_versions()[SASL_HANDSHAKE] == (1, 1)
+        refusal = client.call(SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+        assert (int(refusal.error_code), list(refusal.mechanisms)) == (UNSUPPORTED_VERSION, [])
+        assert client.sasl_plain("reader", password("reader")) == 0
+        assert fetch_tier(client, guarded, topic_id).records
+
+
+def sasl(user: str, mechanism: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password(user),
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_client_that_signs_in_reads_the_whole_topic(
+    mechanism: str, guarded: SecuredKafka, gate: RunningTidegate
+) -> None:
+    name, ends = guarded.topic.name, {0: guarded.topic.records}
+    direct = read_with_confluent(guarded.cluster.bootstrap_servers, name, ends, "read_uncommitted")
+    before = served(gate)
+    signing_in = sasl("reader", mechanism)
+    assert read_with_confluent(gate.bootstrap_servers, name, ends, "read_uncommitted", signing_in) == direct
+    assert direct[0].records == guarded.topic.records
+    assert served(gate) > before
+
+
+def test_a_client_without_read_is_told_so(guarded: SecuredKafka, gate: RunningTidegate) -> None:
+    consumer = confluent_consumer(gate.bootstrap_servers, "read_uncommitted", sasl("describer", "PLAIN"))
+    try:
+        consumer.assign([TopicPartition(guarded.topic.name, 0, 0)])
+        message = wait_until(lambda: consumer.poll(1), "a record or an error")
+        error = message.error() if message else None
+        assert error is not None
+        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    finally:
+        consumer.close()

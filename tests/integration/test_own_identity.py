@@ -1,0 +1,127 @@
+"""Tidegate's own identity: by SCRAM and over TLS it gets ready and serves; `check` names each right that it lacks."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
+
+from proxy import exit_codes
+from proxy.check import run as run_check
+from proxy.config import load
+from proxy.demo.kafka_properties import properties_text
+from tests.support.digests import read_with_confluent
+from tests.support.needs import ROOT
+from tests.support.raw_client import RawClient
+from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka, password
+from tests.support.tidegate import own_tidegate
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+CHECK_TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def reader(guarded: SecuredKafka) -> str:
+    guarded.allow("reader", READ, guarded.topic.name)
+    return "reader"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "protocol"),
+    [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("PLAIN", "SASL_SSL")],
+)
+def test_it_becomes_ready_and_serves_the_tier_over_tls(
+    mechanism: str, protocol: str, guarded: SecuredKafka, reader: str
+) -> None:
+    """The clients' side is TLS each time, the brokers' side as the listener is; the client's sign-in is its own."""
+    properties = guarded.identity("tidegate", mechanism, protocol)
+    properties["proxy.tls.certificate.file"] = str(guarded.certificate)
+    properties["proxy.tls.key.file"] = str(guarded.key)
+    name, ends = guarded.topic.name, {0: guarded.topic.records}
+    with own_tidegate(guarded.cluster, properties, bootstrap_servers=guarded.address(protocol)) as running:
+        with RawClient(*running.address, ssl_context=guarded.trusting) as client:
+            assert client.sasl_plain(reader, password(reader)) == 0
+            result = client.fetch(13, [(name, client.topic_id(name), 0, 0, 1 << 20)])
+            assert (result.partitions[0].error_code, bool(result.partitions[0].records)) == (0, True)
+            assert running.metric("tidegate_served_tier_bytes_total") == len(result.partitions[0].records)
+        signing_in = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": reader,
+            "sasl.password": password(reader),
+            "ssl.ca.location": str(guarded.certificate),
+        }
+        through = read_with_confluent(running.bootstrap_servers, name, ends, "read_uncommitted", signing_in)
+        assert password("tidegate") not in running.log()
+    assert through == read_with_confluent(guarded.cluster.bootstrap_servers, name, ends, "read_uncommitted")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "protocol"),
+    [("PLAIN", "SASL_PLAINTEXT"), ("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("SCRAM-SHA-256", "SASL_SSL")],
+)
+def test_check_finds_nothing_wrong_with_these_rights(
+    mechanism: str, protocol: str, guarded: SecuredKafka, tmp_path: Path
+) -> None:
+    code, said = check(guarded, tmp_path, "tidegate", mechanism, protocol)
+    assert code == exit_codes.DONE, said
+    assert password("tidegate") not in said
+
+
+def test_checks_exit_code_is_the_commands(guarded: SecuredKafka, tmp_path: Path) -> None:
+    for user, code in (("tidegate", exit_codes.DONE), ("outsider", exit_codes.FOUND_WRONG)):
+        file = properties_file(guarded, tmp_path, user, "SCRAM-SHA-256", "SASL_SSL")
+        command = [sys.executable, "-m", "proxy", "check", str(file)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=CHECK_TIMEOUT_S, check=False)
+        assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
+
+
+def test_check_names_each_right_that_is_missing(guarded: SecuredKafka, tmp_path: Path) -> None:
+    topic = guarded.topic.name
+    describe_metadata = f"ACL Describe on Topic {METADATA_TOPIC} is missing"
+    read_metadata = f"ACL Read on Topic {METADATA_TOPIC} is missing"
+    describe_topic = f"ACL Describe on Topic {topic} is missing"
+
+    def missing() -> tuple[int, list[str]]:
+        code, said = check(guarded, tmp_path, "checker", "PLAIN", "SASL_PLAINTEXT")
+        return code, [each for each in (describe_metadata, read_metadata, describe_topic) if each in said]
+
+    assert missing() == (exit_codes.FOUND_WRONG, [describe_metadata])
+    with allowed(guarded, "checker", (DESCRIBE, METADATA_TOPIC), (DESCRIBE, topic)):
+        assert missing() == (exit_codes.FOUND_WRONG, [read_metadata])
+    with allowed(guarded, "checker", (READ, METADATA_TOPIC)):
+        assert missing() == (exit_codes.FOUND_WRONG, [describe_topic])
+    with allowed(guarded, "checker", (READ, METADATA_TOPIC), (DESCRIBE, topic)):
+        assert missing() == (exit_codes.DONE, [])
+
+
+@contextmanager
+def allowed(guarded: SecuredKafka, user: str, *rights: tuple[AclOperation, str]) -> Iterator[None]:
+    """These rights, and none of them afterwards."""
+    for operation, topic in rights:
+        guarded.allow(user, operation, topic)
+    try:
+        yield
+    finally:
+        for operation, topic in rights:
+            guarded.withdraw(user, operation, topic)
+
+
+def check(guarded: SecuredKafka, folder: Path, user: str, mechanism: str, protocol: str) -> tuple[int, str]:
+    """Exit code and output of `tidegate check`, run in this process."""
+    out = io.StringIO()
+    config = load(properties_file(guarded, folder, user, mechanism, protocol), {})
+    return run_check(config, out), out.getvalue()
+
+
+def properties_file(guarded: SecuredKafka, folder: Path, user: str, mechanism: str, protocol: str) -> Path:
+    properties = guarded.identity(user, mechanism, protocol)
+    properties["broker.config"] = str(guarded.cluster.server_properties_path(1))
+    file = folder / "tidegate.properties"
+    file.write_text(properties_text(properties), encoding="utf-8")
+    return file

@@ -1,0 +1,252 @@
+"""A topic is deleted and made again under its name, while clients of the old one are connected through Tidegate.
+
+Clients up to Fetch v12 ask by name, so for them the old topic becomes the new one from one request to the next; later
+ones ask by id. What Tidegate knew of the old topic (its id, offsets, segments and blocks) must reach none of them: no
+old byte for the new topic, and no error that the broker itself does not give. Both topics are tiered alike, so every
+stale offset of the old one looks right for the new one.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka.admin import AdminClient
+
+from protocol.errors import ErrorCode
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.digests import read_with_confluent, read_with_confluent_group
+from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
+from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+OLD, NEW = b"of the old topic", b"of the new topic"
+RECORDS = {OLD: 1000, NEW: 1200}
+BATCH_RECORDS = 100
+TIER_OFFSETS = (0, 150, 399, 400, 799)
+"""In the tier alone once a topic has settled, in segments of 400 offsets."""
+
+BY_NAME, BY_ID = (11, 12), (13, 17)
+PARTITION_BYTES_MAX = 64 * 1024
+
+AGES: Mapping[str, Mapping[str, str]] = {
+    "default ages": {},
+    "ages of zero": {"authority.max.age.ms": "0", "frontier.max.age.ms": "0"},
+    # Nothing is learned anew because of its age, only because of what the broker says.
+    "an endless frontier": {"frontier.max.age.ms": "600000"},
+}
+
+
+@pytest.fixture(scope="module")
+def tidegates(kafka: KafkaCluster) -> Iterator[Mapping[str, RunningTidegate]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(own_tidegate(kafka, ages)) for name, ages in AGES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One open connection through a Tidegate that fetches by one version, and one to the broker to compare with."""
+
+    name: str
+    client: RawClient
+    direct: RawClient
+    version: int
+    topic: str
+    topic_id: bytes | None
+
+    def fetch(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
+        target = (self.topic, topic_id or self.topic_id, 0, offset, PARTITION_BYTES_MAX)
+        client = self.direct if directly else self.client
+        (answer,) = client.fetch(self.version, [target], max_wait_ms=0).partitions
+        return answer
+
+    def require_the_brokers_answers(self, *, topic_id: bytes | None = None) -> None:
+        """What came from the tier may be late, and is then empty without an error: asked again."""
+        for offset in TIER_OFFSETS:
+            expected = wait_answer(lambda: self.fetch(offset, directly=True, topic_id=topic_id))  # noqa: B023
+            answer = wait_answer(lambda: self.fetch(offset, topic_id=topic_id))  # noqa: B023
+            assert answer == expected, f"{self.name}, version {self.version}, offset {offset}"
+
+    def require_nothing_old(self) -> None:
+        """At any time after the deletion: no old byte, and out of range only what is so at the broker."""
+        for offset in TIER_OFFSETS:
+            before = self.fetch(offset, directly=True)
+            answer = self.fetch(offset)
+            assert OLD not in answer.records, f"{self.name}, version {self.version}, offset {offset}"
+            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                # The new topic only grows: what is in range stays so.
+                assert before.error_code == ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.name}, version {self.version}"
+
+
+def test_raw_readers_of_a_topic_that_is_made_anew(
+    kafka: KafkaCluster, tidegates: Mapping[str, RunningTidegate]
+) -> None:
+    """Failed once: a probe that was good for the old id was reused for the name, which was another topic's by then."""
+    topic = fresh_name("recreated")
+    make(kafka, topic, OLD)
+    with ExitStack() as stack:
+        readers = open_readers(stack, kafka, tidegates, topic)
+        by_name = [reader for reader in readers if reader.version in BY_NAME]
+        by_id = [reader for reader in readers if reader.version in BY_ID]
+        for reader in readers:
+            reader.require_the_brokers_answers()
+            assert OLD in reader.fetch(0).records
+
+        delete(kafka, topic, by_name[0], by_id[0])
+        for reader in by_name:
+            reader.require_nothing_old()
+        for reader in by_id:
+            # The broker's word of a moment ago still counts for the id it was given for, and for that moment only.
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            wait_until(lambda: reader.fetch(0).error_code == unknown, reader.name, timeout_s=5)  # noqa: B023
+            reader.require_the_brokers_answers()
+
+        def require_nothing_old() -> None:
+            for reader in by_name:
+                reader.require_nothing_old()
+
+        meanwhile(lambda: make(kafka, topic, NEW), require_nothing_old)
+        for reader in by_name:
+            reader.require_the_brokers_answers()
+            assert NEW in reader.fetch(0).records
+        new_id = by_id[0].direct.topic_id(topic)
+        for reader in by_id:
+            reader.require_the_brokers_answers()
+            reader.require_the_brokers_answers(topic_id=new_id)
+            assert NEW in reader.fetch(0, topic_id=new_id).records
+
+
+def test_group_consumers_of_a_topic_that_is_made_anew(
+    kafka: KafkaCluster, tidegates: Mapping[str, RunningTidegate]
+) -> None:
+    topic = fresh_name("recreated-group")
+    make(kafka, topic, OLD)
+    with ExitStack() as stack:
+        consumers = {name: group_consumer(tidegate, topic) for name, tidegate in tidegates.items()}
+        for consumer in consumers.values():
+            stack.callback(consumer.close)
+        for name, consumer in consumers.items():
+            assert take(consumer, OLD, until=RECORDS[OLD] - 1) == list(range(RECORDS[OLD])), name
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+        make(kafka, topic, NEW)
+        for name, consumer in consumers.items():
+            # Where it begins is the client's own affair: where it stood, or its reset policy if it lost its position.
+            offsets = take(consumer, NEW, until=RECORDS[NEW] - 1)
+            assert offsets[0] in (0, RECORDS[OLD]), name
+            assert offsets == list(range(offsets[0], RECORDS[NEW])), name
+    ends = {0: RECORDS[NEW]}
+    direct = read_with_confluent(kafka.bootstrap_servers, topic, ends, "read_uncommitted")
+    for name, tidegate in tidegates.items():
+        group = fresh_name("recreated-group-new")
+        assert direct == read_with_confluent_group(
+            tidegate.bootstrap_servers, topic, ends, "read_uncommitted", protocol="classic", group=group
+        ), name
+
+
+def make(kafka: KafkaCluster, topic: str, marker: bytes) -> None:
+    """Create the topic and fill it with records of this marker, most of them only in the tier at the end."""
+    kafka.create_topic(topic, 1, topic_configs())
+    values = (b"%s %06d %s" % (marker, number, b"x" * 200) for number in range(RECORDS[marker]))
+    produce(kafka, topic, (Record(0, None, value) for value in values), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+    wait_settled(kafka, topic)
+
+
+def topic_configs() -> dict[str, str]:
+    return {**TIERED, **small_segments(batches=4)}
+
+
+def delete(kafka: KafkaCluster, topic: str, by_name: Reader, by_id: Reader) -> None:
+    """Delete the topic behind Tidegate's back, and wait until the broker does not know it any more."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    for reader in (by_name, by_id):
+        wait_until(lambda: reader.fetch(0, directly=True).error_code, "the broker to forget the topic")  # noqa: B023
+
+
+def open_readers(
+    stack: ExitStack, kafka: KafkaCluster, tidegates: Mapping[str, RunningTidegate], topic: str
+) -> list[Reader]:
+    direct = stack.enter_context(RawClient("127.0.0.1", kafka.broker(1).port))
+    topic_id = direct.topic_id(topic)
+    readers = []
+    for name, tidegate in tidegates.items():
+        with RawClient(*tidegate.address) as client:
+            (broker,) = client.metadata([topic]).brokers
+        for version in (*BY_NAME, *BY_ID):
+            client = stack.enter_context(RawClient(broker.host, broker.port))
+            readers.append(Reader(name, client, direct, version, topic, topic_id if version in BY_ID else None))
+    return readers
+
+
+def wait_answer(fetch: Callable[[], FetchedPartition]) -> FetchedPartition:
+    def answered() -> FetchedPartition | None:
+        answer = fetch()
+        return answer if answer.records or answer.error_code else None
+
+    answer = wait_until(answered, "records or an error")
+    assert answer is not None
+    return answer
+
+
+def meanwhile(work: Callable[[], None], check: Callable[[], None]) -> None:
+    """Check again and again while the work is done in a thread; both must go well."""
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        while thread.is_alive():
+            check()
+    finally:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def group_consumer(tidegate: RunningTidegate, topic: str) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": tidegate.bootstrap_servers,
+            "group.id": fresh_name("recreated"),
+            "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 500,
+            "topic.metadata.propagation.max.ms": 500,
+            "fetch.wait.max.ms": 100,
+            "check.crcs": True,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def take(consumer: Consumer, marker: bytes, *, until: int) -> list[int]:
+    """The offsets of the records up to the one at `until`; all have the marker."""
+    offsets: list[int] = []
+
+    def ended() -> bool:
+        for message in consumer.consume(500, 0.1):
+            error, value, offset = message.error(), message.value(), message.offset()
+            if error is not None:
+                # While there is no such topic.
+                assert error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION), str(error)
+                continue
+            assert offset is not None
+            assert isinstance(value, bytes)
+            assert marker in value
+            offsets.append(offset)
+        return bool(offsets) and offsets[-1] == until
+
+    wait_until(ended, f"the record at {until}")
+    return offsets

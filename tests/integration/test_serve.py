@@ -1,0 +1,184 @@
+"""`tidegate serve` as a process: its `ready:` line, its signals, its exit codes."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy import exit_codes
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_properties import properties_text
+from proxy.demo.tidegate_process import bootstrap_address
+from tests.support.kafka import TieredTopic, fresh_name
+from tests.support.raw_client import RawClient, fetch_request
+from tests.support.waiting import wait_until
+
+START_S_MAX = 30.0
+LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+class Serving:
+    """One process and what it wrote."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
+        file = folder / "tidegate.properties"
+        file.write_text(properties_text(properties), encoding="utf-8")
+        self.log_path = folder / "tidegate.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "proxy", "serve", str(file)], stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def log(self) -> str:
+        return self.log_path.read_text("utf-8", "replace")
+
+    def wait_log(self, text: str) -> None:
+        wait_until(lambda: text in self.log(), f"`{text}` in the log", timeout_s=START_S_MAX)
+
+    def client(self) -> RawClient:
+        host, _, port = bootstrap_address(self.log()).rpartition(":")
+        return RawClient(host, int(port))
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def serving(folder: Path, properties: Mapping[str, str]) -> Iterator[Serving]:
+    started = Serving(folder, properties)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def before_kafka(kafka: KafkaCluster) -> dict[str, str]:
+    return {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "broker.config": str(kafka.server_properties_path(1)),
+        "proxy.listen": "127.0.0.1:0",
+        "proxy.broker.port.start": "0",
+        "admin.listen": "127.0.0.1:0",
+    }
+
+
+def without_kafka(folder: Path) -> dict[str, str]:
+    return {
+        "upstream.bootstrap.servers": "127.0.0.1:1",
+        "remote.log.storage.manager.class.name": LOCAL_TIER,
+        "remote.log.metadata.manager.class.name": "tidegate.InMemory",
+        "rsm.config.dir": str(folder / "tier"),
+        "proxy.listen": "127.0.0.1:0",
+        "proxy.broker.port.start": "0",
+        "admin.listen": "127.0.0.1:0",
+    }
+
+
+def parked_fetch(client: RawClient, kafka: KafkaCluster, wait_ms: int) -> threading.Event:
+    """A Fetch at the end of an empty topic that the broker holds for so long; set once its answer was read."""
+    topic = fresh_name("parked")
+    kafka.create_topic(topic, 1, {})
+    target = (topic, client.topic_id(topic), 0, 0, 1024)
+    client.send(fetch_request(13, [target], max_wait_ms=wait_ms))
+    answered = threading.Event()
+
+    def read() -> None:
+        try:
+            client.read_frame(wait_ms / 1000 + 10)
+        except (EOFError, OSError):
+            return
+        answered.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    time.sleep(0.3)  # on its way to the broker
+    return answered
+
+
+def test_ready_says_where_with_how_many_brokers_and_segments(
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
+) -> None:
+    with serving(tmp_path, before_kafka(kafka)) as served:
+        served.wait_log("ready: ")
+        line = r"^ready: bootstrap 127\.0\.0\.1:(\d+), brokers 1, segments (\d+)$"
+        found = re.findall(line, served.log(), re.MULTILINE)
+        assert len(found) == 1
+        port, segments = map(int, found[0])
+        assert segments >= 2 * tiered.partitions
+        with RawClient("127.0.0.1", port) as client:
+            assert 3 in client.api_versions()
+        served.terminate()
+        assert served.process.wait(10) == exit_codes.DONE
+
+
+def test_a_first_signal_lets_what_has_begun_be_answered(kafka: KafkaCluster, tmp_path: Path) -> None:
+    with serving(tmp_path, before_kafka(kafka)) as served:
+        served.wait_log("ready: ")
+        with served.client() as client, served.client() as idle:
+            answered = parked_fetch(client, kafka, wait_ms=2000)
+            served.terminate()
+            assert idle.is_closed_by_peer()
+            assert answered.wait(10)
+            assert served.process.wait(10) == exit_codes.DONE
+            assert "drain_timed_out" not in served.log()
+
+
+def test_a_second_signal_stops_at_once(kafka: KafkaCluster, tmp_path: Path) -> None:
+    with serving(tmp_path, before_kafka(kafka)) as served:
+        served.wait_log("ready: ")
+        with served.client() as client:
+            answered = parked_fetch(client, kafka, wait_ms=25_000)
+            served.terminate()
+            served.wait_log("draining")
+            served.terminate()
+            assert served.process.wait(10) == exit_codes.DONE
+            assert not answered.is_set()
+            assert "stopped_at_once" in served.log()
+
+
+def test_a_drain_does_not_outlast_its_time(kafka: KafkaCluster, tmp_path: Path) -> None:
+    with serving(tmp_path, {**before_kafka(kafka), "proxy.drain.timeout.ms": "200"}) as served:
+        served.wait_log("ready: ")
+        with served.client() as client:
+            parked_fetch(client, kafka, wait_ms=25_000)
+            served.terminate()
+            assert served.process.wait(10) == exit_codes.DONE
+            assert "drain_timed_out" in served.log()
+
+
+@pytest.mark.integration
+def test_without_an_upstream_it_runs_unready_and_leaves_in_order(tmp_path: Path) -> None:
+    with serving(tmp_path, without_kafka(tmp_path)) as served:
+        served.wait_log("upstream_unavailable")
+        served.terminate()
+        assert served.process.wait(10) == exit_codes.DONE
+        assert "ready:" not in served.log()
+
+
+@pytest.mark.integration
+def test_a_taken_port_is_exit_1_with_a_line_that_names_the_key(tmp_path: Path) -> None:
+    key = "proxy.listen"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with serving(tmp_path, {**without_kafka(tmp_path), key: address}) as served:
+            assert served.process.wait(START_S_MAX) == exit_codes.FOUND_WRONG
+            (line,) = [line for line in served.log().splitlines() if line.startswith("tidegate:")]
+            assert key in line
+            assert address in line
+
+
+@pytest.mark.integration
+def test_a_wrong_storage_configuration_is_exit_2_with_a_line(tmp_path: Path) -> None:
+    with serving(tmp_path, {**without_kafka(tmp_path), "rsm.config.dir": ""}) as served:
+        assert served.process.wait(START_S_MAX) == exit_codes.USAGE
+        (line,) = [line for line in served.log().splitlines() if line.startswith("tidegate:")]
+        assert "rsm.config.dir" in line
+        assert "Traceback" not in served.log()

@@ -1,0 +1,241 @@
+"""What is wrong with the tier's files on disk, under a running broker and a running Tidegate.
+
+Both are asked: a lost log is the same error at either. Where the broker would go on with less (it checks neither sizes
+nor checksums), Tidegate says the error of spec/kafka-remote.md §3.5. It never skips, and once the files are back it
+serves them without a restart. Every test has a partition of its own, so that nothing of it is in a cache.
+"""
+
+import itertools
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from protocol.errors import ErrorCode
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.digests import confluent_consumer
+from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.tidegate import RunningTidegate
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 14
+RECORDS = 1000
+BATCH_RECORDS = 100
+BATCHES_PER_SEGMENT = 4
+VERSION = 17
+WHOLE_BATCHES_BYTES = 128 * 1024
+"""More than a segment has."""
+
+REMOTE_FETCH_ERRORS = "kafka_server_brokertopicmetrics_remotefetcherrors_total"
+
+_partitions = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaCluster) -> TieredTopic:
+    """Each partition has two segments of four batches in the tier alone."""
+    return tiered_topic(
+        kafka,
+        fresh_name("tier-faults"),
+        partitions=PARTITIONS,
+        records=orders(RECORDS * PARTITIONS, PARTITIONS),
+        configs=small_segments(BATCHES_PER_SEGMENT),
+        batch_num_messages=BATCH_RECORDS,
+        linger_ms=1000,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A partition that nobody has read from the tier yet, and whom to ask for it."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    folder: Path
+    broker: tuple[str, int]
+    tidegate: RunningTidegate
+    listener: tuple[str, int]
+
+    def file(self, suffix: str, segment: int = 0) -> Path:
+        return sorted(self.folder.glob(f"*.{suffix}"))[segment]
+
+    def from_broker(self, offset: int = 0, max_bytes: int = WHOLE_BATCHES_BYTES) -> FetchedPartition:
+        return self._ask(self.broker, offset, max_bytes)
+
+    def from_tidegate(self, offset: int = 0, max_bytes: int = WHOLE_BATCHES_BYTES) -> FetchedPartition:
+        return self._ask(self.listener, offset, max_bytes)
+
+    @property
+    def failed(self) -> FetchedPartition:
+        """UNKNOWN_SERVER_ERROR as the broker writes it: no offsets, no records."""
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return FetchedPartition(self.topic, self.partition, code, -1, -1, -1, None, -1, b"")
+
+    def counted(self, name: str, **labels: str) -> Callable[[], float]:
+        """How much a metric has grown from now on."""
+        before = self.tidegate.metric(name, **labels)
+        return lambda: self.tidegate.metric(name, **labels) - before
+
+    def _ask(self, address: tuple[str, int], offset: int, max_bytes: int) -> FetchedPartition:
+        """Empty without an error is "not in time": asked again."""
+        target = (self.topic, self.topic_id, self.partition, offset, max_bytes)
+        with RawClient(*address) as client:
+
+            def answered() -> FetchedPartition | None:
+                (answer,) = client.fetch(VERSION, [target]).partitions
+                return answer if answer.error_code or answer.records else None
+
+            answer = wait_until(answered, f"an answer for {target}")
+            assert answer is not None
+            return answer
+
+
+@pytest.fixture
+def subject(kafka: KafkaCluster, topic: TieredTopic, tidegate: RunningTidegate) -> Subject:
+    partition = next(_partitions)
+    with RawClient(*tidegate.address) as client:
+        (broker,) = client.metadata([topic.name]).brokers
+        topic_id = client.topic_id(topic.name)
+    (folder,) = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-{partition}-*")
+    return Subject(
+        topic.name,
+        topic_id,
+        partition,
+        folder,
+        ("127.0.0.1", kafka.broker(1).port),
+        tidegate,
+        (broker.host, broker.port),
+    )
+
+
+def test_a_lost_log_is_the_brokers_own_error_until_it_is_back(subject: Subject) -> None:
+    before = subject.from_broker()
+    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
+    log, away = subject.file("log"), subject.file("log").with_suffix(".away")
+    log.rename(away)
+    assert subject.from_broker() == subject.from_tidegate() == subject.failed
+    assert errors() == 1
+    # The segment behind it is not what was asked for; it is served to those who ask.
+    behind = BATCH_RECORDS * BATCHES_PER_SEGMENT
+    assert subject.from_tidegate(behind) == subject.from_broker(behind)
+    away.rename(log)
+    assert subject.from_tidegate() == subject.from_broker() == before
+    assert errors() == 1
+
+
+def test_a_truncated_log_is_an_error_and_never_a_gap(subject: Subject) -> None:
+    before = subject.from_broker()
+    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
+    log = subject.file("log")
+    content = log.read_bytes()
+    last_offset = BATCH_RECORDS * BATCHES_PER_SEGMENT - 1
+    for size_bytes in (0, 40, len(content) // 2, len(content) - 1):
+        log.write_bytes(content[:size_bytes])
+        assert subject.from_tidegate(0) == subject.failed, size_bytes
+        assert subject.from_tidegate(last_offset) == subject.failed, size_bytes
+    assert errors() == 8
+    log.write_bytes(content)
+    assert subject.from_tidegate() == before
+    assert subject.from_tidegate(last_offset) == subject.from_broker(last_offset)
+
+
+@pytest.mark.parametrize("spoil", ["absent", "empty", "cut", "garbage", "of-another-segment"])
+def test_an_index_is_made_anew_from_the_log(subject: Subject, spoil: str) -> None:
+    offsets = (0, 150, BATCH_RECORDS * BATCHES_PER_SEGMENT - 1)
+    expected = [subject.from_broker(offset) for offset in offsets]
+    rebuilds = subject.counted("tidegate_index_rebuilds_total", index="offset")
+    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
+    index = subject.file("index")
+    if spoil == "absent":
+        index.unlink()
+    elif spoil == "empty":
+        index.write_bytes(b"")
+    elif spoil == "cut":
+        index.write_bytes(index.read_bytes()[:-5])
+    elif spoil == "garbage":
+        index.write_bytes(bytes(range(1, 97)))
+    else:
+        shutil.copyfile(subject.file("index", segment=1), index)
+    assert [subject.from_tidegate(offset) for offset in offsets] == expected
+    # An empty one is right, if slow: it says "look from the beginning on".
+    assert rebuilds() == (0 if spoil == "empty" else 1)
+    assert errors() == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "what"),
+    [(61 + 300, "a record"), (17, "the CRC"), (8, "the length"), (0, "the base offset"), (57, "the record count")],
+)
+def test_flipped_bytes_are_an_error_after_one_fresh_read(subject: Subject, at: int, what: str) -> None:
+    before = subject.from_broker()
+    log = subject.file("log")
+    content = log.read_bytes()
+    second = 12 + int.from_bytes(content[8:12], "big")
+    spoiled = bytearray(content)
+    spoiled[second + at] ^= 0x41
+    log.write_bytes(spoiled)
+    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
+    fills = subject.counted("tidegate_cache_fills_total")
+    quarantined = subject.counted("tidegate_cache_quarantined_blocks_total")
+    assert subject.from_tidegate(BATCH_RECORDS) == subject.failed, what
+    assert (errors(), fills(), quarantined()) == (1, 2, 2)
+    # An answer that would hold the bad batch is an error from its beginning on; one that ends before it is not.
+    assert subject.from_tidegate(0) == subject.failed
+    first_alone = subject.from_tidegate(0, max_bytes=second)
+    assert (first_alone.error_code, first_alone.records) == (ErrorCode.NONE, content[:second])
+    log.write_bytes(content)
+    assert subject.from_tidegate(0) == before
+    assert subject.from_tidegate(BATCH_RECORDS) == subject.from_broker(BATCH_RECORDS)
+
+
+def test_a_consumer_waits_for_a_lost_log_and_goes_on_where_it_stood(subject: Subject) -> None:
+    log, away = subject.file("log", segment=1), subject.file("log", segment=1).with_suffix(".away")
+    log.rename(away)
+    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
+    lost_from = BATCH_RECORDS * BATCHES_PER_SEGMENT
+    consumer = confluent_consumer(subject.tidegate.bootstrap_servers, "read_uncommitted")
+    try:
+        consumer.assign([TopicPartition(subject.topic, subject.partition, 0)])
+        assert take(consumer, lost_from) == list(range(lost_from))
+
+        def has_asked_twice() -> bool:
+            assert take_one(consumer) is None
+            return errors() >= 2
+
+        wait_until(has_asked_twice, "the consumer has asked twice for what is lost")
+        away.rename(log)
+        assert take(consumer, RECORDS - lost_from) == list(range(lost_from, RECORDS))
+    finally:
+        consumer.close()
+
+
+def take(consumer: Consumer, count: int) -> list[int]:
+    """The offsets of the next records."""
+    offsets: list[int] = []
+
+    def all_there() -> bool:
+        while len(offsets) < count and (offset := take_one(consumer)) is not None:
+            offsets.append(offset)
+        return len(offsets) == count
+
+    wait_until(all_there, f"{count} records")
+    return offsets
+
+
+def take_one(consumer: Consumer) -> int | None:
+    """The next record's offset, or None; the partition's error while its log is lost is no surprise."""
+    message = consumer.poll(0.1)
+    if message is None:
+        return None
+    error = message.error()
+    if error is not None:
+        assert error.code() == KafkaError.UNKNOWN, str(error)
+        return None
+    return message.offset()

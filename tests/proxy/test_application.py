@@ -1,0 +1,102 @@
+"""Everything put together, before an upstream that is not there: what listens, and what refuses to start."""
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import structlog
+import trio
+
+from proxy import exit_codes
+from proxy.application import run, serve
+from proxy.config import Config
+from proxy.logs import OUR_PACKAGES
+from storage.errors import StorageConfigError
+from tests.support.config_files import load_lines
+
+LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Leave logging as it was found: `serve` sets it up for the process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
+    structlog.reset_defaults()
+
+
+def config_of(folder: Path, lines: str = "", *, storage: str = LOCAL_TIER, upstream_port: int = 1) -> Config:
+    """An in-memory catalog over an empty local tier; nobody listens at port 1."""
+    (folder / "tier").mkdir(exist_ok=True)
+    return load_lines(
+        folder,
+        f"upstream.bootstrap.servers=127.0.0.1:{upstream_port}\n"
+        f"remote.log.storage.manager.class.name={storage}\n"
+        "remote.log.metadata.manager.class.name=tidegate.InMemory\n"
+        f"rsm.config.dir={folder / 'tier'}\n"
+        "proxy.listen=127.0.0.1:0\nproxy.broker.port.start=0\nadmin.listen=127.0.0.1:0\n" + lines,
+        minimal=False,
+    )
+
+
+def taken_port() -> tuple[socket.socket, int]:
+    server = socket.create_server(("127.0.0.1", 0))
+    return server, int(server.getsockname()[1])
+
+
+async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
+    async with run(config_of(tmp_path)) as application:
+        host, port = application.admin
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as admin:
+            assert (await admin.get("/livez")).status_code == 200
+            ready = await admin.get("/readyz")
+            assert ready.status_code == 503
+            assert "upstream" in ready.text
+        async with await trio.open_tcp_stream(*application.bootstrap) as client:
+            assert await client.receive_some() == b""
+        await application.server.wait_empty()
+
+
+async def test_leaving_the_block_ends_everything_that_runs(tmp_path: Path) -> None:
+    async with run(config_of(tmp_path)) as application:
+        client = await trio.open_tcp_stream(*application.bootstrap)
+    with pytest.raises(OSError, match="connect"):
+        await trio.open_tcp_stream(*application.bootstrap)
+    await client.aclose()
+
+
+@pytest.mark.parametrize("key", ["proxy.listen", "admin.listen"])
+def test_a_taken_port_is_one_line_that_names_its_key(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken, port = taken_port()
+    with taken:
+        code = trio.run(serve, config_of(tmp_path, f"{key}=127.0.0.1:{port}\n"))
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidegate:")]
+    assert code == exit_codes.FOUND_WRONG
+    assert len(lines) == 1
+    assert key in lines[0]
+    assert str(port) in lines[0]
+
+
+def test_a_storage_plug_in_that_is_configured_wrongly_is_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path, "rsm.config.dir=\n")
+    code = trio.run(serve, config)
+    assert code == exit_codes.USAGE
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidegate:")]
+    assert len(lines) == 1
+
+
+async def test_a_storage_plug_in_that_is_configured_wrongly_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageConfigError):
+        async with run(config_of(tmp_path, "rsm.config.dir=\n")):
+            pass

@@ -1,0 +1,138 @@
+"""The merged response: the broker's offsets, the tier's bytes, every partition once and in order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_01_fetch import FetchPartition, FetchResponse, PartitionAnswer
+from protocol.api_01_fetch_response import decode_response
+from protocol.errors import ErrorCode
+from protocol.record_batches import Buffer
+from proxy.assembly import assemble, by_key, is_whole, pass_whole, refuse, tier_answer
+from proxy.authority import Authority
+from proxy.fetch_plan import TierPart, key_of
+from proxy.frontier import Frontier
+from storage.errors import CorruptObjectError, RetriableRemoteStorageError
+from storage.reader import TierRecords
+from tests.support.segments import topic_partition
+from tests.support.tier_world import ask, codes_of, fetch_of, records_of
+
+AUTHORITY = Authority(1500, 1490, 3, True, 5, 1000, 0.0)
+PART = TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
+
+
+def decoded(buffers: list[Buffer], api_version: int = 17) -> FetchResponse:
+    return decode_response(memoryview(b"".join(buffers)), api_version)
+
+
+def offsets_of(answer: PartitionAnswer) -> tuple[int, int, int]:
+    return answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
+
+
+def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
+    views = [memoryview(b"one"), memoryview(b"two")]
+    answer = tier_answer(fetch_of([]), PART, AUTHORITY, TierRecords(views, 6))
+    assert (answer.error_code, offsets_of(answer)) == (ErrorCode.NONE, (1500, 1490, 3))
+    assert answer.records is views  # never joined
+    assert answer.preferred_read_replica == -1
+
+
+@pytest.mark.parametrize(
+    ("isolation_level", "result", "aborted"),
+    [
+        (0, TierRecords([memoryview(b"x")], 1), None),
+        (1, TierRecords([memoryview(b"x")], 1), []),
+        (1, TierRecords([], 0, first_batch_too_large=True), None),
+        (1, None, None),
+    ],
+)
+def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
+    isolation_level: int, result: TierRecords | None, aborted: list[tuple[int, int]] | None
+) -> None:
+    answer = tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
+    assert answer.aborted_transactions == aborted
+
+
+def test_a_read_that_was_late_is_empty_and_no_error() -> None:
+    answer = tier_answer(fetch_of([]), PART, AUTHORITY, None)
+    assert (answer.error_code, offsets_of(answer), answer.records) == (ErrorCode.NONE, (1500, 1490, 3), ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (RetriableRemoteStorageError("503"), ErrorCode.REPLICA_NOT_AVAILABLE),
+        (CorruptObjectError("crc"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_a_failed_read_has_its_code_and_no_offsets(fault: Exception, code: ErrorCode) -> None:
+    answer = tier_answer(fetch_of([]), PART, AUTHORITY, fault)
+    assert (answer.error_code, offsets_of(answer), answer.records) == (code, (-1, -1, -1), ())
+
+
+def test_what_nobody_answered_is_an_unexpected_error() -> None:
+    asked = [ask(topic_partition("orders", number), 17) for number in range(2)]
+    answers = by_key([PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)])
+    asked[1].topic = asked[0].topic = None
+    response = decoded(assemble(fetch_of(asked), answers, 7))
+    assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
+    assert (response.throttle_time_ms, response.error_code, response.session_id) == (7, 0, 0)
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
+    response = decoded(refuse(fetch_of([ask(topic_partition(), 1)], api_version=version), 70, 5), version)
+    assert (response.throttle_time_ms, response.partitions) == (5, [])
+    assert response.error_code == (70 if version >= 7 else 0)
+    assert response.correlation_id == 4711
+
+
+def test_a_throttled_answer_or_an_error_stands_for_the_whole_request() -> None:
+    answer = PartitionAnswer("orders", None, 0, 0, 1, 1, 0)
+    assert is_whole(FetchResponse(1, 100, 0, 0, []))
+    assert is_whole(FetchResponse(1, 0, 35, 0, []))
+    assert not is_whole(FetchResponse(1, 0, 0, 0, []))
+    assert not is_whole(FetchResponse(1, 100, 0, 0, [answer]))
+
+
+@pytest.mark.parametrize(("version", "top", "codes"), [(6, 0, [35, 35]), (7, 35, []), (17, 35, [])])
+def test_an_error_of_the_request_is_where_the_clients_version_looks_for_it(
+    version: int, top: int, codes: list[int]
+) -> None:
+    request = fetch_of([ask(topic_partition("orders", number), 1) for number in range(2)], api_version=version)
+    for asked in request.partitions:
+        asked.topic_id = None if version < 13 else asked.topic_id
+    response = decoded(pass_whole(request, FetchResponse(9, 3, 35, 0, [])), version)
+    assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[int, list[FetchPartition]]:
+    version = draw(st.integers(4, 18))
+    keys = draw(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), unique=True, max_size=15))
+    asked = [ask(topic_partition(topic, number), 17) for topic, number in keys]
+    for entry in asked:
+        entry.topic, entry.topic_id = (entry.topic, None) if version < 13 else (None, entry.topic_id)
+    return version, asked
+
+
+@given(requests(), st.data())
+def test_every_partition_is_answered_once_in_order_with_its_own_bytes(
+    request_of: tuple[int, list[FetchPartition]], data: st.DataObject
+) -> None:
+    version, asked = request_of
+    request = fetch_of(asked, api_version=version)
+    records = {key_of(entry): data.draw(st.lists(st.binary(max_size=5), max_size=3)) for entry in asked}
+    left_out = data.draw(st.sets(st.sampled_from(sorted(records, key=repr))) if records else st.just(set()))
+    answers = {
+        key: PartitionAnswer(key[0], key[1], key[2], 0, 10, 10, 0, records=buffers)
+        for key, buffers in data.draw(st.permutations(list(records.items())))
+        if key not in left_out
+    }
+    response = decoded(assemble(request, answers, 0), version)
+    assert [(answer.topic, answer.topic_id, answer.partition) for answer in response.partitions] == [
+        key_of(entry) for entry in asked
+    ]
+    expected = [b"" if key_of(entry) in left_out else b"".join(records[key_of(entry)]) for entry in asked]
+    assert records_of(response) == expected
+    assert codes_of(response) == [-1 if key_of(entry) in left_out else 0 for entry in asked]

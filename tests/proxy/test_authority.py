@@ -1,0 +1,92 @@
+"""Good probes: for what, for whom and how long they count."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from proxy.authority import Authorities, Authority, AuthorityKey, LogStartGeneration
+from tests.support.segments import topic_partition
+
+KEY = AuthorityKey(topic_partition("orders", 0), 0, -1)
+
+
+def authority(given_at_s: float = 0.0) -> Authority:
+    return Authority(1500, 1500, 0, True, 5, 1000, given_at_s)
+
+
+async def test_a_good_probe_counts_until_its_age_is_reached(autojump_clock: MockClock) -> None:
+    authorities = Authorities(1.0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    await trio.sleep(0.999)
+    assert authorities.get(KEY) == authority()
+    await trio.sleep(0.001)
+    assert authorities.get(KEY) is None
+
+
+async def test_an_age_of_zero_remembers_nothing(autojump_clock: MockClock) -> None:
+    authorities = Authorities(0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    assert authorities.get(KEY) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(KEY, partition=topic_partition("orders", 1)),
+        replace(KEY, partition=topic_partition("other", 0)),
+        replace(KEY, isolation_level=1),
+        replace(KEY, current_leader_epoch=5),
+    ],
+)
+async def test_it_counts_for_what_it_was_asked_of_only(autojump_clock: MockClock, other: AuthorityKey) -> None:
+    authorities = Authorities(1.0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    assert authorities.get(other) is None
+    authorities.end(other)
+    assert authorities.get(KEY) is not None
+
+
+async def test_a_no_ends_it(autojump_clock: MockClock) -> None:
+    authorities = Authorities(1.0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    authorities.end(KEY)
+    authorities.end(KEY)
+    assert authorities.get(KEY) is None
+
+
+async def test_another_sign_in_ends_all(autojump_clock: MockClock) -> None:
+    authorities = Authorities(1.0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    authorities.end_all()
+    assert authorities.get(KEY) is None
+
+
+async def test_a_log_start_that_moves_ends_all_everywhere(autojump_clock: MockClock) -> None:
+    generation = LogStartGeneration()
+    connections = [Authorities(1.0, generation) for _ in range(2)]
+    for authorities in connections:
+        authorities.put(KEY, authority())
+    generation.value += 1
+    assert [authorities.get(KEY) for authorities in connections] == [None, None]
+    connections[0].put(KEY, authority())
+    assert connections[0].get(KEY) is not None
+
+
+async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says(autojump_clock: MockClock) -> None:
+    generation = LogStartGeneration()
+    authorities = Authorities(1.0, generation)
+    assert authorities.get(KEY) is None
+    generation.value += 1
+    authorities.put(KEY, authority())
+    assert authorities.get(KEY) is None
+
+
+async def test_a_full_table_is_dropped_whole(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.authority.AUTHORITIES_MAX", 2)
+    authorities = Authorities(1.0, LogStartGeneration())
+    keys = [replace(KEY, current_leader_epoch=epoch) for epoch in range(3)]
+    for key in keys:
+        authorities.put(key, authority())
+    assert [authorities.get(key) is not None for key in keys] == [False, False, True]

@@ -1,0 +1,232 @@
+"""Bytes that no honest peer sends, and faults of ours: that connection ends with exactly one line for the operator."""
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metrics.probes import CloseCause
+from metrics.tidegate_names import MALFORMED_FRAMES
+from protocol.errors import PeerProtocolError
+from protocol.identifiers import ApiKey
+from proxy.address_book import AddressError
+from proxy.connection import HELD_REQUEST_BYTES_MAX, ClientConnection, ConnectionLimits
+from proxy.upstream.errors import TransportError
+from proxy.upstream.transport import Bytes
+from tests.support import kio_frames
+from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
+
+FETCH_ONE = request(ApiKey.FETCH, 12, 1)
+
+BAD_REQUESTS = {
+    "a negative length": struct.pack(">i", -1),
+    "the least length": struct.pack(">i", -(2**31)),
+    "a length of nothing": bytes(4),
+    "a length below a header's": struct.pack(">i", 7),
+    "a length above the limit": struct.pack(">i", LIMITS.request_frame_bytes_max + 1),
+    "HTTP": b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+    "a TLS hello": bytes.fromhex("1603010200010001fc0303"),
+    "an unknown api key": request(93, 0, 1),
+    "a negative api key": request(-1, 0, 1),
+    "a version that is not announced": request(ApiKey.FETCH, 19, 1),
+    "a negative version": request(HEARTBEAT, -1, 1),
+    "a Produce that ends before its acks": request(ApiKey.PRODUCE, 3, 1, b"\xff\xff"),
+    "a Produce whose client id goes beyond its end": framed(struct.pack(">hhih", ApiKey.PRODUCE, 3, 1, 30000) + b"c"),
+    "a ListOffsets of nonsense": request(ApiKey.LIST_OFFSETS, 7, 1, b"\xff" * 9),
+    "a SaslHandshake of nonsense": request(ApiKey.SASL_HANDSHAKE, 1, 1, b"\x7f\xff"),
+    "a SaslHandshake of no version": request(ApiKey.SASL_HANDSHAKE, 9, 1, b"\0\5PLAIN"),
+}
+
+
+async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warning") -> str:
+    """The connection has ended for that cause with one line; its detail."""
+    assert await talk.wait_end() is cause
+    assert talk.client_transport.is_aborted
+    assert talk.upstream_transport.is_aborted
+    (line,) = talk.shown_lines
+    assert (line["event"], line["log_level"], line["cause"]) == ("connection_closed", level, cause.value)
+    assert line["client"] == "client"
+    malformed = 1 if cause is CloseCause.MALFORMED_FRAME else 0
+    assert talk.registry.sample_value(MALFORMED_FRAMES.exposed_name) == malformed
+    return str(line["detail"])
+
+
+@pytest.mark.parametrize("piece_bytes", [1, None])
+@pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
+async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
+    async with conversation(piece_bytes=piece_bytes) as talk:
+        await talk.client.send(request(HEARTBEAT, 4, 1))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 1))
+        await talk.upstream.send(response(1))
+        await talk.client.expect(response(1))
+        await talk.client.send(bad)
+        assert await one_line(talk, CloseCause.MALFORMED_FRAME)
+        assert await talk.upstream.expect_end() == b""
+
+
+@pytest.mark.parametrize("sent", [1, 3, 4, 11, 12, 5000])
+async def test_a_request_cut_short_ends_its_connection(sent: int) -> None:
+    # Failed before: cut behind what was passed on already, it was no line at all.
+    async with conversation() as talk:
+        await talk.client.send(request(HEARTBEAT, 4, 1, bytes(9000))[:sent])
+        await trio.testing.wait_all_tasks_blocked()
+        await talk.client.send_eof()
+        assert "ended inside a frame" in await one_line(talk, CloseCause.MALFORMED_FRAME)
+
+
+async def test_a_request_too_large_to_be_decoded_ends_its_connection() -> None:
+    limits = ConnectionLimits(2**30, 2**20, 2**16, 8)
+    async with conversation(limits=limits) as talk:
+        await talk.client.send(FETCH_ONE.replace(FETCH_ONE[:4], struct.pack(">i", HELD_REQUEST_BYTES_MAX + 1), 1))
+        assert "api key 1" in await one_line(talk, CloseCause.MALFORMED_FRAME)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=300))
+def test_any_bytes_of_a_client_end_in_one_line_or_in_silence(garbage: bytes) -> None:
+    """Either what came are whole frames, which pass, or the connection ends: never a fault."""
+
+    async def talk_nonsense() -> None:
+        async with conversation() as talk:
+            await talk.client.send(garbage)
+            await trio.testing.wait_all_tasks_blocked()
+            await talk.upstream.close()
+            assert await talk.wait_end() in (CloseCause.MALFORMED_FRAME, CloseCause.UPSTREAM)
+            assert len(talk.shown_lines) == (1 if talk.cause is CloseCause.MALFORMED_FRAME else 0)
+
+    trio.run(talk_nonsense)
+
+
+BAD_RESPONSES = {
+    "another correlation id": response(2),
+    "a negative length": struct.pack(">i", -1),
+    "a length below a header's": struct.pack(">i", 3),
+    "addresses of nonsense": response(1, b"\xff" * 40),
+}
+
+
+@pytest.mark.parametrize("piece_bytes", [1, None])
+@pytest.mark.parametrize("bad", BAD_RESPONSES.values(), ids=BAD_RESPONSES.keys())
+async def test_a_bad_response_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
+    async with conversation(piece_bytes=piece_bytes) as talk:
+        await talk.client.send(request(ApiKey.METADATA, 12, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(bad)
+        assert await one_line(talk, CloseCause.MALFORMED_FRAME)
+        assert await talk.client.expect_end() == b""
+
+
+async def test_a_response_that_nobody_asked_for_ends_its_connection() -> None:
+    async with conversation() as talk:
+        await talk.upstream.send(response(7))
+        assert "answered 7" in await one_line(talk, CloseCause.MALFORMED_FRAME)
+
+
+@pytest.mark.parametrize("sent", [2, 8, 100])
+async def test_a_response_cut_short_ends_its_connection(sent: int) -> None:
+    async with conversation() as talk:
+        await talk.client.send(request(HEARTBEAT, 4, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(response(1, bytes(200))[:sent])
+        await trio.testing.wait_all_tasks_blocked()
+        await talk.upstream.send_eof()
+        assert "ended inside a frame" in await one_line(talk, CloseCause.MALFORMED_FRAME)
+
+
+async def test_a_large_fetch_response_that_contradicts_itself_ends_its_connection() -> None:
+    async with conversation() as talk:
+        await talk.client.send(request(ApiKey.FETCH, 17, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(response(1, b"\xff" * (LIMITS.relay_rewrite_bytes_max + 1)))
+        assert await one_line(talk, CloseCause.MALFORMED_FRAME)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "api_version"),
+    [(ApiKey.SHARE_FETCH, 1), (ApiKey.SHARE_ACKNOWLEDGE, 1), (ApiKey.METADATA, 12), (ApiKey.API_VERSIONS, 3)],
+)
+async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiKey, api_version: int) -> None:
+    async with conversation() as talk:
+        await talk.client.send(request(api_key, api_version, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 1))
+        detail = await one_line(talk, CloseCause.LIMIT)
+        assert f"api key {int(api_key)} exceeds proxy.response.held.bytes.max" in detail
+
+
+async def test_an_answer_to_a_question_of_ours_is_bound_by_the_same_limit() -> None:
+    async def ask(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+        return [await (await connection.ask(1, 12, 7, response(7))).frame()]
+
+    async with conversation(handle_fetch=ask) as talk:
+        await talk.client.send(FETCH_ONE)
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 7))
+        assert await one_line(talk, CloseCause.LIMIT)
+
+
+async def test_a_fetch_that_its_decoder_refuses_ends_its_connection() -> None:
+    async def refuse(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+        raise PeerProtocolError("a topic without a name")
+
+    async with conversation(handle_fetch=refuse) as talk:
+        await talk.client.send(FETCH_ONE)
+        assert await one_line(talk, CloseCause.MALFORMED_FRAME) == "a topic without a name"
+
+
+async def test_a_fault_of_ours_ends_only_its_connection() -> None:
+    # Failed before: it was two lines.
+    async def fail(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+        async with trio.open_nursery():
+            raise ZeroDivisionError("bug")
+
+    async with conversation(handle_fetch=fail) as talk, conversation() as other:
+        await talk.client.send(FETCH_ONE)
+        await talk.wait_end()
+        await other.client.send(request(HEARTBEAT, 4, 1))
+        await other.upstream.expect(request(HEARTBEAT, 4, 1))
+        assert talk.cause is CloseCause.FAULT
+
+
+async def test_a_fault_of_ours_is_an_error_with_what_is_needed_to_find_it() -> None:
+    async def fail(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+        raise ZeroDivisionError("bug")
+
+    async with conversation(handle_fetch=fail) as talk:
+        await talk.client.send(FETCH_ONE)
+        assert "bug" in await one_line(talk, CloseCause.FAULT, level="error")
+        assert isinstance(talk.shown_lines[0]["exc_info"], ZeroDivisionError)
+
+
+async def test_a_listener_that_cannot_be_bound_is_one_line_without_a_stack() -> None:
+    values = {"brokers": [{"node_id": 7, "host": "k", "port": 1, "rack": None}], "topics": []}
+    answer = kio_frames.response_frame(kio_frames.fill(kio_frames.schema(ApiKey.METADATA, 12), values), 1)
+    async with conversation() as talk:
+        talk.addresses.error = AddressError("broker 7: port 19099 is taken, which proxy.broker.port.start gives it")
+        await talk.client.send(request(ApiKey.METADATA, 12, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(answer)
+        assert "broker 7" in await one_line(talk, CloseCause.FAULT)
+        assert "exc_info" not in talk.shown_lines[0]
+        assert await talk.client.expect_end() == b""
+
+
+async def test_an_exchange_that_fails_while_the_connection_ends_is_no_fault() -> None:
+    # Failed before: an error beside a cancellation went past the guard and was logged as a fault of ours.
+    async def fail_when_cancelled(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise TransportError("upstream broke")
+
+    async with conversation(handle_fetch=fail_when_cancelled) as talk:
+        await talk.client.send(FETCH_ONE)
+        await trio.testing.wait_all_tasks_blocked()
+        await talk.upstream.close()
+        assert await talk.wait_end() is CloseCause.UPSTREAM
+        assert talk.shown_lines == []

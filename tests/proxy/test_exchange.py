@@ -1,0 +1,366 @@
+"""One Fetch from end to end: who answers which partition, in what time, within which budget (design §3, L1 to L3)."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.errors import ErrorCode
+from storage.errors import RemoteResourceNotFoundError
+from storage.model import TopicIdPartition
+from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
+from tests.support.segments import topic_partition, uuid_of
+from tests.support.tier_world import LEADER_EPOCH, TierWorld, ask, codes_of, records_of
+
+EXPIRED = "kafka_server_delayedremotefetchmetrics_expires_total"
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+def tier_run(partition: TopicIdPartition, offset: int, count: int) -> bytes:
+    return b"".join(tier_batch(partition.partition, offset + number) for number in range(count))
+
+
+async def elapsed_of(world: TierWorld, wanted: list[TopicIdPartition], **fields: int) -> float:
+    started_s = trio.current_time()
+    await world.client().fetch([ask(partition, 17) for partition in wanted], **fields)
+    return trio.current_time() - started_s
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+async def test_every_version_gets_tier_and_broker_side_by_side(
+    world: TierWorld, version: int, autojump_clock: MockClock
+) -> None:
+    cold = world.add_partition("orders", 0, high_watermark=1500, log_start_offset=3)
+    hot = world.add_partition("orders", 1, high_watermark=1500)
+    response = await world.client().fetch(
+        [ask(cold, 17, max_bytes=300), ask(hot, 1490, max_bytes=200)], api_version=version
+    )
+    first, second = response.partitions
+    assert records_of(response) == [tier_run(cold, 17, 3), broker_batch(1, 1490) + broker_batch(1, 1491)]
+    assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 1500, 1500)
+    assert first.log_start_offset == (3 if version >= 5 else -1)
+    assert first.aborted_transactions is None
+    assert (first.topic, first.topic_id) == (("orders", None) if version < 13 else (None, cold.topic_id))
+    assert (second.partition, second.high_watermark) == (1, 1500)
+    assert response.session_id == 0
+
+
+async def test_the_answer_keeps_the_requests_order_and_names_each_partition_once(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    cold = [world.add_partition("orders", number, high_watermark=1500) for number in range(4)]
+    other = world.add_partition("other", 0, high_watermark=1500)
+    gone = topic_partition("gone")
+    asked = [ask(cold[2], 1200), ask(other, 5), ask(gone, 5), ask(cold[0], 5), ask(other, 1300), ask(cold[3], 5)]
+    asked[4] = replace(asked[4], partition=1)
+    response = await world.client().fetch(asked)
+    assert [(answer.topic_id, answer.partition) for answer in response.partitions] == [
+        (entry.topic_id, entry.partition) for entry in asked
+    ]
+    assert codes_of(response) == [0, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0]
+
+
+# --- L1: no tier byte without a good probe ---
+
+
+@pytest.mark.parametrize("code", [29, 6, 74, 75, 3, 100, 9, -1])
+async def test_an_error_of_the_probe_is_the_answer_and_no_tier_byte_leaves(
+    world: TierWorld, code: int, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.log(partition).error_code = code
+    response = await world.client().fetch([ask(partition, 17)])
+    (answer,) = response.partitions
+    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset, answer.log_start_offset) == (
+        code,
+        -1,
+        -1,
+        -1,
+    )
+    assert records_of(response) == [b""]
+
+
+async def test_reads_start_beside_the_probe_and_its_error_is_not_held_up_by_them(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.reader.delay_s = 3.0
+    world.broker.latency_s = 0.1
+    assert await elapsed_of(world, [partition], max_wait_ms=5000) == pytest.approx(0.1)
+    assert len(world.reader.reads) == 1
+
+
+async def test_a_read_that_was_faster_than_the_probe_waits_for_its_word(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.broker.latency_s = 0.3
+    response = await world.client().fetch([ask(partition, 17, max_bytes=100)])
+    assert records_of(response) == [tier_run(partition, 17, 1)]
+    assert trio.current_time() == pytest.approx(0.3)
+
+
+async def test_records_of_a_refused_partition_do_not_end_the_wait_for_the_others(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    refused, slow = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.log(refused).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.reader.delays_s[slow] = 0.4
+    response = await world.client().fetch([ask(refused, 17), ask(slow, 17, max_bytes=100)])
+    assert records_of(response) == [b"", tier_run(slow, 17, 1)]
+
+
+async def test_the_budget_of_a_refused_partition_falls_to_those_behind_it(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    refused, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.log(refused).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    asked = [ask(refused, 17, max_bytes=1000), ask(other, 17, max_bytes=1000)]
+    response = await world.client().fetch(asked, max_bytes=1000)
+    assert records_of(response) == [b"", tier_run(other, 17, 10)]
+
+
+async def test_a_preferred_read_replica_is_passed_on_with_empty_records(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.log(partition).preferred_read_replica = 3
+    response = await world.client().fetch([ask(partition, 17)])
+    assert (codes_of(response), records_of(response)) == ([0], [b""])
+    assert response.partitions[0].preferred_read_replica == 3
+
+
+async def test_a_throttled_probe_is_the_whole_answer(world: TierWorld, autojump_clock: MockClock) -> None:
+    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.broker.throttle_time_ms = 250
+    response = await world.client().fetch([ask(cold, 17), ask(hot, 1000)])
+    assert (response.throttle_time_ms, response.error_code, response.partitions) == (250, 0, [])
+    assert len(world.broker.fetches) == 1
+
+
+async def test_a_top_level_error_of_the_probe_is_the_whole_answer(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.broker.error_code = ErrorCode.UNSUPPORTED_VERSION
+    response = await world.client().fetch([ask(partition, 17)])
+    assert (response.error_code, response.partitions) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+
+async def test_versions_without_a_top_level_error_get_it_in_every_partition(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.broker.error_code = ErrorCode.UNSUPPORTED_VERSION
+    response = await world.client().fetch([ask(partition, 17)], api_version=6)
+    assert codes_of(response) == [ErrorCode.UNSUPPORTED_VERSION]
+
+
+async def test_an_offset_below_the_log_start_gets_the_brokers_own_out_of_range(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(log_start_offset=100)
+    response = await world.client().fetch([ask(partition, 99)])
+    (answer,) = response.partitions
+    assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset) == (-1, -1, -1)
+    assert not answer.records
+
+
+async def test_a_read_under_a_dead_lineage_is_done_again_after_a_truncation(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: the read that began beside a stale probe gave bytes of the branch that was cut."""
+    partition = world.add_partition(segments=[(0, 499), (500, 799)], high_watermark=1500)
+    client = world.client()
+    assert codes_of(await client.fetch([ask(partition, 17)])) == [0]
+    # An unclean election: the log was cut at 500 and has since grown to 900; 500 to 799 is a dead branch.
+    log = world.log(partition)
+    log.leader_epoch, log.high_watermark, log.local_log_start_offset = 6, 900, 900
+    log.epoch_ends = {LEADER_EPOCH: (LEADER_EPOCH, 500), 6: (6, 900)}
+    world.add_segment(partition, 500, 899, epochs={6: 500})
+    world.reader.reads.clear()
+    response = await client.fetch([ask(partition, 600, max_bytes=100)])
+    assert codes_of(response) == [0]
+    assert len(world.reader.reads) == 2
+    assert world.client_of_ours.epochs_asked[-1][3] == [LEADER_EPOCH, 6]
+
+
+async def test_a_topic_made_again_under_its_name_never_yields_an_old_byte(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    old = world.add_partition("orders", 0)
+    client = world.client()
+    assert records_of(await client.fetch([ask(old, 17, max_bytes=100)])) == [tier_run(old, 17, 1)]
+    del world.broker.logs[old.topic_id, 0]
+    new = TopicIdPartition(uuid_of("another id"), 0, "orders")
+    world.broker.add(new, local_log_start_offset=50, high_watermark=100)
+    by_id = await client.fetch([ask(old, 17)])
+    assert (codes_of(by_id), records_of(by_id)) == ([ErrorCode.UNKNOWN_TOPIC_ID], [b""])
+    world.cluster.ids["orders"] = old.topic_id
+    by_name = await client.fetch([ask(old, 17, max_bytes=100)], api_version=12)
+    assert records_of(by_name) == [broker_batch(0, 17)]
+    assert world.cluster.topic_id("orders") is None
+
+
+# --- L2: staleness heals itself ---
+
+
+async def test_a_miss_waits_for_the_catalog_to_catch_up(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(segments=[(0, 499)])
+    world.tail.on_catch_up = lambda: world.add_segment(partition, 500, 999)
+    response = await world.client().fetch([ask(partition, 700, max_bytes=100)])
+    assert records_of(response) == [tier_run(partition, 700, 1)]
+    assert world.tail.caught_up == [partition]
+
+
+async def test_a_miss_that_is_no_lag_goes_to_the_broker_in_the_same_exchange(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(0, 499)])
+    response = await world.client().fetch([ask(partition, 700, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 700)]
+    assert world.broker.remote_reads == 1
+
+
+async def test_a_catalog_that_does_not_catch_up_in_time_leaves_the_miss_to_the_broker(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: each such Fetch was answered empty, for as long as the metadata topic did not move."""
+    partition = world.add_partition(segments=[(0, 499)])
+    world.tail.delay_s = 1000.0
+    response = await world.client().fetch([ask(partition, 700, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 700)]
+    assert trio.current_time() == pytest.approx(0.5)
+
+
+async def test_a_metadata_topic_that_does_not_answer_leaves_the_miss_to_the_broker(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(0, 499)])
+    world.tail.failure = RemoteResourceNotFoundError("no metadata topic")
+    response = await world.client().fetch([ask(partition, 700, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 700)]
+
+
+async def test_what_is_given_back_gets_what_the_tier_left_of_the_limit(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    served = world.add_partition("orders", 0)
+    missed = world.add_partition("orders", 1, segments=[(0, 499)])
+    asked = [ask(served, 17, max_bytes=600), ask(missed, 700, max_bytes=1000)]
+    response = await world.client().fetch(asked, max_bytes=1000)
+    assert [len(records) for records in records_of(response)] == [600, 400]
+
+
+# --- L3: deadlines and budgets ---
+
+
+async def test_twenty_tier_partitions_take_the_time_of_one(world: TierWorld, autojump_clock: MockClock) -> None:
+    partitions = [world.add_partition("orders", number) for number in range(20)]
+    world.reader.delay_s = 0.4
+    assert await elapsed_of(world, partitions) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(("max_wait_ms", "limit_s"), [(0, 0.5), (499, 0.5), (2000, 2.0), (60_000, 5.0)])
+async def test_a_late_read_is_answered_empty_at_the_deadline(
+    world: TierWorld, max_wait_ms: int, limit_s: float, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1234, log_start_offset=3)
+    world.reader.delay_s = 100.0
+    response = await world.client().fetch([ask(partition, 17)], max_wait_ms=max_wait_ms)
+    assert trio.current_time() == pytest.approx(limit_s)
+    (answer,) = response.partitions
+    assert (answer.error_code, answer.high_watermark, answer.log_start_offset, answer.records) == (0, 1234, 3, ())
+    assert world.sample(EXPIRED) == 1
+
+
+async def test_a_read_that_is_not_waited_for_to_the_deadline_did_not_expire(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    quick, slow = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.reader.delays_s = {quick: 0.1, slow: 10.0}
+    response = await world.client().fetch([ask(quick, 17, max_bytes=100), ask(slow, 17)])
+    assert records_of(response) == [tier_run(quick, 17, 1), b""]
+    assert trio.current_time() == pytest.approx(0.12)
+    assert world.sample(EXPIRED) == 0
+
+
+async def test_a_hot_partition_is_answered_at_once(world: TierWorld, autojump_clock: MockClock) -> None:
+    cold = world.add_partition("orders", 0)
+    hot = world.add_partition("orders", 1, high_watermark=1500)
+    world.reader.delay_s = 10.0
+    response = await world.client().fetch([ask(cold, 17), ask(hot, 1499)], max_wait_ms=5000)
+    assert records_of(response) == [b"", broker_batch(1, 1499)]
+    assert trio.current_time() == pytest.approx(0.02)
+
+
+async def test_records_that_arrive_at_the_broker_end_the_wait_for_a_slow_tier(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.reader.delay_s = 10.0
+
+    async def produce() -> None:
+        await trio.sleep(1.0)
+        world.broker.append(world.log(hot))
+
+    nursery.start_soon(produce)
+    response = await world.client().fetch([ask(cold, 17), ask(hot, 1000)], max_wait_ms=5000)
+    assert records_of(response) == [b"", broker_batch(1, 1000)]
+    assert trio.current_time() == pytest.approx(1.02)
+
+
+async def test_a_tier_read_that_ends_is_held_up_by_an_idle_partition_for_the_linger_only(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.reader.delay_s = 0.2
+    response = await world.client().fetch([ask(cold, 17, max_bytes=100), ask(idle, 1000)], max_wait_ms=5000)
+    assert records_of(response) == [tier_run(cold, 17, 1), b""]
+    assert trio.current_time() < 0.241
+
+
+async def test_the_first_tier_partition_may_exceed_its_limit_by_one_batch(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number) for number in range(3)]
+    asked = [ask(partition, 17, max_bytes=BATCH_BYTES - 1) for partition in partitions]
+    response = await world.client().fetch(asked)
+    assert records_of(response) == [tier_run(partitions[0], 17, 1), b"", b""]
+
+
+async def test_limits_are_charged_in_request_order_and_nothing_left_is_no_read(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number) for number in range(3)]
+    asked = [ask(partition, 17, max_bytes=1000) for partition in partitions]
+    response = await world.client().fetch(asked, max_bytes=1500)
+    assert [len(records) for records in records_of(response)] == [1000, 500, 0]
+    assert {partition for partition, *_ in world.reader.reads} == set(partitions[:2])
+    assert response.partitions[2].high_watermark == 1000
+
+
+async def test_the_broker_is_asked_for_what_remains_of_the_limit(world: TierWorld, autojump_clock: MockClock) -> None:
+    cold = world.add_partition("orders", 0)
+    hot = world.add_partition("orders", 1, high_watermark=1500)
+    asked = [ask(hot, 1200, max_bytes=1000), ask(cold, 17, max_bytes=700)]
+    response = await world.client().fetch(asked, max_bytes=1000)
+    assert [len(records) for records in records_of(response)] == [300, 700]
+    assert world.broker.fetches[-1].max_bytes == 300
+
+
+async def test_ten_thousand_partitions_cost_reads_up_to_the_budget_only(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number, segments=[(0, 999)]) for number in range(10_000)]
+    asked = [ask(partition, 17, max_bytes=1000) for partition in partitions]
+    response = await world.client().fetch(asked, max_bytes=20_000)
+    assert len(response.partitions) == 10_000
+    assert len(world.reader.reads) == 20
+    assert sum(map(len, records_of(response))) == 20_000
+    assert len(world.broker.fetches) == 1

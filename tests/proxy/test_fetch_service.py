@@ -1,0 +1,305 @@
+"""Which Fetches Tidegate answers and which are relayed, sessions, and what is learned before a decision."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.api_01_fetch_request import decode_request
+from protocol.errors import ErrorCode, PeerProtocolError
+from protocol.headers import decode_request_header
+from proxy.fetch_service import FetchSettings
+from proxy.upstream.cluster import PartitionLeader
+from proxy.upstream.errors import UpstreamConnectionError
+from storage.model import TopicIdPartition
+from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, client_frame, fetch_of, records_of
+
+READ_COMMITTED = 1
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+async def served_by(world: TierWorld, client: FakeFetcher, partition: TopicIdPartition, offset: int) -> str:
+    """Who has the first record of a Fetch: tier, broker or relay."""
+    if await client.is_relayed([ask(partition, offset)]):
+        return "relay"
+    (records,) = records_of(await client.fetch([ask(partition, offset, max_bytes=100)]))
+    return records.split()[0].decode()
+
+
+# --- whose it is ---
+
+
+async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    assert await served_by(world, client, partition, 999) == "tier"
+    assert await served_by(world, client, partition, 1000) == "relay"
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+async def test_negative_offsets_are_relayed(world: TierWorld, autojump_clock: MockClock, offset: int) -> None:
+    partition = world.add_partition()
+    assert await world.client().is_relayed([ask(partition, offset)])
+
+
+@pytest.mark.parametrize("replica_id", [0, 1, -2])
+@pytest.mark.parametrize("version", [12, 17])
+async def test_followers_and_debugging_consumers_are_relayed_whole(
+    world: TierWorld, autojump_clock: MockClock, replica_id: int, version: int
+) -> None:
+    partition = world.add_partition()
+    assert await world.client().is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version)
+
+
+async def test_a_bootstrap_connection_is_relayed(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    assert await world.client(node_id=None).is_relayed([ask(partition, 17)])
+
+
+async def test_below_v11_only_the_leader_is_asked(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    assert not await client.is_relayed([ask(partition, 17)], api_version=10)
+    world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(2, LEADER_EPOCH)
+    assert await client.is_relayed([ask(partition, 17)], api_version=10)
+    assert not await client.is_relayed([ask(partition, 17)], api_version=11)
+
+
+async def test_what_the_catalog_does_not_know_or_is_still_reading_is_relayed(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    without_segments = world.add_partition("orders", 0, segments=[])
+    not_ready = world.add_partition("orders", 1)
+    world.tail.not_ready = {not_ready}
+    assert await world.client().is_relayed([ask(without_segments, 17), ask(not_ready, 17)])
+    assert not world.client_of_ours.offsets_asked
+
+
+async def test_a_partition_named_twice_is_the_brokers_to_understand(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: both mentions got the records of the second."""
+    partition = world.add_partition()
+    assert await world.client().is_relayed([ask(partition, 17), ask(partition, 600)])
+
+
+async def test_two_topics_with_the_same_partition_number_are_told_apart(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    world.add_partition("a", 3, local_log_start_offset=500)
+    partitions = [world.add_partition(topic, 3, high_watermark=1500) for topic in ("b", "c")]
+    for version in (12, 13):
+        asked = [ask(partitions[0], 17, max_bytes=100), ask(partitions[1], 1200, max_bytes=100)]
+        response = await world.client().fetch(asked, api_version=version)
+        assert records_of(response) == [tier_batch(3, 17), broker_batch(3, 1200)]
+
+
+async def test_both_places_are_read_from_the_tier_if_that_is_preferred(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
+    world.settings = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=True)
+    client = world.client()
+    assert [await served_by(world, client, partition, offset) for offset in (499, 500, 999, 1000)] == [
+        "tier",
+        "tier",
+        "tier",
+        "relay",
+    ]
+    assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
+
+
+async def test_read_committed_is_relayed_if_a_segment_from_there_on_may_hold_aborts(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(500, 999)])
+    world.add_segment(partition, 0, 499, has_aborts=True)
+    client = world.client()
+    assert await client.is_relayed([ask(partition, 17)], isolation_level=READ_COMMITTED)
+    assert not await client.is_relayed([ask(partition, 500)], isolation_level=READ_COMMITTED)
+    assert not await client.is_relayed([ask(partition, 17)])
+
+
+# --- sessions ---
+
+
+async def test_an_epoch_of_a_session_that_was_never_given_is_refused(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    for version in (7, 12, 17):
+        response = await world.client().fetch(
+            [ask(partition, 1000)], session_id=99, session_epoch=1, api_version=version
+        )
+        assert (response.error_code, response.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+        assert response.partitions == []
+    assert not world.broker.fetches
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+async def test_a_wish_for_a_session_is_patched_away_in_place(
+    world: TierWorld, autojump_clock: MockClock, version: int
+) -> None:
+    partition = world.add_partition()
+    request = fetch_of([ask(partition, 1000)], session_id=7, session_epoch=0, api_version=version)
+    frame = bytearray(client_frame(request))
+    client = world.client()
+    assert await client.service.handle(memoryview(frame), client.wire) is None
+    patched = decode_request(memoryview(frame), decode_request_header(memoryview(frame)))
+    request.session_epoch = -1
+    assert bytes(frame) == client_frame(request)
+    assert (patched.session_id, patched.session_epoch) == (7, -1)
+
+
+async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    frame = client_frame(fetch_of([ask(partition, 17)]))
+    for cut in (frame[:-1], frame + b"\x00"):
+        with pytest.raises(PeerProtocolError):
+            await client.service.handle(memoryview(bytearray(cut)), client.wire)
+
+
+# --- what is learned first ---
+
+
+async def test_a_frontier_that_is_not_known_is_learned_first(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.latency_s = 0.1
+    assert await served_by(world, world.client(), partition, 17) == "tier"
+    assert world.client_of_ours.partitions_asked == [[("orders", 0)]]
+
+
+async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    await trio.sleep(1.1)
+    # A leader that came back with more of its log: what was the tier's is the broker's again.
+    world.log(partition).local_log_start_offset = 500
+    assert await client.is_relayed([ask(partition, 700)])
+
+
+async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above_it(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    await trio.sleep(1.1)
+    world.log(partition).local_log_start_offset = 1300
+    world.client_of_ours.latency_s = 0.1
+    started_s = trio.current_time()
+    assert await client.is_relayed([ask(partition, 1200)])
+    assert trio.current_time() == started_s
+    await trio.sleep(0.2)
+    frontier = world.frontiers.get(1, partition)
+    assert frontier is not None
+    assert frontier.local_log_start_offset == 1300
+
+
+async def test_a_fresh_frontier_costs_no_question(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    for offset in (17, 18, 1000):
+        await client.is_relayed([ask(partition, offset)])
+    assert len(world.client_of_ours.offsets_asked) == 1
+
+
+async def test_a_broker_that_cannot_be_asked_leaves_the_fetch_to_the_relay(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.failure = UpstreamConnectionError("down")
+    assert await world.client().is_relayed([ask(partition, 17)])
+
+
+async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.latency_s = 25.0
+    client = world.client()
+    assert await client.is_relayed([ask(partition, 17)])
+    assert trio.current_time() == pytest.approx(1.0)
+    await trio.sleep(25.0)
+    world.client_of_ours.latency_s = 0.0
+    assert await served_by(world, client, partition, 17) == "tier"
+
+
+async def test_topic_ids_are_learned_for_clients_that_ask_by_name(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.cluster.unlearned = {"orders": world.cluster.ids.pop("orders")}
+    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], api_version=12)
+    assert records_of(response) == [tier_batch(0, 17)]
+
+
+async def test_names_that_upstream_does_not_tell_are_not_asked_for_each_time(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.cluster.ids.clear()
+    world.cluster.latency_s = 30.0
+    client = world.client()
+    for _ in range(3):
+        assert await client.is_relayed([ask(partition, 17)], api_version=12)
+    assert trio.current_time() == pytest.approx(1.0)
+    assert world.cluster.learned == [["orders"]]
+
+
+# --- divergence ---
+
+
+async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
+
+
+@pytest.mark.parametrize("epoch", [0, 4, 9])
+async def test_a_last_fetched_epoch_off_the_lineage_is_relayed_whole(
+    world: TierWorld, autojump_clock: MockClock, epoch: int
+) -> None:
+    diverged, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.add_segment(diverged, 0, 99, epochs={4: 0})  # a dead branch: upstream does not know the epoch
+    assert await world.client().is_relayed([ask(other, 17), ask(diverged, 17, last_fetched_epoch=epoch)])
+
+
+async def test_a_last_fetched_epoch_that_ended_before_the_offset_is_relayed(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(500, 999)])
+    world.add_segment(partition, 0, 499, epochs={4: 0})
+    world.log(partition).epoch_ends[4] = (4, 500)
+    client = world.client()
+    assert not await client.is_relayed([ask(partition, 500, last_fetched_epoch=4)])
+    assert await client.is_relayed([ask(partition, 501, last_fetched_epoch=4)])
+
+
+async def test_a_lineage_that_cannot_be_learned_leaves_the_fetch_to_the_relay(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.epoch_error_codes = [ErrorCode.FENCED_LEADER_EPOCH]
+    assert await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
+
+
+async def test_lineages_of_many_partitions_hold_a_fetch_for_a_second_only(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: they are learned one after another, without a limit."""
+    partitions = [world.add_partition("orders", number) for number in range(30)]
+    world.client_of_ours.latency_s = 0.1
+    asked = [ask(partition, 17, last_fetched_epoch=LEADER_EPOCH) for partition in partitions]
+    client = world.client()
+    assert await client.is_relayed(asked)
+    assert trio.current_time() == pytest.approx(1.1)  # 0.1 of it for the frontiers
+    # What was learned is kept, so the next ones get further.
+    for _ in range(2):
+        assert await client.is_relayed(asked)
+    assert not await client.is_relayed(asked)

@@ -1,0 +1,164 @@
+"""One direction of a connection: whole frames held, large ones passed in parts, and what an idle one costs."""
+
+import struct
+
+import pytest
+import trio
+import trio.testing
+
+from metrics.probes import CloseCause
+from protocol.errors import PeerProtocolError
+from protocol.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
+from proxy.frame_stream import FrameStream
+from proxy.stream_end import ConnectionEnd
+from tests.support.memory_transport import MemoryTransport, framed
+
+MIB = 1024 * 1024
+
+
+class Ends:
+    """A FrameStream from `source`, a destination, and what was counted as passed."""
+
+    def __init__(self, *, piece_bytes: int | None = None) -> None:
+        self.source, near = trio.testing.memory_stream_pair()
+        far, self.sink = trio.testing.memory_stream_pair()
+        self.transport = MemoryTransport(near, piece_bytes=piece_bytes)
+        self.destination = MemoryTransport(far)
+        self.passed: list[int] = []
+        self.stream = FrameStream(self.transport, CloseCause.UPSTREAM, self.passed.append)
+
+    async def feed(self, data: bytes, *, end: bool = True) -> None:
+        await self.source.send_all(data)
+        if end:
+            await self.source.send_stream.aclose()
+
+    async def taken(self) -> bytes:
+        self.destination.abort()
+        data = b""
+        while part := await self.sink.receive_some():
+            data += bytes(part)
+        return data
+
+    async def frame_begun(self) -> int:
+        """Receive until a frame's size is known."""
+        while (size := self.stream.next_frame_size(frame_bytes_max=64 * MIB, body_bytes_min=4)) is None:
+            assert await self.stream.receive()
+        return size
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000, None])
+@pytest.mark.parametrize("size", [4, 100, 5000, 300_000])
+async def test_a_frame_passes_as_it_came_and_is_counted(piece_bytes: int | None, size: int) -> None:
+    if piece_bytes == 1 and size > 10_000:
+        size = 10_000
+    ends = Ends(piece_bytes=piece_bytes)
+    frame = framed(bytes(range(256)) * (size // 256) + bytes(size % 256))
+    await ends.feed(frame + framed(b"next"))
+
+    await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+
+    assert await ends.frame_begun() == 8
+    assert await ends.taken() == frame
+    assert sum(ends.passed) == len(frame)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000, None])
+async def test_a_frame_is_held_whole_and_not_consumed(piece_bytes: int | None) -> None:
+    ends = Ends(piece_bytes=piece_bytes)
+    frame = framed(b"h" * 9000)
+    await ends.feed(frame + b"\0\0")
+
+    held = await ends.stream.hold(await ends.frame_begun())
+
+    assert bytes(held) == frame
+    assert bytes(await ends.stream.hold(len(frame))) == frame
+    assert ends.passed == []
+
+
+async def test_a_filter_decides_how_much_passes_and_may_patch_it() -> None:
+    ends = Ends(piece_bytes=1000)
+    frame = framed(b"a" * 5000)
+
+    def feed(view: memoryview) -> int:
+        """Hold back 100 bytes until the end, and capitalize."""
+        for position in range(len(view)):
+            if view[position] == ord("a"):
+                view[position] = ord("A")
+        return len(view) if sum(ends.passed) + len(view) == len(frame) else max(0, len(view) - 100)
+
+    await ends.feed(frame)
+    await ends.stream.pass_on_through(await ends.frame_begun(), ends.destination, feed)
+
+    assert await ends.taken() == framed(b"A" * 5000)
+
+
+async def test_the_end_between_frames_is_the_end() -> None:
+    ends = Ends()
+    await ends.feed(b"")
+    assert not await ends.stream.receive()
+
+
+@pytest.mark.parametrize("came", [1, 3, 7, 50])
+async def test_the_end_inside_a_frame_is_the_peers_error(came: int) -> None:
+    ends = Ends(piece_bytes=1)
+    await ends.feed(framed(bytes(100))[:came])
+    with pytest.raises(PeerProtocolError, match="ended inside a frame"):
+        await ends.stream.pass_on(await ends.frame_begun() if came > 7 else await _until_end(ends), ends.destination)
+
+
+async def _until_end(ends: Ends) -> int:
+    while await ends.stream.receive():
+        pass
+    return 0
+
+
+async def test_a_source_that_breaks_is_named() -> None:
+    ends = Ends()
+    ends.transport.abort()
+    with pytest.raises(ConnectionEnd) as caught:
+        await ends.stream.receive()
+    assert caught.value.cause is CloseCause.UPSTREAM
+    with pytest.raises(ConnectionEnd):
+        await ends.stream.receive_inside()
+
+
+@pytest.mark.parametrize("length", [-1, 3, 64 * MIB + 1])
+async def test_a_bad_length_is_seen_before_more_is_received(length: int) -> None:
+    ends = Ends()
+    await ends.feed(struct.pack(">i", length), end=False)
+    with pytest.raises(PeerProtocolError, match=str(length)):
+        await ends.frame_begun()
+
+
+async def test_a_silent_stream_gives_its_big_buffer_back() -> None:
+    # Failed before: each connection that had seen one large frame held 256 KiB a direction until it closed.
+    ends = Ends()
+    for _ in range(2):
+        await ends.feed(framed(bytes(MIB)), end=False)
+        await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+        assert ends.stream.buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ends.stream.receive)
+                await trio.testing.wait_all_tasks_blocked()
+                assert ends.stream.buffer.capacity_bytes == 0
+                scope.cancel()
+
+
+async def test_a_stream_in_the_midst_of_a_frame_keeps_its_buffer() -> None:
+    ends = Ends()
+    await ends.feed(framed(bytes(MIB))[:-1], end=False)
+    size = await ends.frame_begun()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ends.stream.pass_on, size, ends.destination)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ends.stream.buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_of_small_frames_stays_small() -> None:
+    ends = Ends()
+    for _ in range(200):
+        await ends.feed(framed(b"heartbeat"), end=False)
+        await ends.stream.pass_on(await ends.frame_begun(), ends.destination)
+    assert ends.stream.buffer.capacity_bytes == IDLE_BUFFER_BYTES

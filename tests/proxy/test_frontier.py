@@ -1,0 +1,230 @@
+"""Frontiers: what is remembered, how questions are gathered, and that nobody waits for an answer that never comes."""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.frontier import UNKNOWN_OFFSET, Frontier, Frontiers
+from proxy.upstream.errors import UpstreamConnectionError
+from storage.model import TopicIdPartition
+from tests.support.segments import topic_partition, uuid_of
+from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+async def learned(world: TierWorld, partition: TopicIdPartition) -> Frontier:
+    await world.frontiers.refresh(NODE_ID, [partition])
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    return frontier
+
+
+def saw(world: TierWorld, partition: TopicIdPartition, high_watermark: int, leader_epoch: int = LEADER_EPOCH) -> None:
+    world.frontiers.saw(
+        NODE_ID,
+        partition,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=3,
+        leader_epoch=leader_epoch,
+    )
+
+
+async def test_a_frontier_is_what_one_broker_said(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
+    assert world.frontiers.get(NODE_ID, partition) is None
+    frontier = await learned(world, partition)
+    assert (frontier.local_log_start_offset, frontier.log_end_offset, frontier.leader_epoch) == (500, 1500, 5)
+    assert (frontier.high_watermark, frontier.last_stable_offset, frontier.log_start_offset) == (UNKNOWN_OFFSET,) * 3
+    assert world.frontiers.get(NODE_ID + 1, partition) is None
+
+
+async def test_the_probe_offset_is_the_high_watermark_or_the_local_log_start(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    assert (await learned(world, partition)).probe_offset == 1000
+    saw(world, partition, 1500)
+    assert (await learned(world, partition)).probe_offset == 1500
+
+
+async def test_a_frontier_ages(world: TierWorld, autojump_clock: MockClock) -> None:
+    frontier = await learned(world, world.add_partition())
+    await trio.sleep(1.0)
+    assert world.frontiers.is_fresh(frontier)
+    await trio.sleep(0.001)
+    assert not world.frontiers.is_fresh(frontier)
+
+
+async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: a refresh beside a probe moved the local log start that its answer was judged by."""
+    partition = world.add_partition()
+    before = await learned(world, partition)
+    world.log(partition).local_log_start_offset = 1200
+    saw(world, partition, 1500)
+    after = await learned(world, partition)
+    assert (before.local_log_start_offset, before.high_watermark) == (1000, UNKNOWN_OFFSET)
+    assert (after.local_log_start_offset, after.high_watermark, after.log_start_offset) == (1200, 1500, 3)
+
+
+async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    await learned(world, partition)
+    saw(world, partition, 1500)
+    world.log(partition).leader_epoch = 6
+    frontier = await learned(world, partition)
+    assert (frontier.leader_epoch, frontier.high_watermark, frontier.log_start_offset) == (6, -1, -1)
+
+
+async def test_a_leader_epoch_never_goes_backwards(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    await learned(world, partition)
+    saw(world, partition, 1500, leader_epoch=7)
+    frontier = await learned(world, partition)
+    assert (frontier.leader_epoch, frontier.high_watermark) == (7, 1500)
+    saw(world, partition, 1500, leader_epoch=6)
+    assert (await learned(world, partition)).leader_epoch == 7
+
+
+async def test_a_probe_answer_does_not_bring_back_what_was_forgotten(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    await learned(world, partition)
+    world.frontiers.forget(NODE_ID, partition)
+    saw(world, partition, 1500)
+    assert world.frontiers.get(NODE_ID, partition) is None
+
+
+async def test_a_refused_partition_is_forgotten_and_others_of_the_question_are_not(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    refused, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    await world.frontiers.refresh(NODE_ID, [refused, other])
+    world.log(refused).offsets_error_code = 6
+    await world.frontiers.refresh(NODE_ID, [refused, other])
+    assert world.frontiers.get(NODE_ID, refused) is None
+    assert world.frontiers.get(NODE_ID, other) is not None
+
+
+# --- questions ---
+
+
+async def test_questions_are_gathered_while_one_is_under_way(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number) for number in range(4)]
+    world.client_of_ours.latency_s = 1.0
+    nursery.start_soon(world.frontiers.refresh, NODE_ID, partitions[:1])
+    await wait_all_tasks_blocked()
+    async with trio.open_nursery() as asking:
+        for partition in partitions:
+            asking.start_soon(world.frontiers.refresh, NODE_ID, [partition])
+    assert trio.current_time() == 2.0
+    first, second = world.client_of_ours.partitions_asked
+    assert first == [("orders", 0)]
+    assert sorted(second) == [("orders", number) for number in range(4)]
+
+
+async def test_whoever_asks_while_a_question_is_under_way_waits_for_one_that_names_his_partition(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    one, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.client_of_ours.latency_s = 1.0
+    nursery.start_soon(world.frontiers.refresh, NODE_ID, [one])
+    await trio.sleep(0.5)
+    await world.frontiers.refresh(NODE_ID, [other])
+    assert trio.current_time() == 2.0
+    assert world.frontiers.get(NODE_ID, other) is not None
+
+
+async def test_a_question_goes_on_when_its_asker_leaves(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.latency_s = 1.0
+    with trio.move_on_after(0.1):
+        await world.frontiers.refresh(NODE_ID, [partition])
+    assert world.frontiers.get(NODE_ID, partition) is None
+    await trio.sleep(1.0)
+    assert world.frontiers.get(NODE_ID, partition) is not None
+
+
+async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: the event of an empty question was never set."""
+    with trio.fail_after(10):
+        await world.frontiers.refresh(NODE_ID, [])
+    assert not world.client_of_ours.offsets_asked
+
+
+@pytest.mark.parametrize("failure", [UpstreamConnectionError("down"), KeyError("a fault of ours")])
+async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(
+    world: TierWorld, autojump_clock: MockClock, failure: Exception
+) -> None:
+    """Failed before for the second: it went through the application's nursery."""
+    partition, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    before = await learned(world, partition)
+    world.client_of_ours.failure, world.client_of_ours.latency_s = failure, 0.1
+    with trio.fail_after(10):
+        async with trio.open_nursery() as asking:
+            for wanted in ([partition], [unknown], [partition, unknown]):
+                asking.start_soon(world.frontiers.refresh, NODE_ID, wanted)
+    assert world.frontiers.get(NODE_ID, partition) is before
+    assert world.frontiers.get(NODE_ID, unknown) is None
+    world.client_of_ours.failure = None
+    await learned(world, unknown)
+
+
+async def test_brokers_are_asked_side_by_side(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.brokers[2] = world.broker
+    world.client_of_ours.latency_s = 1.0
+    async with trio.open_nursery() as asking:
+        for node_id in (1, 2):
+            asking.start_soon(world.frontiers.refresh, node_id, [partition])
+    assert trio.current_time() == 1.0
+
+
+async def test_many_partitions_are_asked_for_in_requests_of_a_thousand(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number, segments=[]) for number in range(2500)]
+    await world.frontiers.refresh(NODE_ID, [*partitions, *partitions[:10]])
+    assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [1000, 1000, 500]
+    assert all(world.frontiers.get(NODE_ID, partition) for partition in partitions)
+
+
+async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld, autojump_clock: MockClock) -> None:
+    new = world.add_partition("orders", 0)
+    old = TopicIdPartition(uuid_of("deleted"), 0, "orders")
+    await world.frontiers.refresh(NODE_ID, [old, new])
+    assert world.client_of_ours.partitions_asked == [[("orders", 0)]]
+    assert world.frontiers.get(NODE_ID, old) == world.frontiers.get(NODE_ID, new)
+
+
+async def test_the_least_recently_used_frontier_goes_first(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.frontier.FRONTIERS_MAX", 2)
+    first, second, third = (world.add_partition("orders", number) for number in range(3))
+    await learned(world, first)
+    await learned(world, second)
+    world.frontiers.get(NODE_ID, first)
+    await learned(world, third)
+    assert world.frontiers.get(NODE_ID, second) is None
+    assert world.frontiers.get(NODE_ID, first) is not None
+
+
+async def test_the_end_of_the_application_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as outer, trio.open_nursery() as application:
+        world = TierWorld(application)
+        world.client_of_ours.latency_s = 1000.0
+        frontiers: Frontiers = world.frontiers
+        outer.start_soon(frontiers.refresh, NODE_ID, [topic_partition()])
+        await wait_all_tasks_blocked()
+        application.cancel_scope.cancel()
+    assert trio.current_time() == 0.0

@@ -1,0 +1,136 @@
+"""Lineages: when one is built anew, and how its questions find the leader."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.errors import ErrorCode
+from proxy.upstream.cluster import PartitionLeader
+from proxy.upstream.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
+from tests.support.tier_world import LEADER_EPOCH, TierWorld
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+async def test_a_lineage_is_asked_for_once(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    lineages = [await world.lineages.get(partition, LEADER_EPOCH) for _ in range(3)]
+    assert lineages[0] is lineages[1] is lineages[2]
+    assert lineages[0].end_offset(LEADER_EPOCH) == 2**62
+    assert world.client_of_ours.epochs_asked == [(1, "orders", 0, [LEADER_EPOCH])]
+
+
+async def test_a_newer_leader_epoch_has_it_built_anew_and_an_older_one_has_not(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    first = await world.lineages.get(partition, LEADER_EPOCH)
+    assert await world.lineages.get(partition, LEADER_EPOCH - 1) is first
+    second = await world.lineages.get(partition, LEADER_EPOCH + 1)
+    assert second is not first
+    assert second.leader_epoch == LEADER_EPOCH + 1
+    assert await world.lineages.get(partition, LEADER_EPOCH) is second
+
+
+async def test_an_epoch_that_appeared_in_the_catalog_has_it_built_anew(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    await world.lineages.get(partition, LEADER_EPOCH)
+    world.add_segment(partition, 1000, 1099, epochs={LEADER_EPOCH: 1000, 6: 1050})
+    lineage = await world.lineages.get(partition, LEADER_EPOCH)
+    assert world.client_of_ours.epochs_asked[-1][3] == [LEADER_EPOCH, 6]
+    assert lineage.end_offset(6) is None
+
+
+async def test_a_forgotten_one_is_built_anew(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    first = await world.lineages.get(partition, LEADER_EPOCH)
+    world.lineages.forget(partition)
+    assert await world.lineages.get(partition, LEADER_EPOCH) is not first
+
+
+async def test_the_least_recently_used_one_goes_first(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.lineages.LINEAGES_MAX", 2)
+    partitions = [world.add_partition("orders", number) for number in range(3)]
+    for number in (0, 1, 0, 2, 0):
+        await world.lineages.get(partitions[number], LEADER_EPOCH)
+    assert [asked[2] for asked in world.client_of_ours.epochs_asked] == [0, 1, 2]
+
+
+async def test_a_leader_that_moved_is_learned_again_and_asked_once_more(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.brokers[2] = world.broker
+    world.client_of_ours.epoch_error_codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    world.cluster.on_learn = lambda: world.set_leader(partition, 2)
+    assert (await world.lineages.get(partition, 6)).end_offset(LEADER_EPOCH) == 2**62
+    assert [asked[0] for asked in world.client_of_ours.epochs_asked] == [1, 2]
+    assert world.cluster.learned == [["orders"]]
+
+
+async def test_a_second_refusal_is_raised(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.epoch_error_codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    with pytest.raises(UpstreamRefusedError, match="leader epoch 5 is not told, error code 6"):
+        await world.lineages.get(partition, LEADER_EPOCH)
+    assert len(world.client_of_ours.epochs_asked) == 2
+
+
+async def test_another_error_code_is_raised_at_once(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.epoch_error_codes = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(UpstreamRefusedError):
+        await world.lineages.get(partition, LEADER_EPOCH)
+    assert len(world.client_of_ours.epochs_asked) == 1
+
+
+async def test_a_leader_that_is_gone_is_looked_for_again(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: until the topics' half-minute turn came, every read of the partition was refused."""
+    partition = world.add_partition()
+    world.client_of_ours.failure = UpstreamConnectionError("broker 1 is down")
+
+    def another_leads() -> None:
+        world.client_of_ours.failure = None
+
+    world.cluster.on_learn = another_leads
+    await world.lineages.get(partition, LEADER_EPOCH)
+    assert world.cluster.learned == [["orders"]]
+
+
+async def test_upstream_that_is_gone_altogether_is_an_upstream_error(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.failure = UpstreamConnectionError("down")
+    with pytest.raises(UpstreamConnectionError):
+        await world.lineages.get(partition, LEADER_EPOCH)
+
+
+@pytest.mark.parametrize("leader", [None, PartitionLeader(-1, LEADER_EPOCH)])
+async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
+    world: TierWorld, autojump_clock: MockClock, leader: PartitionLeader | None
+) -> None:
+    partition = world.add_partition()
+    del world.cluster.leaders[partition.topic_id, 0]
+    if leader is not None:
+        world.cluster.leaders[partition.topic_id, 0] = leader
+    with pytest.raises(UpstreamError, match="names no leader"):
+        await world.lineages.get(partition, LEADER_EPOCH)
+    assert world.cluster.learned == [["orders"]]
+    world.cluster.on_learn = lambda: world.set_leader(partition, 1)
+    await world.lineages.get(partition, LEADER_EPOCH)
+
+
+async def test_a_partition_without_segments_needs_no_question_answered(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[])
+    lineage = await world.lineages.get(partition, LEADER_EPOCH)
+    assert lineage.epoch_for(17) is None

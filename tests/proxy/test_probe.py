@@ -1,0 +1,346 @@
+"""The probe: what is asked, whose answer counts, how long a good one may be reused (design L1)."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.api_01_fetch import FetchPartition
+from protocol.errors import ErrorCode
+from proxy.fetch_service import FetchSettings
+from proxy.upstream.errors import UpstreamConnectionError
+from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
+
+READ_COMMITTED = 1
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+@pytest.fixture
+def patient(world: TierWorld) -> TierWorld:
+    """The same, with good probes reused for a second."""
+    world.settings = FetchSettings(authority_age_s_max=1.0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=False)
+    return world
+
+
+# --- what is asked ---
+
+
+async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    for _ in range(2):
+        await client.fetch([ask(partition, 17, current_leader_epoch=LEADER_EPOCH)], api_version=9)
+    first, second = world.broker.fetches
+    for probe in (first, second):
+        assert (probe.api_version, probe.session_id, probe.session_epoch) == (13, 0, -1)
+        assert (probe.max_wait_ms, probe.min_bytes, probe.max_bytes) == (0, 0, 1)
+        assert (probe.client_id, probe.replica_id, probe.isolation_level) == ("a-client", -1, 0)
+        (asked,) = probe.partitions
+        assert (asked.topic_id, asked.partition) == (partition.topic_id, 0)
+        assert (asked.current_leader_epoch, asked.last_fetched_epoch) == (LEADER_EPOCH, -1)
+        assert asked.partition_max_bytes == 1
+    # Where the high watermark is not known yet, the local log start; afterwards where there is nothing to read.
+    assert (first.partitions[0].fetch_offset, second.partitions[0].fetch_offset) == (1000, 1500)
+    assert world.sample("tidegate_probe_discarded_bytes_total") == 100
+
+
+async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    await world.client().fetch([ask(partition, 17)], api_version=18)
+    (probe,) = world.broker.fetches
+    assert (probe.api_version, probe.rack_id) == (18, "rack-a")
+
+
+async def test_all_partitions_are_probed_in_one_request(world: TierWorld, autojump_clock: MockClock) -> None:
+    partitions = [world.add_partition("orders", number) for number in (0, 1)] + [world.add_partition("other", 0)]
+    await world.client().fetch([ask(partition, 17) for partition in partitions])
+    assert world.broker.asked == [[("orders", 0, 1000), ("orders", 1, 1000), ("other", 0, 1000)]]
+
+
+async def test_read_committed_is_probed_one_partition_a_request_at_the_local_log_start(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add_partition("orders", number, high_watermark=1500) for number in (0, 1)]
+    client = world.client()
+    for _ in range(2):
+        response = await client.fetch([ask(p, 17, max_bytes=100) for p in partitions], isolation_level=READ_COMMITTED)
+        assert records_of(response) == [tier_batch(0, 17), tier_batch(1, 17)]
+        assert [answer.aborted_transactions for answer in response.partitions] == [[], []]
+    assert world.broker.asked == [[("orders", 0, 1000)], [("orders", 1, 1000)]] * 2
+    assert {probe.isolation_level for probe in world.broker.fetches} == {READ_COMMITTED}
+
+
+# --- READ_COMMITTED and aborted transactions ---
+
+
+async def test_an_abort_that_reaches_from_the_tier_into_the_local_log_is_the_brokers(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    world.log(partition).aborted = [(7, 990, 1010)]
+    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=READ_COMMITTED)
+    assert records_of(response) == [broker_batch(0, 17)]
+
+
+async def test_an_abort_within_the_local_log_does_not_concern_the_tier(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    world.log(partition).aborted = [(7, 1000, 1010)]
+    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=READ_COMMITTED)
+    assert records_of(response) == [tier_batch(0, 17)]
+
+
+async def test_a_segment_that_reaches_into_the_local_log_is_the_brokers_under_read_committed(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: another leader had rolled at 1099, so the tier gave 1000 to 1099 too, and with them records of a
+    transaction whose abort marker is in the local log beyond; the probe vouches for what lies below 1000 only."""
+    partition = world.add_partition(segments=[(0, 499), (500, 1099)], high_watermark=1500)
+    world.log(partition).aborted = [(7, 1050, 1200)]
+    client = world.client()
+    straddling = await client.fetch([ask(partition, 900, max_bytes=100)], isolation_level=READ_COMMITTED)
+    assert records_of(straddling) == [broker_batch(0, 900)]
+    below = await client.fetch([ask(partition, 17, max_bytes=100)], isolation_level=READ_COMMITTED)
+    assert records_of(below) == [tier_batch(0, 17)]
+    uncommitted = await client.fetch([ask(partition, 900, max_bytes=100)])
+    assert records_of(uncommitted) == [tier_batch(0, 900)]
+    assert not world.tail.caught_up
+
+
+async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has_moved(
+    patient: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: the probe at 1000 said nothing of a transaction from 1100 to 1300, which then lay half in the
+    tier."""
+    partition = patient.add_partition(high_watermark=1500)
+    client = patient.client()
+    await client.fetch([ask(partition, 17)], isolation_level=READ_COMMITTED)
+    log = patient.log(partition)
+    log.local_log_start_offset, log.aborted = 1200, [(7, 1100, 1300)]
+    patient.add_segment(partition, 1000, 1199)
+    await patient.frontiers.refresh(1, [partition])
+    response = await client.fetch([ask(partition, 1100, max_bytes=100)], isolation_level=READ_COMMITTED)
+    assert records_of(response) == [broker_batch(0, 1100)]
+
+
+# --- a stale probe offset ---
+
+
+async def test_a_stale_high_watermark_is_learned_anew_and_probed_once_more(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    world.log(partition).high_watermark = 1200
+    response = await client.fetch([ask(partition, 17, max_bytes=100)])
+    assert (codes_of(response), records_of(response)) == ([0], [tier_batch(0, 17)])
+    assert response.partitions[0].high_watermark == 1200
+    assert [asked[0][2] for asked in world.broker.asked] == [1000, 1500, 1000]
+    assert len(world.client_of_ours.offsets_asked) == 2
+
+
+async def test_two_stale_probes_are_not_leader_and_never_out_of_range(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    log = world.log(partition)
+    log.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+    response = await world.client().fetch([ask(partition, 17)])
+    assert (codes_of(response), records_of(response)) == ([ErrorCode.NOT_LEADER_OR_FOLLOWER], [b""])
+    assert len(world.broker.fetches) == 2
+    assert world.frontiers.get(1, partition) is None
+
+
+async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    log = world.log(partition)
+    log.high_watermark, log.local_log_start_offset = 100, 0
+    response = await client.fetch([ask(partition, 17, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 17)]
+
+
+async def test_a_stale_partition_of_which_nothing_can_be_learned_is_given_back(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    world.log(partition).high_watermark = 1200
+    world.client_of_ours.failure = UpstreamConnectionError("down")
+    response = await client.fetch([ask(partition, 17, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 17)]
+
+
+async def test_learning_anew_does_not_hold_the_client_for_long(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    world.log(partition).high_watermark = 1200
+    world.client_of_ours.latency_s = 30.0
+    response = await client.fetch([ask(partition, 17, max_bytes=100)])
+    assert records_of(response) == [broker_batch(0, 17)]
+    assert trio.current_time() == pytest.approx(1.0)
+
+
+# --- reuse ---
+
+
+async def probes_of(world: TierWorld, client: FakeFetcher, *asked: FetchPartition, **fields: int) -> int:
+    """How many probes one more Fetch costs."""
+    before = len(world.broker.fetches)
+    await client.fetch(list(asked), **fields)
+    return len(world.broker.fetches) - before
+
+
+async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld, autojump_clock: MockClock) -> None:
+    partition = patient.add_partition()
+    client = patient.client()
+    assert await probes_of(patient, client, ask(partition, 17)) == 1
+    await trio.sleep(0.999)
+    assert await probes_of(patient, client, ask(partition, 18)) == 0
+    assert patient.sample("tidegate_probes_reused_total") == 1
+    await trio.sleep(0.001)
+    assert await probes_of(patient, client, ask(partition, 19)) == 1
+
+
+async def test_a_good_probe_is_not_reused_for_a_client_that_asks_by_name(
+    patient: TierWorld, autojump_clock: MockClock
+) -> None:
+    """It vouched for a topic id, and the name may be another topic's by now."""
+    partition = patient.add_partition()
+    client = patient.client()
+    costs = [await probes_of(patient, client, ask(partition, 17), api_version=version) for version in (12, 12, 13, 13)]
+    assert costs == [1, 1, 0, 0]
+
+
+async def test_an_age_of_zero_is_never_reused(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    assert [await probes_of(world, client, ask(partition, 17)) for _ in range(3)] == [1, 1, 1]
+
+
+async def test_a_good_probe_holds_on_its_connection_partition_isolation_and_epoch_only(
+    patient: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition, other = patient.add_partition("orders", 0), patient.add_partition("orders", 1)
+    client = patient.client()
+    assert await probes_of(patient, client, ask(partition, 17)) == 1
+    assert await probes_of(patient, patient.client(), ask(partition, 17)) == 1
+    assert await probes_of(patient, client, ask(other, 17)) == 1
+    assert await probes_of(patient, client, ask(partition, 17), isolation_level=READ_COMMITTED) == 1
+    assert await probes_of(patient, client, ask(partition, 17, current_leader_epoch=LEADER_EPOCH)) == 1
+    assert await probes_of(patient, client, ask(partition, 17)) == 0
+
+
+async def test_a_reused_probe_still_knows_the_log_start(patient: TierWorld, autojump_clock: MockClock) -> None:
+    partition = patient.add_partition(log_start_offset=100)
+    client = patient.client()
+    await client.fetch([ask(partition, 100)])
+    response = await client.fetch([ask(partition, 99)])
+    assert codes_of(response) == [ErrorCode.OFFSET_OUT_OF_RANGE]
+    assert len(patient.broker.fetches) == 1
+
+
+async def test_another_sign_in_ends_good_probes(patient: TierWorld, autojump_clock: MockClock) -> None:
+    partition = patient.add_partition()
+    client = patient.client()
+    await client.fetch([ask(partition, 17)])
+    client.service.forget_authority()
+    assert await probes_of(patient, client, ask(partition, 17)) == 1
+
+
+async def test_a_moved_log_start_ends_good_probes_of_every_connection(
+    patient: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = patient.add_partition()
+    clients = [patient.client(), patient.client()]
+    for client in clients:
+        await client.fetch([ask(partition, 17)])
+    clients[0].service.on_log_start_moved()
+    assert [await probes_of(patient, client, ask(partition, 17)) for client in clients] == [1, 1]
+
+
+async def test_a_leader_change_ends_good_probes(patient: TierWorld, autojump_clock: MockClock) -> None:
+    partition = patient.add_partition()
+    client = patient.client()
+    await client.fetch([ask(partition, 17)])
+    patient.log(partition).leader_epoch = LEADER_EPOCH + 1
+    await patient.frontiers.refresh(1, [partition])
+    assert await probes_of(patient, client, ask(partition, 17)) == 1
+
+
+async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld, autojump_clock: MockClock) -> None:
+    partition = patient.add_partition()
+    client = patient.client()
+    await client.fetch([ask(partition, 17)])
+    patient.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    await trio.sleep(1.0)
+    for _ in range(2):
+        response = await client.fetch([ask(partition, 17)])
+        assert (codes_of(response), records_of(response)) == ([ErrorCode.TOPIC_AUTHORIZATION_FAILED], [b""])
+    assert len(patient.broker.fetches) == 3
+
+
+# --- other answers ---
+
+
+async def test_a_partition_that_the_broker_leaves_out_is_given_back(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    left_out, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.broker.left_out = {left_out}
+    response = await world.client().fetch([ask(left_out, 17), ask(other, 17, max_bytes=100)])
+    assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
+    assert world.broker.asked[-1] == [("orders", 0, 17)]
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 6), (5, 6), (6, 56), (17, 56)])
+async def test_a_storage_error_is_put_as_the_clients_version_knows_it(
+    world: TierWorld, autojump_clock: MockClock, version: int, code: int
+) -> None:
+    partition = world.add_partition()
+    world.log(partition).error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    response = await world.client().fetch([ask(partition, 17)], api_version=version)
+    assert codes_of(response) == [code]
+
+
+async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_built_anew(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    world.log(partition).leader_epoch = 9
+    response = await client.fetch([ask(partition, 17, current_leader_epoch=9, max_bytes=100)])
+    assert records_of(response) == [tier_batch(0, 17)]
+    frontier = world.frontiers.get(1, partition)
+    assert frontier is not None
+    assert frontier.leader_epoch == 9
+    assert len(world.client_of_ours.epochs_asked) == 2
+    assert len(world.client_of_ours.offsets_asked) == 1
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+async def test_fencing_is_the_brokers(world: TierWorld, autojump_clock: MockClock, epoch: int, code: ErrorCode) -> None:
+    partition = world.add_partition()
+    response = await world.client().fetch([ask(partition, 17, current_leader_epoch=epoch)])
+    assert (codes_of(response), records_of(response)) == ([code], [b""])
+
+
+async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, autojump_clock: MockClock) -> None:
+    """CurrentLeader (tag 1) names who leads now."""
+    partition = world.add_partition()
+    log = world.log(partition)
+    log.error_code, log.tags = ErrorCode.NOT_LEADER_OR_FOLLOWER, b"\x01\x01\x09" + bytes([0, 0, 0, 2, 0, 0, 0, 9, 0])
+    response = await world.client().fetch([ask(partition, 17)], api_version=16)
+    assert response.partitions[0].tags == log.tags

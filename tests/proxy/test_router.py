@@ -1,0 +1,89 @@
+"""Every api key and version: what is decoded, what passes, what is refused."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from protocol.errors import PeerProtocolError
+from protocol.identifiers import ApiKey
+from protocol.versions import NEWEST, OLDEST
+from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
+
+ANNOUNCED = [(key, version) for key, newest in NEWEST.items() for version in range(OLDEST.get(key, 0), newest + 1)]
+DECODED: dict[int, RequestRoute] = {
+    ApiKey.PRODUCE: RequestRoute.PRODUCE,
+    ApiKey.FETCH: RequestRoute.FETCH,
+    ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
+    ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
+}
+int16 = st.integers(-(2**15), 2**15 - 1)
+
+
+@pytest.mark.parametrize(("api_key", "api_version"), ANNOUNCED)
+def test_what_is_announced_is_relayed_but_for_the_few_that_are_decoded(api_key: int, api_version: int) -> None:
+    # ListOffsets v0 failed before: it was decoded, though there is no codec for its shape.
+    expected = RequestRoute.RELAY if (api_key, api_version) == (ApiKey.LIST_OFFSETS, 0) else DECODED.get(api_key)
+    assert route_request(api_key, api_version) is (expected or RequestRoute.RELAY)
+
+
+@given(int16, int16)
+@example(ApiKey.FETCH, 19)
+@example(ApiKey.FETCH, 3)
+@example(ApiKey.SHARE_FETCH, 0)
+@example(93, 0)
+@example(0x4745, 0x5420)
+@example(-1, 0)
+@example(ApiKey.METADATA, -1)
+def test_what_is_not_announced_is_the_clients_error(api_key: int, api_version: int) -> None:
+    if (api_key, api_version) in ANNOUNCED or api_key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE):
+        route_request(api_key, api_version)
+        return
+    with pytest.raises(PeerProtocolError, match=f"api key {api_key} version {api_version}"):
+        route_request(api_key, api_version)
+
+
+@pytest.mark.parametrize("api_version", [5, 6, 32767, -1])
+def test_api_versions_that_we_do_not_know_are_answered_by_us(api_version: int) -> None:
+    # Failed before: v5 was relayed, and an answer of an upstream that knows v5 could not have been cut.
+    assert route_request(ApiKey.API_VERSIONS, api_version) is RequestRoute.UNKNOWN_API_VERSIONS
+
+
+@pytest.mark.parametrize("api_version", [0, 1, 2])
+def test_a_sasl_handshake_of_any_version_is_heard(api_version: int) -> None:
+    assert route_request(ApiKey.SASL_HANDSHAKE, api_version) is RequestRoute.SASL_HANDSHAKE
+
+
+@pytest.mark.parametrize(
+    ("api_key", "first"),
+    [
+        (ApiKey.METADATA, 0),
+        (ApiKey.FIND_COORDINATOR, 0),
+        (ApiKey.DESCRIBE_CLUSTER, 0),
+        (ApiKey.SHARE_FETCH, 1),
+        (ApiKey.SHARE_ACKNOWLEDGE, 1),
+        (ApiKey.PRODUCE, 10),
+    ],
+)
+def test_answers_with_addresses_are_rewritten(api_key: ApiKey, first: int) -> None:
+    for version in range(OLDEST.get(api_key, 0), NEWEST[api_key] + 1):
+        expected = ResponseRoute.ADDRESSES if version >= first else ResponseRoute.RELAY
+        assert route_response(api_key, version) is expected, version
+
+
+@pytest.mark.parametrize("api_version", range(4, 19))
+def test_fetch_answers_are_walked_from_the_version_that_names_brokers(api_version: int) -> None:
+    expected = ResponseRoute.FETCH if api_version >= 16 else ResponseRoute.RELAY
+    assert route_response(ApiKey.FETCH, api_version) is expected
+
+
+@pytest.mark.parametrize(("api_key", "api_version"), ANNOUNCED)
+def test_each_other_answer_has_the_route_of_its_api(api_key: int, api_version: int) -> None:
+    with_addresses = {0, 1, 3, 10, 60, 78, 79}
+    expected = {
+        18: ResponseRoute.API_VERSIONS,
+        20: ResponseRoute.LOG_START_MOVES,
+        21: ResponseRoute.LOG_START_MOVES,
+        36: ResponseRoute.AUTHENTICATION,
+    }.get(api_key, ResponseRoute.RELAY)
+    if api_key not in with_addresses:
+        assert route_response(api_key, api_version) is expected

@@ -1,0 +1,53 @@
+"""What an error amounts to, when it comes alone and when it comes in groups."""
+
+import pytest
+
+from metrics.probes import CloseCause
+from protocol.errors import PeerProtocolError
+from proxy.address_book import AddressError
+from proxy.stream_end import ConnectionEnd, end_of
+from proxy.upstream.errors import TransportError
+
+END = ConnectionEnd(CloseCause.LIMIT, "too much")
+
+
+def group(*errors: Exception) -> ExceptionGroup[Exception]:
+    return ExceptionGroup("loop", list(errors))
+
+
+def test_an_end_is_itself_however_deep_it_lies() -> None:
+    assert end_of(group(group(group(END))), CloseCause.CLIENT) is END
+
+
+@pytest.mark.parametrize("destination", [CloseCause.CLIENT, CloseCause.UPSTREAM])
+def test_a_failed_send_is_the_receivers_doing(destination: CloseCause) -> None:
+    end = end_of(group(TransportError("reset")), destination)
+
+    assert (end.cause, end.detail, end.fault) == (destination, "reset", None)
+
+
+def test_a_peers_error_is_a_malformed_frame() -> None:
+    end = end_of(group(PeerProtocolError("length -1")), CloseCause.CLIENT)
+
+    assert (end.cause, end.detail, end.fault) == (CloseCause.MALFORMED_FRAME, "length -1", None)
+
+
+def test_an_address_that_cannot_be_bound_is_a_fault_that_was_expected() -> None:
+    # Failed before: it was logged like a bug of ours, with its stack.
+    end = end_of(group(AddressError("broker 7: taken")), CloseCause.CLIENT)
+
+    assert (end.cause, end.detail, end.fault) == (CloseCause.FAULT, "broker 7: taken", None)
+
+
+def test_a_fault_of_ours_wins_over_what_came_with_it() -> None:
+    bug = ZeroDivisionError("bug")
+
+    end = end_of(group(TransportError("reset"), group(bug)), CloseCause.CLIENT)
+
+    assert end.cause is CloseCause.FAULT
+    assert end.fault is bug
+    assert "bug" in end.detail
+
+
+def test_without_a_detail_the_cause_speaks() -> None:
+    assert str(ConnectionEnd(CloseCause.DRAIN)) == "drain"

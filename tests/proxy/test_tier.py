@@ -1,0 +1,222 @@
+"""The tier as exchanges use it: what it holds, what a read counts, which names are asked for."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from proxy.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
+from proxy.upstream.cluster import PartitionLeader
+from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
+from storage.errors import CorruptObjectError
+from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
+from storage.reader import OffsetNotInTierError, TierRecords
+from tests.support.fake_wire import BATCH_BYTES
+from tests.support.segments import topic_partition
+from tests.support.tier_world import LEADER_EPOCH, TierWorld
+
+COUNTER = "kafka_server_brokertopicmetrics_remotefetch{}_total"
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+async def read(
+    world: TierWorld, partition: TopicIdPartition, offset: int, *, ends_below: int | None = None
+) -> TierRecords:
+    return await world.tier.read(
+        partition, offset, LEADER_EPOCH, max_bytes=200, minimum_one_batch=True, ends_below=ends_below
+    )
+
+
+def counted(world: TierWorld, topic: str = "orders") -> tuple[float, float, float]:
+    """Requests, bytes and errors, as KIP-405 counts them."""
+    requests, size, errors = (
+        world.sample(COUNTER.format(what), topic=topic) for what in ("requests", "bytes", "errors")
+    )
+    return requests, size, errors
+
+
+async def test_a_partition_is_the_tiers_once_it_has_a_finished_segment_and_its_metadata_is_read(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[])
+    assert world.tier.partition(partition.topic_id, 0) is None
+    world.add_segment(partition, 0, 99)
+    found = world.tier.partition(partition.topic_id, 0)
+    assert found == partition
+    assert found.topic == "orders"
+    world.tail.not_ready = {partition}
+    assert world.tier.partition(partition.topic_id, 0) is None
+    assert world.tier.partition(partition.topic_id, 1) is None
+    assert world.tier.partition(b"", 0) is None
+
+
+async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+    world.catalog.apply(RemotePartitionDeleteMetadata(partition, finished, 0, 1), initialized=True)
+    assert world.tier.partition(partition.topic_id, 0) is None
+
+
+async def test_what_was_copied_counts_from_the_first_offset_on(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before for a segment whose last offset is 0."""
+    partition = world.add_partition(segments=[(0, 0)])
+    assert [world.tier.has_copied(partition, offset) for offset in (0, 1)] == [True, False]
+    assert not world.tier.has_copied(topic_partition("other"), 0)
+
+
+async def test_a_broker_leads_as_last_heard(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    assert [world.tier.leads(node_id, partition) for node_id in (1, 2)] == [True, False]
+    world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(-1, 5)
+    assert not world.tier.leads(1, partition)
+    assert not world.tier.leads(1, topic_partition("other"))
+
+
+async def test_aborts_are_looked_for_from_the_segment_of_the_offset_on(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(0, 99), (200, 299)])
+    world.add_segment(partition, 100, 199, has_aborts=True)
+    assert [world.tier.holds_aborts_after(partition, offset) for offset in (0, 150, 199, 200)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+# --- reads ---
+
+
+async def test_a_read_is_counted_with_its_bytes(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    assert (await read(world, partition, 17)).size_bytes == 2 * BATCH_BYTES
+    assert counted(world) == (1, 2 * BATCH_BYTES, 0)
+
+
+async def test_a_failed_read_is_counted_as_an_error(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.reader.failures[partition] = CorruptObjectError("crc")
+    with pytest.raises(CorruptObjectError):
+        await read(world, partition, 17)
+    assert counted(world) == (1, 0, 1)
+
+
+async def test_a_miss_is_no_error(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    with pytest.raises(OffsetNotInTierError):
+        await read(world, partition, 5000)
+    assert counted(world) == (1, 0, 0)
+
+
+async def test_a_read_that_is_given_up_is_no_error(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.reader.delay_s = 10.0
+    with trio.move_on_after(1.0) as scope:
+        await read(world, partition, 17)
+    assert scope.cancelled_caught
+    assert counted(world) == (1, 0, 0)
+
+
+async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.client_of_ours.failure = UpstreamConnectionError("down")
+    with pytest.raises(UpstreamError):
+        await read(world, partition, 17)
+    assert counted(world) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("ends_below", "served"), [(None, True), (1000, True), (999, False)])
+async def test_a_segment_that_reaches_too_far_is_not_read(
+    world: TierWorld, autojump_clock: MockClock, ends_below: int | None, served: bool
+) -> None:
+    partition = world.add_partition()
+    if served:
+        await read(world, partition, 700, ends_below=ends_below)
+    else:
+        with pytest.raises(ReachesLocalLogError, match="offset 700 ends at 999"):
+            await read(world, partition, 700, ends_below=ends_below)
+        await read(world, partition, 499, ends_below=ends_below)
+        assert len(world.reader.reads) == 1
+
+
+async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    await read(world, partition, 17)
+    await world.tier.catch_up(partition)
+    await read(world, partition, 17)
+    assert world.tail.caught_up == [partition]
+    assert len(world.client_of_ours.epochs_asked) == 2
+
+
+async def test_forgetting_a_partition_forgets_frontier_and_lineage(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    await world.frontiers.refresh(1, [partition])
+    await read(world, partition, 17)
+    world.tier.forget(1, partition)
+    assert world.frontiers.get(1, partition) is None
+    await read(world, partition, 17)
+    assert len(world.client_of_ours.epochs_asked) == 2
+
+
+async def test_a_read_on_a_dead_branch_is_a_miss(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(segments=[])
+    world.add_segment(partition, 0, 499, epochs={4: 0})
+    world.add_segment(partition, 0, 399, epochs={5: 0})
+    records = await read(world, partition, 17)
+    assert records.size_bytes == 2 * BATCH_BYTES
+    with pytest.raises(OffsetNotInTierError):
+        await read(world, partition, 450)
+
+
+async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_went(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(segments=[(500, 999)])
+    world.add_segment(partition, 0, 499, epochs={4: 0})
+    world.log(partition).epoch_ends[4] = (4, 500)
+    found = [
+        await world.tier.is_on_lineage(partition, LEADER_EPOCH, last_fetched_epoch=epoch, offset=offset)
+        for epoch, offset in ((4, 500), (4, 501), (5, 501), (3, 0), (9, 0))
+    ]
+    assert found == [True, False, True, False, False]
+
+
+# --- names ---
+
+
+async def test_names_are_asked_for_once_each(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition()
+    world.cluster.unlearned = {"other": topic_partition("other").topic_id}
+    await world.tier.learn_topic_ids(["orders", "other", "other", "gone"])
+    assert world.cluster.learned == [["other", "gone"]]
+    assert world.tier.topic_id("other") == topic_partition("other").topic_id
+    await world.tier.learn_topic_ids(["orders", "other", "gone"])
+    assert len(world.cluster.learned) == 1
+    world.tier.forget_topic(partition)
+    assert world.tier.topic_id("orders") is None
+
+
+async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_while(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    world.cluster.failure = UpstreamConnectionError("down")
+    await world.tier.learn_topic_ids(["gone"])
+    await trio.sleep(UNKNOWN_NAME_AGE_S_MAX - 0.1)
+    await world.tier.learn_topic_ids(["gone"])
+    await trio.sleep(0.1)
+    await world.tier.learn_topic_ids(["gone"])
+    assert world.cluster.learned == [["gone"], ["gone"]]
+
+
+async def test_clients_cannot_fill_the_memory_with_names(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.tier.UNKNOWN_NAMES_MAX", 3)
+    await world.tier.learn_topic_ids(["a", "b"])
+    await world.tier.learn_topic_ids(["c", "d"])
+    await world.tier.learn_topic_ids(["a", "c"])
+    assert world.cluster.learned == [["a", "b"], ["c", "d"], ["c"]]

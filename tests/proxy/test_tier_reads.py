@@ -1,0 +1,265 @@
+"""The reads of one Fetch: started, settled after the probe, waited for, given up."""
+
+import pytest
+import structlog.testing
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.fetch_plan import TierPart
+from proxy.tier_reads import TierReads
+from proxy.upstream.errors import UpstreamConnectionError
+from storage.batch_walk import CorruptLogError
+from storage.errors import RetriableRemoteStorageError
+from storage.reader import OffsetNotInTierError, TierRecords
+from tests.support.fake_wire import BATCH_BYTES
+from tests.support.tier_world import NODE_ID, TierWorld, ask
+
+WAITING = "kafka_server_delayedoperationpurgatory_purgatorysize"
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
+
+
+async def parts_of(world: TierWorld, count: int, *, budget_bytes: int = 1000, offset: int = 17) -> list[TierPart]:
+    partitions = [world.add_partition("orders", number) for number in range(count)]
+    await world.frontiers.refresh(NODE_ID, partitions)
+    parts = []
+    for partition in partitions:
+        frontier = world.frontiers.get(NODE_ID, partition)
+        assert frontier is not None
+        parts.append(TierPart(ask(partition, offset), partition, frontier, budget_bytes, minimum_one_batch=True))
+    return parts
+
+
+def reads_of(
+    world: TierWorld, parts: list[TierPart], nursery: trio.Nursery, *, wait_s: float = 1.0, committed: bool = False
+) -> TierReads:
+    deadline_s = trio.current_time() + wait_s
+    reads = TierReads(world.tier, world.probes.tier, parts, nursery, deadline_s=deadline_s, committed=committed)
+    reads.start()
+    return reads
+
+
+def sizes_of(reads: TierReads, parts: list[TierPart]) -> list[int | None]:
+    results = [reads.results.get(part) for part in parts]
+    return [result.size_bytes if isinstance(result, TierRecords) else None for result in results]
+
+
+async def test_reads_run_side_by_side(world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    parts = await parts_of(world, 20)
+    world.reader.delay_s = 0.5
+    reads = reads_of(world, parts, nursery)
+    assert (reads.pending, reads.any_records) == (True, False)
+    await reads.wait_until(10.0)
+    assert trio.current_time() == 0.5
+    assert (reads.pending, reads.any_records) == (False, True)
+    assert sizes_of(reads, parts) == [1000] * 20
+    reads.stop()
+
+
+async def test_a_part_without_a_budget_is_answered_without_a_read(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 3, budget_bytes=0)
+    reads = reads_of(world, parts, nursery)
+    assert not reads.pending
+    assert [reads.results[part] for part in parts] == [TierRecords([], 0, first_batch_too_large=True)] * 3
+    await reads.wait_until(10.0)
+    reads.stop()
+    assert not world.reader.reads
+    assert trio.current_time() == 0.0
+
+
+async def test_the_first_that_has_records_ends_the_wait_for_any(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 3)
+    world.reader.delays_s = {parts[0].partition: 0.1, parts[1].partition: 0.2, parts[2].partition: 0.3}
+    world.reader.failures[parts[0].partition] = RetriableRemoteStorageError("503")
+    reads = reads_of(world, parts, nursery)
+    await reads.wait_any_until(10.0)
+    assert trio.current_time() == 0.2
+    reads.stop()
+
+
+async def test_waits_end_at_their_time(world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    parts = await parts_of(world, 1)
+    world.reader.delay_s = 10.0
+    reads = reads_of(world, parts, nursery)
+    await reads.wait_until(0.25)
+    await reads.wait_any_until(0.5)
+    assert (trio.current_time(), reads.pending) == (0.5, True)
+    reads.stop()
+
+
+async def test_the_deadline_ends_reads_by_itself(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 2)
+    world.reader.delays_s = {parts[1].partition: 10.0}
+    reads = reads_of(world, parts, nursery, wait_s=1.0)
+    await reads.wait_until(100.0)
+    assert trio.current_time() == 1.0
+    assert sizes_of(reads, parts) == [1000, None]
+    reads.stop()
+    assert world.sample("kafka_server_delayedremotefetchmetrics_expires_total") == 1
+
+
+async def test_parked_fetches_are_counted_while_they_wait(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 2)
+    reads = reads_of(world, parts, nursery)
+    assert world.sample(WAITING, delayedOperation="RemoteFetch") == 1
+    reads.stop()
+    assert world.sample(WAITING, delayedOperation="RemoteFetch") == 0
+
+
+async def test_stopped_reads_leave_the_nursery(world: TierWorld, autojump_clock: MockClock) -> None:
+    parts = await parts_of(world, 3)
+    world.reader.delay_s = 1000.0
+    async with trio.open_nursery() as nursery:
+        reads = reads_of(world, parts, nursery, wait_s=1000.0)
+        await trio.sleep(0.1)
+        reads.stop()
+    assert trio.current_time() == 0.1
+    assert not reads.results
+
+
+@pytest.mark.parametrize(
+    ("fault", "level"),
+    [
+        (RetriableRemoteStorageError("503"), "warning"),
+        (CorruptLogError("crc", 0, 1), "warning"),
+        (UpstreamConnectionError("no leader"), "warning"),
+        (trio.ClosedResourceError("ours"), "error"),
+        (ExceptionGroup("two", [ValueError("one")]), "error"),
+    ],
+)
+async def test_a_fault_is_a_result_and_one_log_line_and_other_reads_go_on(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, fault: Exception, level: str
+) -> None:
+    parts = await parts_of(world, 2)
+    world.reader.failures[parts[0].partition] = fault
+    with structlog.testing.capture_logs() as lines:
+        reads = reads_of(world, parts, nursery)
+        await reads.wait_until(1.0)
+    reads.stop()
+    assert reads.results[parts[0]] is fault
+    assert sizes_of(reads, parts) == [None, 1000]
+    assert [line["log_level"] for line in lines] == [level]
+    assert (lines[0]["partition"], lines[0]["offset"]) == (str(parts[0].partition), 17)
+
+
+# --- after the probe ---
+
+
+async def test_reads_that_nobody_wants_are_given_up(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 3)
+    world.reader.delays_s = {parts[1].partition: 10.0, parts[2].partition: 0.2}
+    reads = reads_of(world, parts, nursery)
+    await trio.sleep(0.1)
+    assert sizes_of(reads, parts) == [1000, None, None]
+    reads.settle(parts[2:], [])
+    assert (reads.pending, reads.any_records) == (True, False)
+    await reads.wait_until(100.0)
+    assert trio.current_time() == pytest.approx(0.2)
+    assert set(reads.results) == {parts[2]}
+    reads.stop()
+
+
+async def test_a_read_is_started_anew_with_what_is_known_by_then(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 2, budget_bytes=200)
+    world.reader.delays_s = {parts[1].partition: 0.3}
+    reads = reads_of(world, parts, nursery)
+    await trio.sleep(0.1)
+    for part in parts:
+        part.budget_bytes = 500
+    reads.settle(parts, parts)
+    await reads.wait_until(100.0)
+    assert sizes_of(reads, parts) == [500, 500]
+    assert trio.current_time() == pytest.approx(0.4)
+    reads.stop()
+
+
+async def test_settling_before_the_reads_have_run_at_all_is_safe(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 3)
+    reads = reads_of(world, parts, nursery)
+    reads.settle(parts[1:], parts[2:])
+    await reads.wait_until(1.0)
+    assert sizes_of(reads, parts) == [None, 1000, 1000]
+    reads.stop()
+
+
+async def test_a_part_that_is_not_wanted_is_not_read_again(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 1)
+    reads = reads_of(world, parts, nursery)
+    reads.settle([], parts)
+    assert not reads.pending
+    reads.stop()
+
+
+# --- misses ---
+
+
+async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    (part,) = await parts_of(world, 1, offset=1050)
+    world.tail.delay_s = 0.2
+    world.tail.on_catch_up = lambda: world.add_segment(part.partition, 1000, 1099)
+    reads = reads_of(world, [part], nursery)
+    await trio.sleep(0.1)
+    # Until then it stands as a miss, so that the broker answers if time runs out.
+    assert isinstance(reads.results[part], OffsetNotInTierError)
+    assert (reads.pending, reads.any_records) == (True, False)
+    await reads.wait_until(1.0)
+    assert sizes_of(reads, [part]) == [10 * BATCH_BYTES]
+    reads.stop()
+
+
+async def test_a_miss_that_is_none_of_our_lag_stays_one(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    (part,) = await parts_of(world, 1, offset=1050)
+    reads = reads_of(world, [part], nursery)
+    await reads.wait_until(1.0)
+    assert isinstance(reads.results[part], OffsetNotInTierError)
+    assert len(world.reader.reads) == 2
+    reads.stop()
+
+
+async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    (part,) = await parts_of(world, 1, offset=1050)
+    world.tail.delay_s = 10.0
+    reads = reads_of(world, [part], nursery)
+    await wait_all_tasks_blocked()
+    reads.settle([], [])
+    await trio.sleep(0.1)
+    assert not reads.results
+    reads.stop()
+
+
+async def test_a_committed_read_stays_below_the_local_log_start(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    (part,) = await parts_of(world, 1, offset=950)
+    world.add_segment(part.partition, 900, 1099, epochs={5: 900})
+    for committed in (True, False):
+        reads = reads_of(world, [part], nursery, committed=committed)
+        await reads.wait_until(1.0)
+        assert isinstance(reads.results[part], OffsetNotInTierError) == committed
+        reads.stop()
+    assert not world.tail.caught_up

@@ -1,0 +1,251 @@
+"""What is watched between requests: every failure is a condition, said once a spell, and nothing ends the watching."""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import structlog
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from metrics import tidegate_names
+from metrics.kip405 import Kip405Names
+from metrics.probes import Probes
+from metrics.registry import Registry
+from proxy.readiness import ConditionName, ConditionState, Readiness
+from proxy.upkeep import (
+    CATALOG_INTERVAL_S,
+    GAUGES_INTERVAL_S,
+    TIER_ANSWER_S_MAX,
+    TIER_INTERVAL_S,
+    TIER_RETRY_S,
+    TOPICS_INTERVAL_S,
+    UPSTREAM_INTERVAL_S,
+    UPSTREAM_RETRY_S,
+    follow_catalog,
+    follow_upstream,
+    take_gauges,
+    watch_tier,
+)
+from proxy.upstream.errors import UpstreamConnectionError
+from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
+
+
+def state(readiness: Readiness, name: ConditionName) -> tuple[ConditionState, str]:
+    condition = readiness.conditions[name]
+    return condition.state, condition.reason
+
+
+@asynccontextmanager
+async def running(task: Callable[..., Any], *arguments: object) -> AsyncIterator[Callable[[], list[str]]]:
+    """Gives a function for the events that were logged up to now."""
+    with structlog.testing.capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task, *arguments)
+            await trio.testing.wait_all_tasks_blocked()
+            yield lambda: [str(entry["event"]) for entry in logs]
+            nursery.cancel_scope.cancel()
+
+
+async def step(clock: MockClock, seconds: float) -> None:
+    clock.jump(seconds)
+    await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+class ScriptedCluster:
+    """A cluster of two brokers that may be out of reach."""
+
+    def __init__(self) -> None:
+        self.brokers = {1: object(), 2: object()}
+        self.error: Exception | None = None
+        self.names = ["orders"]
+        self.learned: list[list[str]] = []
+
+    async def refresh(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+
+    def topic_names(self) -> list[str]:
+        return self.names
+
+    async def learn_topics(self, *, names: list[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.learned.append(names)
+
+
+async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -> None:
+    cluster, readiness, kept = ScriptedCluster(), Readiness(), list[list[int]]()
+    addresses = SimpleNamespace(retire_all_but=lambda ids: kept.append(list(ids)))
+    async with running(follow_upstream, cluster, addresses, readiness) as events:
+        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
+        assert kept == [[1, 2]]
+
+        cluster.error = UpstreamConnectionError("no broker answers")
+        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        await step(mock_clock, UPSTREAM_RETRY_S)
+        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers")
+        assert events() == ["upstream_unavailable"]
+        assert len(kept) == 1  # nobody's listener is closed because nobody could be asked
+
+        cluster.error, cluster.brokers = None, {2: object()}
+        await step(mock_clock, UPSTREAM_RETRY_S)
+        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "1 brokers")
+        assert kept[1:] == [[2]]
+        assert events() == ["upstream_unavailable", "upstream_back"]
+
+
+async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clock: MockClock) -> None:
+    cluster = ScriptedCluster()
+    async with running(follow_upstream, cluster, SimpleNamespace(retire_all_but=list), Readiness()):
+        assert cluster.learned == []
+        await step(mock_clock, TOPICS_INTERVAL_S)
+        assert cluster.learned == [["orders"]]
+        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        assert cluster.learned == [["orders"]]
+
+
+class ScriptedCatalog:
+    """Event log, manager and catalog in one."""
+
+    def __init__(self) -> None:
+        self.count: int | None = None
+        self.trouble: str | None = None
+        self.caught_up: set[int] = set()
+        self.partition_troubles: Mapping[int, str] = {}
+        self.undecodable_records = 0
+        self.segment_count = 12
+        self.refused_partitions = 0
+
+    def partition_count(self) -> int:
+        if self.count is None:
+            raise MetadataNotReadyError("not described")
+        return self.count
+
+    def failure(self) -> str | None:
+        return self.trouble
+
+    def problems(self) -> Mapping[int, str]:
+        return self.partition_troubles
+
+    def is_caught_up(self, number: int) -> bool:
+        return number in self.caught_up
+
+
+async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockClock) -> None:
+    """From before the topic is described, which failed before: /readyz could not say why nothing came."""
+    catalog, readiness = ScriptedCatalog(), Readiness()
+    registry = Registry(Kip405Names.CURRENT)
+    probes = Probes(registry)
+    async with running(follow_catalog, catalog, catalog, catalog, readiness, probes):
+
+        async def seen() -> tuple[ConditionState, str]:
+            await step(mock_clock, max(GAUGES_INTERVAL_S, CATALOG_INTERVAL_S))
+            return state(readiness, ConditionName.CATALOG)
+
+        assert await seen() == (ConditionState.PENDING, "the metadata topic has not been described yet")
+        catalog.trouble = "the metadata topic does not exist"
+        assert await seen() == (ConditionState.PENDING, "the metadata topic does not exist")
+        catalog.trouble, catalog.count = None, 3
+        assert await seen() == (ConditionState.PENDING, "3 metadata partitions are being read")
+        catalog.caught_up = {0, 2}
+        assert await seen() == (ConditionState.PENDING, "1 metadata partitions are being read")
+        catalog.caught_up = {0, 1, 2}
+        assert await seen() == (ConditionState.MET, "12 segments")
+        catalog.refused_partitions = 4
+        at, reason = await seen()
+        assert at is ConditionState.DEGRADED
+        assert "catalog.segments.max" in reason
+
+
+async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockClock) -> None:
+    catalog, readiness = ScriptedCatalog(), Readiness()
+    catalog.count = 1
+    registry = Registry(Kip405Names.CURRENT)
+    async with running(follow_catalog, catalog, catalog, catalog, readiness, Probes(registry)):
+        catalog.partition_troubles = {0: "no leader"}
+        catalog.undecodable_records = 2
+        await step(mock_clock, GAUGES_INTERVAL_S)
+        assert readiness.partition_problems == {0: "no leader"}
+        assert registry.sample_value(tidegate_names.CATALOG_UNDECODABLE.exposed_name) == 2
+        assert registry.sample_value(tidegate_names.CATALOG_SEGMENTS.exposed_name) == 12
+        catalog.partition_troubles = {}
+        await step(mock_clock, GAUGES_INTERVAL_S)
+        assert readiness.partition_problems == {}
+        assert registry.sample_value(tidegate_names.CATALOG_UNDECODABLE.exposed_name) == 2
+
+
+class ScriptedStore:
+    """A store whose index fetches fail or hang."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.open = threading.Event()
+        self.open.set()
+        self.answered = 0
+
+    def fetch_index(self, _segment: object, _index_type: object) -> bytes:
+        if not self.open.wait(20):
+            raise TimeoutError
+        self.answered += 1
+        if self.error is not None:
+            raise self.error
+        return b""
+
+    async def wait_answered(self, count: int) -> None:
+        with trio.fail_after(1000):
+            while self.answered < count:
+                await trio.testing.wait_all_tasks_blocked(0.005)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
+
+async def test_a_tier_without_segments_counts_as_answering(mock_clock: MockClock) -> None:
+    readiness = Readiness()
+    async with running(watch_tier, ScriptedStore(), lambda: None, trio.CapacityLimiter(1), readiness):
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+
+
+async def test_a_tier_that_fails_degrades_until_it_answers(mock_clock: MockClock) -> None:
+    readiness, store = Readiness(), ScriptedStore()
+    store.error = RetriableRemoteStorageError("503 slow down")
+    async with running(watch_tier, store, object, trio.CapacityLimiter(1), readiness) as events:
+        await store.wait_answered(1)
+        assert state(readiness, ConditionName.TIER) == (ConditionState.DEGRADED, "503 slow down")
+        await step(mock_clock, TIER_RETRY_S)
+        await store.wait_answered(2)
+        assert events() == ["tier_degraded"]
+        store.error = None
+        await step(mock_clock, TIER_RETRY_S)
+        await store.wait_answered(3)
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        await step(mock_clock, TIER_INTERVAL_S)
+        await store.wait_answered(4)
+
+
+async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock) -> None:
+    # Failed before: a thread cannot be cancelled, so the time limit was seen only after the store had answered.
+    readiness, store = Readiness(), ScriptedStore()
+    store.open.clear()
+    async with running(watch_tier, store, object, trio.CapacityLimiter(1), readiness) as events:
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.PENDING
+        await step(mock_clock, TIER_ANSWER_S_MAX)
+        at, reason = state(readiness, ConditionName.TIER)
+        assert at is ConditionState.DEGRADED
+        assert f"{TIER_ANSWER_S_MAX} s" in reason
+        assert events() == ["tier_degraded"]
+        store.open.set()
+        await store.wait_answered(1)
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+
+
+async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
+    limiter = trio.CapacityLimiter(4)
+    seen: list[tuple[int, int, int]] = []
+    probes = cast(Probes, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
+    limiter.acquire_on_behalf_of_nowait("a read")
+    async with running(take_gauges, limiter, probes):
+        await step(mock_clock, GAUGES_INTERVAL_S)
+    assert seen == [(1, 4, 0), (1, 4, 0)]

@@ -1,0 +1,34 @@
+"""The answer to a question of our own: it waits for the frame, and any number may wait for it."""
+
+import trio
+import trio.testing
+
+from proxy.upstream_wire import PendingAnswer
+
+
+async def test_the_frame_is_there_for_all_who_wait_and_for_those_who_come_later() -> None:
+    pending = PendingAnswer()
+    got: list[bytes] = []
+
+    async def wait() -> None:
+        got.append(bytes(await pending.frame()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == []
+        pending.deliver(b"frame")
+    await wait()
+
+    assert got == [b"frame"] * 3
+
+
+async def test_a_waiter_that_gives_up_leaves_the_answer_to_others() -> None:
+    pending = PendingAnswer()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await pending.frame()
+    pending.deliver(b"frame")
+
+    assert bytes(await pending.frame()) == b"frame"

@@ -1,0 +1,225 @@
+"""A scripted UpstreamWire, and the model of a broker that answers Fetch frames on it.
+
+    broker = FakeBrokerLog()
+    broker.add(partition, local_log_start_offset=1000, high_watermark=1500)
+    wire = FakeWire(broker, nursery, node_id=1)
+    pending = await wire.ask(ApiKey.FETCH, 17, 1, frame)
+
+The model knows what spec/kafka-remote.md §3 and §5 say of a consumer's Fetch: rights, names and ids, leader epochs,
+out of range, preferred replicas, budgets with one oversize batch, the long poll, aborted transactions that come with
+records only, and remote reads of its own. Frames are answered one after another, as brokers do. Everything a test may
+change while it runs is an attribute.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from protocol.api_01_fetch import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
+from protocol.api_01_fetch_request import decode_request
+from protocol.api_01_fetch_response import encode_response
+from protocol.errors import ErrorCode
+from protocol.headers import decode_request_header
+from protocol.identifiers import ApiKey, IsolationLevel
+from proxy.upstream_wire import PendingAnswer
+from storage.model import TopicIdPartition
+
+BATCH_BYTES = 100
+"""The size of every batch in the model, which has one record."""
+
+
+@dataclass
+class FakePartitionLog:
+    """One partition at one broker. `aborted` are (producer id, first offset, offset of the marker)."""
+
+    partition: TopicIdPartition
+    log_start_offset: int = 0
+    local_log_start_offset: int = 1000
+    high_watermark: int = 1000
+    log_end_offset: int = -1
+    leader_epoch: int = 5
+    error_code: int = 0
+    offsets_error_code: int = 0
+    """What a Fetch and a ListOffsets get."""
+    preferred_read_replica: int = -1
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    tags: bytes = b"\x00"
+    epoch_ends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Leader epoch asked → (epoch answered, end offset)."""
+
+    @property
+    def end_offset(self) -> int:
+        return max(self.log_end_offset, self.high_watermark)
+
+    def append(self, records: int = 1) -> None:
+        self.high_watermark = self.end_offset + records
+        self.log_end_offset = self.high_watermark
+
+
+class FakeBrokerLog:
+    """What one broker has, and what it was asked: `fetches`, decoded, in order."""
+
+    def __init__(self) -> None:
+        self.logs: dict[tuple[bytes, int], FakePartitionLog] = {}
+        self.fetches: list[FetchRequest] = []
+        self.remote_reads = 0
+        self.throttle_time_ms = 0
+        self.error_code = 0
+        self.left_out: set[TopicIdPartition] = set()
+        self.latency_s = 0.0
+        self.waits = True
+        self._appended = trio.Event()
+
+    def add(
+        self,
+        partition: TopicIdPartition,
+        *,
+        local_log_start_offset: int = 1000,
+        high_watermark: int = 1000,
+        log_start_offset: int = 0,
+    ) -> FakePartitionLog:
+        log = FakePartitionLog(partition, log_start_offset, local_log_start_offset, high_watermark)
+        self.logs[partition.topic_id, partition.partition] = log
+        return log
+
+    def append(self, log: FakePartitionLog, records: int = 1) -> None:
+        """New records, which end long polls."""
+        log.append(records)
+        self._appended.set()
+        self._appended = trio.Event()
+
+    @property
+    def asked(self) -> list[list[tuple[str | None, int, int]]]:
+        """Of each Fetch: topic name, partition and offset of what it asked for."""
+        return [
+            [(self._name(entry), entry.partition, entry.fetch_offset) for entry in f.partitions] for f in self.fetches
+        ]
+
+    async def answer(self, frame: bytes) -> bytes:
+        view = memoryview(frame)
+        request = decode_request(view, decode_request_header(view))
+        self.fetches.append(request)
+        await trio.sleep(self.latency_s)
+        if self.throttle_time_ms or self.error_code:
+            return self._encode(request, [], self.error_code)
+        answers = self._read(request)
+        if self.waits and request.max_wait_ms and not any(answer.records or answer.error_code for answer in answers):
+            with trio.move_on_after(request.max_wait_ms / 1000):
+                await self._appended.wait()
+            answers = self._read(request)
+        return self._encode(request, answers, ErrorCode.NONE)
+
+    def _read(self, request: FetchRequest) -> list[PartitionAnswer]:
+        left, minimum_one = request.max_bytes, True
+        answers = []
+        for asked in request.partitions:
+            answer, log = self._judge(asked, request.api_version)
+            if log is not None:
+                size = min(asked.partition_max_bytes, left) // BATCH_BYTES * BATCH_BYTES
+                first = asked.fetch_offset
+                count = min(max(size // BATCH_BYTES, int(minimum_one)), log.high_watermark - first)
+                if first < log.local_log_start_offset:
+                    self.remote_reads += 1
+                if count > 0:
+                    answer.records = [broker_batch(asked.partition, first + number) for number in range(count)]
+                    left, minimum_one = max(0, left - count * BATCH_BYTES), False
+                if request.isolation_level == IsolationLevel.READ_COMMITTED:
+                    answer.aborted_transactions = [
+                        (producer_id, start)
+                        for producer_id, start, marker in log.aborted
+                        if count > 0 and marker >= first and start < first + count
+                    ]
+            if log is None or log.partition not in self.left_out:
+                answers.append(answer)
+        return answers
+
+    def _judge(self, asked: FetchPartition, api_version: int) -> tuple[PartitionAnswer, FakePartitionLog | None]:
+        """The answer without records, and the log to read them from if all is well."""
+        log = self._find(asked)
+        error_code = ErrorCode.NONE
+        if log is None:
+            by_id = api_version >= TOPIC_ID_VERSION_MIN
+            error_code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif log.error_code:
+            return PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, log.error_code, log.tags), None
+        elif 0 <= asked.current_leader_epoch < log.leader_epoch:
+            error_code = ErrorCode.FENCED_LEADER_EPOCH
+        elif asked.current_leader_epoch > log.leader_epoch:
+            error_code = ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif not log.log_start_offset <= asked.fetch_offset <= log.end_offset:
+            error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        if log is None or error_code:
+            return PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, error_code), None
+        answer = PartitionAnswer(
+            asked.topic,
+            asked.topic_id,
+            asked.partition,
+            ErrorCode.NONE,
+            log.high_watermark,
+            log.high_watermark,
+            log.log_start_offset,
+            preferred_read_replica=log.preferred_read_replica,
+            tags=log.tags,
+        )
+        return answer, None if log.preferred_read_replica >= 0 else log
+
+    def _find(self, asked: FetchPartition) -> FakePartitionLog | None:
+        if asked.topic_id is not None:
+            return self.logs.get((asked.topic_id, asked.partition))
+        return self.named().get((asked.topic, asked.partition))
+
+    def named(self) -> dict[tuple[str | None, int], FakePartitionLog]:
+        """The logs by topic name and partition."""
+        return {(log.partition.topic, log.partition.partition): log for log in self.logs.values()}
+
+    def _name(self, asked: FetchPartition) -> str | None:
+        log = self._find(asked)
+        return asked.topic if log is None else log.partition.topic
+
+    def _encode(self, request: FetchRequest, answers: Sequence[PartitionAnswer], error_code: int) -> bytes:
+        buffers = encode_response(
+            request.api_version,
+            request.correlation_id,
+            throttle_time_ms=self.throttle_time_ms,
+            error_code=error_code,
+            session_id=0,
+            answers=[replace(answer) for answer in answers],
+        )
+        return b"".join(buffers)
+
+
+class FakeWire:
+    """A client's upstream connection to that broker, by which nothing but Fetch is asked."""
+
+    def __init__(self, broker: FakeBrokerLog, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
+        self.node_id = node_id
+        self._broker = broker
+        self._correlation_id = 0
+        self._send, self._receive = trio.open_memory_channel[tuple[bytes, PendingAnswer]](10_000)
+        nursery.start_soon(self._serve)
+
+    def next_correlation_id(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+        header = decode_request_header(memoryview(frame))
+        assert (api_key, api_version, correlation_id) == (ApiKey.FETCH, header.api_version, header.correlation_id)
+        pending = PendingAnswer()
+        await self._send.send((frame, pending))
+        return pending
+
+    async def _serve(self) -> None:
+        async for frame, pending in self._receive:
+            pending.deliver(await self._broker.answer(frame))
+
+
+def broker_batch(partition: int, offset: int) -> bytes:
+    """The record bytes that the broker has for an offset."""
+    return f"broker {partition} {offset} ".encode().ljust(BATCH_BYTES, b".")
+
+
+def tier_batch(partition: int, offset: int) -> bytes:
+    """The record bytes that the tier has for an offset; the same size, so that budgets compare."""
+    return f"tier {partition} {offset} ".encode().ljust(BATCH_BYTES, b".")

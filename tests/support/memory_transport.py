@@ -1,0 +1,304 @@
+"""A client connection in memory: `ClientConnection` between two scripted ends.
+
+    async with conversation() as talk:
+        await talk.client.send(request(HEARTBEAT, 4, 1))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 1))
+        await talk.upstream.send(response(1))
+        await talk.client.expect(response(1))
+
+`MemoryTransport` is a Transport over trio's memory streams that can cut what it receives into pieces and that keeps
+count: of bytes, of the largest views, of sends that run at once, of how it was closed.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+import trio
+import trio.testing
+
+from metrics.kip405 import Kip405Names
+from metrics.probes import CloseCause, Probes
+from metrics.registry import Registry
+from protocol.addresses import NodeAddress
+from proxy.connection import ClientConnection, ConnectionLimits
+from proxy.upstream.errors import TransportError
+from proxy.upstream.transport import Bytes
+
+HEARTBEAT = 12
+"""An api that is never looked into."""
+
+LIMITS = ConnectionLimits(
+    request_frame_bytes_max=8 * 1024 * 1024,
+    response_held_bytes_max=256 * 1024,
+    relay_rewrite_bytes_max=2 * 1024,
+    inflight_requests_max=8,
+)
+STEP_S_MAX = 5.0
+"""A step of a conversation that does not come is a failure, not a hang."""
+
+AnyStream = trio.StapledStream[Any, Any]
+"""Of memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
+
+Handle = Callable[[memoryview, ClientConnection], Awaitable[Sequence[Bytes] | None]]
+
+
+class MemoryTransport:
+    """A Transport over one end of a stream pair.
+
+    Args:
+        piece_bytes: receive at most so many bytes at a time; None: as many as there are.
+    """
+
+    def __init__(self, stream: AnyStream, *, name: str = "memory", piece_bytes: int | None = None) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.largest_receive_bytes = 0
+        self.is_aborted = False
+        self.is_closed = False
+        self._stream = stream
+        self._name = name
+        self._piece_bytes = piece_bytes
+        self._sending = False
+
+    @property
+    def peer_name(self) -> str:
+        return self._name
+
+    async def receive_into(self, view: memoryview) -> int:
+        assert len(view) > 0
+        self.largest_receive_bytes = max(self.largest_receive_bytes, len(view))
+        return await self.receive_late(len(view), lambda: view)
+
+    async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
+        try:
+            data = await self._stream.receive_some(min(size_max, self._piece_bytes or size_max))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportError(f"{self._name} broke") from error
+        if data:
+            space()[: len(data)] = data
+        self.received_bytes += len(data)
+        return len(data)
+
+    async def send_all(self, data: Bytes) -> None:
+        if self._sending:
+            raise trio.BusyResourceError(f"another task is sending to {self._name}")
+        self._sending = True
+        try:
+            await self._stream.send_all(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise TransportError(f"{self._name} broke") from error
+        finally:
+            self._sending = False
+        self.sent_bytes += len(data)
+
+    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
+        await self.send_all(b"".join(buffers))
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        for side in (self._stream.send_stream, self._stream.receive_stream):
+            side.close()
+
+
+class RemoteEnd:
+    """What stands at the other end of `transport`, driven by the test. Each step has STEP_S_MAX."""
+
+    def __init__(self, stream: AnyStream, transport: MemoryTransport) -> None:
+        self._stream = stream
+        self._transport = transport
+        self._received_bytes = 0
+
+    async def send(self, *frames: bytes) -> None:
+        with trio.fail_after(STEP_S_MAX):
+            await self._stream.send_all(b"".join(frames))
+
+    async def receive_exactly(self, size: int) -> bytes:
+        parts = []
+        with trio.fail_after(STEP_S_MAX):
+            while size:
+                part = await self._stream.receive_some(size)
+                assert part, f"the stream ended with {size} bytes to come"
+                parts.append(part)
+                size -= len(part)
+                self._received_bytes += len(part)
+        return b"".join(parts)
+
+    async def receive_frame(self) -> bytes:
+        head = await self.receive_exactly(4)
+        return head + await self.receive_exactly(struct.unpack(">i", head)[0])
+
+    async def expect(self, *frames: bytes) -> None:
+        """Receive just these."""
+        for frame in frames:
+            assert await self.receive_exactly(len(frame)) == frame
+
+    async def receive_own(self) -> tuple[int, bytes]:
+        """A request of Tidegate's own: correlation id and frame."""
+        frame = await self.receive_frame()
+        return struct.unpack_from(">i", frame, 8)[0], frame
+
+    async def expect_end(self) -> bytes:
+        """What still comes before the end."""
+        rest = b""
+        with trio.fail_after(STEP_S_MAX):
+            try:
+                while data := await self._stream.receive_some(1 << 20):
+                    rest += data
+            except trio.BrokenResourceError:
+                pass
+        return rest
+
+    async def expect_silence(self) -> None:
+        """Nothing has been sent here that was not received, now that all else stands still."""
+        await trio.testing.wait_all_tasks_blocked()
+        assert self._transport.sent_bytes == self._received_bytes
+
+    async def send_eof(self) -> None:
+        await self._stream.send_stream.aclose()
+
+    async def close(self) -> None:
+        await self._stream.aclose()
+
+
+@dataclass
+class ScriptedFetches:
+    """A FetchHandler: `handle_fetch` decides, None relays."""
+
+    handle_fetch: Handle | None = None
+    frames: list[bytes] = field(default_factory=list)
+    forgotten: int = 0
+    log_starts_moved: int = 0
+
+    async def handle(self, frame: memoryview, connection: ClientConnection) -> Sequence[Bytes] | None:
+        self.frames.append(bytes(frame))
+        await trio.lowlevel.checkpoint()
+        return None if self.handle_fetch is None else await self.handle_fetch(frame, connection)
+
+    def forget_authority(self) -> None:
+        self.forgotten += 1
+
+    def on_log_start_moved(self) -> None:
+        self.log_starts_moved += 1
+
+
+@dataclass
+class ScriptedAddresses:
+    """An Advertiser: broker N is at advertised:19092+N; `gate` holds answers back, `error` refuses them."""
+
+    asked: list[NodeAddress] = field(default_factory=list)
+    gate: trio.Event | None = None
+    error: Exception | None = None
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        self.asked.extend(nodes)
+        await trio.lowlevel.checkpoint()
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return {node.node_id: ("advertised", 19092 + node.node_id) for node in nodes}
+
+
+@dataclass
+class Conversation:
+    """The connection, its two ends as the test drives them, its two transports, and how it ended."""
+
+    client: RemoteEnd
+    upstream: RemoteEnd
+    client_transport: MemoryTransport
+    upstream_transport: MemoryTransport
+    connection: ClientConnection
+    fetches: ScriptedFetches
+    addresses: ScriptedAddresses
+    registry: Registry
+    logs: list[dict[str, object]]
+    cause: CloseCause | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    async def wait_end(self) -> CloseCause:
+        with trio.fail_after(STEP_S_MAX):
+            await self.ended.wait()
+        assert self.cause is not None
+        return self.cause
+
+    @property
+    def shown_lines(self) -> list[dict[str, object]]:
+        """Log lines that an operator sees, debug left out."""
+        return [entry for entry in self.logs if entry["log_level"] != "debug"]
+
+    async def run(self) -> None:
+        self.cause = await self.connection.run()
+        self.ended.set()
+
+
+@asynccontextmanager
+async def conversation(
+    *,
+    limits: ConnectionLimits = LIMITS,
+    piece_bytes: int | None = None,
+    lockstep: bool = False,
+    handle_fetch: Handle | None = None,
+    start: bool = True,
+) -> AsyncIterator[Conversation]:
+    """A running connection; it must have ended, or is cancelled, when the block is left.
+
+    Args:
+        lockstep: a send ends only when the other end has received it all, as with full socket buffers.
+        start: False leaves `run` to the test.
+    """
+    make: Callable[[], tuple[AnyStream, AnyStream]] = (
+        trio.testing.lockstep_stream_pair if lockstep else trio.testing.memory_stream_pair
+    )
+    client_end, client_stream = make()
+    upstream_stream, upstream_end = make()
+    client_transport = MemoryTransport(client_stream, name="client", piece_bytes=piece_bytes)
+    upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
+    fetches, addresses = ScriptedFetches(handle_fetch), ScriptedAddresses()
+    registry = Registry(Kip405Names.CURRENT)
+    connection = ClientConnection(
+        client_transport,
+        upstream_transport,
+        node_id=1,
+        limits=limits,
+        addresses=addresses,
+        fetches=fetches,
+        probe=Probes(registry).relay,
+    )
+    with structlog.testing.capture_logs() as logs:
+        talk = Conversation(
+            RemoteEnd(client_end, client_transport),
+            RemoteEnd(upstream_end, upstream_transport),
+            client_transport,
+            upstream_transport,
+            connection,
+            fetches,
+            addresses,
+            registry,
+            logs,  # type: ignore[arg-type]  # structlog's are mutable mappings, and dicts in fact
+        )
+        async with trio.open_nursery() as nursery:
+            if start:
+                nursery.start_soon(talk.run)
+            yield talk
+            nursery.cancel_scope.cancel()
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def request(api_key: int, api_version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    """A request frame with client id "c"; the body begins right behind it."""
+    return framed(struct.pack(">hhih", api_key, api_version, correlation_id, 1) + b"c" + body)
+
+
+def response(correlation_id: int, body: bytes = b"") -> bytes:
+    return framed(struct.pack(">i", correlation_id) + body)

@@ -1,0 +1,173 @@
+"""A broker with StandardAuthorizer, signing in by PLAIN and SCRAM, in clear and over TLS; one topic of it is tiered.
+
+Nobody but the super users may do anything with a topic until a test says `allow`, save for Tidegate's user, who has
+the rights that it needs. `identity` is the `upstream.*` part of a Tidegate's configuration.
+"""
+
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from tests.support.certificates import server_certificate
+from tests.support.kafka import TieredTopic, orders, small_segments, tiered_topic
+from tests.support.needs import JARS
+
+HOST: Final = "127.0.0.1"
+METADATA_TOPIC: Final = "__remote_log_metadata"
+READ, DESCRIBE, WRITE = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.WRITE
+USERS: Final = ("tidegate", "reader", "revoked", "describer", "outsider", "checker")
+"""Known to PLAIN and to both SCRAM mechanisms."""
+TIMEOUT_S: Final = 20.0
+
+_POLL_S = 0.02
+_SESSION_LIFETIME_MS = 3_600_000
+
+
+def password(user: str) -> str:
+    return f"{user}-secret"
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredKafka:
+    """The running broker. `ports` by listener name, `certificate` is every TLS listener's own authority."""
+
+    cluster: KafkaCluster
+    ports: Mapping[str, int]
+    certificate: Path
+    key: Path
+    topic: TieredTopic
+    admin: AdminClient
+
+    @property
+    def trusting(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.certificate))
+
+    def address(self, protocol: str) -> str:
+        return f"{HOST}:{self.ports[protocol]}"
+
+    def identity(self, user: str, mechanism: str, protocol: str) -> dict[str, str]:
+        """Configuration of a Tidegate that is `user`."""
+        properties = {
+            "upstream.bootstrap.servers": self.address(protocol),
+            "upstream.security.protocol": protocol,
+            "upstream.sasl.mechanism": mechanism,
+            "upstream.sasl.username": user,
+            "upstream.sasl.password": password(user),
+        }
+        return properties | ({"upstream.ssl.ca.location": str(self.certificate)} if protocol == "SASL_SSL" else {})
+
+    def allow(self, user: str, operation: AclOperation, topic: str) -> None:
+        """Grant, and return when the broker knows it."""
+        for future in self.admin.create_acls([self._binding(user, operation, topic)]).values():
+            future.result(TIMEOUT_S)
+        self._wait(user, operation, topic, is_there=True)
+
+    def withdraw(self, user: str, operation: AclOperation, topic: str) -> None:
+        """Take back, and return when the broker knows it."""
+        for future in self.admin.delete_acls([self._filter(user, operation, topic)]).values():
+            future.result(TIMEOUT_S)
+        self._wait(user, operation, topic, is_there=False)
+
+    def _wait(self, user: str, operation: AclOperation, topic: str, *, is_there: bool) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        wanted = self._filter(user, operation, topic)
+        while bool(self.admin.describe_acls(wanted).result(TIMEOUT_S)) is not is_there:
+            assert time.monotonic() < deadline_s, f"the broker has not heard of {wanted}"
+            time.sleep(_POLL_S)
+
+    @staticmethod
+    def _binding(user: str, operation: AclOperation, topic: str) -> AclBinding:
+        kind, pattern, allow = ResourceType.TOPIC, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        return AclBinding(kind, topic, pattern, f"User:{user}", "*", operation, allow)
+
+    @staticmethod
+    def _filter(user: str, operation: AclOperation, topic: str) -> AclBindingFilter:
+        kind, pattern, allow = ResourceType.TOPIC, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        return AclBindingFilter(kind, topic, pattern, f"User:{user}", "*", operation, allow)
+
+
+@contextmanager
+def secured_kafka() -> Iterator[SecuredKafka]:
+    """The broker, and 2,000 records in `tiered-secret`, all but the last segment in the tier alone. Tidegate's user
+    has the rights that it needs."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-kafka-", ignore_cleanup_errors=True) as folder:
+        work = Path(folder)
+        certificate, key = server_certificate(work)
+        cluster = KafkaCluster(jars=JARS, work=work, sasl_plain_users={user: password(user) for user in USERS})
+        ports = {"PLAINTEXT": cluster.broker(1).port, "SASL_PLAINTEXT": cluster.broker(1).sasl_port}
+        ports["SASL_SSL"] = free_port()
+        # The plan is read when a node is launched: only now are the ports known that the listeners name.
+        cast("dict[str, str]", cluster.plan.properties).update(_listeners(cluster, ports, certificate, key))
+        with cluster:
+            topic = tiered_topic(
+                cluster,
+                "tiered-secret",
+                records=orders(2000, 1),
+                configs=small_segments(batches=4),
+                batch_num_messages=100,
+            )
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+            secured = SecuredKafka(cluster, ports, certificate, key, topic, admin)
+            for user in USERS:
+                _add_scram_user(admin, user)
+            _allow_all_groups(admin)
+            secured.allow("tidegate", READ, METADATA_TOPIC)
+            secured.allow("tidegate", DESCRIBE, topic.name)
+            yield secured
+
+
+def _listeners(cluster: KafkaCluster, ports: Mapping[str, int], certificate: Path, key: Path) -> dict[str, str]:
+    keystore = certificate.with_name("keystore.pem")
+    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
+    entries = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
+    properties = {
+        "listeners": f"{listeners},CONTROLLER://{HOST}:{cluster.plan.controller_port}",
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in ports) + ",CONTROLLER:PLAINTEXT",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {entries};"
+        ),
+        # Without a lifetime a broker takes no second sign-in on a connection.
+        "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(_SESSION_LIFETIME_MS),
+    }
+    for mechanism in ("scram-sha-256", "scram-sha-512"):
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        properties[f"listener.name.sasl_ssl.{mechanism}.sasl.jaas.config"] = module
+    return properties
+
+
+def _allow_all_groups(admin: AdminClient) -> None:
+    """librdkafka asks for the coordinator of a group that it never joins."""
+    kind, pattern, allow = ResourceType.GROUP, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    for future in admin.create_acls([AclBinding(kind, "*", pattern, "User:*", "*", READ, allow)]).values():
+        future.result(TIMEOUT_S)
+
+
+def _add_scram_user(admin: AdminClient, user: str) -> None:
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password(user).encode())
+        for future in admin.alter_user_scram_credentials([change]).values():
+            future.result(TIMEOUT_S)

@@ -1,0 +1,390 @@
+"""Everything behind a FetchService, in memory: brokers, catalog, a scripted tier reader, and a client before it.
+
+    world = TierWorld(nursery)
+    orders = world.add_partition("orders", segments=[(0, 499), (500, 999)], local_log_start_offset=1000)
+    answer = await world.client().fetch([ask(orders, 17)])
+
+Its parts are the real ones (catalog, frontiers, lineages, tier, plan, probe, exchange) but for the two ends:
+`ScriptedReader` stands for the objects and `FakeBrokerLog` for the broker, also for Tidegate's own questions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from metrics.probes import Probes
+from metrics.registry import Registry
+from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
+from protocol.api_01_fetch_request import encode_request
+from protocol.api_01_fetch_response import decode_response
+from protocol.errors import ErrorCode
+from proxy.authority import LogStartGeneration
+from proxy.fetch_service import FetchService, FetchSettings
+from proxy.frontier import Frontiers
+from proxy.lineages import Lineages
+from proxy.tier import Tier
+from proxy.upstream.cluster import Cluster, PartitionLeader, TopicMetadata
+from proxy.upstream.frontier_client import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EpochEndOffset,
+    FrontierClient,
+    OffsetAnswer,
+    OffsetQuery,
+)
+from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.catalog import Catalog
+from storage.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from storage.reader import TierReader, TierRecords
+from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
+from tests.support.segments import topic_partition, uuid_of
+
+NODE_ID = 1
+LEADER_EPOCH = 5
+
+TopicPartition = tuple[str, int]
+
+
+class FakeClient(FrontierClient):
+    """Tidegate's own questions, answered by the models."""
+
+    def __init__(self, brokers: Mapping[int, FakeBrokerLog]) -> None:
+        self.brokers = brokers
+        self.failure: Exception | None = None
+        self.latency_s = 0.0
+        self.offsets_asked: list[tuple[int, list[TopicPartition]]] = []
+        self.epochs_asked: list[tuple[int, str, int, list[int]]] = []
+        self.epoch_error_codes: list[int] = []
+        """Of the next answers to epoch questions."""
+
+    async def list_offsets(
+        self,
+        node_id: int,
+        queries: Sequence[OffsetQuery],
+        *,
+        isolation_level: int = 0,
+        replica_id: int = -2,
+        timeout_s: float | None = None,
+    ) -> dict[OffsetQuery, OffsetAnswer]:
+        self.offsets_asked.append((node_id, list(dict.fromkeys((topic, number) for topic, number, _ in queries))))
+        await trio.sleep(self.latency_s)
+        if self.failure is not None:
+            raise self.failure
+        logs = self.brokers[node_id].named()
+        return {query: _offset(logs.get(query[:2]), query[2]) for query in queries}
+
+    async def epoch_end_offsets(
+        self,
+        node_id: int,
+        topic: str,
+        partition: int,
+        epochs: Sequence[int],
+        *,
+        current_leader_epoch: int = -1,
+        timeout_s: float | None = None,
+    ) -> dict[int, EpochEndOffset]:
+        self.epochs_asked.append((node_id, topic, partition, list(epochs)))
+        await trio.sleep(self.latency_s)
+        if self.failure is not None:
+            raise self.failure
+        if self.epoch_error_codes:
+            code = self.epoch_error_codes.pop(0)
+            return {epoch: EpochEndOffset(code, -1, -1) for epoch in epochs}
+        log = self.brokers[node_id].named().get((topic, partition))
+        if log is None:
+            return {epoch: EpochEndOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1) for epoch in epochs}
+        return {epoch: EpochEndOffset(0, *log.epoch_ends.get(epoch, (-1, -1))) for epoch in epochs}
+
+    @property
+    def partitions_asked(self) -> list[list[TopicPartition]]:
+        """Of each question about offsets: the partitions."""
+        return [partitions for _, partitions in self.offsets_asked]
+
+
+def _offset(log: FakePartitionLog | None, timestamp: int) -> OffsetAnswer:
+    if log is None:
+        return OffsetAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
+    offset = log.local_log_start_offset if timestamp == EARLIEST_LOCAL_TIMESTAMP else log.end_offset
+    return OffsetAnswer(log.offsets_error_code, offset, log.leader_epoch, -1)
+
+
+class FakeClusterView(Cluster):
+    """Topics and leaders as a test sets them; `unlearned` topics are known after they were asked for."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, bytes] = {}
+        self.unlearned: dict[str, bytes] = {}
+        self.leaders: dict[tuple[bytes, int], PartitionLeader] = {}
+        self.learned: list[list[str]] = []
+        self.on_learn: Callable[[], None] | None = None
+        self.latency_s = 0.0
+        self.failure: Exception | None = None
+
+    async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
+        self.learned.append(list(names))
+        await trio.sleep(self.latency_s)
+        if self.failure is not None:
+            raise self.failure
+        if self.on_learn is not None:
+            self.on_learn()
+        self.ids.update({name: self.unlearned[name] for name in names if name in self.unlearned})
+        return []
+
+    def topic_id(self, name: str) -> bytes | None:
+        return self.ids.get(name)
+
+    def leader_of(self, topic_id: bytes, partition: int) -> PartitionLeader | None:
+        return self.leaders.get((topic_id, partition))
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        self.ids = {name: known for name, known in self.ids.items() if known != topic_id}
+
+
+class ScriptedReader(TierReader):
+    """Answers from the catalog's segments with `tier_batch`es, as slowly and wrongly as a test says."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.delay_s = 0.0
+        self.delays_s: dict[TopicIdPartition, float] = {}
+        self.failures: dict[TopicIdPartition, Exception] = {}
+        self.reads: list[tuple[TopicIdPartition, int, int, bool]] = []
+        """Partition, offset, max_bytes, minimum_one_batch."""
+
+    async def read(
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        minimum_one_batch: bool,
+        lineage: LeaderEpochLineage,
+    ) -> TierRecords:
+        self.reads.append((partition, offset, max_bytes, minimum_one_batch))
+        segment = self.segment_for(partition, offset, lineage)
+        await trio.sleep(self.delays_s.get(partition, self.delay_s))
+        if partition in self.failures:
+            raise self.failures[partition]
+        count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), segment.end_offset - offset + 1)
+        batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
+        return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count)
+
+
+@dataclass
+class FakeTail:
+    """The metadata topic: `on_catch_up` is what it still holds; `caught_up` what was asked for."""
+
+    caught_up: list[TopicIdPartition] = field(default_factory=list)
+    on_catch_up: Callable[[], None] | None = None
+    delay_s: float = 0.0
+    failure: Exception | None = None
+    not_ready: set[TopicIdPartition] = field(default_factory=set)
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        return partition not in self.not_ready
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        self.caught_up.append(partition)
+        await trio.sleep(self.delay_s)
+        if self.failure is not None:
+            raise self.failure
+        if self.on_catch_up is not None:
+            self.on_catch_up()
+
+
+class TierWorld:
+    """All of it. `settings` are those of every client made afterwards."""
+
+    def __init__(self, nursery: trio.Nursery, *, frontier_age_s_max: float = 1.0) -> None:
+        self.nursery = nursery
+        self.broker = FakeBrokerLog()
+        self.brokers = {NODE_ID: self.broker}
+        self.client_of_ours = FakeClient(self.brokers)
+        self.cluster = FakeClusterView()
+        self.catalog = Catalog()
+        self.tail = FakeTail()
+        self.reader = ScriptedReader(self.catalog)
+        self.probes = Probes(Registry())
+        self.frontiers = Frontiers(self.client_of_ours, nursery, age_s_max=frontier_age_s_max)
+        self.lineages = Lineages(self.client_of_ours, self.cluster, self.catalog)
+        self.tier = Tier(
+            catalog=self.catalog,
+            tail=self.tail,
+            reader=self.reader,
+            frontiers=self.frontiers,
+            lineages=self.lineages,
+            cluster=self.cluster,
+            probe=self.probes.tier,
+        )
+        self.generation = LogStartGeneration()
+        self.settings = FetchSettings(
+            authority_age_s_max=0.0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=False
+        )
+
+    def add_partition(
+        self,
+        topic: str = "orders",
+        number: int = 0,
+        *,
+        segments: Sequence[tuple[int, int]] = ((0, 499), (500, 999)),
+        local_log_start_offset: int = 1000,
+        high_watermark: int = 1000,
+        log_start_offset: int = 0,
+    ) -> TopicIdPartition:
+        """A partition whose segments (first and last offset) are in the tier, all of one leader epoch."""
+        partition = topic_partition(topic, number)
+        self.cluster.ids[topic] = partition.topic_id
+        self.set_leader(partition, NODE_ID)
+        log = self.broker.add(
+            partition,
+            local_log_start_offset=local_log_start_offset,
+            high_watermark=high_watermark,
+            log_start_offset=log_start_offset,
+        )
+        log.epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 2**62)
+        for first, last in segments:
+            self.add_segment(partition, first, last)
+        return partition
+
+    def set_leader(self, partition: TopicIdPartition, node_id: int) -> None:
+        """What the cluster's metadata says."""
+        self.cluster.leaders[partition.topic_id, partition.partition] = PartitionLeader(node_id, LEADER_EPOCH)
+
+    def log(self, partition: TopicIdPartition) -> FakePartitionLog:
+        return self.broker.logs[partition.topic_id, partition.partition]
+
+    def add_segment(
+        self,
+        partition: TopicIdPartition,
+        first: int,
+        last: int,
+        *,
+        epochs: Mapping[int, int] | None = None,
+        has_aborts: bool = False,
+    ) -> None:
+        """One more FINISHED segment; `epochs` are leader epochs and their first offsets."""
+        segment_id = RemoteLogSegmentId(partition, uuid_of(f"{partition} {first} {epochs}"))
+        self.catalog.apply(
+            RemoteLogSegmentMetadata(
+                segment_id,
+                start_offset=first,
+                end_offset=last,
+                max_timestamp_ms=0,
+                broker_id=NODE_ID,
+                event_timestamp_ms=0,
+                segment_size_bytes=(last - first + 1) * BATCH_BYTES,
+                segment_leader_epochs=epochs or {LEADER_EPOCH: first},
+                txn_index_empty=not has_aborts,
+            ),
+            initialized=True,
+        )
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        self.catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 0, finished, NODE_ID), initialized=True)
+
+    def client(self, *, node_id: int | None = NODE_ID) -> "FakeFetcher":
+        """One more client connection."""
+        service = FetchService(tier=self.tier, settings=self.settings, generation=self.generation, probes=self.probes)
+        return FakeFetcher(service, FakeWire(self.brokers[node_id or NODE_ID], self.nursery, node_id=node_id))
+
+    def sample(self, name: str, **labels: str) -> float:
+        """A metric's value; 0 when it was never fed."""
+        return self.probes.registry.sample_value(name, labels) or 0.0
+
+
+@dataclass
+class FakeFetcher:
+    """A client's connection: its service and its wire."""
+
+    service: FetchService
+    wire: FakeWire
+
+    async def fetch(self, asked: Sequence[FetchPartition], **fields: int) -> FetchResponse:
+        """The answer to a Fetch that is not relayed."""
+        request = fetch_of(asked, **fields)
+        buffers = await self.service.handle(memoryview(bytearray(client_frame(request))), self.wire)
+        assert buffers is not None, "the Fetch was relayed"
+        response = decode_response(memoryview(b"".join(buffers)), request.api_version)
+        assert response.correlation_id == request.correlation_id
+        return response
+
+    async def is_relayed(self, asked: Sequence[FetchPartition], **fields: int) -> bool:
+        frame = client_frame(fetch_of(asked, **fields))
+        return await self.service.handle(memoryview(bytearray(frame)), self.wire) is None
+
+
+def ask(
+    partition: TopicIdPartition,
+    offset: int,
+    *,
+    max_bytes: int = 10 * BATCH_BYTES,
+    current_leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+) -> FetchPartition:
+    """What a Fetch asks of one partition."""
+    return FetchPartition(
+        partition.topic,
+        partition.topic_id,
+        partition.partition,
+        current_leader_epoch,
+        offset,
+        last_fetched_epoch,
+        -1,
+        max_bytes,
+    )
+
+
+def fetch_of(asked: Sequence[FetchPartition], **fields: int) -> FetchRequest:
+    """A consumer's Fetch: v17 with session epoch 0 unless `fields` says otherwise."""
+    request = FetchRequest(
+        api_version=17,
+        correlation_id=4711,
+        client_id="a-client",
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=50 * 1024 * 1024,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=0,
+        session_epoch_position=None,
+        partitions=list(asked),
+        has_forgotten=False,
+        rack_id="rack-a",
+        tags=NO_TAGS,
+    )
+    for name, value in fields.items():
+        setattr(request, name, value)
+    if request.replica_id != -1 and request.api_version >= 15:
+        # Tag 1: replica id and replica epoch, with an empty tagged section.
+        request.tags = b"\x01\x01\x0d" + request.replica_id.to_bytes(4, "big", signed=True) + bytes(9)
+    return request
+
+
+def client_frame(request: FetchRequest) -> bytes:
+    """The frame that a client sends for it."""
+    return encode_request(
+        request,
+        request.partitions,
+        correlation_id=request.correlation_id,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
+    )
+
+
+def records_of(response: FetchResponse) -> list[bytes]:
+    """The record bytes of each partition, in the answer's order."""
+    return [b"".join(bytes(buffer) for buffer in answer.records) for answer in response.partitions]
+
+
+def codes_of(response: FetchResponse) -> list[int]:
+    """The error code of each partition."""
+    return [answer.error_code for answer in response.partitions]
