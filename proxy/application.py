@@ -33,7 +33,7 @@ from proxy.loop_stall import watch_loop
 from proxy.readiness import Readiness
 from proxy.server import Server, ServerSettings
 from proxy.tier import CatalogTail, Tier
-from proxy.upkeep import follow_catalog, follow_upstream, take_gauges, watch_tier
+from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_gauges, watch_tier
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
@@ -71,8 +71,6 @@ class Application:
 async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
     configure_logs(config.log.level.value, LogFormat(config.log.format.value))
-    for warning in config.warnings:
-        _log.warning("configuration", detail=warning)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         exit_code = exit_codes.DONE
         try:
@@ -194,6 +192,7 @@ async def _start_catalog(
     async def follow() -> None:
         await nursery.start(event_log.run)
         manager.follow_all()
+        nursery.start_soon(measure_catalog, event_log, manager, catalog, probes)
 
     nursery.start_soon(follow)
     nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)

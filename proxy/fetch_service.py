@@ -122,6 +122,8 @@ class FetchService:
             lambda candidate: frontiers.get(node_id, candidate),
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
         )
+        for part in plan.tier:
+            self._probes.relay.on_frontier_used(frontiers.age_s(part.frontier))
         with trio.move_on_after(LEARN_WAIT_S_MAX):
             return plan if await self._all_on_lineage(plan) else None
         return None

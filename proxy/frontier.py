@@ -76,7 +76,11 @@ class Frontiers:
 
     def is_fresh(self, frontier: Frontier) -> bool:
         """Whether it is young enough to decide by."""
-        return trio.current_time() - frontier.learned_at_s <= self._age_s_max
+        return self.age_s(frontier) <= self._age_s_max
+
+    def age_s(self, frontier: Frontier) -> float:
+        """Seconds since the broker said so."""
+        return trio.current_time() - frontier.learned_at_s
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """Something said that it is wrong: learn it anew before the next use."""

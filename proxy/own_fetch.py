@@ -15,7 +15,7 @@ from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.identifiers import ApiKey
 from proxy.assembly import is_whole
-from proxy.fetch_plan import FetchPlan, PartitionKey
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
 
@@ -76,7 +76,8 @@ class OwnFetch:
             correlation_id=correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=1 if max_wait_ms else 0,
-            max_bytes=bytes_max,
+            # The answer is held whole: what a client asks beyond this it gets with its next request.
+            max_bytes=min(bytes_max, FETCH_BYTES_MAX),
         )
         pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
         response = decode_response(await pending.frame(), request.api_version)

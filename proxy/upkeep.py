@@ -35,6 +35,7 @@ TIER_INTERVAL_S = 30.0
 TIER_RETRY_S = 5.0
 TIER_ANSWER_S_MAX = 10.0
 GAUGES_INTERVAL_S = 1.0
+MEASURE_INTERVAL_S = 15.0
 
 _log = structlog.get_logger(__name__)
 
@@ -99,6 +100,28 @@ async def follow_catalog(
         probes.catalog.on_segments(catalog.segment_count)
         probes.catalog.on_refused_partitions(catalog.refused_partitions)
         await trio.sleep(CATALOG_INTERVAL_S if not live else GAUGES_INTERVAL_S)
+
+
+async def measure_catalog(
+    event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager, catalog: Catalog, probes: Probes
+) -> None:
+    """Take the gauges that cost something: sizes by topic, and how far each metadata partition is behind its end."""
+    topics: set[str] = set()
+    while True:
+        sizes = await trio.to_thread.run_sync(catalog.topic_sizes)
+        for topic in topics - sizes.keys():
+            probes.catalog.on_topic(topic, 0, 0)
+        topics |= sizes.keys()
+        for topic, (segments, size_bytes) in sizes.items():
+            probes.catalog.on_topic(topic, segments, size_bytes)
+        try:
+            ends = await event_log.sample_high_watermarks()
+        except RemoteStorageError as error:
+            _log.debug("catalog_lag_unknown", reason=str(error))
+        else:
+            for number, end_offset in ends.items():
+                probes.catalog.on_partition_lag(number, max(0, end_offset - manager.position(number)))
+        await trio.sleep(MEASURE_INTERVAL_S)
 
 
 def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager) -> int | None:

@@ -169,9 +169,10 @@ PROXY_FRAME_REQUEST_BYTES_MAX = Key(
 )
 PROXY_RESPONSE_HELD_BYTES_MAX = Key(
     name="proxy.response.held.bytes.max",
-    kind=size(64 * KIB, 2 * GIB - 1),
+    kind=size(64 * MIB, 2 * GIB - 1),
     default="64 MiB",
-    doc="The largest response that may be held whole to be rewritten; others are streamed.",
+    doc="The largest response that may be held whole, to be rewritten or merged (a merged Fetch has 55 MiB at most); "
+    "others are streamed.",
 )
 PROXY_INFLIGHT_REQUESTS_MAX = Key(
     name="proxy.inflight.requests.max",

@@ -79,7 +79,7 @@ class KafkaCluster:
         self.work: Final = work
         self.jars: Final = jars
         self.tier_dir: Final = work / "tier"
-        self.cluster_id: Final = base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()
+        self.cluster_id: Final = _cluster_id()
         self._launcher = (java, *jvm_options, *_LOG_OPTIONS, "-cp", f"{jars}/*")
         separate = brokers > 1 if separate_controller is None else separate_controller
         self.plan: Final = ClusterPlan(
@@ -312,6 +312,13 @@ class Broker:
 
 
 _ports_given: set[int] = set()
+
+
+def _cluster_id() -> str:
+    """A Kafka uuid that does not begin with a dash: StorageTool would take it for an option."""
+    while (text := base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()).startswith("-"):
+        pass
+    return text
 
 
 def free_port() -> int:

@@ -95,6 +95,19 @@ class Catalog:
         """How many partitions were turned away."""
         return len(self._refused)
 
+    def topic_sizes(self) -> dict[str, tuple[int, int]]:
+        """Segments of any state and their bytes, by topic name. The lock is held for one partition at a time."""
+        sizes: dict[str, tuple[int, int]] = {}
+        with self._lock:
+            partitions = [segments for topic in self._topics.values() for segments in topic.values()]
+        for segments in partitions:
+            with self._lock:
+                size_bytes = sum(self._columns.sizes_bytes[row] for row in segments.rows())
+                count = len(segments)
+            known = sizes.get(segments.topic_id_partition.topic, (0, 0))
+            sizes[segments.topic_id_partition.topic] = (known[0] + count, known[1] + size_bytes)
+        return sizes
+
     # --- changes ---
 
     def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:

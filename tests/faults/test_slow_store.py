@@ -75,12 +75,14 @@ class InProcess:
 
     async def fetch_directly(self, targets: Sequence[FetchTarget]) -> list[FetchedPartition]:
         """The broker's own answers, one by one: it lets few remote reads run at once, and gives up after 500 ms."""
-        answers: list[FetchedPartition] = []
-        for target in targets:
-            while not (answer := (await in_thread(lambda: fetch_from(self.direct, [target], 500)))[0]).records:  # noqa: B023
-                assert answer.error_code == ErrorCode.NONE
-            answers.append(answer)
-        return answers
+        return [await in_thread(functools.partial(self._fetch_records, target)) for target in targets]
+
+    def _fetch_records(self, target: FetchTarget) -> FetchedPartition:
+        (answer,) = wait_until(
+            lambda: [answer for answer in fetch_from(self.direct, [target], 500) if answer.records],
+            f"records for {target}",
+        )
+        return answer
 
     def sample(self, name: str, **labels: str) -> float:
         return self.application.probes.registry.sample_value(name, labels) or 0.0

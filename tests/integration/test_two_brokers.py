@@ -114,18 +114,21 @@ AGES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("cut_batches", [1, 6], ids=["local-branch", "tiered-branch"])
-def test_readers_of_old_offsets_do_not_notice_a_cut(pair: KafkaCluster, cut_batches: int) -> None:
-    """An unclean election: broker 2 lacks what broker 1 had acknowledged, and leads. Broker 1 comes back, cut."""
+def test_readers_of_old_offsets_do_not_notice_a_cut(pair: KafkaCluster) -> None:
+    """An unclean election: broker 2 lacks what broker 1 had acknowledged, and leads. Broker 1 comes back, cut.
+
+    What is cut is one batch that was never copied to the tier: else the metadata topic would be cut with it, and the
+    broker itself would find its own tier no more.
+    """
     topic = fresh_name("cut")
     fill(pair, topic, marked(COMMON, CUT_AT), leaders={0: [1, 2]})
     with ExitStack() as stack:
         tidegates = {name: stack.enter_context(own_tidegate(pair, ages)) for name, ages in AGES.items()}
         require_direct_answers(pair, tidegates, topic, leader=1)
         pair.broker(2).stop()
-        fill(pair, topic, marked(CUT, cut_batches * BATCH_RECORDS), acks=1)
+        fill(pair, topic, marked(CUT, BATCH_RECORDS), acks=1)
         answers = require_direct_answers(pair, tidegates, topic, leader=1)
-        assert {answer.high_watermark for answer in answers} == {CUT_AT + cut_batches * BATCH_RECORDS}
+        assert {answer.high_watermark for answer in answers} == {CUT_AT + BATCH_RECORDS}
 
         pair.broker(1).kill()
         pair.broker(2).start()
@@ -169,9 +172,7 @@ def require_direct_answers(
         topic_id = direct.topic_id(topic)
         # A broker that came up says of its own tier "not available", and for a moment even "out of range".
         for offset in offsets:
-            wait_until(
-                lambda: fetch(direct, VERSIONS[-1], topic, topic_id, offset).records, f"broker {leader} to serve"
-            )  # noqa: B023
+            wait_served(direct, topic, topic_id, offset)
         for name, tidegate in tidegates.items():
             client = stack.enter_context(RawClient("127.0.0.1", broker_ports(tidegate)[leader]))
             for version, offset in itertools.product(versions, offsets):
@@ -181,6 +182,12 @@ def require_direct_answers(
                 assert CUT not in answer.records, f"{name}, version {version}, offset {offset}"
                 answers.append(answer)
     return answers
+
+
+def wait_served(direct: RawClient, topic: str, topic_id: bytes, offset: int) -> None:
+    wait_until(
+        lambda: fetch(direct, VERSIONS[-1], topic, topic_id, offset).records, f"the broker to serve offset {offset}"
+    )
 
 
 def fetch(client: RawClient, version: int, topic: str, topic_id: bytes, offset: int) -> FetchedPartition:

@@ -2,10 +2,11 @@
 
 import errno
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -35,7 +36,7 @@ class World:
     address: tuple[str, int]
     broker: tuple[str, int]
     target: Target
-    logs: Sequence[dict[str, object]]
+    logs: Sequence[MutableMapping[str, Any]]
     held: trio.Event = field(default_factory=trio.Event)
     """Set when the broker has a question and does not answer it yet."""
     answering: trio.Event = field(default_factory=trio.Event)
@@ -97,7 +98,7 @@ async def world(
             )
             server.addresses = ScriptedAddresses()
             target = Target(None, (broker,))
-            made = World(server, registry, listeners[0].socket.getsockname(), broker, target, logs)  # type: ignore[arg-type]  # structlog's are dicts in fact
+            made = World(server, registry, listeners[0].socket.getsockname(), broker, target, logs)
             made.nodes_asked = nodes_asked
             made.answering.set()
 

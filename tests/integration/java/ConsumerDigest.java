@@ -40,7 +40,8 @@ public class ConsumerDigest {
         }
     }
 
-    private static void digest(String bootstrapServers, String topic, String isolation, String wanted) throws Exception {
+    private static void digest(String bootstrapServers, String topic, String isolation, String wanted)
+            throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrapServers);
         settings.put("isolation.level", isolation);
