@@ -126,7 +126,8 @@ def test_variables_are_looked_up_in_both_files(tmp_path: Path) -> None:
     (tmp_path / "secrets.properties").write_text("key=from file\n")
     line = broker_file(
         tmp_path,
-        "config.providers=mine\nconfig.providers.mine.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
+        "config.providers=mine\n"
+        "config.providers.mine.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
         "rsm.config.secret=${mine:secrets.properties:key}\n",
     )
     config = load_lines(tmp_path, f"{line}tier.linger.ms=${{env:LINGER}}\n", environ={"LINGER": "7"})

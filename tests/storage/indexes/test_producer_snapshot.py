@@ -2,8 +2,8 @@
 
 import struct
 
-from crc32c import crc32c
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
