@@ -7,6 +7,7 @@ the broker running. A test that stops brokers starts a cluster of its own with `
 import itertools
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from tests.support.needs import JARS
 
 QUEUE_RECORDS_MAX = 90_000
+QUIET_S = 8.0
 
 _names = itertools.count(1)
 
@@ -122,14 +124,25 @@ def tiered_topic(
 
 def wait_settled(cluster: KafkaCluster, topic: str) -> dict[int, PartitionOffsets]:
     """Wait until each partition's local log begins right behind the last tiered offset and is one segment on disk:
-    nothing is in both places or waits to be copied, so the frontier stays where it is until someone produces."""
+    nothing is in both places or waits to be copied, so the frontier stays where it is until someone produces.
+
+    A broker may leave a small segment where it is; then offsets that stay as they are for several copy rounds will do.
+    """
+    last_seen: dict[int, PartitionOffsets] = {}
+    unchanged_since_s = time.monotonic()
+
+    def note(offsets: Mapping[int, PartitionOffsets]) -> None:
+        nonlocal last_seen, unchanged_since_s
+        if offsets != last_seen:
+            last_seen, unchanged_since_s = dict(offsets), time.monotonic()
 
     def has_settled(offsets: PartitionOffsets) -> bool:
         has_tier = offsets.latest_tiered_offset >= 0
         is_behind_tier = offsets.local_log_start_offset == offsets.latest_tiered_offset + 1
-        return has_tier and is_behind_tier and _local_segments_max(cluster, topic) == 1
+        is_quiet = time.monotonic() - unchanged_since_s > QUIET_S
+        return has_tier and is_behind_tier and (is_quiet or _local_segments_max(cluster, topic) == 1)
 
-    return cluster.wait_tiered(topic, until=has_settled)
+    return cluster.wait_tiered(topic, until=has_settled, progress=note)
 
 
 def _local_segments_max(cluster: KafkaCluster, topic: str) -> int:
