@@ -8,14 +8,23 @@ Exit code 1 when a floor does not hold, or when Tidegate has counted fewer bytes
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.support.bare_fetch import BareClient, fetch_request, learn_requests, metadata_request, read_for
-from benchmarks.support.comparison import Report, Row, latency_row, show
+from benchmarks.support.bare_fetch import (
+    BareClient,
+    FetchStep,
+    fetch_request,
+    learn_requests,
+    metadata_request,
+    read_for,
+)
+from benchmarks.support.comparison import Report, Row, alternate, latency_row, show, throughput_row
 from benchmarks.support.consumer import consume_for
 from benchmarks.support.options import Options, parse_options
+from benchmarks.support.plain_relay import plain_relay
 from benchmarks.support.stage import Stage, bootstrap_of, set_up
 from benchmarks.support.throughput import Bars, compare
 from benchmarks.support.tidegate_usage import Usage
@@ -51,6 +60,7 @@ def measure(stage: Stage, options: Options) -> Report:
         bars=BARE_BARS,
         counted_bytes=_relayed,
     )
+    compare_plain_relay(stage, options, steps, report)
     compare(
         stage,
         options,
@@ -62,6 +72,17 @@ def measure(stage: Stage, options: Options) -> Report:
     )
     compare_latency(stage, options, ends, report)
     return report
+
+
+def compare_plain_relay(stage: Stage, options: Options, steps: Sequence[FetchStep], report: Report) -> None:
+    """The same Fetches through a relay that only copies: what the machine leaves to any relay."""
+    with plain_relay(stage.direct) as address:
+        rounds = alternate(
+            options.rounds,
+            lambda: read_for(stage.direct, steps, options.seconds).megabytes_per_s,
+            lambda: read_for(address, steps, options.seconds).megabytes_per_s,
+        )
+    report.rows.append(throughput_row("(a relay that only copies)", rounds))
 
 
 def _relayed(used: Usage) -> int:

@@ -72,7 +72,9 @@ def alternate(rounds: int, direct: Callable[[], float], through: Callable[[], fl
     return measured
 
 
-def throughput_row(name: str, rounds: Sequence[tuple[float, float]], *, floor: float, aim: float) -> Row:
+def throughput_row(
+    name: str, rounds: Sequence[tuple[float, float]], *, floor: float | None = None, aim: float | None = None
+) -> Row:
     """A row of MB/s, from the rounds' (direct, through)."""
     direct = statistics.median(one for one, _ in rounds)
     through = statistics.median(other for _, other in rounds)

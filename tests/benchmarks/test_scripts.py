@@ -28,9 +28,9 @@ def test_the_relay_is_measured_and_all_bytes_are_accounted_for(
     with stage_on(kafka, topic, offsets, tmp_path) as stage:
         report = relay.measure(stage, BRIEF)
     assert report.complaints == []
-    assert rows_of(report)[:2] == ["bare Fetch", "consumer"]
-    assert len(report.rows) == 6
-    assert all(row.compared > 0 for row in report.rows[:2])
+    assert rows_of(report)[:3] == ["bare Fetch", "(a relay that only copies)", "consumer"]
+    assert len(report.rows) == 7
+    assert all(row.compared > 0 for row in report.rows[:3])
 
 
 def test_the_warm_tier_is_measured_without_a_get(kafka: KafkaCluster, tmp_path: Path) -> None:
