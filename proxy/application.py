@@ -32,6 +32,7 @@ from proxy.logs import LogFormat, configure_logs
 from proxy.loop_stall import watch_loop
 from proxy.readiness import Readiness
 from proxy.server import Server, ServerSettings
+from proxy.sni_addressing import SniAddressBook, SniPattern, hear_server_names
 from proxy.tier import CatalogTail, Tier
 from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_gauges, watch_tier
 from proxy.upstream.cluster import Cluster
@@ -63,7 +64,7 @@ class Application:
     readiness: Readiness
     probes: Probes
     server: Server
-    addresses: AddressBook
+    addresses: AddressBook | SniAddressBook
     catalog: Catalog
     cluster: Cluster
 
@@ -241,7 +242,7 @@ def _tier(
 
 async def _listen(
     config: Config, cluster: Cluster, tier: Tier, probes: Probes, nursery: trio.Nursery
-) -> tuple[Server, AddressBook, tuple[str, int]]:
+) -> tuple[Server, AddressBook | SniAddressBook, tuple[str, int]]:
     proxy = config.proxy
     fetch_settings = FetchSettings(
         authority_age_s_max=config.authority.age_ms_max / 1000,
@@ -250,8 +251,42 @@ async def _listen(
         read_prefer_tier=proxy.read_prefer is ReadPreference.TIER,
     )
     generation = LogStartGeneration()
-    relay_tls = config.upstream.security.relay_tls
-    settings = ServerSettings(
+    server = Server(
+        _server_settings(config),
+        nursery,
+        fetches=lambda: FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes),
+        node_at=lambda host, port: _node_at(cluster, host, port),
+        probe=probes.relay,
+        known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
+    )
+    try:
+        listeners = await trio.open_tcp_listeners(
+            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
+        )
+    except OSError as error:
+        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
+    host, port = listeners[0].socket.getsockname()[:2]
+    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+    if proxy.tls_sni_pattern is None:
+        book = server.addresses = AddressBook(proxy, nursery, server.serve)
+        nursery.start_soon(server.serve, listeners, target)
+        return server, book, (str(host), int(port))
+    names = server.addresses = SniAddressBook(
+        SniPattern(proxy.tls_sni_pattern),
+        int(port) if proxy.advertised_port_start is None else proxy.advertised_port_start,
+        bootstrap=target,
+        known_address=lambda node_id: _address_of(cluster, node_id),
+    )
+    nursery.start_soon(server.serve_by_name, listeners, names.target_for)
+    return server, names, (str(host), int(port))
+
+
+def _server_settings(config: Config) -> ServerSettings:
+    proxy, relay_tls = config.proxy, config.upstream.security.relay_tls
+    client_tls = None if proxy.tls is None else server_ssl_context(proxy.tls)
+    if client_tls is not None and proxy.tls_sni_pattern is not None:
+        hear_server_names(client_tls)
+    return ServerSettings(
         ConnectionLimits(
             proxy.request_frame_bytes_max,
             proxy.response_held_bytes_max,
@@ -259,28 +294,15 @@ async def _listen(
             proxy.inflight_requests_max,
         ),
         proxy.connections_max,
-        None if proxy.tls is None else server_ssl_context(proxy.tls),
+        client_tls,
         None if relay_tls is None else client_ssl_context(relay_tls),
     )
-    server = Server(
-        settings,
-        nursery,
-        fetches=lambda: FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes),
-        node_at=lambda host, port: _node_at(cluster, host, port),
-        probe=probes.relay,
-        known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
-    )
-    addresses = server.addresses = AddressBook(proxy, nursery, server.serve)
-    try:
-        listeners = await trio.open_tcp_listeners(
-            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
-        )
-    except OSError as error:
-        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
-    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
-    nursery.start_soon(server.serve, listeners, target)
-    host, port = listeners[0].socket.getsockname()[:2]
-    return server, addresses, (str(host), int(port))
+
+
+def _address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
+    """What the broker advertises, if there is one of this id."""
+    node = cluster.brokers.get(node_id)
+    return None if node is None else (node.host, node.port)
 
 
 def _node_at(cluster: Cluster, host: str, port: int) -> int | None:

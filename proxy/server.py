@@ -1,4 +1,4 @@
-"""Accepting clients: a connection is paired with one to the broker that its listener stands for.
+"""Accepting clients: a connection is paired with one to the broker that its listener, or its server name, stands for.
 
 Rule 1. A connection over `proxy.connections.max` is closed at once, counted and logged once a spell.
 Rule 2. TLS towards clients is finished, and upstream reached, within time limits of their own.
@@ -23,6 +23,9 @@ HANDSHAKE_S_MAX = 10.0
 
 CONNECT_S_MAX = 10.0
 """For upstream: connection and TLS handshake."""
+
+TargetFor = Callable[[str | None], Target | None]
+"""Whom a client means by the server name of its TLS handshake; None: a broker that there is not."""
 
 _log = structlog.get_logger(__name__)
 
@@ -75,9 +78,13 @@ class Server:
 
     async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:
         """Accept until cancelled."""
+        await self.serve_by_name(listeners, lambda _server_name: target)
+
+    async def serve_by_name(self, listeners: Sequence[trio.SocketListener], target_for: TargetFor) -> None:
+        """Accept until cancelled; each client's target is asked for when its TLS handshake is done."""
 
         async def handle(stream: trio.SocketStream) -> None:
-            await self._handle(stream.socket, target)
+            await self._handle(stream.socket, target_for)
 
         # trio's own loop: it waits and goes on when the process runs out of file descriptors. A connection
         # lives in our nursery, as it outlives its listener.
@@ -94,7 +101,7 @@ class Server:
         while self._accepted:
             await self._left.wait()
 
-    async def _handle(self, sock: trio.socket.SocketType, target: Target) -> None:
+    async def _handle(self, sock: trio.socket.SocketType, target_for: TargetFor) -> None:
         if self._accepted >= self._settings.connections_max or self._draining:
             sock.close()
             if not self._full and not self._draining:
@@ -106,7 +113,7 @@ class Server:
         self._probe.on_connection_accepted()
         cause = CloseCause.DRAIN  # also when all is stopped at once
         try:
-            cause = await self._serve_client(sock, target)
+            cause = await self._serve_client(sock, target_for)
         except Exception as error:
             # One connection's fault is not the process's (design §6).
             cause = CloseCause.FAULT
@@ -117,12 +124,17 @@ class Server:
             self._left = trio.Event()
             self._probe.on_connection_closed(cause)
 
-    async def _serve_client(self, sock: trio.socket.SocketType, target: Target) -> CloseCause:
+    async def _serve_client(self, sock: trio.socket.SocketType, target_for: TargetFor) -> CloseCause:
         try:
-            client = await self._client_transport(sock)
+            client, server_name = await self._client_transport(sock)
         except TransportError as error:
             _log.info("client_handshake_failed", reason=str(error))
             return CloseCause.CLIENT
+        target = target_for(server_name)
+        if target is None:
+            _log.warning("broker_unknown", client=client.peer_name, server_name=server_name)
+            await client.aclose()
+            return CloseCause.UPSTREAM_UNREACHABLE
         try:
             upstream, address = await self._open_upstream(target)
         except UpstreamError as error:
@@ -151,12 +163,14 @@ class Server:
         finally:
             del self._connections[connection]
 
-    async def _client_transport(self, sock: trio.socket.SocketType) -> Transport:
+    async def _client_transport(self, sock: trio.socket.SocketType) -> tuple[Transport, str | None]:
+        """The client's transport, and the server name that it asked for."""
         if self._settings.client_tls is None:
-            return plain_transport(sock)
+            return plain_transport(sock), None
         try:
             with trio.fail_after(HANDSHAKE_S_MAX):
-                return await tls_server_transport(sock, self._settings.client_tls)
+                client = await tls_server_transport(sock, self._settings.client_tls)
+                return client, client.server_name
         except trio.TooSlowError as error:
             raise TransportError(f"no TLS handshake within {HANDSHAKE_S_MAX} s") from error
 

@@ -13,6 +13,7 @@ import trio
 from metrics.probes import Probes
 from proxy.address_book import AddressBook
 from proxy.readiness import Readiness
+from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError
 from storage.errors import MetadataNotReadyError, RemoteStorageError
@@ -40,7 +41,7 @@ MEASURE_INTERVAL_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-async def follow_upstream(cluster: Cluster, addresses: AddressBook, readiness: Readiness) -> None:
+async def follow_upstream(cluster: Cluster, addresses: AddressBook | SniAddressBook, readiness: Readiness) -> None:
     """Keep the brokers, and the names and leaders of the topics that were asked for, current."""
     failing = False
     topics_at_s = trio.current_time() + TOPICS_INTERVAL_S

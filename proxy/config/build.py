@@ -9,7 +9,7 @@ from proxy.config import keys as table
 from proxy.config import tier_keys as tier
 from proxy.config.broker_config import CLIENT_PREFIXES, COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, PRODUCER_PREFIX, Plugin
 from proxy.config.java_security import JavaSecurity
-from proxy.config.kinds import HOST_PORTS, Key
+from proxy.config.kinds import HOST_PORTS, NODE_ID_VARIABLE, Key
 from proxy.config.model import (
     AuthorityConfig,
     CacheConfig,
@@ -45,7 +45,8 @@ def upstream_config(values: Values) -> UpstreamConfig:
 def proxy_config(values: Values) -> ProxyConfig:
     listen = values.of(table.PROXY_LISTEN)
     advertised_host = values.optional(table.PROXY_ADVERTISED_HOST)
-    if advertised_host is None and _is_wildcard(listen.host) and not values.is_set(table.PROXY_ADVERTISED_HOST):
+    names_advertised = values.is_set(table.PROXY_ADVERTISED_HOST) or values.is_set(table.PROXY_TLS_SNI_PATTERN)
+    if not names_advertised and _is_wildcard(listen.host):
         values.wrong(
             table.PROXY_LISTEN,
             f"a wildcard address is nothing that clients can be told: set {table.PROXY_ADVERTISED_HOST.name}",
@@ -59,7 +60,7 @@ def proxy_config(values: Values) -> ProxyConfig:
         advertised_port_start=values.optional(table.PROXY_ADVERTISED_PORT_START),
         read_prefer=values.of(table.PROXY_READ_PREFER),
         tls=server_tls(values),
-        tls_sni_pattern=values.optional(table.PROXY_TLS_SNI_PATTERN),
+        tls_sni_pattern=_sni_pattern(values, advertised_host),
         connections_max=values.of(table.PROXY_CONNECTIONS_MAX),
         request_frame_bytes_max=values.of(table.PROXY_FRAME_REQUEST_BYTES_MAX),
         response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
@@ -78,12 +79,35 @@ def _is_wildcard(host: str) -> bool:
 
 def _broker_port_start(values: Values, listen: HostPort) -> int:
     start = values.optional(table.PROXY_BROKER_PORT_START)
+    if start is None and values.is_set(table.PROXY_TLS_SNI_PATTERN):
+        return 0  # no broker gets a listener of its own
     if start is None:
         # A bootstrap listener on any free port has no "next" one: brokers get any free port too.
         start = 0 if listen.port == 0 else listen.port + 1
         if start > 65535:
             values.wrong(table.PROXY_LISTEN, f"no port is left after it: set {table.PROXY_BROKER_PORT_START.name}")
     return start
+
+
+def _sni_pattern(values: Values, advertised_host: str | None) -> str | None:
+    pattern, sni = values.optional(table.PROXY_TLS_SNI_PATTERN), table.PROXY_TLS_SNI_PATTERN.name
+    if not values.is_set(table.PROXY_TLS_SNI_PATTERN):
+        return None
+    if not values.is_set(table.PROXY_TLS_CERTIFICATE_FILE):
+        values.wrong(table.PROXY_TLS_SNI_PATTERN, f"needs {table.PROXY_TLS_CERTIFICATE_FILE.name}")
+    for key in (table.PROXY_BROKER_PORT_START, table.PROXY_BROKER_PORTS):
+        if values.is_set(key):
+            values.wrong(key, f"cannot be set together with {sni}, which has one port for all brokers")
+    if advertised_host is not None and NODE_ID_VARIABLE in advertised_host:
+        values.wrong(
+            table.PROXY_ADVERTISED_HOST,
+            f"cannot hold {NODE_ID_VARIABLE} together with {sni}, which is what clients are told",
+        )
+    elif advertised_host is not None:
+        values.warnings.append(f"{table.PROXY_ADVERTISED_HOST.name} has no effect: clients are told {sni}")
+    if values.is_set(table.PROXY_BROKER_ID_MIN):
+        values.warnings.append(f"{table.PROXY_BROKER_ID_MIN.name} has no effect: {sni} has one port for all brokers")
+    return pattern
 
 
 def _broker_ports(values: Values, listen: HostPort) -> Mapping[int, int]:

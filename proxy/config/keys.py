@@ -15,6 +15,7 @@ from proxy.config.kinds import (
     LISTEN,
     NODE_ID_MAX,
     PATH,
+    SNI_PATTERN,
     TEXT,
     Key,
     KeyGroup,
@@ -125,7 +126,8 @@ PROXY_ADVERTISED_PORT_START = Key(
     name="proxy.advertised.port.start",
     kind=integer(1, 65535),
     default_words="the bound ports",
-    doc="Shifts the broker ports that clients are told, for a load balancer or port mapping in front.",
+    doc="Shifts the broker ports that clients are told, for a load balancer or port mapping in front. With "
+    "`proxy.tls.sni.pattern`: the port of all brokers.",
 )
 PROXY_READ_PREFER = Key(
     name="proxy.read.prefer",
@@ -152,7 +154,12 @@ PROXY_TLS_CLIENT_AUTH = Key(
     doc="Whether a client must show a certificate.",
 )
 PROXY_TLS_SNI_PATTERN = Key(
-    name="proxy.tls.sni.pattern", kind=TEXT, doc="One port for all brokers, told apart by host name."
+    name="proxy.tls.sni.pattern",
+    kind=SNI_PATTERN,
+    doc="One port for all brokers, told apart by the TLS server name: the host that clients are told for broker N, "
+    "with `$(nodeId)` once, as `broker-$(nodeId).kafka.example.org`. Any other name is for the bootstrap. Needs "
+    "`proxy.tls.certificate.file`, valid for all these names; instead of `proxy.broker.port.start`, "
+    "`proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
 )
 
 PROXY_CONNECTIONS_MAX = Key(

@@ -25,6 +25,7 @@ BROKER_PORTS_MAX: Final = 10_000
 NODE_ID_VARIABLE: Final = "$(nodeId)"
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9_.-]+)?")
 
 
@@ -132,6 +133,17 @@ def _parse_advertised_host(value: str) -> str:
     return value[1:-1] if value.startswith("[") else value
 
 
+def _parse_sni_pattern(value: str) -> str:
+    if value.count(NODE_ID_VARIABLE) != 1:
+        raise ValueError(f"must hold {NODE_ID_VARIABLE} exactly once")
+    # Checked with the longest node id. A number at the end would make an IP address of it, which no SNI can hold.
+    longest = value.replace(NODE_ID_VARIABLE, str(NODE_ID_MAX))
+    labels = longest.split(".")
+    if len(longest) > HOST_LENGTH_MAX or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
+        raise ValueError("must be a host name with any node id in it (international names as xn--…)")
+    return value
+
+
 def _parse_port(value: str, minimum: int = 1) -> int:
     if re.fullmatch(r"\d{1,5}", value) is None:
         raise ValueError("must end in a port number")
@@ -185,6 +197,7 @@ BOOLEAN: Final = Kind("`true` or `false`", _parse_boolean)
 TEXT: Final = Kind("text", _parse_text)
 PATH: Final = Kind("path", lambda value: Path(_parse_text(value)))
 ADVERTISED_HOST: Final = Kind("host", _parse_advertised_host)
+SNI_PATTERN: Final = Kind("host", _parse_sni_pattern)
 LISTEN: Final = Kind("host:port", _parse_listen)
 HOST_PORTS: Final = Kind("host:port, …", _parse_host_ports)
 BROKER_PORTS: Final = Kind("id:port, …", _parse_broker_ports)

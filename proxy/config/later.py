@@ -26,7 +26,6 @@ def _is_oauthbearer(sasl: SaslCredentials | None) -> bool:
 
 LATER: Final = (
     Later("mode", "standalone mode", lambda config: config.mode is Mode.STANDALONE),
-    Later("proxy.tls.sni.pattern", "one port told apart by host name", lambda c: c.proxy.tls_sni_pattern is not None),
     Later("cache.path", "the disk cache", lambda config: config.cache.path is not None),
     Later("cache.encrypt", "the encrypted cache", lambda config: config.cache.encrypt),
     Later(

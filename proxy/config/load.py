@@ -52,8 +52,9 @@ def _config(settings: Settings, values: Values) -> Config:
         values.wrong(table.ADMIN_LISTEN, f"is {table.PROXY_LISTEN.name} too")
     derived = {name: format_size(size_bytes) for name, size_bytes in budgets.items()}
     derived[tier.READAHEAD_STREAM_MAX_BYTES.name] = format_size(readahead.stream_bytes_max)
-    derived[table.PROXY_ADVERTISED_HOST.name] = listeners.advertised_host
-    derived[table.PROXY_BROKER_PORT_START.name] = str(listeners.broker_port_start)
+    if listeners.tls_sni_pattern is None:
+        derived[table.PROXY_ADVERTISED_HOST.name] = listeners.advertised_host
+        derived[table.PROXY_BROKER_PORT_START.name] = str(listeners.broker_port_start)
     if catalog.snapshot_path is not None:
         derived[tier.CATALOG_SNAPSHOT_PATH.name] = str(catalog.snapshot_path)
     return Config(

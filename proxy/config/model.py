@@ -148,6 +148,7 @@ class ProxyConfig:
 
     `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
     `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
+    `tls_sni_pattern` holds `$(nodeId)` once and puts all brokers on one port; it is set only if `tls` is.
     """
 
     listen: HostPort

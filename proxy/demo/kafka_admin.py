@@ -8,7 +8,7 @@ import io
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -93,6 +93,22 @@ def wait_tiered(
         if time.monotonic() > deadline_s:
             raise KafkaClusterError(f"topic {topic}: not in the tier after {timeout_s:g} s; last seen: {offsets}")
         time.sleep(_POLL_S)
+
+
+def wait_all_named(addresses: Sequence[str], timeout_s: float) -> None:
+    """Block until each of these brokers names them all: one that has just started may miss in another's metadata, and
+    clients then give up on it.
+
+    Raises:
+        KafkaClusterError: not within timeout_s.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    for address in addresses:
+        admin = AdminClient({"bootstrap.servers": address})
+        while len(admin.list_topics(timeout=ANSWER_TIMEOUT_S).brokers) < len(addresses):
+            if time.monotonic() > deadline_s:
+                raise KafkaClusterError(f"broker {address} does not name all of {', '.join(addresses)}")
+            time.sleep(_POLL_S)
 
 
 def partition_offsets(bootstrap_servers: str, topic: str) -> dict[int, PartitionOffsets]:

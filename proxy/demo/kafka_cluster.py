@@ -127,10 +127,12 @@ class KafkaCluster:
             raise
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until every broker that was launched serves clients."""
-        for broker in self._brokers:
-            if broker.is_running:
-                broker.wait_ready(timeout_s)
+        """Block until every broker that was launched serves clients and knows the others."""
+        running = [broker for broker in self._brokers if broker.is_running]
+        for broker in running:
+            broker.wait_ready(timeout_s)
+        if len(running) > 1:
+            kafka_admin.wait_all_named([broker.address for broker in running], timeout_s)
 
     def close(self) -> None:
         """Kill every node. Nothing is written in order: the work folder is not meant to be used again."""

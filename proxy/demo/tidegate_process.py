@@ -62,7 +62,6 @@ class Tidegate:
             "upstream.bootstrap.servers": bootstrap_servers,
             "broker.config": str(server_properties),
             "proxy.listen": f"{HOST}:0",
-            "proxy.broker.port.start": "0",
             "admin.listen": self.admin_address,
             **(properties or {}),
         }

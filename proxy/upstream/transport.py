@@ -127,7 +127,7 @@ def plain_transport(sock: trio.socket.SocketType) -> Transport:
     return PlainTransport(sock)
 
 
-async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLContext) -> Transport:
+async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLContext) -> "TlsTransport":
     """Do the server's side of a TLS handshake on an accepted socket. The caller sets the time limit.
 
     The socket is closed when the handshake fails or is cancelled.
@@ -283,6 +283,12 @@ class TlsTransport:
     @property
     def peer_name(self) -> str:
         return self._peer_name
+
+    @property
+    def server_name(self) -> str | None:
+        """The server's name in the handshake. On the server's side None, unless its context hears of it."""
+        name: str | None = self._stream.server_hostname
+        return name
 
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"

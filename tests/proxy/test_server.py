@@ -20,6 +20,7 @@ from metrics.registry import Registry
 from proxy import server as server_module
 from proxy.address_book import Target
 from proxy.server import Server, ServerSettings
+from proxy.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import HEARTBEAT, LIMITS, ScriptedAddresses, ScriptedFetches, request, response
@@ -190,6 +191,39 @@ async def test_tls_on_both_sides(tmp_path: Path) -> None:
             assert await ends(client_stream)  # that broker speaks no TLS
         await made.server.wait_empty()
         assert made.shown == ["upstream_unreachable"]
+
+
+async def test_the_server_name_chooses_the_broker_and_a_broker_that_there_is_not_ends_the_client(
+    tmp_path: Path,
+) -> None:
+    server_context, client_context = contexts(tmp_path)
+    client_context.check_hostname = False
+    hear_server_names(server_context)
+    asked: list[str | None] = []
+    async with world(client_tls=server_context) as made, trio.open_nursery() as nursery:
+
+        def target_for(server_name: str | None) -> Target | None:
+            asked.append(server_name)
+            return None if server_name == "broker-9.example" else Target(1, (made.broker,))
+
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(made.server.serve_by_name, listeners, target_for)
+        for name in ("broker-1.example", None, "broker-9.example"):
+            plain = await trio.open_tcp_stream(*listeners[0].socket.getsockname())
+            client = trio.SSLStream(plain, client_context, server_hostname=name, https_compatible=True)
+            if name == "broker-9.example":
+                await client.do_handshake()
+                assert await ends(client)
+            else:
+                await ask(client)
+            await client.aclose()
+        await made.server.wait_empty()
+        assert asked == ["broker-1.example", None, "broker-9.example"]
+        assert made.nodes_asked == []  # the name said it
+        assert made.shown == ["broker_unknown"]
+        assert [entry["server_name"] for entry in made.logs if "server_name" in entry] == ["broker-9.example"]
+        assert made.closed(CloseCause.UPSTREAM_UNREACHABLE) == 1
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("said", [b"", ASK, b"GET / HTTP/1.1\r\n\r\n"])

@@ -1,4 +1,4 @@
-"""A self-signed certificate for `localhost` and 127.0.0.1, made when a test asks."""
+"""A self-signed certificate for `localhost`, 127.0.0.1 and other names, made when a test asks."""
 
 import datetime
 import ipaddress
@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def server_certificate(folder: Path) -> tuple[Path, Path]:
+def server_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
     """(certificate, key) as PEM files in `folder`; the certificate is its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -24,7 +24,12 @@ def server_certificate(folder: Path) -> tuple[Path, Path]:
         .not_valid_before(start)
         .not_valid_after(start + datetime.timedelta(days=365 * 100))
         .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            x509.SubjectAlternativeName(
+                [
+                    x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+                    *(x509.DNSName(each) for each in ("localhost", *names)),
+                ]
+            ),
             critical=False,
         )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)

@@ -85,14 +85,16 @@ class RawClient:
         client_id: str | None = "raw-client",
         timeout_s: float = TIMEOUT_S,
         ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
     ) -> None:
+        """`server_hostname` is the name for SNI and the certificate check; default is `host`."""
         self.client_id = client_id
         self.timeout_s = timeout_s
         self._correlation_ids = itertools.count(1)
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if ssl_context is not None:
-            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=host)
+            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname or host)
 
     def __enter__(self) -> Self:
         return self

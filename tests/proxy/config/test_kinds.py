@@ -98,6 +98,43 @@ def test_a_bad_advertised_host_is_refused(text: str) -> None:
         kinds.ADVERTISED_HOST.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["broker-$(nodeId).kafka.example.org", "$(nodeId).B_1.example", "b$(nodeId)", f"$(nodeId)x.{'a' * 63}"]
+)
+def test_a_server_name_pattern_is_a_host_name_with_the_node_id(text: str) -> None:
+    assert kinds.SNI_PATTERN.parse(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "kafka.example.org", "broker-$(nodeid).example", "$(nodeId).$(nodeId).example"])
+def test_a_server_name_pattern_holds_the_node_id_exactly_once(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must hold \$\(nodeId\) exactly once"):
+        kinds.SNI_PATTERN.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-$(nodeId).example",
+        "$(nodeId)-.example",
+        "$(nodeId)..example",
+        "$(nodeId).example.",
+        ".$(nodeId)",
+        "10.0.0.$(nodeId)",
+        "broker.$(nodeId)",
+        "::$(nodeId)",
+        "*.$(nodeId).example",
+        "b $(nodeId)",
+        "b$(nodeId).example:9092",
+        "b$(nodeId).bücher.example",
+        f"{'a' * 54}$(nodeId)",  # 64 with ten digits
+        f"$(nodeId).{'a.' * 121}b",
+    ],
+)
+def test_a_bad_server_name_pattern_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a host name"):
+        kinds.SNI_PATTERN.parse(text)
+
+
 def test_host_name_checks_go_off_by_none_or_nothing() -> None:
     assert [kinds.IDENTIFICATION.parse(text) for text in ("https", "HTTPS", "none", "")] == [True, True, False, False]
     with pytest.raises(ValueError, match="https"):

@@ -17,7 +17,6 @@ OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLo
     ("lines", "key"),
     [
         ("mode=standalone\n", "mode"),
-        ("proxy.tls.sni.pattern=x\n", "proxy.tls.sni.pattern"),
         ("cache.path=/cache\n", "cache.path"),
         ("cache.encrypt=true\n", "cache.encrypt"),
         (f"{SASL}upstream.sasl.mechanism=OAUTHBEARER\n", "upstream.sasl.mechanism"),

@@ -190,3 +190,48 @@ def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
     assert "needs proxy.tls.certificate.file" in problems_of(tmp_path, "proxy.tls.key.file=server.key\n")[0]
     lacking = "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=requested\n"
     assert "needs proxy.tls.client.ca.file" in problems_of(tmp_path, lacking)[0]
+
+
+SNI = "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
+CERTIFICATE = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\n"
+
+
+def test_server_names_put_all_brokers_on_one_port(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    # Clients are told neither the listen host nor a port after the listen port, so both may be what they like.
+    config = load_lines(tmp_path, f"{SNI}{CERTIFICATE}proxy.listen=0.0.0.0:65535\nproxy.advertised.port.start=443\n")
+    assert config.proxy.tls_sni_pattern == "broker-$(nodeId).example"
+    assert shown(config, "proxy.broker.port.start") == ("(unset)", "default")
+    assert config.warnings == ()
+
+
+def test_server_names_need_tls(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, SNI)
+    assert problem.endswith("proxy.tls.sni.pattern = broker-$(nodeId).example: needs proxy.tls.certificate.file")
+
+
+def test_a_wrong_pattern_is_one_problem_that_names_its_key(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    lines = f"{CERTIFICATE}proxy.listen=0.0.0.0:19092\nproxy.tls.sni.pattern=kafka.example\n"
+    (problem,) = problems_of(tmp_path, lines)
+    assert problem.endswith("proxy.tls.sni.pattern = kafka.example: must hold $(nodeId) exactly once")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["proxy.broker.port.start=20000", "proxy.broker.ports=1:20000", "proxy.advertised.host=b-$(nodeId).example"],
+)
+def test_what_server_names_stand_instead_of_is_refused_beside_them(line: str, tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    (problem,) = problems_of(tmp_path, f"{SNI}{CERTIFICATE}{line}\n")
+    assert line.partition("=")[0] in problem
+    assert "together with proxy.tls.sni.pattern" in problem
+
+
+def test_what_server_names_leave_without_effect_is_a_warning(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    config = load_lines(tmp_path, f"{SNI}{CERTIFICATE}proxy.advertised.host=kafka\nproxy.broker.id.min=1\n")
+    assert config.warnings == (
+        "proxy.advertised.host has no effect: clients are told proxy.tls.sni.pattern",
+        "proxy.broker.id.min has no effect: proxy.tls.sni.pattern has one port for all brokers",
+    )

@@ -1,0 +1,115 @@
+"""All brokers on one port, over real TLS: a client bootstraps, is told names, and reads the tier through the broker
+that a name stands for. The names exist in no DNS, so the client connects to the port and says them."""
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.certificates import server_certificate
+from tests.support.kafka import TIERED, orders, own_cluster, produce, small_segments, wait_settled
+from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+DOMAIN = "kafka.example.org"
+TOPIC = "named"
+MOVED_S_MAX = 60.0
+NOT_LEADER_OR_FOLLOWER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@dataclass(frozen=True, slots=True)
+class OnePort:
+    """A ready Tidegate, and whoever trusts its certificate."""
+
+    tidegate: RunningTidegate
+    trusting: ssl.SSLContext
+
+    def client(self, name: str) -> RawClient:
+        return RawClient(*self.tidegate.address, ssl_context=self.trusting, server_hostname=name)
+
+
+@contextmanager
+def one_port(cluster: KafkaCluster, folder: Path, **properties: str) -> Iterator[OnePort]:
+    certificate, key = server_certificate(folder, f"*.{DOMAIN}")
+    listeners = {
+        "proxy.tls.certificate.file": str(certificate),
+        "proxy.tls.key.file": str(key),
+        "proxy.tls.sni.pattern": f"broker-$(nodeId).{DOMAIN}",
+    }
+    with own_tidegate(cluster, listeners | properties) as running:
+        yield OnePort(running, ssl.create_default_context(cafile=str(certificate)))
+
+
+def test_clients_read_the_tier_through_the_brokers_that_they_name_wherever_these_move(tmp_path: Path) -> None:
+    with own_cluster(brokers=2) as pair:
+        # One replica each: a follower would answer a Fetch, too.
+        pair.create_topic(TOPIC, 2, {**TIERED, **small_segments(batches=4)}, replication_factor=1)
+        produce(pair, TOPIC, orders(2000, 2), batch_num_messages=100)
+        wait_settled(pair, TOPIC)
+        with one_port(pair, tmp_path) as made:
+            port = made.tidegate.address[1]
+            for bootstrap in (f"bootstrap.{DOMAIN}", "localhost", "127.0.0.1"):
+                with made.client(bootstrap) as client:
+                    brokers = client.metadata([]).brokers
+                told = {int(each.node_id): (each.host, int(each.port)) for each in brokers}
+                assert told == {node_id: (f"broker-{node_id}.{DOMAIN}", port) for node_id in (1, 2)}
+            with made.client(f"any.{DOMAIN}") as client:
+                (found,) = client.metadata([TOPIC]).topics
+            leaders = {int(each.partition_index): int(each.leader_id) for each in found.partitions}
+            assert sorted(leaders.values()) == [1, 2]
+
+            served_bytes = 0
+            for partition, leader in leaders.items():
+                part = first_fetch(made, f"BROKER-{leader}.{DOMAIN}", partition)
+                assert (part.error_code, bool(part.records)) == (0, True)
+                served_bytes += len(part.records)
+                other = first_fetch(made, f"broker-{3 - leader}.{DOMAIN}", partition)
+                assert (other.error_code, other.records) == (NOT_LEADER_OR_FOLLOWER, b"")
+            assert made.tidegate.metric("tidegate_served_tier_bytes_total") == served_bytes
+
+            pair.broker(2).stop()
+            pair.broker(2).choose_ports()
+            pair.broker(2).start()
+            (partition,) = (each for each, leader in leaders.items() if leader == 2)
+            wait_until(lambda: reads(made, partition), "broker 2 at its new address", timeout_s=MOVED_S_MAX)
+
+
+def test_a_broker_that_there_is_not_is_refused_in_one_line(kafka: KafkaCluster, tmp_path: Path) -> None:
+    with one_port(kafka, tmp_path) as made:
+        with made.client(f"broker-4711.{DOMAIN}") as client:
+            assert client.is_closed_by_peer()
+        wait_until(lambda: "broker_unknown" in made.tidegate.log(), "the line about it")
+        (line,) = (line for line in made.tidegate.log().splitlines() if f"broker-4711.{DOMAIN}" in line)
+        assert "broker_unknown" in line
+
+
+def test_the_name_of_a_broker_works_before_any_answer_has_told_it(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Clients remember names for longer than a Tidegate runs."""
+    properties = {"proxy.advertised.port.start": "443"}
+    with one_port(kafka, tmp_path, **properties) as made, made.client(f"broker-1.{DOMAIN}") as client:
+        (broker,) = client.metadata([]).brokers
+        assert (broker.host, broker.port) == (f"broker-1.{DOMAIN}", 443)
+
+
+def first_fetch(made: OnePort, name: str, partition: int) -> FetchedPartition:
+    with made.client(name) as client:
+        result = client.fetch(13, [(TOPIC, client.topic_id(TOPIC), partition, 0, 1 << 20)])
+    (part,) = result.partitions
+    return part
+
+
+def reads(made: OnePort, partition: int) -> bool:
+    """Whether broker 2, by its name, gives the first records of a partition that it leads."""
+    try:
+        part = first_fetch(made, f"broker-2.{DOMAIN}", partition)
+    except (EOFError, OSError):
+        return False  # it is not up yet
+    return (part.error_code, bool(part.records)) == (0, True)
