@@ -29,6 +29,11 @@ LATER: Final = (
     Later("cache.path", "the disk cache", lambda config: config.cache.path is not None),
     Later("cache.encrypt", "the encrypted cache", lambda config: config.cache.encrypt),
     Later(
+        "catalog.snapshot.path",
+        "the catalog snapshot",
+        lambda config: config.catalog.snapshot_path is not None and config.cache.path is None,
+    ),
+    Later(
         "upstream.sasl.mechanism",
         "OAUTHBEARER as Tidegate's own identity",
         lambda config: _is_oauthbearer(config.upstream.security.sasl),

@@ -116,7 +116,8 @@ def decode_response(api: Api, version: int, frame: bytes | bytearray, broker_nam
     try:
         _, header_size = serial.entity_reader(header_type)(data, 0)
         body, body_size = serial.entity_reader(response_type)(data, header_size)
-    except (SerialError, ValueError, TypeError, OverflowError, MemoryError, IndexError) as error:
+    # KeyError: kio knows no tagged field but its own schema's.
+    except (SerialError, ValueError, TypeError, OverflowError, MemoryError, IndexError, KeyError) as error:
         raise UpstreamProtocolError(
             f"{broker_name}: bad {api.name} response, version {version}: {type(error).__name__}: {error}"
         ) from error

@@ -19,6 +19,7 @@ OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLo
         ("mode=standalone\n", "mode"),
         ("cache.path=/cache\n", "cache.path"),
         ("cache.encrypt=true\n", "cache.encrypt"),
+        ("catalog.snapshot.path=/snapshots\n", "catalog.snapshot.path"),
         (f"{SASL}upstream.sasl.mechanism=OAUTHBEARER\n", "upstream.sasl.mechanism"),
         (
             f"{METADATA}security.protocol=SASL_PLAINTEXT\n{METADATA}sasl.mechanism=OAUTHBEARER\n"
