@@ -113,7 +113,7 @@ def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
         session_epoch_position = cursor.position + _SESSION_EPOCH_OFFSET
         cursor.skip(_SESSION.size)
     partitions: list[FetchPartition] = []
-    for _ in range(_array_length(cursor, flexible=flexible)):
+    for _ in range(cursor.present_array_length(flexible=flexible)):
         _decode_topic(cursor, version, partitions)
     has_forgotten = version >= 7 and _skip_forgotten(cursor, version)
     rack_id = ""
@@ -121,7 +121,7 @@ def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
         rack_id = _string(cursor, flexible=flexible)
     tags = NO_TAGS
     if flexible:
-        tags = _raw_tags(cursor)
+        tags = cursor.raw_tags()
         if version >= _REPLICA_STATE_VERSION_MIN and tags != NO_TAGS:
             replica_id = _replica_id(tags)
     if cursor.position != cursor.end:
@@ -153,7 +153,7 @@ def _decode_topic(cursor: Cursor, version: int, partitions: list[FetchPartition]
         topic_id = cursor.raw(TOPIC_ID_BYTES)
     else:
         topic = _string(cursor, flexible=flexible)
-    count = _array_length(cursor, flexible=flexible)
+    count = cursor.present_array_length(flexible=flexible)
     if not flexible:
         _decode_partitions_v4_to_v11(cursor, version, topic, count, partitions)
         return
@@ -162,7 +162,7 @@ def _decode_topic(cursor: Cursor, version: int, partitions: list[FetchPartition]
     if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
         cursor.position += 1
         return
-    topic_tags = _raw_tags(cursor)
+    topic_tags = cursor.raw_tags()
     for partition in partitions[first:]:
         partition.topic_tags = topic_tags
 
@@ -205,7 +205,7 @@ def _decode_partitions_v12(
             append(FetchPartition(topic, topic_id, partition, epoch, offset, last_epoch, log_start, max_bytes))
             continue
         cursor.position = position + size - 1
-        tags = _raw_tags(cursor)
+        tags = cursor.raw_tags()
         position = cursor.position
         append(FetchPartition(topic, topic_id, partition, epoch, offset, last_epoch, log_start, max_bytes, tags))
     cursor.position = position
@@ -213,13 +213,13 @@ def _decode_partitions_v12(
 
 def _skip_forgotten(cursor: Cursor, version: int) -> bool:
     flexible = version >= FLEXIBLE_VERSION_MIN
-    count = _array_length(cursor, flexible=flexible)
+    count = cursor.present_array_length(flexible=flexible)
     for _ in range(count):
         if version >= TOPIC_ID_VERSION_MIN:
             cursor.skip(TOPIC_ID_BYTES)
         else:
             cursor.skip_string(flexible=flexible)
-        cursor.skip(4 * _array_length(cursor, flexible=flexible))
+        cursor.skip(4 * cursor.present_array_length(flexible=flexible))
         if flexible:
             cursor.skip_tags()
     return count > 0
@@ -236,24 +236,11 @@ def _replica_id(tags: bytes) -> int:
     return -1
 
 
-def _array_length(cursor: Cursor, *, flexible: bool) -> int:
-    count = cursor.array_length(flexible=flexible)
-    if count < 0:
-        raise PeerProtocolError(f"null array at {cursor.position}")
-    return count
-
-
 def _string(cursor: Cursor, *, flexible: bool) -> str:
     value = cursor.string(flexible=flexible)
     if value is None:
         raise PeerProtocolError(f"null string at {cursor.position}")
     return value
-
-
-def _raw_tags(cursor: Cursor) -> bytes:
-    start = cursor.position
-    cursor.skip_tags()
-    return bytes(cursor.view[start : cursor.position])
 
 
 def _encode_topics(parts: list[bytes], partitions: Sequence[FetchPartition], version: int, *, flexible: bool) -> None:

@@ -116,9 +116,9 @@ def _decode_response(frame: memoryview, version: int) -> FetchResponse:
     if version >= 7:
         error_code, session_id = cursor.int16(), cursor.int32()
     answers: list[PartitionAnswer] = []
-    for _ in range(_array_length(cursor, flexible=flexible)):
+    for _ in range(cursor.present_array_length(flexible=flexible)):
         _decode_topic(cursor, version, answers)
-    tags = _raw_tags(cursor) if flexible else NO_TAGS
+    tags = cursor.raw_tags() if flexible else NO_TAGS
     if cursor.position != cursor.end:
         raise PeerProtocolError(f"{cursor.end - cursor.position} bytes after the end of a Fetch v{version} response")
     return FetchResponse(correlation_id, throttle_time_ms, error_code, session_id, answers, tags)
@@ -134,7 +134,7 @@ def _decode_topic(cursor: Cursor, version: int, answers: list[PartitionAnswer]) 
         topic = cursor.string(flexible=flexible)
         if topic is None:
             raise PeerProtocolError(f"null topic name at {cursor.position}")
-    count = _array_length(cursor, flexible=flexible)
+    count = cursor.present_array_length(flexible=flexible)
     if not flexible:
         _decode_partitions_v4_to_v11(cursor, version, topic, count, answers)
         return
@@ -143,7 +143,7 @@ def _decode_topic(cursor: Cursor, version: int, answers: list[PartitionAnswer]) 
     if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
         cursor.position += 1
         return
-    topic_tags = _raw_tags(cursor)
+    topic_tags = cursor.raw_tags()
     for answer in answers[first:]:
         answer.topic_tags = topic_tags
 
@@ -178,7 +178,7 @@ def _decode_rest_v12(cursor: Cursor, answer: PartitionAnswer) -> None:
     answer.aborted_transactions = None if aborted_count == -1 else _aborted_v12(cursor, aborted_count)
     answer.preferred_read_replica = cursor.int32()
     _take_records(cursor, answer, cursor.compact_length())
-    answer.tags = _raw_tags(cursor)
+    answer.tags = cursor.raw_tags()
 
 
 def _decode_partitions_v4_to_v11(
@@ -236,19 +236,6 @@ def _take_records(cursor: Cursor, answer: PartitionAnswer, size: int) -> None:
     cursor.skip(size)
     if size:
         answer.records = (cursor.view[start : cursor.position],)
-
-
-def _array_length(cursor: Cursor, *, flexible: bool) -> int:
-    count = cursor.array_length(flexible=flexible)
-    if count < 0:
-        raise PeerProtocolError(f"null array at {cursor.position}")
-    return count
-
-
-def _raw_tags(cursor: Cursor) -> bytes:
-    start = cursor.position
-    cursor.skip_tags()
-    return bytes(cursor.view[start : cursor.position])
 
 
 def _encode_partitions_v12(buffers: list[Buffer], parts: list[bytes], group: list[PartitionAnswer]) -> list[bytes]:

@@ -235,26 +235,15 @@ def _decode_answer(cursor: Cursor, version: int, topic: str) -> ListOffsetsAnswe
 def _topics(cursor: Cursor, version: int) -> Iterator[tuple[str, int]]:
     """Each topic and its count of partitions, which the caller reads, tags included, before it takes the next."""
     flexible = version >= FLEXIBLE_VERSION_MIN
-    for _ in range(_array_length(cursor, flexible=flexible)):
+    for _ in range(cursor.present_array_length(flexible=flexible)):
         topic = cursor.string(flexible=flexible)
         if topic is None:
             raise PeerProtocolError(f"null topic name at {cursor.position}")
-        yield topic, _array_length(cursor, flexible=flexible)
-
-
-def _array_length(cursor: Cursor, *, flexible: bool) -> int:
-    count = cursor.array_length(flexible=flexible)
-    if count < 0:
-        raise PeerProtocolError(f"null array at {cursor.position}")
-    return count
+        yield topic, cursor.present_array_length(flexible=flexible)
 
 
 def _raw_tags(cursor: Cursor, version: int) -> bytes:
-    if version < FLEXIBLE_VERSION_MIN:
-        return NO_TAGS
-    start = cursor.position
-    cursor.skip_tags()
-    return bytes(cursor.view[start : cursor.position])
+    return cursor.raw_tags() if version >= FLEXIBLE_VERSION_MIN else NO_TAGS
 
 
 def _require_end(cursor: Cursor, version: int) -> None:

@@ -82,6 +82,13 @@ class Cursor:
             raise PeerProtocolError(f"array of {count} elements in {self.end - self.position} bytes")
         return count
 
+    def present_array_length(self, *, flexible: bool) -> int:
+        """Element count of an array that may not be null."""
+        count = self.array_length(flexible=flexible)
+        if count < 0:
+            raise PeerProtocolError(f"null array at {self.position}")
+        return count
+
     def string(self, *, flexible: bool) -> str | None:
         """A nullable string."""
         size = self.compact_length() if flexible else self.int16()
@@ -105,6 +112,12 @@ class Cursor:
         for _ in range(self.uvarint()):
             self.uvarint()
             self._take(self.uvarint())
+
+    def raw_tags(self) -> bytes:
+        """A tagged section as it stands on the wire, its count included."""
+        start = self.position
+        self.skip_tags()
+        return bytes(self.view[start : self.position])
 
 
 def write_uvarint(value: int) -> bytes:

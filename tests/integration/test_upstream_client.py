@@ -42,7 +42,7 @@ from proxy.upstream.messages import LIST_OFFSETS
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from proxy.upstream.sasl import SaslCredentials
 from proxy.upstream.settings import UpstreamSettings
-from storage.errors import MetadataLogError, MetadataOffsetOutOfRange
+from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata import serde
 from storage.model import (
     RemoteLogSegmentMetadata,
@@ -353,7 +353,7 @@ async def _until_topic_exists(secured: SecuredKafka, nursery: trio.Nursery) -> N
             try:
                 await client.offsets(range((await client.describe()).partition_count))
                 return
-            except Exception:
+            except (MetadataLogError, RetriableRemoteStorageError):  # not made yet, or still without leaders
                 await trio.sleep(0.2)
 
 
