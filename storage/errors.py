@@ -13,11 +13,22 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 
 
 class RetriableRemoteStorageError(RemoteStorageError):
-    """The store or the metadata log failed in a way that a later attempt may not: a timeout, a reset, a 503."""
+    """The store or the metadata log failed in a way that a later attempt may not: a timeout, a reset, a 503.
+
+    `retry_after_s`: how long the store asked to be left alone, in seconds; None if it did not say.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RemoteAccessDeniedError(RemoteStorageError):
     """The store refused our credentials; the message names the store and the object."""
+
+
+class InvalidRangeError(RemoteStorageError):
+    """A GET of a range that begins at or behind the object's end (HTTP 416)."""
 
 
 class CorruptObjectError(RemoteStorageError):

@@ -1,0 +1,1 @@
+"""Where objects are: one seam of five verbs, and a store of each kind behind it."""

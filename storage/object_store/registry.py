@@ -1,0 +1,71 @@
+"""From `storage.backend.class` of a broker's configuration to the object store that runs in its place.
+
+The names are those of Aiven's plug-in, so that the broker's own file configures Tidegate.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from storage.errors import StorageConfigError
+from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.object_store import ObjectStore
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_config import DEFAULT_PREFIX, s3_settings
+
+BACKEND_CLASS_KEY = "storage.backend.class"
+ROOT_KEY = "storage.root"
+
+_PACKAGE = "io.aiven.kafka.tieredstorage.storage."
+
+# Backends that later versions reach. Refused by name, so that nobody searches a correct configuration for a typo.
+_STORES_TO_COME: Mapping[str, str] = {
+    f"{_PACKAGE}azure.AzureBlobStorage": "Azure Blob Storage",
+    f"{_PACKAGE}gcs.GcsStorage": "Google Cloud Storage",
+    f"{_PACKAGE}oci.OciStorage": "Oracle's object storage",
+}
+
+
+def open_object_store(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> ObjectStore:
+    """The object store that a storage manager's keys name; `prefix` was stripped from them, and messages restore it.
+
+    Nothing is sent yet: only the keys are judged.
+
+    Raises:
+        StorageConfigError: the class is missing, unknown or not supported by this version, or a value is wrong.
+    """
+    name = config.get(BACKEND_CLASS_KEY, "").strip()
+    if not name:
+        raise StorageConfigError(f"{prefix}{BACKEND_CLASS_KEY} is not set")
+    if name in _STORES_TO_COME:
+        raise StorageConfigError(
+            f"{prefix}{BACKEND_CLASS_KEY}={name} names {_STORES_TO_COME[name]}, which this version does not read"
+        )
+    opener = _STORES.get(name)
+    if opener is None:
+        nearest = difflib.get_close_matches(name, [*_STORES, *_STORES_TO_COME], n=1, cutoff=0.0)[0]
+        raise StorageConfigError(
+            f"{prefix}{BACKEND_CLASS_KEY}={name} is not a class that Tidegate knows; the nearest one is {nearest}"
+        )
+    return opener(config, prefix)
+
+
+def _open_s3(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    return S3Store(s3_settings(config, prefix=prefix))
+
+
+def _open_file_system(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    text = config.get(ROOT_KEY, "").strip()
+    if not text:
+        raise StorageConfigError(f"{prefix}{ROOT_KEY} is not set")
+    root = Path(text)
+    if not root.is_dir():
+        # The plug-in refuses it as well. Made here, it would hide that a file system is not mounted.
+        raise StorageConfigError(f"{prefix}{ROOT_KEY}={text} is not a directory")
+    return FileSystemStore(root)
+
+
+_STORES: Mapping[str, Callable[[Mapping[str, str], str], ObjectStore]] = {
+    f"{_PACKAGE}filesystem.FileSystemStorage": _open_file_system,
+    f"{_PACKAGE}s3.S3Storage": _open_s3,
+}

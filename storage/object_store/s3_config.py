@@ -1,0 +1,258 @@
+"""The S3 keys of Aiven's plug-in (spec/aiven-format.md §9), from a broker's configuration to S3Settings.
+
+`config` holds keys without the broker's prefix (`storage.s3.bucket.name`); messages name them with it, as the user
+wrote them. One key is Tidegate's own: `storage.s3.checksum.mode`. Differences from the plug-in: the region may be
+left out when there is an endpoint; time-outs bound what boto3 can bound (connecting, and each wait for bytes), since
+the deadline of a whole read is the reader's.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from storage.errors import StorageConfigError
+from storage.object_store.parts import PART_BYTES_MAX, PART_BYTES_MIN
+from storage.object_store.s3_credentials import (
+    AnonymousCredentials,
+    Credentials,
+    CredentialsFile,
+    StaticCredentials,
+)
+from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
+
+DEFAULT_PREFIX = "rsm.config."
+
+ENDPOINT_KEY = "storage.s3.endpoint.url"
+PATH_STYLE_KEY = "storage.s3.path.style.access.enabled"
+PART_SIZE_KEY = "storage.s3.multipart.upload.part.size"
+STORAGE_CLASS_KEY = "storage.s3.storage.class"
+CALL_TIMEOUT_KEY = "storage.s3.api.call.timeout"
+ATTEMPT_TIMEOUT_KEY = "storage.s3.api.call.attempt.timeout"
+LEGACY_MD5_KEY = "storage.s3.legacy.md5.plugin.enabled"
+CHECKSUM_MODE_KEY = "storage.s3.checksum.mode"
+ACCESS_KEY_ID_KEY = "storage.aws.access.key.id"
+SECRET_ACCESS_KEY_KEY = "storage.aws.secret.access.key"
+SESSION_TOKEN_KEY = "storage.aws.session.token"
+CREDENTIALS_FILE_KEY = "storage.aws.credentials.file"
+PROVIDER_CLASS_KEY = "storage.aws.credentials.provider.class"
+CERTIFICATE_CHECK_KEY = "storage.aws.certificate.check.enabled"
+CHECKSUM_CHECK_KEY = "storage.aws.checksum.check.enabled"
+
+PART_BYTES_DEFAULT = 25 * 1024 * 1024
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+ATTEMPTS_MAX = 2
+"""Small, because the layer above retries too, and as long as the store asks it to wait."""
+CONNECTIONS_MAX = 64
+TIMEOUT_MS_MAX = 3_600_000
+
+_PROVIDER_PACKAGE = "software.amazon.awssdk.auth.credentials."
+_ANONYMOUS_PROVIDER = "AnonymousCredentialsProvider"
+_STATIC_PROVIDER = "StaticCredentialsProvider"
+_CHAIN_PROVIDERS = frozenset(
+    {
+        "AwsCredentialsProviderChain",
+        "ContainerCredentialsProvider",
+        "DefaultCredentialsProvider",
+        "EnvironmentVariableCredentialsProvider",
+        "InstanceProfileCredentialsProvider",
+        "ProcessCredentialsProvider",
+        "ProfileCredentialsProvider",
+        "WebIdentityTokenFileCredentialsProvider",
+    }
+)
+"""What each of them looks at, boto3's own chain looks at too."""
+
+
+class ChecksumMode(StrEnum):
+    """Whether checksums that S3 does not demand are sent and compared; some stores refuse them."""
+
+    WHEN_REQUIRED = "when_required"
+    WHEN_SUPPORTED = "when_supported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Settings:
+    """How to reach a bucket. Times in seconds, sizes in bytes; `prefix` is that of the user's keys, for messages.
+
+    `path_style`: None lets boto3 choose. `storage_class`: None is the bucket's default.
+    """
+
+    bucket: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    path_style: bool | None = None
+    part_bytes: int = PART_BYTES_DEFAULT
+    storage_class: str | None = None
+    credentials: Credentials = None
+    certificate_check: bool = True
+    request_checksums: ChecksumMode = ChecksumMode.WHEN_REQUIRED
+    response_checksums: ChecksumMode = ChecksumMode.WHEN_REQUIRED
+    legacy_md5: bool = False
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
+    attempts_max: int = ATTEMPTS_MAX
+    connections_max: int = CONNECTIONS_MAX
+    prefix: str = DEFAULT_PREFIX
+
+
+def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S3Settings:
+    """Settings from a broker's keys, `prefix` already stripped from them.
+
+    Raises:
+        StorageConfigError: a value is missing or wrong; the message names its key with the prefix, and no secret.
+    """
+    keys = _Keys(config, prefix)
+    endpoint_url = _endpoint(keys)
+    region = keys.text(REGION_KEY)
+    if region is None and endpoint_url is None:
+        raise keys.error(REGION_KEY, f"is not set, nor is {prefix}{ENDPOINT_KEY}")
+    mode = _checksum_mode(keys)
+    validates = keys.boolean(CHECKSUM_CHECK_KEY)
+    connect_timeout_s, read_timeout_s, attempts_max = _timeouts(keys)
+    return S3Settings(
+        bucket=keys.required_text(BUCKET_KEY),
+        region=region,
+        endpoint_url=endpoint_url,
+        path_style=keys.boolean(PATH_STYLE_KEY),
+        part_bytes=keys.integer(PART_SIZE_KEY, PART_BYTES_MIN, PART_BYTES_MAX) or PART_BYTES_DEFAULT,
+        storage_class=_storage_class(keys),
+        credentials=_credentials(keys),
+        certificate_check=keys.boolean(CERTIFICATE_CHECK_KEY) is not False,
+        request_checksums=mode,
+        response_checksums=ChecksumMode.WHEN_SUPPORTED if validates else mode,
+        legacy_md5=keys.boolean(LEGACY_MD5_KEY) is True,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
+        attempts_max=attempts_max,
+        prefix=prefix,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Values by key: blank is unset, as in the plug-in's defaults."""
+
+    config: Mapping[str, str]
+    prefix: str
+
+    def error(self, key: str, words: str) -> StorageConfigError:
+        return StorageConfigError(f"{self.prefix}{key} {words}")
+
+    def text(self, key: str) -> str | None:
+        return self.config.get(key, "").strip() or None
+
+    def required_text(self, key: str) -> str:
+        text = self.text(key)
+        if text is None:
+            raise self.error(key, "is not set")
+        return text
+
+    def boolean(self, key: str) -> bool | None:
+        text = self.text(key)
+        if text is None:
+            return None
+        if text.lower() not in ("true", "false"):
+            raise self.error(key, f"is {text!r}, not true or false")
+        return text.lower() == "true"
+
+    def integer(self, key: str, minimum: int, maximum: int) -> int | None:
+        text = self.text(key)
+        if text is None:
+            return None
+        if re.fullmatch(r"[+-]?\d{1,19}", text, re.ASCII) is None or not minimum <= int(text) <= maximum:
+            raise self.error(key, f"is {text!r}, not a whole number from {minimum} to {maximum}")
+        return int(text)
+
+
+def _endpoint(keys: _Keys) -> str | None:
+    text = keys.text(ENDPOINT_KEY)
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        wellformed = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        wellformed = False
+    if not wellformed or "@" in text or "?" in text or "#" in text:
+        # Its value is not repeated: a user name and a password may stand in it.
+        raise keys.error(ENDPOINT_KEY, "must be http://host:port or https://host:port, without a user or a query")
+    return text.rstrip("/")
+
+
+def _storage_class(keys: _Keys) -> str | None:
+    text = keys.text(STORAGE_CLASS_KEY)
+    if text is None:
+        return None
+    if re.fullmatch(r"[A-Z_]{1,40}", text.upper()) is None:
+        raise keys.error(STORAGE_CLASS_KEY, f"is {text!r}, not the name of a storage class")
+    return text.upper()
+
+
+def _checksum_mode(keys: _Keys) -> ChecksumMode:
+    text = keys.text(CHECKSUM_MODE_KEY)
+    try:
+        return ChecksumMode((text or ChecksumMode.WHEN_REQUIRED).lower())
+    except ValueError:
+        words = f"is {text!r}, not one of {', '.join(ChecksumMode)}"
+        raise keys.error(CHECKSUM_MODE_KEY, words) from None
+
+
+def _timeouts(keys: _Keys) -> tuple[float, float, int]:
+    """To connect, to wait for bytes, and how many attempts there is time for."""
+    call_ms = keys.integer(CALL_TIMEOUT_KEY, 1, 2**63 - 1)
+    attempt_ms = keys.integer(ATTEMPT_TIMEOUT_KEY, 1, 2**63 - 1)
+    wait_ms = min(attempt_ms or int(READ_TIMEOUT_S * 1000), call_ms or TIMEOUT_MS_MAX, TIMEOUT_MS_MAX)
+    attempts_max = ATTEMPTS_MAX if call_ms is None else max(1, min(ATTEMPTS_MAX, call_ms // wait_ms))
+    return min(CONNECT_TIMEOUT_S, wait_ms / 1000), wait_ms / 1000, attempts_max
+
+
+def _credentials(keys: _Keys) -> Credentials:
+    """One way to name them, or none; the plug-in refuses two as well."""
+    static = _static_credentials(keys)
+    file = keys.text(CREDENTIALS_FILE_KEY)
+    provider = keys.text(PROVIDER_CLASS_KEY)
+    given = [
+        key
+        for key, value in (
+            (ACCESS_KEY_ID_KEY, static),
+            (CREDENTIALS_FILE_KEY, file),
+            (PROVIDER_CLASS_KEY, None if provider == _PROVIDER_PACKAGE + _STATIC_PROVIDER else provider),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise keys.error(given[1], f"and {keys.prefix}{given[0]} are both set: one of them names the credentials")
+    if file is not None:
+        return CredentialsFile(Path(file), keys.prefix + CREDENTIALS_FILE_KEY)
+    return static if static is not None or provider is None else _provided(keys, provider)
+
+
+def _static_credentials(keys: _Keys) -> StaticCredentials | None:
+    access_key_id, secret_access_key = keys.text(ACCESS_KEY_ID_KEY), keys.text(SECRET_ACCESS_KEY_KEY)
+    session_token = keys.text(SESSION_TOKEN_KEY)
+    if access_key_id is None and secret_access_key is None:
+        if session_token is not None:
+            raise keys.error(SESSION_TOKEN_KEY, f"is set, but {keys.prefix}{ACCESS_KEY_ID_KEY} is not")
+        return None
+    if access_key_id is None or secret_access_key is None:
+        missing = ACCESS_KEY_ID_KEY if access_key_id is None else SECRET_ACCESS_KEY_KEY
+        present = SECRET_ACCESS_KEY_KEY if access_key_id is None else ACCESS_KEY_ID_KEY
+        raise keys.error(missing, f"is not set, but {keys.prefix}{present} is")
+    return StaticCredentials(access_key_id, secret_access_key, session_token)
+
+
+def _provided(keys: _Keys, provider: str) -> AnonymousCredentials | None:
+    name = provider.removeprefix(_PROVIDER_PACKAGE)
+    if name == _STATIC_PROVIDER:
+        raise keys.error(ACCESS_KEY_ID_KEY, f"is not set, as {keys.prefix}{PROVIDER_CLASS_KEY}={provider} demands")
+    if name == _ANONYMOUS_PROVIDER:
+        return AnonymousCredentials()
+    if name not in _CHAIN_PROVIDERS:
+        known = ", ".join(sorted({*_CHAIN_PROVIDERS, _ANONYMOUS_PROVIDER}))
+        words = f"is {provider}, a Java class without a counterpart here; known are {_PROVIDER_PACKAGE}{{{known}}}"
+        raise keys.error(PROVIDER_CLASS_KEY, words)
+    return None

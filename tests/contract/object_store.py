@@ -1,0 +1,234 @@
+"""What every ObjectStore does: subclass ObjectStoreContract and give it `open_store`.
+
+The suite is the seam's meaning in code (storage/object_store/object_store.py); a store's own tests hold only what is
+particular to it.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from storage.errors import InvalidRangeError, RemoteResourceNotFoundError
+from storage.object_store.object_store import ObjectStore
+
+OpenStore = Callable[[], ObjectStore]
+
+KEY = "tiered/orders-AAAA/3/00000000000000000100-BBBB.log"
+CONTENT = random.Random(5).randbytes(300_000)
+THREADS = 8
+
+
+class ObjectStoreContract:
+    """A subclass's fixture `open_store` opens a store on one bucket, empty at first; each call another store.
+
+    A store that uploads in parts is opened with `part_bytes` small enough for `LARGE_PIECES` to need several.
+    """
+
+    LARGE_PIECES = (1, 2_000_000, 6_000_000, 5_242_880, 3)
+
+    @pytest.fixture
+    def store(self, open_store: OpenStore) -> Iterator[ObjectStore]:
+        store = open_store()
+        yield store
+        store.close()
+
+    def test_an_object_comes_back_as_it_was_put(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        assert fetched(store, KEY, 0, len(CONTENT)) == CONTENT
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 100), (99, 100), (1000, 250_000), (299_999, 300_000)])
+    def test_a_range_has_its_start_and_not_its_end(self, store: ObjectStore, start: int, end: int) -> None:
+        store.put(KEY, CONTENT)
+        assert fetched(store, KEY, start, end) == CONTENT[start:end]
+
+    def test_a_body_is_shorter_when_the_object_ends_first(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        assert fetched(store, KEY, 299_990, 400_000) == CONTENT[-10:]
+        assert fetched(store, KEY, 0, 2**40) == CONTENT
+
+    @pytest.mark.parametrize("start", [300_000, 300_001, 2**40])
+    def test_a_range_behind_the_end_is_no_range(self, store: ObjectStore, start: int) -> None:
+        store.put(KEY, CONTENT)
+        with pytest.raises(InvalidRangeError, match="BBBB"):
+            store.get(KEY, start, start + 10)
+
+    def test_an_empty_object_exists_and_has_no_range(self, store: ObjectStore) -> None:
+        store.put(KEY, b"")
+        assert store.head(KEY).size_bytes == 0
+        with pytest.raises(InvalidRangeError):
+            store.get(KEY, 0, 1)
+
+    @pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5)])
+    def test_what_is_no_range_is_the_callers_bug(self, store: ObjectStore, start: int, end: int) -> None:
+        store.put(KEY, CONTENT)
+        with pytest.raises(ValueError, match="not a range"):
+            store.get(KEY, start, end)
+
+    def test_a_body_is_read_in_pieces_of_any_size(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        stream = store.get(KEY, 100, 250_100)
+        assert stream.size_bytes == 250_000
+        found = bytearray(250_000)
+        view, at = memoryview(found), 0
+        for size_bytes in (1, 0, 7, 8192, 100_000, 1, 141_799):
+            stream.readinto(view[at : at + size_bytes])
+            at += size_bytes
+        stream.close()
+        assert at == 250_000
+        assert found == CONTENT[100:250_100]
+
+    def test_asking_for_more_than_is_left_is_the_callers_bug(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        stream = store.get(KEY, 0, 10)
+        stream.readinto(memoryview(bytearray(6)))
+        with pytest.raises(ValueError, match="4 left"):
+            stream.readinto(memoryview(bytearray(5)))
+        last = bytearray(4)
+        stream.readinto(memoryview(last))
+        assert last == CONTENT[6:10]
+        stream.close()
+
+    def test_a_body_may_be_closed_before_its_end_and_twice(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        for _ in range(20):
+            stream = store.get(KEY, 0, len(CONTENT))
+            stream.readinto(memoryview(bytearray(10)))
+            stream.close()
+            stream.close()
+        assert fetched(store, KEY, 0, len(CONTENT)) == CONTENT
+
+    def test_what_was_never_put_is_not_found_and_the_error_names_it(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        for call in (lambda: store.get(f"{KEY}.not", 0, 1), lambda: store.head("tiered/orders-AAAA/3")):
+            with pytest.raises(RemoteResourceNotFoundError, match="orders-AAAA"):
+                call()
+
+    def test_a_put_replaces(self, store: ObjectStore) -> None:
+        store.put(KEY, CONTENT)
+        store.put(KEY, b"shorter")
+        assert fetched(store, KEY, 0, 100) == b"shorter"
+
+    @pytest.mark.parametrize("pieces", [[], [b""], [b"a"], [b"", b"ab", b"", b"c"]])
+    def test_a_put_takes_pieces(self, store: ObjectStore, pieces: list[bytes]) -> None:
+        store.put(KEY, iter(pieces))
+        assert store.head(KEY).size_bytes == len(b"".join(pieces))
+
+    def test_a_large_put_of_pieces_is_whole(self, store: ObjectStore) -> None:
+        content = random.Random(6).randbytes(sum(self.LARGE_PIECES))
+        store.put(KEY, pieces_of(content, self.LARGE_PIECES))
+        assert store.head(KEY).size_bytes == len(content)
+        assert fetched(store, KEY, 0, len(content)) == content
+
+    def test_a_large_put_of_bytes_is_whole(self, store: ObjectStore) -> None:
+        content = random.Random(7).randbytes(sum(self.LARGE_PIECES))
+        store.put(KEY, content)
+        assert fetched(store, KEY, 0, len(content)) == content
+
+    @pytest.mark.parametrize("pieces_before", [0, 1, 3])
+    def test_a_source_that_raises_leaves_nothing_and_its_error_is_raised_on(
+        self, store: ObjectStore, pieces_before: int
+    ) -> None:
+        class SourceError(OSError):
+            """An OSError, so that a store that takes it for its own is found out."""
+
+        def source() -> Iterator[bytes]:
+            for size_bytes in self.LARGE_PIECES[:pieces_before]:
+                yield bytes(size_bytes)
+            raise SourceError("the disk")
+
+        with pytest.raises(SourceError, match="the disk"):
+            store.put(KEY, source())
+        assert list(store.list("")) == []
+        with pytest.raises(RemoteResourceNotFoundError):
+            store.head(KEY)
+
+    def test_a_source_that_raises_leaves_what_was_there(self, store: ObjectStore) -> None:
+        store.put(KEY, b"before")
+
+        def source() -> Iterator[bytes]:
+            yield b"after"
+            raise RuntimeError("stopped")
+
+        with pytest.raises(RuntimeError, match="stopped"):
+            store.put(KEY, source())
+        assert fetched(store, KEY, 0, 100) == b"before"
+
+    def test_deletes_take_what_exists_and_mind_nothing_absent(self, store: ObjectStore) -> None:
+        keys = [f"a/{number}/x.log" for number in range(5)]
+        for key in keys:
+            store.put(key, b"x")
+        store.delete_many([keys[0], "a/0/y.log", "absent/at/all", keys[2], keys[2]])
+        assert [found.key for found in store.list("")] == [keys[1], keys[3], keys[4]]
+        store.delete_many([])
+        store.delete_many(keys)
+        assert list(store.list("")) == []
+        store.put(keys[0], b"again")
+        assert fetched(store, keys[0], 0, 9) == b"again"
+
+    def test_a_list_is_in_ascending_order_of_keys(self, store: ObjectStore) -> None:
+        keys = ["a", "a-b", "a.b/c", "b/c", "b/c.d", "b0", "ä/ö", "b/d/e/f", "B", "b c+d%2F&<e>"]
+        for key in keys:
+            store.put(key, key.encode())
+        found = list(store.list(""))
+        assert [head.key for head in found] == sorted(keys, key=str.encode)
+        assert [head.size_bytes for head in found] == [len(head.key.encode()) for head in found]
+
+    @pytest.mark.parametrize("prefix", ["tiered/", "tiered/b", "tiered/b/", "tiered/b/1", "none", "tiered/a/1.log"])
+    def test_a_list_has_the_keys_that_begin_with_the_prefix(self, store: ObjectStore, prefix: str) -> None:
+        keys = ["other/x", "tiered/a/1.log", "tiered/a/1.log.indexes", "tiered/b/1", "tiered/b/10", "tiered/bc/1"]
+        for key in keys:
+            store.put(key, b"")
+        assert [head.key for head in store.list(prefix)] == [key for key in keys if key.startswith(prefix)]
+
+    def test_a_head_has_size_and_age(self, store: ObjectStore) -> None:
+        before_ms = time.time_ns() // 1_000_000
+        store.put(KEY, b"12345")
+        head = store.head(KEY)
+        assert (head.key, head.size_bytes) == (KEY, 5)
+        # Whole seconds in S3, and the clock of another process.
+        assert before_ms - 2000 <= head.modified_ms <= time.time_ns() // 1_000_000 + 2000
+        assert [found.key for found in store.list("tiered")] == [KEY]
+
+    def test_another_store_of_the_same_identity_has_the_same_objects(
+        self, store: ObjectStore, open_store: OpenStore
+    ) -> None:
+        store.put(KEY, CONTENT)
+        other = open_store()
+        assert other.identity == store.identity
+        assert fetched(other, KEY, 5, 50) == CONTENT[5:50]
+        other.close()
+
+    def test_calls_of_many_threads_do_not_disturb_each_other(self, store: ObjectStore) -> None:
+        def put_read_delete(number: int) -> None:
+            key = f"folder/{number % 3}/{number}.log"
+            content = CONTENT[number : number + 50_000]
+            store.put(key, content)
+            assert fetched(store, key, 10, 50_000) == content[10:]
+            # The last of a folder takes the folder along, under the hands of those who put.
+            store.delete_many([key])
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            assert list(threads.map(put_read_delete, range(4 * THREADS))) == [None] * 4 * THREADS
+        assert list(store.list("folder/")) == []
+
+
+def fetched(store: ObjectStore, key: str, start: int, end: int) -> bytes:
+    """A range, read whole."""
+    stream = store.get(key, start, end)
+    try:
+        found = bytearray(stream.size_bytes)
+        stream.readinto(memoryview(found))
+        return bytes(found)
+    finally:
+        stream.close()
+
+
+def pieces_of(content: bytes, sizes_bytes: tuple[int, ...]) -> Iterator[bytes]:
+    """The content in pieces of those sizes."""
+    at = 0
+    for size_bytes in sizes_bytes:
+        yield content[at : at + size_bytes]
+        at += size_bytes

@@ -1,0 +1,429 @@
+"""What is particular to S3: errors, parts, what boto3 is told. The rest is the contract's."""
+
+import gzip
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from storage.errors import (
+    CorruptObjectError,
+    InvalidRangeError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.object_store.object_store import ObjectHead
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_config import ChecksumMode, S3Settings
+from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
+from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
+
+PART_BYTES = 5 * 1024 * 1024
+BODY = bytes(range(256)) * 40
+
+
+class TestS3Store(ObjectStoreContract):
+    @pytest.fixture
+    def open_store(self, s3_endpoint: S3Server) -> OpenStore:
+        bucket = s3_endpoint.make_bucket()
+        return lambda: S3Store(s3_endpoint.settings(bucket, part_bytes=PART_BYTES))
+
+
+class TestS3StoreWithChecksums(ObjectStoreContract):
+    """Bodies are then summed up by botocore, and read through it."""
+
+    @pytest.fixture
+    def open_store(self, s3_endpoint: S3Server) -> OpenStore:
+        bucket = s3_endpoint.make_bucket()
+        mode = ChecksumMode.WHEN_SUPPORTED
+        settings = s3_endpoint.settings(
+            bucket, part_bytes=PART_BYTES, request_checksums=mode, response_checksums=mode, legacy_md5=True
+        )
+        return lambda: S3Store(settings)
+
+
+@pytest.fixture
+def http() -> Iterator[ScriptedHttp]:
+    with scripted_http() as server:
+        yield server
+
+
+@pytest.fixture
+def open_scripted(http: ScriptedHttp) -> Iterator[Callable[..., S3Store]]:
+    stores = []
+
+    def open_store(**changes: object) -> S3Store:
+        given: dict[str, object] = {"read_timeout_s": 5.0, "attempts_max": 1, **changes}
+        stores.append(S3Store(S3Server(http.endpoint_url).settings("tier", **given)))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def scripted(open_scripted: Callable[..., S3Store]) -> S3Store:
+    return open_scripted()
+
+
+def ranged(body: bytes = BODY, *, start: int = 0, total: int = 20_000, **headers: str) -> bytes:
+    found = {"Content-Range": f"bytes {start}-{start + len(body) - 1}/{total}"}
+    return response(206, body, {**found, **{name.replace("_", "-"): value for name, value in headers.items()}})
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (404, "NoSuchKey", RemoteResourceNotFoundError),
+        (404, "NoSuchBucket", RemoteResourceNotFoundError),
+        (403, "AccessDenied", RemoteAccessDeniedError),
+        (403, "SignatureDoesNotMatch", RemoteAccessDeniedError),
+        (403, "RequestTimeTooSkewed", RemoteAccessDeniedError),
+        (400, "ExpiredToken", RemoteAccessDeniedError),
+        (416, "InvalidRange", InvalidRangeError),
+        (400, "RequestTimeout", RetriableRemoteStorageError),
+        (429, "Whatever", RetriableRemoteStorageError),
+        (500, "InternalError", RetriableRemoteStorageError),
+        (503, "SlowDown", RetriableRemoteStorageError),
+        (400, "AuthorizationHeaderMalformed", StorageConfigError),
+        (301, "PermanentRedirect", StorageConfigError),
+        (501, "NotImplemented", RemoteStorageError),
+    ],
+)
+def test_what_the_store_says_decides_the_error(
+    http: ScriptedHttp, scripted: S3Store, status: int, code: str, error: type[Exception]
+) -> None:
+    http.answer(s3_error(status, code))
+    with pytest.raises(RemoteStorageError) as caught:
+        scripted.get("a/key.log", 0, 10)
+    # After a redirect botocore asks once where the bucket is.
+    assert len(http.requests) == (2 if status == 301 else 1)
+    assert type(caught.value) is error
+    assert "s3://tier/a/key.log at http://127.0.0.1" in str(caught.value)
+    assert code in str(caught.value)
+    assert CREDENTIALS.secret_access_key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(404, RemoteResourceNotFoundError), (403, RemoteAccessDeniedError), (400, RemoteStorageError)]
+)
+def test_a_head_has_only_its_status(http: ScriptedHttp, scripted: S3Store, status: int, error: type[Exception]) -> None:
+    http.answer(response(status))
+    with pytest.raises(error, match=str(status)):
+        scripted.head("a")
+
+
+def test_a_503_says_how_long_to_wait(http: ScriptedHttp, scripted: S3Store) -> None:
+    http.answer(s3_error(503, "SlowDown", {"Retry-After": "7"}))
+    http.answer(s3_error(503, "SlowDown"))
+    for expected_s in (7.0, None):
+        with pytest.raises(RetriableRemoteStorageError) as caught:
+            scripted.get("a", 0, 10)
+        assert caught.value.retry_after_s == expected_s
+
+
+def test_a_redirect_names_the_keys_to_look_at(http: ScriptedHttp, scripted: S3Store) -> None:
+    http.answer(s3_error(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-north-1"}))
+    with pytest.raises(StorageConfigError, match=r"eu-north-1.*rsm\.config\.storage\.s3\.region"):
+        scripted.get("a", 0, 10)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+@pytest.mark.parametrize("given_bytes", [0, 1, 9_000])
+def test_a_body_that_breaks_is_retriable(http: ScriptedHttp, scripted: S3Store, then: Then, given_bytes: int) -> None:
+    http.answer(ranged()[: len(ranged()) - len(BODY) + given_bytes], then=then)
+    http.answer(ranged())
+    with pytest.raises(RetriableRemoteStorageError, match="s3://tier/a at"):
+        # A reset may overtake the head.
+        fetched(scripted, "a", 0, len(BODY))
+    assert fetched(scripted, "a", 0, len(BODY)) == BODY
+
+
+def test_a_body_that_stalls_is_retriable(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+    http.answer(ranged()[:-100], then="stall")
+    stream = open_scripted(read_timeout_s=0.2).get("a", 0, len(BODY))
+    found = memoryview(bytearray(len(BODY)))
+    stream.readinto(found[:-100])
+    assert found[:-100] == BODY[:-100]
+    with pytest.raises(RetriableRemoteStorageError, match="TimeoutError"):
+        stream.readinto(found[-100:])
+    with pytest.raises(ValueError, match="closed"):
+        stream.readinto(found[-100:])
+
+
+def test_an_answer_that_never_begins_is_retriable(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+    http.answer(b"", then="stall")
+    with pytest.raises(RetriableRemoteStorageError, match="ReadTimeoutError"):
+        open_scripted(read_timeout_s=0.2).get("a", 0, len(BODY))
+
+
+def test_a_store_that_is_not_there_is_retriable() -> None:
+    store = S3Store(S3Server("http://127.0.0.1:9").settings("tier", attempts_max=1))
+    with pytest.raises(RetriableRemoteStorageError, match="EndpointConnectionError"):
+        store.get("a", 0, 1)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (ranged(Content_Length=str(len(BODY) - 5)), RetriableRemoteStorageError),
+        (ranged(Content_Length=str(len(BODY) + 5)), RetriableRemoteStorageError),
+        (ranged(BODY[:-1]), RetriableRemoteStorageError),
+        (ranged(start=5), RemoteStorageError),
+        (ranged(BODY + b"x"), RemoteStorageError),
+        (ranged(Content_Range="bytes */5"), RemoteStorageError),
+    ],
+)
+def test_an_answer_with_other_bytes_than_were_asked_for_is_refused(
+    http: ScriptedHttp, scripted: S3Store, answer: bytes, error: type[Exception]
+) -> None:
+    http.answer(answer)
+    with pytest.raises(RemoteStorageError, match="asked for bytes") as caught:
+        scripted.get("a", 0, len(BODY))
+    assert type(caught.value) is error
+
+
+def test_a_store_without_ranges_is_read_from_the_start_only(http: ScriptedHttp, scripted: S3Store) -> None:
+    http.answer(response(200, BODY))
+    assert fetched(scripted, "a", 0, 100) == BODY[:100]
+    assert fetched(scripted, "a", 0, 2 * len(BODY)) == BODY
+    with pytest.raises(RemoteStorageError, match="without a range"):
+        scripted.get("a", 1, 100)
+
+
+def test_a_chunked_body_is_read_and_its_end_known(http: ScriptedHttp, scripted: S3Store) -> None:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:10], BODY[10:]))
+    head = f"HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-{len(BODY) - 1}/*\r\n\r\n".encode()
+    http.answer(head + chunks + b"0\r\n\r\n")
+    http.answer(head + chunks[:-100], then="close")
+    stream = scripted.get("a", 0, len(BODY))
+    found = bytearray(len(BODY))
+    stream.readinto(memoryview(found)[:7])
+    stream.readinto(memoryview(found)[7:])
+    stream.close()
+    assert found == BODY
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(scripted, "a", 0, len(BODY))
+
+
+def test_an_encoded_object_comes_as_it_is_stored(http: ScriptedHttp, scripted: S3Store) -> None:
+    data = gzip.compress(BODY)
+    http.answer(ranged(data, total=len(data), Content_Encoding="gzip"))
+    assert fetched(scripted, "a", 0, 10_000) == data
+
+
+def test_bytes_go_straight_into_the_buffer_unless_they_are_summed(
+    s3_endpoint: S3Server, http: ScriptedHttp, open_scripted: Callable[..., S3Store]
+) -> None:
+    http.answer(ranged())
+    http.answer(ranged(x_amz_checksum_crc32="AAAAAA=="))
+    direct = open_scripted().get("a", 0, len(BODY))
+    assert direct.is_direct
+    direct.close()
+    summed = open_scripted(response_checksums=ChecksumMode.WHEN_SUPPORTED).get("a", 0, len(BODY))
+    assert not summed.is_direct
+    view = memoryview(bytearray(len(BODY)))
+    summed.readinto(view[:-1])
+    with pytest.raises(CorruptObjectError, match="FlexibleChecksumError"):
+        summed.readinto(view[-1:])
+
+
+def test_one_connection_serves_one_reader_for_ever(http: ScriptedHttp, scripted: S3Store) -> None:
+    http.answer(ranged())
+    for _ in range(5):
+        assert fetched(scripted, "a", 0, len(BODY)) == BODY
+    assert http.connections == 1
+    scripted.get("a", 0, len(BODY)).close()
+    assert fetched(scripted, "a", 0, len(BODY)) == BODY
+    assert http.connections == 2
+
+
+def test_a_passing_fault_before_the_body_is_tried_again(
+    http: ScriptedHttp, open_scripted: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    http.answer(s3_error(503, "SlowDown"))
+    http.answer(ranged())
+    assert fetched(open_scripted(attempts_max=2), "a", 0, len(BODY)) == BODY
+    assert len(http.requests) == 2
+
+
+def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+    created = "<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
+    http.answer(response(200, created.encode()))
+    http.answer(response(200, headers={"ETag": '"1"'}))
+    http.answer(s3_error(503, "SlowDown"))
+    http.answer(response(204))
+    with pytest.raises(RetriableRemoteStorageError, match="PUT in parts"):
+        open_scripted(part_bytes=100, storage_class="STANDARD_IA").put("a", bytes(250))
+    assert [line.split()[0] for line in http.requests] == ["POST", "PUT", "PUT", "DELETE"]
+    assert "uploadId=up-1" in http.requests[-1]
+    assert "x-amz-storage-class: STANDARD_IA" in http.heads[0]
+
+
+def test_an_upload_that_cannot_be_given_up_is_noted(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+    created = "<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
+    http.answer(response(200, created.encode()))
+    http.answer(s3_error(403, "AccessDenied"))
+    with pytest.raises(RemoteAccessDeniedError) as caught:
+        open_scripted(part_bytes=100).put("a", bytes(250))
+    assert "the upload is left open" in caught.value.__notes__[0]
+
+
+def test_no_upload_is_left_open_by_a_source_that_raises(s3_endpoint: S3Server) -> None:
+    settings = s3_endpoint.settings(s3_endpoint.make_bucket(), part_bytes=PART_BYTES)
+    store = S3Store(settings)
+
+    def source() -> Iterator[bytes]:
+        yield bytes(2 * PART_BYTES)
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        store.put("a", source())
+    assert "Uploads" not in store._client().list_multipart_uploads(Bucket=settings.bucket)
+    store.close()
+
+
+def test_a_delete_reports_what_was_refused_and_deletes_the_others(http: ScriptedHttp, scripted: S3Store) -> None:
+    errors = "".join(
+        f"<Error><Key>{key}</Key><Code>{code}</Code></Error>"
+        for key, code in (("k1", "NoSuchKey"), ("k2", "AccessDenied"), ("k3", "InternalError"))
+    )
+    http.answer(response(200, f"<DeleteResult>{errors}</DeleteResult>".encode()))
+    http.answer(s3_error(503, "SlowDown"))
+    http.answer(response(200, b"<DeleteResult></DeleteResult>"))
+    with pytest.raises(
+        RemoteAccessDeniedError, match=r"1002 of 2500 objects were not deleted, the first: .*k2.*Denied"
+    ):
+        scripted.delete_many([f"k{number}" for number in range(2500)])
+    assert len(http.requests) == 3
+
+
+def test_older_stores_get_the_checksum_that_they_know(
+    http: ScriptedHttp, open_scripted: Callable[..., S3Store]
+) -> None:
+    http.answer(response(200, b"<DeleteResult></DeleteResult>"))
+    open_scripted(legacy_md5=True).delete_many(["a"])
+    open_scripted().delete_many(["a"])
+    assert ["Content-MD5: " in head for head in http.heads] == [True, False]
+
+
+def test_a_list_goes_page_by_page(http: ScriptedHttp, scripted: S3Store) -> None:
+    def page(key: str, more: str) -> bytes:
+        entry = (
+            f"<Contents><Key>{key}</Key><Size>5</Size><LastModified>2026-01-02T03:04:05.678Z</LastModified></Contents>"
+        )
+        return response(200, f"<ListBucketResult>{more}{entry}</ListBucketResult>".encode())
+
+    http.answer(
+        page(
+            "a%2Fb+c",
+            "<EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+            "<NextContinuationToken>t/1</NextContinuationToken>",
+        )
+    )
+    http.answer(page("b", "<IsTruncated>false</IsTruncated>"))
+    found = scripted.list("pre")
+    assert next(found) == ObjectHead("a/b c", 5, 1767323045678)
+    assert len(http.requests) == 1
+    assert list(found) == [ObjectHead("b", 5, 1767323045678)]
+    assert ["continuation-token=t%2F1" in line for line in http.requests] == [False, True]
+
+
+def test_a_list_that_continues_at_itself_ends(http: ScriptedHttp, scripted: S3Store) -> None:
+    page = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    http.answer(response(200, f"{page}</ListBucketResult>".encode()))
+    with pytest.raises(RemoteStorageError, match="continues at itself"):
+        list(scripted.list("a"))
+
+
+def test_a_bucket_that_does_not_exist_is_not_found(s3_endpoint: S3Server) -> None:
+    store = S3Store(s3_endpoint.settings("no-such-bucket"))
+    with pytest.raises(RemoteResourceNotFoundError, match="NoSuchBucket"):
+        store.get("a", 0, 1)
+    with pytest.raises(RemoteResourceNotFoundError, match="NoSuchBucket"):
+        list(store.list(""))
+    store.close()
+
+
+def test_threads_share_one_client(scripted: S3Store) -> None:
+    barrier = threading.Barrier(8)
+
+    def client(_: int) -> object:
+        barrier.wait(10)
+        return scripted._client()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(client, range(8)))) == 1
+
+
+def test_nobody_signs_for_an_open_bucket(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+    http.answer(ranged())
+    fetched(open_scripted(credentials=AnonymousCredentials()), "a", 0, len(BODY))
+    fetched(open_scripted(credentials=StaticCredentials("id", "secret", "a-token")), "a", 0, len(BODY))
+    anonymous, signed = http.heads
+    assert "Authorization" not in anonymous
+    assert "Credential=id/" in signed
+    assert "a-token" in signed
+
+
+def test_a_rotated_key_is_used_from_the_next_request(
+    http: ScriptedHttp, open_scripted: Callable[..., S3Store], tmp_path: Path
+) -> None:
+    file = tmp_path / "credentials"
+    store = open_scripted(credentials=CredentialsFile(file, "the.key"))
+    http.answer(ranged())
+    with pytest.raises(StorageConfigError, match=r"the\.key: cannot read"):
+        store.head("a")
+    for name in ("first", "second-one"):
+        file.write_text(f"aws_access_key_id={name}\naws_secret_access_key=secret\n")
+        fetched(store, "a", 0, len(BODY))
+    file.unlink()
+    fetched(store, "a", 0, len(BODY))
+    assert [head.partition("Credential=")[2].partition("/")[0] for head in http.heads] == [
+        "first",
+        "second-one",
+        "second-one",
+    ]
+
+
+def test_without_credentials_anywhere_access_is_denied(http: ScriptedHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    store = S3Store(S3Server(http.endpoint_url).settings("tier", credentials=None))
+    with pytest.raises(RemoteAccessDeniedError, match="NoCredentialsError"):
+        store.get("a", 0, 1)
+    store.close()
+
+
+def test_identity_is_endpoint_and_bucket() -> None:
+    identities = {
+        S3Store(S3Settings(bucket=bucket, region=region, endpoint_url=endpoint_url)).identity
+        for bucket in ("a", "b")
+        for region, endpoint_url in (("eu-west-1", None), ("eu-west-1", "http://x:1"), (None, "http://X:1"))
+    }
+    assert identities == {"s3:s3.eu-west-1/a", "s3:s3.eu-west-1/b", "s3:http://x:1/a", "s3:http://x:1/b"}
+
+
+def test_boto3_is_not_imported_before_the_first_call() -> None:
+    program = (
+        "import sys; from storage.object_store.registry import open_object_store;"
+        "open_object_store({'storage.backend.class': 'io.aiven.kafka.tieredstorage.storage.s3.S3Storage',"
+        " 'storage.s3.bucket.name': 'b', 'storage.s3.region': 'r'}).close();"
+        "sys.exit('botocore' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,172 @@
+"""Aiven's S3 keys, and the errors that name them."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StorageConfigError
+from storage.object_store.s3_config import ChecksumMode, S3Settings, s3_settings
+from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
+
+BASE = {"storage.s3.bucket.name": "tier", "storage.s3.region": "eu-west-1"}
+SECRET = "s3cr3t-value"
+PROVIDERS = "software.amazon.awssdk.auth.credentials."
+
+
+def test_bucket_and_region_are_enough() -> None:
+    assert s3_settings(BASE) == S3Settings(bucket="tier", region="eu-west-1")
+
+
+def test_every_key_has_its_effect() -> None:
+    settings = s3_settings(
+        {
+            **BASE,
+            "storage.s3.endpoint.url": "http://minio.example:9000/",
+            "storage.s3.path.style.access.enabled": "TRUE",
+            "storage.s3.multipart.upload.part.size": "5242880",
+            "storage.s3.storage.class": "standard_ia",
+            "storage.s3.api.call.attempt.timeout": "2500",
+            "storage.s3.checksum.mode": "WHEN_SUPPORTED",
+            "storage.s3.legacy.md5.plugin.enabled": "true",
+            "storage.aws.access.key.id": "id",
+            "storage.aws.secret.access.key": SECRET,
+            "storage.aws.session.token": "token",
+            "storage.aws.certificate.check.enabled": "false",
+        },
+        prefix="other.",
+    )
+    assert settings == S3Settings(
+        bucket="tier",
+        region="eu-west-1",
+        endpoint_url="http://minio.example:9000",
+        path_style=True,
+        part_bytes=5 * 1024 * 1024,
+        storage_class="STANDARD_IA",
+        credentials=StaticCredentials("id", SECRET, "token"),
+        certificate_check=False,
+        request_checksums=ChecksumMode.WHEN_SUPPORTED,
+        response_checksums=ChecksumMode.WHEN_SUPPORTED,
+        legacy_md5=True,
+        connect_timeout_s=2.5,
+        read_timeout_s=2.5,
+        prefix="other.",
+    )
+    assert SECRET not in repr(settings)
+
+
+def test_an_endpoint_stands_in_for_the_region() -> None:
+    settings = s3_settings({"storage.s3.bucket.name": "tier", "storage.s3.endpoint.url": "https://s3.example"})
+    assert (settings.region, settings.path_style) == (None, None)
+
+
+def test_the_plug_ins_checksum_check_is_of_answers_alone() -> None:
+    settings = s3_settings({**BASE, "storage.aws.checksum.check.enabled": "true"})
+    assert settings.response_checksums is ChecksumMode.WHEN_SUPPORTED
+    assert settings.request_checksums is ChecksumMode.WHEN_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "attempt_ms", "expected"),
+    [
+        ("", "", (5.0, 10.0, 2)),
+        ("", "30000", (5.0, 30.0, 2)),
+        ("20000", "", (5.0, 10.0, 2)),
+        ("15000", "", (5.0, 10.0, 1)),
+        ("3000", "", (3.0, 3.0, 1)),
+        ("3000", "1000", (1.0, 1.0, 2)),
+        ("9223372036854775807", "9223372036854775807", (5.0, 3600.0, 2)),
+    ],
+)
+def test_timeouts_bound_waits_and_attempts(call_ms: str, attempt_ms: str, expected: tuple[float, float, int]) -> None:
+    keys = {"storage.s3.api.call.timeout": call_ms, "storage.s3.api.call.attempt.timeout": attempt_ms}
+    settings = s3_settings({**BASE, **keys})
+    assert (settings.connect_timeout_s, settings.read_timeout_s, settings.attempts_max) == expected
+
+
+@pytest.mark.parametrize("key", list(BASE))
+def test_a_missing_key_is_named_as_the_user_would_write_it(key: str) -> None:
+    with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.{key} is not set"):
+        s3_settings({name: value for name, value in BASE.items() if name != key})
+    with pytest.raises(StorageConfigError, match=rf"^{key} is not set"):
+        s3_settings({**BASE, key: " "}, prefix="")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("storage.s3.endpoint.url", "minio:9000"),
+        ("storage.s3.endpoint.url", "ftp://minio"),
+        ("storage.s3.endpoint.url", "http://"),
+        ("storage.s3.endpoint.url", "http://minio:99999"),
+        ("storage.s3.endpoint.url", f"http://user:{SECRET}@minio"),
+        ("storage.s3.endpoint.url", f"http://minio/?token={SECRET}"),
+        ("storage.s3.endpoint.url", "http://[::1"),
+        ("storage.s3.path.style.access.enabled", "yes"),
+        ("storage.s3.multipart.upload.part.size", "5242879"),
+        ("storage.s3.multipart.upload.part.size", "2147483648"),
+        ("storage.s3.multipart.upload.part.size", "5 MiB"),
+        ("storage.s3.multipart.upload.part.size", "9" * 5000),
+        ("storage.s3.storage.class", "STANDARD IA"),
+        ("storage.s3.api.call.timeout", "0"),
+        ("storage.s3.api.call.attempt.timeout", "-5"),
+        ("storage.s3.checksum.mode", "always"),
+        ("storage.s3.legacy.md5.plugin.enabled", "1"),
+        ("storage.aws.certificate.check.enabled", "no"),
+        ("storage.aws.checksum.check.enabled", "on"),
+        ("storage.aws.session.token", SECRET),
+        ("storage.aws.credentials.provider.class", "com.example.Mine"),
+        ("storage.aws.credentials.provider.class", f"{PROVIDERS}SystemPropertyCredentialsProvider"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_its_key(key: str, value: str) -> None:
+    with pytest.raises(StorageConfigError) as caught:
+        s3_settings({**BASE, key: value})
+    assert str(caught.value).startswith(f"rsm.config.{key} ")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("present", ["access.key.id", "secret.access.key"])
+def test_half_a_key_is_an_error_without_the_other_half(present: str) -> None:
+    with pytest.raises(StorageConfigError, match=rf"rsm\.config\.storage\.aws\.{present} is") as caught:
+        s3_settings({**BASE, f"storage.aws.{present}": SECRET})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_file_of_credentials_is_named_and_not_read_yet() -> None:
+    credentials = s3_settings({**BASE, "storage.aws.credentials.file": "/not/there"}).credentials
+    assert isinstance(credentials, CredentialsFile)
+    assert credentials.path == Path("/not/there")
+    assert credentials.key == "rsm.config.storage.aws.credentials.file"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["DefaultCredentialsProvider", "InstanceProfileCredentialsProvider", "WebIdentityTokenFileCredentialsProvider"],
+)
+def test_providers_of_the_java_sdk_are_the_sdks_chain(name: str) -> None:
+    key = "storage.aws.credentials.provider.class"
+    assert s3_settings({**BASE, key: PROVIDERS + name}).credentials is None
+
+
+def test_the_anonymous_provider_signs_nothing() -> None:
+    key = "storage.aws.credentials.provider.class"
+    settings = s3_settings({**BASE, key: f"{PROVIDERS}AnonymousCredentialsProvider"})
+    assert settings.credentials == AnonymousCredentials()
+
+
+def test_the_static_provider_needs_keys() -> None:
+    config = {**BASE, "storage.aws.credentials.provider.class": f"{PROVIDERS}StaticCredentialsProvider"}
+    with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.aws\.access\.key\.id is not set"):
+        s3_settings(config)
+    keys = {"storage.aws.access.key.id": "id", "storage.aws.secret.access.key": SECRET}
+    assert s3_settings({**config, **keys}).credentials == StaticCredentials("id", SECRET)
+
+
+def test_two_ways_to_name_credentials_are_one_too_many() -> None:
+    keys = {"storage.aws.access.key.id": "id", "storage.aws.secret.access.key": SECRET}
+    file = {"storage.aws.credentials.file": "/f"}
+    provider = {"storage.aws.credentials.provider.class": f"{PROVIDERS}DefaultCredentialsProvider"}
+    for both in (keys | file, keys | provider, file | provider):
+        with pytest.raises(StorageConfigError, match="are both set") as caught:
+            s3_settings({**BASE, **both})
+        assert SECRET not in str(caught.value)
