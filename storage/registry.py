@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 
 from storage.errors import StorageConfigError
+from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -17,11 +18,11 @@ METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
 
 _STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str]], RemoteStorageManager]] = {
     "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": LocalTieredStorage,
+    "io.aiven.kafka.tieredstorage.RemoteStorageManager": AivenRemoteStorageManager,
 }
 
 # Formats that later versions read. Refused by name, so that nobody searches a correct configuration for a typo.
 _STORAGE_MANAGERS_TO_COME: Mapping[str, str] = {
-    "io.aiven.kafka.tieredstorage.RemoteStorageManager": "the Aiven plug-in's format",
     "tidegate.PlainObjects": "plain objects in a bucket",
 }
 

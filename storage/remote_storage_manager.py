@@ -1,11 +1,62 @@
 """KIP-405's RemoteStorageManager: where segment objects are. Synchronous and thread-safe, as Kafka's SPI is.
 
 Implementations live in `storage.formats`; `storage.registry` finds one by the class name in the broker's file.
+
+A reader that comes back for more opens a segment once (`open_log_segment`: a manifest, where the format has one) and
+keeps what it got; `fetch_log_segment` and `fetch_index` are KIP-405's own calls, each complete by itself.
 """
 
 from typing import Protocol
 
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata
+
+
+class SegmentStream(Protocol):
+    """One GET of a segment's log under way, in one thread at a time. Its answer has begun: the store has the object."""
+
+    def read(self, size_bytes: int) -> bytes | bytearray:
+        """The next size_bytes of plaintext: a buffer of that very size that nobody else holds or changes.
+
+        Raises:
+            CorruptObjectError: the object is shorter than its metadata says, or its bytes break the format.
+            RetriableRemoteStorageError: the body stalled, was cut or reset.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the GET, also before its end. Idempotent."""
+        ...
+
+
+class OpenedSegment(Protocol):
+    """A segment whose layout is known. Thread-safe; holds no connection; may be kept and dropped at will."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Plaintext bytes of the format's chunks, the unit that can be decoded by itself; 1 if there are none."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it costs to keep this object."""
+        ...
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        """Bytes in the store of the chunks that hold plaintext [start, end): what a GET of it transfers."""
+        ...
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        """Begin one GET of plaintext [start, end), end exclusive and at most the segment's size; blocks until the
+        store's answer begins. What whole chunks hold beyond that range is decoded and dropped.
+
+        Raises:
+            RemoteStorageError: as the store answers.
+        """
+        ...
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        """One whole index, as RemoteStorageManager.fetch_index."""
+        ...
 
 
 class RemoteStorageManager(Protocol):
@@ -16,10 +67,25 @@ class RemoteStorageManager(Protocol):
     for trouble that may pass, RemoteAccessDeniedError, CorruptObjectError.
     """
 
+    @property
+    def identity(self) -> str:
+        """Names format, store and prefix: equal for two managers just when an id means the same bytes to both."""
+        ...
+
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         """Upload a segment and its indexes. Idempotent: a repeat for the same id overwrites.
 
         What it returns must come back in the metadata of every later call for this segment.
+        """
+        ...
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        """What reads the segment. A format with a manifest fetches it here; others may find out later that there is
+        no object.
+
+        Raises:
+            RemoteResourceNotFoundError: there is no manifest.
+            CorruptObjectError: it breaks its format, or is not this segment's.
         """
         ...
 

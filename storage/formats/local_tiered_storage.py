@@ -3,7 +3,8 @@
     <dir>/kafka-tiered-storage/<topic>-<partition>-<topic id>/<start offset>-<segment id>.<suffix>
 
 Behaviour:
-- Reads open, read and close: no handle is shared, so no call can disturb another. Safe from any thread.
+- Reads open, read and close; a stream holds a handle of its own until it is closed. None is shared, so no call can
+  disturb another. Safe from any thread.
 - A copy writes each object under a temporary name, syncs it and renames it, the log last: a log's name implies its
   indexes, and a crash leaves no half object under a final name. A repeat overwrites.
 - A delete removes the segment's objects and leaves the partition's folder, as Kafka does.
@@ -29,6 +30,7 @@ from storage.errors import (
 )
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES, partition_directory_name, segment_object_name
+from storage.remote_storage_manager import OpenedSegment, SegmentStream
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
 
@@ -41,6 +43,9 @@ IGNORED_KEYS = {
     "broker.id": "the broker adds it; file names do not hold it",
 }
 """Kafka's other keys of this format, each with the reason why it has no effect here."""
+
+_OPENED_SEGMENT_BYTES = 512
+"""What an opened segment costs: a small object, and a path that is its own."""
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -65,6 +70,11 @@ class LocalTieredStorage:
         self._root = Path(directory).absolute() / ROOT_DIRECTORY_NAME
         self._delete_enabled = _boolean(config, "delete.enable", default=True)
 
+    @property
+    def identity(self) -> str:
+        """Format and folder; see RemoteStorageManager.identity."""
+        return f"local-tiered-storage {self._root}"
+
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Copy a segment's files; see RemoteStorageManager.copy_log_segment_data."""
         sources: dict[str, Path | bytes | None] = {
@@ -87,6 +97,10 @@ class LocalTieredStorage:
                 _write_object(source, target)
         with _storage_errors(directory):
             _sync(directory)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        """What reads the segment. Touches no file: an absent log is found out by its first stream."""
+        return _OpenedFile(self, metadata, self._path(metadata, LOG_SUFFIX))
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
@@ -128,6 +142,58 @@ class LocalTieredStorage:
         return self._directory(metadata) / segment_object_name(metadata, suffix)
 
 
+class _OpenedFile:
+    """An OpenedSegment: where the file is."""
+
+    chunk_bytes = 1
+    memory_bytes = _OPENED_SEGMENT_BYTES
+
+    def __init__(self, manager: LocalTieredStorage, metadata: RemoteLogSegmentMetadata, path: Path) -> None:
+        self._manager = manager
+        self._metadata = metadata
+        self._path = path
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        return end_position - start_position
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        if not 0 <= start_position < end_position <= self._metadata.segment_size_bytes:
+            raise ValueError(f"{start_position} to {end_position} is not a range of {self._metadata.segment_id}")
+        return _FileStream(self._path, self._metadata, start_position, end_position)
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        return self._manager.fetch_index(self._metadata, index_type)
+
+
+class _FileStream:
+    """A SegmentStream: an open file and how far it was read."""
+
+    def __init__(self, path: Path, metadata: RemoteLogSegmentMetadata, position: int, end_position: int) -> None:
+        self._path = path
+        self._metadata = metadata
+        self._position = position
+        self._end_position = end_position
+        with _storage_errors(path):
+            self._file = path.open("rb", buffering=0)
+
+    def read(self, size_bytes: int) -> bytearray:
+        if not 0 <= size_bytes <= self._end_position - self._position:
+            raise ValueError(f"{size_bytes} bytes at {self._position} of a stream that ends at {self._end_position}")
+        data = bytearray(size_bytes)
+        with _storage_errors(self._path), memoryview(data) as view:
+            filled_bytes = _fill(self._file.fileno(), view, self._position)
+        if filled_bytes < size_bytes:
+            raise CorruptObjectError(
+                f"segment {self._metadata.segment_id} is truncated: bytes {self._position} to "
+                f"{self._position + size_bytes - 1} of {self._metadata.segment_size_bytes} wanted, {filled_bytes} there"
+            )
+        self._position += size_bytes
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def _boolean(config: Mapping[str, str], key: str, *, default: bool) -> bool:
     text = config.get(key)
     if text is None:
@@ -149,6 +215,17 @@ def _read_range(file_descriptor: int, start_bytes: int, end_bytes: int) -> bytes
         position += len(part)
     # One pread is the rule (Linux reads up to 2 GiB at once), and joining one part does not copy it.
     return b"".join(parts)
+
+
+def _fill(file_descriptor: int, view: memoryview, start_bytes: int) -> int:
+    """Read the bytes from `start_bytes` on into the buffer; how many there were before the file ended."""
+    filled_bytes = 0
+    while filled_bytes < len(view):
+        part_bytes = os.preadv(file_descriptor, [view[filled_bytes:]], start_bytes + filled_bytes)
+        if not part_bytes:
+            break
+        filled_bytes += part_bytes
+    return filled_bytes
 
 
 def _write_object(source: Path | bytes, target: Path) -> None:

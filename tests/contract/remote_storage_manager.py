@@ -5,8 +5,10 @@ what is particular to it.
 """
 
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 from tests.support.segments import (
     SyntheticSegment,
     build_segment,
@@ -38,7 +40,10 @@ THREADS = 8
 
 
 class RemoteStorageManagerContract:
-    """A subclass's fixture `open_manager` opens a manager on one tier, empty at first; each call another manager."""
+    """A subclass's fixture `open_manager` opens a manager on one tier, empty at first; each call another manager.
+
+    Its fixture `open_elsewhere` does the same on another tier of the same kind.
+    """
 
     @pytest.fixture
     def manager(self, open_manager: OpenManager) -> RemoteStorageManager:
@@ -89,6 +94,108 @@ class RemoteStorageManagerContract:
         metadata = copy(SEGMENT)
         with pytest.raises(ValueError, match="not a range"):
             manager.fetch_log_segment(metadata, start_position, end_position)
+
+    @pytest.mark.parametrize("piece_bytes", [1000, 4096, len(SEGMENT.log)])
+    def test_a_stream_read_in_pieces_is_the_log(
+        self, manager: RemoteStorageManager, copy: "Copy", piece_bytes: int
+    ) -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        with closing(opened.open_stream(0, len(SEGMENT.log))) as stream:
+            for start in range(0, len(SEGMENT.log), piece_bytes):
+                expected = SEGMENT.log[start : start + piece_bytes]
+                piece = stream.read(len(expected))
+                assert isinstance(piece, bytes | bytearray)
+                assert piece == expected
+
+    def test_a_stream_of_any_range_in_any_pieces_is_that_slice_of_the_log(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        randomness = random.Random(2)
+        for _ in range(50):
+            start = randomness.randrange(len(SEGMENT.log))
+            end = randomness.randrange(start + 1, len(SEGMENT.log) + 1)
+            middle = randomness.randint(start, end)
+            with closing(opened.open_stream(start, end)) as stream:
+                pieces = [stream.read(middle - start), stream.read(end - middle)]
+            assert pieces == [SEGMENT.log[start:middle], SEGMENT.log[middle:end]]
+
+    def test_what_a_stream_gave_is_the_callers_alone(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        with closing(opened.open_stream(0, 2000)) as stream, closing(opened.open_stream(0, 1000)) as another:
+            first, same = stream.read(1000), another.read(1000)
+            if isinstance(first, bytearray):
+                first[:] = bytes(1000)
+            second = stream.read(1000)
+        assert (same, second) == (SEGMENT.log[:1000], SEGMENT.log[1000:2000])
+
+    def test_a_stream_may_be_closed_early_and_again(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        opened = manager.open_log_segment(metadata)
+        for read_bytes in (0, 10):
+            stream = opened.open_stream(0, len(SEGMENT.log))
+            stream.read(read_bytes)
+            stream.close()
+            stream.close()
+        assert_readable(manager, metadata, SEGMENT)
+
+    def test_streams_of_one_segment_in_many_threads_do_not_disturb_each_other(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        started = threading.Barrier(THREADS)
+
+        def read(number: int) -> bool:
+            start = 1000 * number
+            with closing(opened.open_stream(start, len(SEGMENT.log))) as stream:
+                started.wait(30)
+                pieces = [bytes(stream.read(size)) for size in (100, 10_000, len(SEGMENT.log) - start - 10_100)]
+            return b"".join(pieces) == SEGMENT.log[start:]
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            assert all(threads.map(read, range(THREADS)))
+
+    def test_what_a_get_transfers_covers_the_range_in_whole_chunks(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        opened, size = manager.open_log_segment(copy(SEGMENT)), len(SEGMENT.log)
+        chunk = opened.chunk_bytes
+        assert chunk >= 1
+        assert opened.memory_bytes > 0
+        whole = opened.stored_bytes(0, size)
+        assert whole > 0
+        for start in range(0, size, 997):
+            end = min(start + 3000, size)
+            first, last = start - start % chunk, min(-(-end // chunk) * chunk, size)
+            stored = opened.stored_bytes(start, end)
+            assert stored == opened.stored_bytes(first, last), "the range is widened to whole chunks"
+            assert 0 < opened.stored_bytes(start, start + 1) <= stored <= whole
+            assert stored <= opened.stored_bytes(start, size)
+
+    def test_an_opened_segment_knows_its_indexes(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        opened = manager.open_log_segment(copy(TRANSACTIONAL))
+        for index_type in IndexType:
+            assert opened.fetch_index(index_type) == TRANSACTIONAL.objects()[index_type.value]
+        without = manager.open_log_segment(copy(SEGMENT))
+        with pytest.raises(RemoteResourceNotFoundError):
+            without.fetch_index(IndexType.TRANSACTION)
+
+    def test_an_opened_segment_outlives_the_log(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        opened = manager.open_log_segment(metadata)
+        manager.delete_log_segment_data(metadata)
+        for _ in range(2):
+            with pytest.raises(RemoteResourceNotFoundError) as caught:
+                opened.open_stream(0, 10)
+            assert uuid_to_text(metadata.segment_id.id) in str(caught.value)
+        copy(SEGMENT)
+        assert_streamable(manager.open_log_segment(metadata), SEGMENT)
+
+    def test_a_manager_has_one_identity_and_another_tier_another(
+        self, open_manager: OpenManager, open_elsewhere: OpenManager
+    ) -> None:
+        assert open_manager().identity == open_manager().identity
+        assert open_manager().identity != open_elsewhere().identity
 
     @pytest.mark.parametrize("index_type", list(IndexType))
     def test_indexes_come_back_as_they_were(
@@ -188,6 +295,8 @@ class RemoteStorageManagerContract:
         with pytest.raises(IllegalMetadataError):
             manager.fetch_log_segment(metadata, 0)
         with pytest.raises(IllegalMetadataError):
+            manager.open_log_segment(metadata)
+        with pytest.raises(IllegalMetadataError):
             manager.fetch_index(metadata, IndexType.OFFSET)
         with pytest.raises(IllegalMetadataError):
             manager.delete_log_segment_data(metadata)
@@ -221,9 +330,16 @@ def assert_readable(
 ) -> None:
     """Every object of the segment is there with its content."""
     assert manager.fetch_log_segment(metadata, 0) == segment.log
+    assert_streamable(manager.open_log_segment(metadata), segment)
     for index_type in IndexType:
         if index_type.value in segment.objects():
             assert manager.fetch_index(metadata, index_type) == segment.objects()[index_type.value]
+
+
+def assert_streamable(opened: OpenedSegment, segment: SyntheticSegment) -> None:
+    """The log can be read whole as a stream."""
+    with closing(opened.open_stream(0, len(segment.log))) as stream:
+        assert stream.read(len(segment.log)) == segment.log
 
 
 def assert_not_found(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
@@ -231,6 +347,9 @@ def assert_not_found(manager: RemoteStorageManager, metadata: RemoteLogSegmentMe
     name = uuid_to_text(metadata.segment_id.id)
     with pytest.raises(RemoteResourceNotFoundError) as caught:
         manager.fetch_log_segment(metadata, 0)
+    assert name in str(caught.value)
+    with pytest.raises(RemoteResourceNotFoundError) as caught:
+        manager.open_log_segment(metadata).open_stream(0, 1)
     assert name in str(caught.value)
     for index_type in IndexType:
         with pytest.raises(RemoteResourceNotFoundError) as caught:

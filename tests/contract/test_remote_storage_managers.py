@@ -12,3 +12,7 @@ class TestLocalTieredStorage(RemoteStorageManagerContract):
     @pytest.fixture
     def open_manager(self, tmp_path: Path) -> OpenManager:
         return lambda: LocalTieredStorage({"dir": str(tmp_path / "tier")})
+
+    @pytest.fixture
+    def open_elsewhere(self, tmp_path: Path) -> OpenManager:
+        return lambda: LocalTieredStorage({"dir": str(tmp_path / "another tier")})

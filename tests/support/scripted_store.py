@@ -7,18 +7,22 @@
     with store.held() as gate:                                           # fetches wait, in their threads …
         ...
         gate.wait_for_callers(1)                                         # … until the block ends
+    store.break_body(RetriableRemoteStorageError("reset"), after_bytes=100)    # the next body, where it has given 100
+    store.fail(RemoteResourceNotFoundError("no manifest"), manifest=True)      # the next opening of a segment
 
-Thread-safe. Faults are applied in the order they were added; each counts down by itself. Index fetches are
-matched by `index_type`, log fetches by `segment` and the range of positions; None matches all.
+Thread-safe. Faults are applied in the order they were added; each counts down by itself. Opening a segment is
+matched by `manifest`, index fetches by `index_type`, log fetches by `segment` and the range of positions; None matches
+all. A stream is one log fetch, matched when it is opened; `fetch_log_segment` is another.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, Uuid
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentStream
+from tests.support.opened_bytes import StreamOfBytes
 
 HOLD_S_MAX = 30.0
 """A held fetch gives up after this long: a failing test must not leave threads behind."""
@@ -26,12 +30,16 @@ HOLD_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class FetchCall:
-    """One fetch; positions are None for an index, `index_type` is None for the log. `end_position` is inclusive."""
+    """One fetch; positions are None for an index, `index_type` is None for the log. `end_position` is inclusive.
+
+    `manifest`: the opening of a segment, whether or not its format has a manifest.
+    """
 
     segment_id: Uuid
     start_position: int | None = None
     end_position: int | None = None
     index_type: IndexType | None = None
+    manifest: bool = False
 
 
 class Gate:
@@ -58,12 +66,14 @@ class Gate:
 
 @dataclass(slots=True, eq=False)
 class _Fault:
-    """`act` gets what the store gave and gives what the caller sees; `before` runs before the store is asked."""
+    """`act` gets what the store gave and gives what the caller sees; `before` runs before the store is asked;
+    `body` before the body's first so many bytes are handed over."""
 
     matches: Callable[[FetchCall], bool]
     times: int | None
     act: Callable[[FetchCall, bytes], bytes] | None = None
     before: Callable[[], None] | None = None
+    body: Callable[[int], None] | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +83,7 @@ class ScriptedStore:
     inner: RemoteStorageManager
     calls: list[FetchCall] = field(default_factory=list)
     _faults: list[_Fault] = field(default_factory=list)
+    _streams_open: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # --- what happened ---
@@ -92,6 +103,18 @@ class ScriptedStore:
             found = [call.index_type for call in self.calls if call.index_type is not None]
         return len(found) if index_type is None else found.count(index_type)
 
+    def opens(self, segment: RemoteLogSegmentMetadata | None = None) -> int:
+        """How often a segment (any) was opened."""
+        with self._lock:
+            return sum(
+                call.manifest and (segment is None or call.segment_id == segment.segment_id.id) for call in self.calls
+            )
+
+    def streams_open(self) -> int:
+        """How many streams are not closed yet."""
+        with self._lock:
+            return self._streams_open
+
     # --- what shall happen ---
 
     def fail(
@@ -101,6 +124,7 @@ class ScriptedStore:
         segment: RemoteLogSegmentMetadata | None = None,
         positions: range | None = None,
         index_type: IndexType | None = None,
+        manifest: bool = False,
         times: int | None = 1,
     ) -> None:
         """Raise `error` from matching fetches, `times` times (None: for ever)."""
@@ -108,7 +132,7 @@ class ScriptedStore:
         def before() -> None:
             raise error
 
-        self._add(_Fault(_matcher(segment, positions, index_type), times, before=before))
+        self._add(_Fault(_matcher(segment, positions, index_type, manifest), times, before=before))
 
     def flip_bit(
         self, segment: RemoteLogSegmentMetadata, position: int, *, bit: int = 0, times: int | None = None
@@ -160,6 +184,42 @@ class ScriptedStore:
 
         self._add(_Fault(_matcher(segment, None, None), None, before=before))
 
+    def break_body(
+        self,
+        error: Exception,
+        *,
+        after_bytes: int,
+        segment: RemoteLogSegmentMetadata | None = None,
+        positions: range | None = None,
+        times: int | None = 1,
+    ) -> None:
+        """Raise `error` from the read that goes beyond a body's first `after_bytes`."""
+
+        def body(end_bytes: int) -> None:
+            if end_bytes > after_bytes:
+                raise error
+
+        self._add(_Fault(_matcher(segment, positions, None), times, body=body))
+
+    @contextmanager
+    def stall_body(
+        self,
+        after_bytes: int,
+        *,
+        segment: RemoteLogSegmentMetadata | None = None,
+        positions: range | None = None,
+        times: int | None = None,
+    ) -> Iterator[Gate]:
+        """Hold reads that go beyond a body's first `after_bytes` until the gate is released, as `held` does."""
+        gate = Gate()
+
+        def body(end_bytes: int) -> None:
+            if end_bytes > after_bytes:
+                gate.hold()
+
+        with self._while_held(gate, _Fault(_matcher(segment, positions, None), times, body=body)):
+            yield gate
+
     @contextmanager
     def held(
         self,
@@ -167,17 +227,14 @@ class ScriptedStore:
         segment: RemoteLogSegmentMetadata | None = None,
         positions: range | None = None,
         index_type: IndexType | None = None,
+        manifest: bool = False,
+        times: int | None = None,
     ) -> Iterator[Gate]:
         """Hold matching fetches until the gate is released, at the end of the block at the latest."""
         gate = Gate()
-        fault = _Fault(_matcher(segment, positions, index_type), None, before=gate.hold)
-        self._add(fault)
-        try:
+        fault = _Fault(_matcher(segment, positions, index_type, manifest), times, before=gate.hold)
+        with self._while_held(gate, fault):
             yield gate
-        finally:
-            gate.release()
-            with self._lock:
-                self._faults.remove(fault)
 
     def heal(self) -> None:
         """Forget all faults."""
@@ -185,6 +242,15 @@ class ScriptedStore:
             self._faults.clear()
 
     # --- RemoteStorageManager ---
+
+    @property
+    def identity(self) -> str:
+        return self.inner.identity
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        faults = self._begin(FetchCall(metadata.segment_id.id, manifest=True))
+        _before(faults)
+        return _ScriptedSegment(self, metadata, self.inner.open_log_segment(metadata))
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         return self.inner.copy_log_segment_data(metadata, data)
@@ -209,7 +275,19 @@ class ScriptedStore:
         with self._lock:
             self._faults.append(fault)
 
-    def _fetch(self, call: FetchCall, fetch: Callable[[], bytes]) -> bytes:
+    @contextmanager
+    def _while_held(self, gate: Gate, fault: _Fault) -> Iterator[None]:
+        self._add(fault)
+        try:
+            yield
+        finally:
+            gate.release()
+            with self._lock:
+                if fault in self._faults:
+                    self._faults.remove(fault)
+
+    def _begin(self, call: FetchCall) -> list[_Fault]:
+        """Record the call; the faults that it meets, each counted down."""
         with self._lock:
             self.calls.append(call)
             faults = [fault for fault in self._faults if fault.matches(call)]
@@ -218,21 +296,110 @@ class ScriptedStore:
                     fault.times -= 1
                     if not fault.times:
                         self._faults.remove(fault)
+        return faults
+
+    def _fetch(self, call: FetchCall, fetch: Callable[[], bytes]) -> bytes:
+        faults = self._begin(call)
+        _before(faults)
+        data = _acted(faults, call, fetch())
         for fault in faults:
-            if fault.before is not None:
-                fault.before()
-        data = fetch()
-        for fault in faults:
-            if fault.act is not None:
-                data = fault.act(call, data)
+            if fault.body is not None:
+                fault.body(len(data))
         return data
+
+    def _open_stream(
+        self, metadata: RemoteLogSegmentMetadata, opened: OpenedSegment, start: int, end: int
+    ) -> SegmentStream:
+        call = FetchCall(metadata.segment_id.id, start, end - 1)
+        faults = self._begin(call)
+        _before(faults)
+        stream = opened.open_stream(start, end)
+        if any(fault.act is not None for fault in faults):
+            with closing(stream):
+                data = bytes(stream.read(end - start))
+            stream = StreamOfBytes(_acted(faults, call, data), metadata, start, end)
+        self._count_streams(1)
+        return _ScriptedStream(stream, faults, lambda: self._count_streams(-1))
+
+    def _count_streams(self, change: int) -> None:
+        with self._lock:
+            self._streams_open += change
+
+
+@dataclass(frozen=True, slots=True)
+class _ScriptedSegment:
+    """An OpenedSegment whose fetches go through the store's script."""
+
+    store: ScriptedStore
+    metadata: RemoteLogSegmentMetadata
+    inner: OpenedSegment
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.inner.chunk_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.inner.memory_bytes
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        return self.inner.stored_bytes(start_position, end_position)
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        return self.store._open_stream(self.metadata, self.inner, start_position, end_position)
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        call = FetchCall(self.metadata.segment_id.id, index_type=index_type)
+        return self.store._fetch(call, lambda: self.inner.fetch_index(index_type))
+
+
+class _ScriptedStream:
+    """A SegmentStream whose body meets the faults."""
+
+    def __init__(self, inner: SegmentStream, faults: list[_Fault], on_close: Callable[[], None]) -> None:
+        self._inner = inner
+        self._faults = faults
+        self._on_close: Callable[[], None] | None = on_close
+        self._read_bytes = 0
+
+    def read(self, size_bytes: int) -> bytes | bytearray:
+        for fault in self._faults:
+            if fault.body is not None:
+                fault.body(self._read_bytes + size_bytes)
+        data = self._inner.read(size_bytes)
+        self._read_bytes += size_bytes
+        return data
+
+    def close(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+        self._inner.close()
+
+
+def _before(faults: list[_Fault]) -> None:
+    for fault in faults:
+        if fault.before is not None:
+            fault.before()
+
+
+def _acted(faults: list[_Fault], call: FetchCall, data: bytes) -> bytes:
+    for fault in faults:
+        if fault.act is not None:
+            data = fault.act(call, data)
+    return data
 
 
 def _matcher(
-    segment: RemoteLogSegmentMetadata | None, positions: range | None, index_type: IndexType | None
+    segment: RemoteLogSegmentMetadata | None,
+    positions: range | None,
+    index_type: IndexType | None,
+    manifest: bool = False,
 ) -> Callable[[FetchCall], bool]:
     def matches(call: FetchCall) -> bool:
-        if call.index_type is not index_type or (segment is not None and call.segment_id != segment.segment_id.id):
+        if call.index_type is not index_type or call.manifest is not manifest:
+            return False
+        if segment is not None and call.segment_id != segment.segment_id.id:
             return False
         if positions is None or call.start_position is None:
             return True

@@ -5,7 +5,9 @@ What every format does is in tests/contract/remote_storage_manager.py.
 
 import errno
 import os
+import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -215,3 +217,75 @@ def test_an_index_beyond_the_limit_is_refused_before_it_is_read(
     monkeypatch.setattr(local_tiered_storage, "INDEX_BYTES_MAX", len(segment.offset_index) - 1)
     with pytest.raises(CorruptObjectError, match="more than an index may have"):
         tier.fetch_index(metadata, IndexType.OFFSET)
+
+
+# --- streams ---
+
+
+def test_identity_is_the_format_and_its_folder(tmp_path: Path) -> None:
+    assert open_tier(tmp_path).identity == f"local-tiered-storage {tmp_path / 'kafka-tiered-storage'}"
+
+
+def test_an_opened_segment_has_no_chunks_and_costs_little(tmp_path: Path) -> None:
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    assert (opened.chunk_bytes, opened.stored_bytes(3, 10)) == (1, 7)
+    assert 0 < opened.memory_bytes < 4096
+
+
+def test_short_reads_are_continued_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv = os.preadv
+
+    def short_read(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        return preadv(descriptor, [buffers[0][:7]], offset)
+
+    monkeypatch.setattr(os, "preadv", short_read)
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    with closing(opened.open_stream(3, 100)) as stream:
+        assert stream.read(97) == SEGMENT.log[3:100]
+
+
+def test_a_log_that_ends_within_a_stream_is_truncated(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    opened = open_tier(tmp_path).open_log_segment(metadata)
+    with closing(opened.open_stream(5, 100)) as stream:
+        assert stream.read(10) == SEGMENT.log[5:15]
+        os.truncate(object_path(tmp_path, metadata, "log"), 20)
+        wanted = f"segment {metadata.segment_id} is truncated: bytes 15 to 99 of {len(SEGMENT.log)} wanted, 5 there"
+        with pytest.raises(CorruptObjectError, match=re.escape(wanted)):
+            stream.read(85)
+
+
+def test_a_stream_reads_on_when_its_file_is_deleted(tmp_path: Path) -> None:
+    tier, metadata = open_tier(tmp_path), publish(tmp_path, PARTITION, SEGMENT)
+    with closing(tier.open_log_segment(metadata).open_stream(0, 100)) as stream:
+        tier.delete_log_segment_data(metadata)
+        assert stream.read(100) == SEGMENT.log[:100]
+
+
+def test_errors_of_the_operating_system_within_a_stream_name_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_read(file_descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    monkeypatch.setattr(os, "preadv", failing_read)
+    with closing(open_tier(tmp_path).open_log_segment(metadata).open_stream(0, 10)) as stream:
+        with pytest.raises(RetriableRemoteStorageError) as caught:
+            stream.read(10)
+        assert str(object_path(tmp_path, metadata, "log")) in str(caught.value)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
+def test_a_stream_of_what_is_no_range_is_the_callers_bug(tmp_path: Path, start: int, end: int) -> None:
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    with pytest.raises(ValueError, match="not a range"):
+        opened.open_stream(start, end)
+
+
+def test_reading_beyond_a_streams_end_is_the_callers_bug(tmp_path: Path) -> None:
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    with closing(opened.open_stream(0, 10)) as stream:
+        stream.read(6)
+        with pytest.raises(ValueError, match="5 bytes at 6 of a stream that ends at 10"):
+            stream.read(5)

@@ -1,0 +1,124 @@
+"""Aiven's tiered-storage plug-in behind RemoteStorageManager, reading (spec/aiven-format.md).
+
+- Opening a segment is one GET of its manifest; the data key is unwrapped then, once for the segment.
+- The manifest has to be this segment's: its file size is the one that the metadata log gives.
+- Custom metadata may place the objects elsewhere than the configuration does: `segment_objects` tries both.
+- Segments are read only: copies and deletes are the broker's own.
+"""
+
+from collections.abc import Mapping
+
+from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.formats.aiven.config import aiven_config
+from storage.formats.aiven.custom_metadata import decode_custom_metadata
+from storage.formats.aiven.encryption import ChunkCipher
+from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, Manifest, decode_manifest
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path
+from storage.formats.aiven.opened_segment import AivenSegment
+from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
+from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from storage.object_store.object_store import ObjectStore
+from storage.object_store.registry import open_object_store
+
+
+class AivenRemoteStorageManager:
+    """A RemoteStorageManager over any object store.
+
+    Args:
+        config: the plug-in's own keys, prefix stripped.
+        store: in place of the one that `config` names.
+
+    Raises:
+        StorageConfigError: a key is missing or wrong.
+    """
+
+    def __init__(self, config: Mapping[str, str], *, store: ObjectStore | None = None) -> None:
+        self._config = aiven_config(config)
+        self._store = open_object_store(config) if store is None else store
+
+    @property
+    def identity(self) -> str:
+        """Format, store and prefix; see RemoteStorageManager.identity."""
+        return f"aiven-v1 {self._store.identity} {self._config.key_prefix}"
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> AivenSegment:
+        """Fetch the manifest, and what reads the segment by it; see RemoteStorageManager.open_log_segment.
+
+        Raises:
+            RemoteStorageError: besides, the segment is encrypted and its key pair is not configured, or a chunk is
+                larger than can be decoded.
+        """
+        objects = SegmentObjects(self._store, self._places(metadata))
+        data, name = objects.get_whole(ObjectSuffix.MANIFEST, MANIFEST_BYTES_MAX)
+        manifest = decode_manifest(data, name)
+        file_bytes = manifest.chunk_index.original_file_bytes
+        if file_bytes != metadata.segment_size_bytes:
+            raise CorruptObjectError(
+                f"{name}: chunkIndex.originalFileSize is {file_bytes}, and segment {metadata.segment_id} "
+                f"has {metadata.segment_size_bytes} bytes"
+            )
+        return AivenSegment(objects, manifest, self._cipher(manifest, name))
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> bytes:
+        """A range of a segment's log, both ends inclusive; see RemoteStorageManager.fetch_log_segment."""
+        if start_position < 0 or (end_position is not None and end_position < start_position):
+            raise ValueError(f"{start_position} to {end_position} is not a range of positions")
+        segment = self.open_log_segment(metadata)
+        end = segment.size_bytes if end_position is None else min(end_position + 1, segment.size_bytes)
+        if start_position >= end:
+            return b""
+        stream = segment.open_stream(start_position, end)
+        try:
+            return bytes(stream.read(end - start_position))
+        finally:
+            stream.close()
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """One whole index; see RemoteStorageManager.fetch_index."""
+        return self.open_log_segment(metadata).fetch_index(index_type)
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
+        """Not in this version: RemoteStorageError."""
+        raise RemoteStorageError(
+            f"{metadata.segment_id}: this version reads Aiven's format and copies no segment to it"
+        )
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Not in this version: RemoteStorageError."""
+        raise RemoteStorageError(
+            f"{metadata.segment_id}: this version reads Aiven's format and deletes no segment of it"
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def _places(self, metadata: RemoteLogSegmentMetadata) -> list[ObjectPlace]:
+        """Where the segment's objects may be: as custom metadata say, then as the configuration does."""
+        prefix, masked = self._config.key_prefix, self._config.key_prefix_mask
+        path = main_path(metadata)
+        configured = ObjectPlace(prefix, path, masked)
+        fields = decode_custom_metadata(metadata.custom_metadata)
+        recorded = ObjectPlace(
+            prefix if fields.object_prefix is None else fields.object_prefix,
+            path if fields.object_key is None else fields.object_key,
+            masked,
+        )
+        same = recorded.key(ObjectSuffix.LOG) == configured.key(ObjectSuffix.LOG)
+        return [configured] if same else [recorded, configured]
+
+    def _cipher(self, manifest: Manifest, name: str) -> ChunkCipher | None:
+        encryption = manifest.encryption
+        if encryption is None:
+            return None
+        if self._config.key_ring is None:
+            raise RemoteStorageError(
+                f"{name}: the segment is encrypted, and no key pair is configured: see encryption.enabled and "
+                "encryption.key.pairs"
+            )
+        try:
+            return ChunkCipher(self._config.key_ring.unwrap(encryption.data_key), encryption.aad)
+        except RemoteStorageError as error:
+            raise type(error)(f"{name}: {error}") from error

@@ -1,0 +1,293 @@
+"""What the plug-in itself wrote, read through Tidegate's manager: every log and every index, to the byte.
+
+The objects are those of the real plug-in, on its own and in a real broker; sources and keys lie beside them.
+"""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path
+from storage.formats.aiven.opened_segment import AivenSegment
+from storage.model import (
+    CustomMetadata,
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    uuid_from_text,
+)
+from tests.support.vectors import vector
+
+ORACLES = ("oracle-plugin-1.0.0", "oracle-plugin-1.0.0-zstd157")
+CASES = (
+    "plain-c4096",
+    "plain-notxn-c1m",
+    "zstd-c4096",
+    "zstd-onechunk",
+    "enc-c4096",
+    "zstd-enc-c4096",
+    "heur-gzip-c4096",
+    "heur-plain-c4096",
+)
+INDEX_SOURCES = {
+    IndexType.OFFSET: "offset.index",
+    IndexType.TIMESTAMP: "time.index",
+    IndexType.PRODUCER_SNAPSHOT: "producer.snapshot",
+    IndexType.LEADER_EPOCH: "leader-epoch",
+    IndexType.TRANSACTION: "txn.index",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """Objects under `root`, and what they hold; None: the segment has no such index."""
+
+    root: Path
+    prefix: str
+    metadata: RemoteLogSegmentMetadata
+    log: bytes
+    indexes: dict[IndexType, bytes | None]
+
+    def manager(self) -> AivenRemoteStorageManager:
+        keys = vector("aiven", ORACLES[0], "test-keys")
+        return AivenRemoteStorageManager(
+            {
+                "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+                "storage.root": str(self.root),
+                "key.prefix": self.prefix,
+                "chunk.size": "4096",
+                "encryption.enabled": "true",
+                "encryption.key.pair.id": "key1",
+                "encryption.key.pairs": "key1",
+                "encryption.key.pairs.key1.public.key.file": str(keys / "public.pem"),
+                "encryption.key.pairs.key1.private.key.file": str(keys / "private.pem"),
+            }
+        )
+
+    def object_path(self, suffix: ObjectSuffix) -> Path:
+        return self.root / f"{self.prefix}{main_path(self.metadata)}{suffix.value}"
+
+
+def metadata_in(manifest: Path, custom_metadata: bytes | None) -> RemoteLogSegmentMetadata:
+    """The metadata that the plug-in was given, as its manifest shows them."""
+    members = json.loads(manifest.read_text())
+    shown = members["remoteLogSegmentMetadata"]
+    partition: dict[str, Any] = shown["remoteLogSegmentId"]["topicIdPartition"]
+    key = TopicIdPartition(
+        uuid_from_text(partition["topicId"]),
+        partition["topicPartition"]["partition"],
+        partition["topicPartition"]["topic"],
+    )
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(key, uuid_from_text(shown["remoteLogSegmentId"]["id"])),
+        start_offset=shown["startOffset"],
+        end_offset=shown["endOffset"],
+        max_timestamp_ms=shown["maxTimestampMs"],
+        broker_id=shown["brokerId"],
+        event_timestamp_ms=shown["eventTimestampMs"],
+        segment_size_bytes=members["chunkIndex"]["originalFileSize"],
+        segment_leader_epochs={int(epoch): offset for epoch, offset in shown["segmentLeaderEpochs"].items()},
+        custom_metadata=None if custom_metadata is None else CustomMetadata(custom_metadata),
+    )
+
+
+def oracle_segment(folder: str, name: str, root: Path | None = None) -> WrittenSegment:
+    """A case of the plug-in on its own; `root`: where a copy of its objects is."""
+    source = vector("aiven", folder, "source")
+    case = next(case for case in json.loads((source.parent / "cases.json").read_text()) if case["case"] == name)
+    manifest = next((source.parent / name).rglob("*.rsm-manifest"))
+    indexes: dict[IndexType, bytes | None] = {
+        index_type: (source / file).read_bytes() for index_type, file in INDEX_SOURCES.items()
+    }
+    if not case["txn"]:
+        indexes[IndexType.TRANSACTION] = None
+    if case["time_index_empty"]:
+        indexes[IndexType.TIMESTAMP] = b""
+    custom_metadata = bytes.fromhex(case["custom_metadata_hex"])
+    return WrittenSegment(
+        source.parent / name if root is None else root,
+        "pfx/",
+        metadata_in(manifest, custom_metadata or None),
+        (source / case["segment"]).read_bytes(),
+        indexes,
+    )
+
+
+def assert_read_whole(written: WrittenSegment) -> None:
+    manager = written.manager()
+    assert manager.fetch_log_segment(written.metadata, 0) == written.log
+    opened = manager.open_log_segment(written.metadata)
+    for index_type, content in written.indexes.items():
+        if content is None:
+            with pytest.raises(RemoteResourceNotFoundError):
+                opened.fetch_index(index_type)
+        else:
+            assert opened.fetch_index(index_type) == manager.fetch_index(written.metadata, index_type) == content
+    randomness = random.Random(1)
+    for _ in range(20):
+        start = randomness.randrange(len(written.log))
+        end = randomness.randrange(start + 1, len(written.log) + 1)
+        middle = randomness.randint(start, end)
+        with closing(opened.open_stream(start, end)) as stream:
+            assert stream.read(middle - start) == written.log[start:middle]
+            assert stream.read(end - middle) == written.log[middle:end]
+
+
+@pytest.mark.parametrize("folder", ORACLES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_case_of_the_plugin_decodes_to_its_source_bytes(folder: str, name: str) -> None:
+    assert_read_whole(oracle_segment(folder, name))
+
+
+def test_no_case_is_left_out() -> None:
+    for folder in ORACLES:
+        cases = json.loads(vector("aiven", folder, "cases.json").read_text())
+        assert [case["case"] for case in cases] == list(CASES)
+
+
+def test_a_segment_of_a_real_broker_decodes_to_its_source_bytes(tmp_path: Path) -> None:
+    folder = vector("aiven", "kafka-4.3.0-broker")
+    expected = json.loads((folder / "expected.json").read_text())
+    # The broker's objects are kept without their folders.
+    target = tmp_path / "tiered" / (folder / "topic-dir.txt").read_text().strip() / "0"
+    shutil.copytree(folder / "remote", target)
+    manifest = next(target.glob("00000000000000000000-*.rsm-manifest"))
+    written = WrittenSegment(
+        tmp_path,
+        "tiered/",
+        metadata_in(manifest, None),
+        b"",
+        {
+            IndexType.OFFSET: bytes.fromhex(expected["indexes"]["offset"]),
+            IndexType.TIMESTAMP: bytes.fromhex(expected["indexes"]["timestamp"]),
+            IndexType.PRODUCER_SNAPSHOT: bytes.fromhex(expected["indexes"]["producerSnapshot"]),
+            IndexType.LEADER_EPOCH: bytes.fromhex(expected["indexes"]["leaderEpoch"]),
+            IndexType.TRANSACTION: None,
+        },
+    )
+    log = written.manager().fetch_log_segment(written.metadata, 0)
+    assert (len(log), hashlib.sha256(log).hexdigest()) == (expected["segment_size"], expected["segment_sha256"])
+    assert_read_whole(WrittenSegment(written.root, written.prefix, written.metadata, log, written.indexes))
+
+
+def read_log(opened: AivenSegment) -> bytes | bytearray:
+    with closing(opened.open_stream(0, opened.size_bytes)) as stream:
+        return stream.read(opened.size_bytes)
+
+
+def read_indexes(opened: AivenSegment) -> None:
+    for index_type in IndexType:
+        opened.fetch_index(index_type)
+
+
+# --- damage ---
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Callable[[str], WrittenSegment]:
+    """A copy of a case's objects that a test may damage."""
+
+    def copied(name: str) -> WrittenSegment:
+        shutil.copytree(vector("aiven", ORACLES[0], name), tmp_path / name, copy_function=shutil.copyfile)
+        for path in (tmp_path / name).rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        return oracle_segment(ORACLES[0], name, tmp_path / name)
+
+    return copied
+
+
+def flipped(path: Path) -> Iterator[None]:
+    """The file with one bit flipped, at one place after another; whole again at the end."""
+    content = path.read_bytes()
+    for position in sorted(random.Random(3).sample(range(len(content)), 40)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :])
+        yield
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["enc-c4096", "zstd-enc-c4096"])
+def test_a_flipped_bit_in_an_encrypted_log_or_index_is_found(
+    damaged: Callable[[str], WrittenSegment], name: str
+) -> None:
+    written = damaged(name)
+    opened = written.manager().open_log_segment(written.metadata)
+    for _ in flipped(written.object_path(ObjectSuffix.LOG)):
+        with pytest.raises(CorruptObjectError, match=r"\.log: chunk \d+ at \d+"):
+            read_log(opened)
+    for _ in flipped(written.object_path(ObjectSuffix.INDEXES)):
+        with pytest.raises(CorruptObjectError, match=r"\.indexes: \w+ index"):
+            read_indexes(opened)
+    assert_read_whole(written)
+
+
+@pytest.mark.parametrize("name", ["zstd-c4096", "zstd-onechunk"])
+def test_a_flipped_bit_in_a_compressed_log_never_changes_its_size(
+    damaged: Callable[[str], WrittenSegment], name: str
+) -> None:
+    # The plug-in's frames have no checksum: a flip that leaves a frame whole is for the record batches' own to find.
+    written = damaged(name)
+    opened = written.manager().open_log_segment(written.metadata)
+    found = 0
+    for _ in flipped(written.object_path(ObjectSuffix.LOG)):
+        try:
+            assert len(read_log(opened)) == len(written.log)
+        except CorruptObjectError:
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_flipped_bit_in_a_manifest_is_found_or_harmless(damaged: Callable[[str], WrittenSegment], name: str) -> None:
+    written = damaged(name)
+    manager = written.manager()
+    for _ in flipped(written.object_path(ObjectSuffix.MANIFEST)):
+        try:
+            log = manager.fetch_log_segment(written.metadata, 0)
+        except RemoteStorageError:
+            continue
+        assert log == written.log
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_truncated_object_is_corrupt_and_never_short(damaged: Callable[[str], WrittenSegment], name: str) -> None:
+    written = damaged(name)
+    manager = written.manager()
+
+    def read_all(opened: AivenSegment) -> None:
+        read_log(opened)
+        for index_type, content in written.indexes.items():
+            if content:
+                opened.fetch_index(index_type)
+
+    for suffix in ObjectSuffix:
+        path = written.object_path(suffix)
+        content = path.read_bytes()
+        for size in (0, 1, len(content) // 2, len(content) - 1):
+            path.write_bytes(content[:size])
+            with pytest.raises(CorruptObjectError, match=suffix.value):
+                read_all(manager.open_log_segment(written.metadata))
+        path.write_bytes(content)
+    assert_read_whole(written)
+
+
+def test_a_chunk_that_would_grow_beyond_its_plaintext_is_refused(damaged: Callable[[str], WrittenSegment]) -> None:
+    # A manifest that gives smaller chunks than were compressed: what the frames hold is more than they may have.
+    written = damaged("zstd-onechunk")
+    path = written.object_path(ObjectSuffix.MANIFEST)
+    members = json.loads(path.read_text())
+    members["chunkIndex"]["originalFileSize"] = 1000
+    path.write_text(json.dumps(members))
+    metadata = metadata_in(path, None)
+    with pytest.raises(CorruptObjectError, match="chunk 0 at 0"):
+        written.manager().fetch_log_segment(metadata, 0)

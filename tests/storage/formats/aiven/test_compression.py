@@ -1,0 +1,132 @@
+import struct
+import threading
+import tracemalloc
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError
+from storage.formats.aiven.compression import WINDOW_BYTES_MAX, compress, decompress
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1
+
+
+def frame(content_bytes: int, block: bytes, *, kind: int = RAW_BLOCK, block_bytes: int | None = None) -> bytes:
+    """A frame of one block that says whatever it is told to (RFC 8878 §3.1.1)."""
+    size = len(block) if block_bytes is None else block_bytes
+    block_header = struct.pack("<I", size << 3 | kind << 1 | 1)[:3]
+    return MAGIC + b"\xa0" + struct.pack("<I", content_bytes) + block_header + block  # 0xa0: single segment
+
+
+@given(st.binary(min_size=1, max_size=5000), st.sampled_from([1, 3, 19]))
+def test_decompression_undoes_compression(content: bytes, level: int) -> None:
+    assert decompress(compress(content, level), len(content), "chunk") == content
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_kind_of_buffer_is_taken(kind: type[bytes] | type[bytearray] | type[memoryview]) -> None:
+    assert decompress(kind(compress(kind(b"content"))), 7, "chunk") == b"content"
+
+
+def test_a_compressed_frame_has_its_content_size_and_no_checksum_and_no_dictionary() -> None:
+    parameters = zstandard.get_frame_parameters(compress(bytes(100_000)))
+    found = (parameters.content_size, parameters.has_checksum, parameters.dict_id)
+    assert found == (100_000, False, 0)
+
+
+def test_the_frame_that_these_tests_make_is_good() -> None:
+    assert decompress(frame(3, b"abc"), 3, "chunk") == b"abc"
+    assert decompress(frame(5, b"x", kind=REPEATED_BYTE_BLOCK, block_bytes=5), 5, "chunk") == b"xxxxx"
+
+
+def without_content_size(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(content)
+
+
+GOOD = compress(b"content " * 100)
+CORRUPT = {
+    "claims more than the chunk has": (
+        frame(1 << 31, b"abc"),
+        3,
+        "a content size of 2147483648, its chunk has 3 bytes",
+    ),
+    "claims less than the chunk has": (frame(2, b"ab"), 3, "a content size of 2, its chunk has 3 bytes"),
+    "holds more than it claims": (frame(3, b"abcd"), 3, "decompression error"),
+    "unfolds to more than it claims": (
+        frame(3, b"x", kind=REPEATED_BYTE_BLOCK, block_bytes=100_000),
+        3,
+        "decompression error",
+    ),
+    "holds less than it claims": (frame(3, b"ab"), 3, "decompression error"),
+    "no content size": (without_content_size(b"content"), 7, "no content size"),
+    "two frames": (frame(3, b"abc") + frame(3, b"def"), 3, "unused data"),
+    "two frames, counted together": (frame(3, b"abc") + frame(3, b"def"), 6, "a content size of 3"),
+    "a byte behind the frame": (frame(3, b"abc") + b"\x00", 3, "unused data"),
+    "an empty frame": (compress(b""), 0, "is empty"),
+    "an empty frame with another behind": (compress(b"") + frame(3, b"abc"), 0, "is empty"),
+    "a skippable frame": (b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc", 3, ""),
+    "no frame at all": (b"plain record batches", 20, ""),
+    "nothing": (b"", 3, ""),
+    "a block of a kind that is none": (frame(3, b"abc", kind=3), 3, "decompression error"),
+}
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+def test_a_chunk_is_corrupt_that(what: str) -> None:
+    stored, plaintext_bytes, message = CORRUPT[what]
+    with pytest.raises(CorruptObjectError, match=rf"^x\.log, chunk 3: .*{message}"):
+        decompress(stored, plaintext_bytes, "x.log, chunk 3")
+
+
+@pytest.mark.parametrize("size_bytes", range(len(GOOD)))
+def test_a_frame_cut_at_any_byte_is_corrupt(size_bytes: int) -> None:
+    with pytest.raises(CorruptObjectError, match=r"^chunk: "):
+        decompress(GOOD[:size_bytes], 800, "chunk")
+
+
+def test_a_thread_goes_on_after_a_corrupt_chunk() -> None:
+    with pytest.raises(CorruptObjectError):
+        decompress(GOOD[:-1], 800, "chunk")
+    assert decompress(GOOD, 800, "chunk") == b"content " * 100
+
+
+def test_no_memory_is_taken_for_what_a_frame_claims() -> None:
+    tracemalloc.start()
+    try:
+        for bomb in (frame(1 << 31, b"abc"), frame(3, b"x", kind=REPEATED_BYTE_BLOCK, block_bytes=100_000)):
+            with pytest.raises(CorruptObjectError):
+                decompress(bomb, 3, "chunk")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+
+
+def test_a_window_beyond_the_limit_is_corrupt_where_it_would_cost_memory() -> None:
+    window_log = 27
+    assert 1 << window_log > WINDOW_BYTES_MAX
+    block_header = struct.pack("<I", 3 << 3 | 1)[:3]
+    stored = MAGIC + b"\x80" + bytes([window_log - 10 << 3]) + struct.pack("<I", 3) + block_header + b"ab"
+    with pytest.raises(CorruptObjectError, match="too much memory"):
+        decompress(stored, 3, "chunk")
+
+
+def test_threads_decompress_at_once() -> None:
+    contents = [bytes([number]) * 300_000 for number in range(4)]
+    results: list[bytes] = []
+    start = threading.Barrier(4)
+
+    def work(content: bytes) -> None:
+        stored = compress(content)
+        start.wait(timeout=10)
+        results.extend(decompress(stored, len(content), "chunk") for _ in range(10))
+
+    threads = [threading.Thread(target=work, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == sorted(content for content in contents for _ in range(10))

@@ -1,0 +1,134 @@
+from pathlib import Path
+
+import pytest
+
+from storage.errors import StorageConfigError
+from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, aiven_config
+from storage.formats.aiven.key_ring import KeyRing
+from tests.support.aiven_writer import make_key_pair
+
+
+def message_of(config: dict[str, str]) -> str:
+    with pytest.raises(StorageConfigError) as caught:
+        aiven_config(config)
+    return str(caught.value)
+
+
+def test_nothing_is_needed_to_read_a_plain_tier() -> None:
+    assert aiven_config({}) == AivenConfig(
+        key_prefix="",
+        key_prefix_mask=False,
+        key_ring=None,
+        chunk_bytes=None,
+        compression_enabled=False,
+        compression_heuristic_enabled=False,
+        encryption_enabled=False,
+        custom_metadata_fields=(),
+    )
+
+
+def test_every_key_is_taken(tmp_path: Path) -> None:
+    config = aiven_config(
+        {
+            "key.prefix": "tier/",
+            "key.prefix.mask": "true",
+            "chunk.size": "4194304",
+            "compression.enabled": "true",
+            "compression.heuristic.enabled": " True ",
+            "custom.metadata.fields.include": "OBJECT_KEY, REMOTE_SIZE",
+            **make_key_pair(tmp_path, "key1"),
+        }
+    )
+    assert isinstance(config.key_ring, KeyRing)
+    assert config == AivenConfig(
+        key_prefix="tier/",
+        key_prefix_mask=True,
+        key_ring=config.key_ring,
+        chunk_bytes=4194304,
+        compression_enabled=True,
+        compression_heuristic_enabled=True,
+        encryption_enabled=True,
+        custom_metadata_fields=("REMOTE_SIZE", "OBJECT_KEY"),
+    )
+
+
+def test_a_key_prefix_is_taken_as_it_is_without_a_separator_added() -> None:
+    assert aiven_config({"key.prefix": " tier "}).key_prefix == " tier "
+
+
+def test_keys_that_a_reader_does_not_need_are_left_alone() -> None:
+    others = {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
+        "fetch.chunk.cache.size": "not even a number",
+        "segment.format": "kafka",
+        "iceberg.namespace": "n",
+    }
+    assert aiven_config(others) == AivenConfig()
+
+
+def test_pairs_make_a_key_ring_though_new_segments_are_not_encrypted(tmp_path: Path) -> None:
+    pairs = dict(make_key_pair(tmp_path, "key1"))
+    wrapped = KeyRing(pairs).wrap(bytes(32))
+    del pairs["encryption.enabled"], pairs["encryption.key.pair.id"]
+    config = aiven_config(pairs)
+    assert not config.encryption_enabled
+    assert config.key_ring is not None
+    assert config.key_ring.unwrap(wrapped) == bytes(32)
+
+
+def test_encryption_needs_pairs_and_an_active_one(tmp_path: Path) -> None:
+    assert message_of({"encryption.enabled": "true"}) == "rsm.config.encryption.key.pairs is not set"
+    pairs = dict(make_key_pair(tmp_path, "key1"))
+    del pairs["encryption.key.pair.id"]
+    assert message_of(pairs) == (
+        "rsm.config.encryption.enabled needs rsm.config.encryption.key.pair.id, which is not set"
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["key.prefix.mask", "compression.enabled", "compression.heuristic.enabled", "encryption.enabled"]
+)
+@pytest.mark.parametrize("text", ["yes", "1", ""])
+def test_a_boolean_is_true_or_false(key: str, text: str) -> None:
+    assert message_of({key: text}) == f"rsm.config.{key}={text} is neither true nor false"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1073741824", "4 MiB", "", "9" * 5000, "٣"])
+def test_a_chunk_size_beyond_the_plugins_limits_is_refused(text: str) -> None:
+    assert message_of({"chunk.size": text}) == (
+        f"rsm.config.chunk.size={text} is not a number from 1 to {CHUNK_BYTES_MAX}"
+    )
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, CHUNK_BYTES_MAX])
+def test_a_chunk_size_at_the_plugins_limits_is_taken(chunk_bytes: int) -> None:
+    assert aiven_config({"chunk.size": f" {chunk_bytes} "}).chunk_bytes == chunk_bytes
+
+
+def test_an_unknown_custom_metadata_field_is_named() -> None:
+    assert message_of({"custom.metadata.fields.include": "REMOTE_SIZE,SIZE"}) == (
+        "rsm.config.custom.metadata.fields.include lists 'SIZE', "
+        "which is none of REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY"
+    )
+
+
+def test_the_heuristic_needs_compression() -> None:
+    assert message_of({"compression.heuristic.enabled": "true"}) == (
+        "rsm.config.compression.heuristic.enabled needs rsm.config.compression.enabled"
+    )
+
+
+def test_iceberg_is_refused_in_one_sentence() -> None:
+    assert message_of({"segment.format": "iceberg"}) == (
+        "rsm.config.segment.format=iceberg is not supported: Tidegate reads Kafka-format segments only"
+    )
+    assert message_of({"segment.format": "parquet"}) == (
+        "rsm.config.segment.format=parquet is neither kafka nor iceberg"
+    )
+
+
+def test_messages_have_the_prefix_that_the_broker_has(tmp_path: Path) -> None:
+    with pytest.raises(StorageConfigError, match=r"^own\.chunk\.size=0 "):
+        aiven_config({"chunk.size": "0"}, prefix="own.")
+    with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set"):
+        aiven_config({"encryption.enabled": "true"}, prefix="own.")

@@ -1,0 +1,316 @@
+import base64
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
+from storage.formats.aiven.key_ring import KEY_FILE_BYTES_MAX, KeyRing, has_key_pairs
+from storage.formats.aiven.oaep import DECRYPTION_ERROR, oaep_encrypt
+from tests.support.aiven_writer import make_key_pair
+from tests.support.vectors import vector
+
+DATA_KEY = bytes(range(32))
+PUBLIC_NAME = "encryption.key.pairs.key1.public.key.file"
+PRIVATE_NAME = "encryption.key.pairs.key1.private.key.file"
+
+
+@cache
+def rsa_key(bits: int = 2048) -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=bits)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, str]:
+    return dict(make_key_pair(tmp_path, "key1"))
+
+
+@pytest.fixture
+def key_ring(config: dict[str, str]) -> KeyRing:
+    return KeyRing(config)
+
+
+@pytest.fixture(scope="module")
+def shared_key_ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
+    return KeyRing(make_key_pair(tmp_path_factory.mktemp("pairs"), "key1"))
+
+
+def two_pairs(folder: Path, active_id: str) -> dict[str, str]:
+    pairs = {**make_key_pair(folder, "key1"), **make_key_pair(folder, "key2")}
+    return {**pairs, "encryption.key.pairs": "key1 , key2", "encryption.key.pair.id": active_id}
+
+
+def message_of(config: dict[str, str]) -> str:
+    with pytest.raises(StorageConfigError) as caught:
+        KeyRing(config)
+    return str(caught.value)
+
+
+def test_the_data_keys_that_the_plugin_wrapped_are_unwrapped() -> None:
+    keys = vector("aiven", "oracle-plugin-1.0.0", "test-keys")
+    key_ring = KeyRing(
+        {
+            "encryption.key.pair.id": "key1",
+            "encryption.key.pairs": "key1",
+            PUBLIC_NAME: str(keys / "public.pem"),
+            PRIVATE_NAME: str(keys / "private.pem"),
+        }
+    )
+    cases = json.loads(vector("aiven", "oaep-sha3-512-vectors.json").read_text())
+    for case in cases.values():
+        assert key_ring.unwrap(case["dataKey"]).hex() == case["dek_hex"]
+
+
+def test_unwrapping_undoes_wrapping_and_the_text_names_the_active_pair(key_ring: KeyRing) -> None:
+    text = key_ring.wrap(DATA_KEY)
+    assert text.startswith("key1:")
+    assert key_ring.unwrap(text) == DATA_KEY
+
+
+def test_after_a_change_of_the_active_pair_old_data_keys_are_unwrapped_by_their_own(tmp_path: Path) -> None:
+    before, after = KeyRing(two_pairs(tmp_path, "key1")), KeyRing(two_pairs(tmp_path, "key2"))
+    old_text, new_text = before.wrap(DATA_KEY), after.wrap(DATA_KEY)
+    assert (old_text[:5], new_text[:5]) == ("key1:", "key2:")
+    assert after.unwrap(old_text) == after.unwrap(new_text) == DATA_KEY
+
+
+def test_without_an_active_pair_data_keys_are_unwrapped_and_none_is_wrapped(
+    config: dict[str, str], key_ring: KeyRing
+) -> None:
+    del config["encryption.key.pair.id"]
+    reader = KeyRing(config)
+    assert reader.active_key_id is None
+    assert reader.unwrap(key_ring.wrap(DATA_KEY)) == DATA_KEY
+    with pytest.raises(StorageConfigError, match=r"^rsm\.config\.encryption\.key\.pair\.id is not set$"):
+        reader.wrap(DATA_KEY)
+
+
+def test_a_pair_that_is_not_configured_is_named_with_the_key_that_lists_them(tmp_path: Path) -> None:
+    text = KeyRing(two_pairs(tmp_path, "key2")).wrap(DATA_KEY)
+    with pytest.raises(RemoteStorageError) as caught:
+        KeyRing(make_key_pair(tmp_path, "key1")).unwrap(text)
+    assert "'key2'" in str(caught.value)
+    assert "rsm.config.encryption.key.pairs" in str(caught.value)
+    assert not isinstance(caught.value, RetriableRemoteStorageError | CorruptObjectError)
+
+
+def test_an_endless_key_id_is_cut_in_the_message(key_ring: KeyRing) -> None:
+    with pytest.raises(RemoteStorageError) as caught:
+        key_ring.unwrap("k" * 100_000 + ":AAAA")
+    assert len(str(caught.value)) < 300
+
+
+def test_what_the_plugin_refuses_as_a_data_key_is_corrupt(key_ring: KeyRing) -> None:
+    literals = json.loads(vector("aiven", "literals.json").read_text())["encrypted_data_key"]
+    for text in literals["bad"]:
+        with pytest.raises(CorruptObjectError):
+            key_ring.unwrap(text)
+    good = literals["good"]
+    with pytest.raises(RemoteStorageError, match=f"wrapped by key pair '{good['key_id']}', not among"):
+        key_ring.unwrap(good["text"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "key1", "key1:", "key1:AA==:", "key1:AAA", "key1:AA\n==", "key1:_-==", "key1:ä"]
+)
+def test_what_is_not_an_id_and_base64_is_corrupt(key_ring: KeyRing, text: str) -> None:
+    with pytest.raises(CorruptObjectError, match="the data key is not"):
+        key_ring.unwrap(text)
+
+
+@given(st.text(max_size=40))
+def test_no_text_gives_another_error_than_the_tiers(shared_key_ring: KeyRing, text: str) -> None:
+    for each in (text, f"key1:{text}", f"key1:{base64.b64encode(text.encode()).decode()}"):
+        with pytest.raises(RemoteStorageError):
+            shared_key_ring.unwrap(each)
+
+
+def test_a_data_key_that_does_not_decrypt_says_only_which_pair(tmp_path: Path) -> None:
+    ring = KeyRing(two_pairs(tmp_path, "key1"))
+    mislabelled = ring.wrap(DATA_KEY).replace("key1:", "key2:")
+    with pytest.raises(CorruptObjectError) as caught:
+        ring.unwrap(mislabelled)
+    assert str(caught.value) == f"the data key wrapped by key pair 'key2' {DECRYPTION_ERROR}"
+
+
+@pytest.mark.parametrize("size_bytes", [0, 16, 31, 33])
+def test_a_data_key_of_another_size_is_corrupt_to_read_and_the_callers_mistake_to_write(
+    config: dict[str, str], size_bytes: int
+) -> None:
+    key_ring = KeyRing({**config, **write_pair(config, rsa_key())})
+    wrapped = base64.b64encode(oaep_encrypt(rsa_key().public_key(), bytes(size_bytes))).decode()
+    with pytest.raises(CorruptObjectError, match=f"has {size_bytes} bytes, not 32"):
+        key_ring.unwrap(f"key1:{wrapped}")
+    with pytest.raises(ValueError, match=f"has 32 bytes, not {size_bytes}"):
+        key_ring.wrap(bytes(size_bytes))
+
+
+def test_a_repr_shows_ids_and_nothing_else(tmp_path: Path) -> None:
+    assert repr(KeyRing(two_pairs(tmp_path, "key2"))) == "KeyRing(key1, key2; active: key2)"
+
+
+# Configuration
+
+
+def write_pair(config: dict[str, str], key: rsa.RSAPrivateKey) -> dict[str, str]:
+    """Another pair in the files of the configuration."""
+    Path(config[PRIVATE_NAME]).write_bytes(pkcs8(key))
+    Path(config[PUBLIC_NAME]).write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    return config
+
+
+def pkcs8(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def with_password(private_format: PrivateFormat) -> bytes:
+    return rsa_key().private_bytes(Encoding.PEM, private_format, BestAvailableEncryption(b"password"))
+
+
+def test_the_label_of_a_pem_file_does_not_matter_nor_what_stands_around(
+    config: dict[str, str], key_ring: KeyRing
+) -> None:
+    text = key_ring.wrap(DATA_KEY)
+    for name in (PUBLIC_NAME, PRIVATE_NAME):
+        path = Path(config[name])
+        relabelled = re.sub(rb"(BEGIN|END) [A-Z ]+", rb"\1 SOMETHING ELSE", path.read_bytes())
+        path.write_bytes(b"A comment\r\n\r\n" + relabelled.replace(b"\n", b"\r\n") + b"another\r\n")
+    assert KeyRing(config).unwrap(text) == DATA_KEY
+
+
+@pytest.mark.parametrize("missing", [PUBLIC_NAME, PRIVATE_NAME])
+def test_both_files_of_every_listed_pair_are_needed(config: dict[str, str], missing: str) -> None:
+    del config[missing]
+    assert message_of(config) == f"rsm.config.{missing} is not set"
+
+
+@pytest.mark.parametrize("pairs", [None, "", "  ", ","])
+def test_an_empty_list_of_pairs_is_refused(config: dict[str, str], pairs: str | None) -> None:
+    without = {key: value for key, value in config.items() if key != "encryption.key.pairs"}
+    changed = without if pairs is None else {**config, "encryption.key.pairs": pairs}
+    assert message_of(changed) == "rsm.config.encryption.key.pairs is not set"
+    assert has_key_pairs(config)
+    assert not has_key_pairs(without)
+
+
+def test_an_active_pair_that_is_not_listed_is_refused(config: dict[str, str]) -> None:
+    config["encryption.key.pair.id"] = "key2"
+    expected = "rsm.config.encryption.key.pair.id=key2 is not listed in rsm.config.encryption.key.pairs"
+    assert message_of(config) == expected
+
+
+def test_an_id_with_a_colon_is_refused(config: dict[str, str]) -> None:
+    config["encryption.key.pairs"] = "key1,a:b"
+    assert "rsm.config.encryption.key.pairs holds 'a:b'" in message_of(config)
+
+
+def test_messages_have_the_prefix_that_the_broker_has() -> None:
+    with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set$"):
+        KeyRing({}, prefix="own.")
+
+
+def test_a_file_that_is_not_there_is_named_with_its_key(config: dict[str, str], tmp_path: Path) -> None:
+    config[PRIVATE_NAME] = str(tmp_path / "absent.pem")
+    assert message_of(config) == f"rsm.config.{PRIVATE_NAME}={tmp_path}/absent.pem: No such file or directory"
+
+
+WRONG_PRIVATE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "PKCS#1": (
+        lambda: rsa_key().private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
+        "PKCS#1, which the plugin does not take; convert it: openssl pkcs8 -topk8 -nocrypt -in ",
+    ),
+    "PKCS#8 with a password": (lambda: with_password(PrivateFormat.PKCS8), "protected by a password; convert it"),
+    "PKCS#1 with a password": (
+        lambda: with_password(PrivateFormat.TraditionalOpenSSL),
+        "protected by a password; convert it",
+    ),
+    "another algorithm": (lambda: pkcs8(ec.generate_private_key(ec.SECP256R1())), "not an RSA key"),
+    "a public key": (
+        lambda: rsa_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+        "not an unencrypted PKCS#8 private key",
+    ),
+    "no key": (lambda: b"-----BEGIN A-----\nAAAA\n-----END A-----\n", "not an unencrypted PKCS#8 private key"),
+    "DER": (
+        lambda: rsa_key().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+        "not a PEM file",
+    ),
+    "an empty file": (lambda: b"", "not a PEM file"),
+    "an endless file": (lambda: pkcs8(rsa_key()) + bytes(KEY_FILE_BYTES_MAX), "not a PEM file"),
+    "another pair's": (lambda: pkcs8(rsa_key()), f"is not the private key of rsm.config.{PUBLIC_NAME}"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_PRIVATE)
+def test_a_private_key_file_is_refused_that_holds(config: dict[str, str], what: str) -> None:
+    content, expected = WRONG_PRIVATE[what]
+    Path(config[PRIVATE_NAME]).write_bytes(content())
+    message = message_of(config)
+    assert message.startswith(f"rsm.config.{PRIVATE_NAME}")
+    assert expected in message
+    body = b"".join(content().splitlines()[1:2])
+    assert not body or body.decode("latin-1") not in message
+
+
+WRONG_PUBLIC: dict[str, tuple[Callable[[], bytes], str]] = {
+    "PKCS#1": (
+        lambda: rsa_key().public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1),
+        "PKCS#1, which the plugin does not take; convert it: openssl rsa -RSAPublicKey_in -pubout -in ",
+    ),
+    "another algorithm": (
+        lambda: (
+            ec.generate_private_key(ec.SECP256R1())
+            .public_key()
+            .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        ),
+        "not an RSA key",
+    ),
+    "a private key": (lambda: pkcs8(rsa_key()), "not a SubjectPublicKeyInfo public key"),
+    "no base64": (lambda: b"-----BEGIN A-----\nA*A=\n-----END A-----\n", "not base64"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_PUBLIC)
+def test_a_public_key_file_is_refused_that_holds(config: dict[str, str], what: str) -> None:
+    content, expected = WRONG_PUBLIC[what]
+    Path(config[PUBLIC_NAME]).write_bytes(content())
+    message = message_of(config)
+    assert message.startswith(f"rsm.config.{PUBLIC_NAME}={config[PUBLIC_NAME]}: ")
+    assert expected in message
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize("name", [PRIVATE_NAME, PUBLIC_NAME])
+def test_the_line_that_converts_pkcs1_gives_what_is_taken(config: dict[str, str], name: str) -> None:
+    write_pair(config, rsa_key())
+    key, path = rsa_key(), Path(config[name])
+    if name == PRIVATE_NAME:
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    else:
+        path.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1))
+    line = message_of(config).partition("convert it: ")[2]
+    subprocess.run(shlex.split(line), check=True, capture_output=True, timeout=60)
+    config[name] += ".converted"
+    assert KeyRing(config).unwrap(KeyRing(config).wrap(DATA_KEY)) == DATA_KEY
+
+
+def test_a_modulus_that_holds_no_data_key_is_refused_and_the_next_larger_taken(config: dict[str, str]) -> None:
+    assert "an RSA key of 1288 bits is too small" in message_of(write_pair(config, rsa_key(1288)))
+    key_ring = KeyRing(write_pair(config, rsa_key(1296)))
+    assert key_ring.unwrap(key_ring.wrap(DATA_KEY)) == DATA_KEY

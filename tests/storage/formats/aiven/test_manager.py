@@ -1,0 +1,368 @@
+"""The plug-in's format behind RemoteStorageManager: the seam's contract in all four modes, and what is its own."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.errors import (
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.formats.aiven.custom_metadata import CustomMetadataFields, encode_custom_metadata
+from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.model import (
+    CustomMetadata,
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentMetadata,
+    uuid_to_text,
+)
+from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.object_store import ObjectStore
+from storage.remote_storage_manager import RemoteStorageManager
+from tests.contract.remote_storage_manager import (
+    PARTITION,
+    SEGMENT,
+    THREADS,
+    Copy,
+    OpenManager,
+    RemoteStorageManagerContract,
+    assert_readable,
+)
+from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
+from tests.support.scripted_object_store import ScriptedObjectStore
+from tests.support.segments import filled_segment, metadata_of, segment_files
+
+METADATA = metadata_of(PARTITION, SEGMENT)
+SEGMENT_ID = uuid_to_text(METADATA.segment_id.id)
+PREFIX = "tier/"
+PATH = main_path(METADATA)
+CHUNK_BYTES = 1000
+
+
+class WritingManager(AivenRemoteStorageManager):
+    """Copies as the plug-in does, and deletes, so that the contract can be run."""
+
+    def __init__(self, config: Mapping[str, str], store: ObjectStore, options: AivenWriterOptions) -> None:
+        super().__init__(config, store=store)
+        self._options = options
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
+        sources = {
+            "log": data.log_segment,
+            IndexType.OFFSET.value: data.offset_index,
+            IndexType.TIMESTAMP.value: data.time_index,
+            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+            IndexType.TRANSACTION.value: data.transaction_index,
+        }
+        try:
+            objects = {suffix: path.read_bytes() for suffix, path in sources.items() if path is not None}
+        except OSError as error:
+            raise RemoteStorageError(f"cannot read the local file {error.filename}") from error
+        objects[IndexType.LEADER_EPOCH.value] = data.leader_epoch_index
+        return write_segment(self._store, metadata, objects, self._options)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        path = main_path(metadata)
+        self._store.delete_many([object_key(self._options.key_prefix, path, suffix) for suffix in ObjectSuffix])
+
+
+class AivenContract(RemoteStorageManagerContract):
+    compression = False
+    encryption = False
+
+    @pytest.fixture
+    def open_manager(self, tmp_path: Path) -> OpenManager:
+        return self.opener(tmp_path / "tier", tmp_path / "keys")
+
+    @pytest.fixture
+    def open_elsewhere(self, tmp_path: Path) -> OpenManager:
+        return self.opener(tmp_path / "elsewhere", tmp_path / "keys")
+
+    def opener(self, root: Path, keys: Path) -> OpenManager:
+        config = {"key.prefix": PREFIX, **(make_key_pair(keys, "key1") if self.encryption else {})}
+        options = AivenWriterOptions(
+            key_prefix=PREFIX,
+            chunk_bytes=CHUNK_BYTES,
+            compression=self.compression,
+            key_ring=KeyRing(config) if self.encryption else None,
+            custom_fields=("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY"),
+        )
+        return lambda: WritingManager(config, FileSystemStore(root), options)
+
+    def test_transaction_index_and_producer_snapshot_may_be_absent(
+        self, manager: RemoteStorageManager, copy: Copy
+    ) -> None:
+        # The format has no word for an absent producer snapshot: the manifest requires it, and so it is an empty one.
+        metadata = copy(SEGMENT, with_producer_snapshot=False)
+        with pytest.raises(RemoteResourceNotFoundError):
+            manager.fetch_index(metadata, IndexType.TRANSACTION)
+        assert manager.fetch_index(metadata, IndexType.PRODUCER_SNAPSHOT) == b""
+        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
+
+
+class TestPlain(AivenContract):
+    pass
+
+
+class TestCompressed(AivenContract):
+    compression = True
+
+
+class TestEncrypted(AivenContract):
+    encryption = True
+
+    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
+        self, manager: RemoteStorageManager, copy: Copy
+    ) -> None:
+        # Copies of one segment at once would mix their data keys; Kafka gives each attempt an id of its own.
+        def copy_and_read(number: int) -> None:
+            segment = filled_segment(1000 * number, batch_count=5)
+            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(copy_and_read, range(THREADS)))
+
+
+class TestCompressedAndEncrypted(TestEncrypted):
+    compression = True
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ScriptedObjectStore:
+    return ScriptedObjectStore(FileSystemStore(tmp_path / "tier"))
+
+
+def written(
+    store: ObjectStore,
+    *,
+    prefix: str = PREFIX,
+    fields: tuple[str, ...] = (),
+    key_ring: KeyRing | None = None,
+) -> RemoteLogSegmentMetadata:
+    options = AivenWriterOptions(key_prefix=prefix, chunk_bytes=CHUNK_BYTES, key_ring=key_ring, custom_fields=fields)
+    return replace(METADATA, custom_metadata=write_segment(store, METADATA, SEGMENT.objects(), options))
+
+
+def manager_of(store: ObjectStore, **config: str) -> AivenRemoteStorageManager:
+    return AivenRemoteStorageManager(
+        {"key.prefix": PREFIX, **{key.replace("_", "."): value for key, value in config.items()}}, store=store
+    )
+
+
+def test_opening_is_one_get_and_so_is_each_stream_and_index(store: ScriptedObjectStore) -> None:
+    metadata = written(store)
+    opened = manager_of(store).open_log_segment(metadata)
+    opened.open_stream(1500, 3500).close()
+    opened.fetch_index(IndexType.TIMESTAMP)
+    manifest, log, indexes = store.gets()
+    assert manifest == (f"{PREFIX}{PATH}.rsm-manifest", 0, MANIFEST_BYTES_MAX + 1)
+    assert log == (f"{PREFIX}{PATH}.log", 1500, 3500)
+    assert indexes[0] == f"{PREFIX}{PATH}.indexes"
+    assert store.streams_open == 0
+
+
+@pytest.mark.parametrize("moved", ["prefix", "key", "both"])
+def test_custom_metadata_say_where_the_objects_are(store: ScriptedObjectStore, moved: str) -> None:
+    prefix = PREFIX if moved == "key" else "old/"
+    path = PATH if moved == "prefix" else "elsewhere/file"
+    written(store, prefix=prefix)
+    for suffix in ObjectSuffix:
+        move(store, f"{prefix}{PATH}{suffix.value}", f"{prefix}{path}{suffix.value}")
+    fields = CustomMetadataFields(
+        object_prefix=None if moved == "key" else prefix, object_key=None if moved == "prefix" else path
+    )
+    metadata = replace(METADATA, custom_metadata=encode_custom_metadata(fields))
+    assert_readable(manager_of(store), metadata, SEGMENT)
+    assert all(key.startswith(f"{prefix}{path}.") for key, _, _ in store.gets()), "the first place was right"
+
+
+def move(store: ScriptedObjectStore, source: str, target: str) -> None:
+    if source != target:
+        head = store.head(source)
+        data = bytearray(head.size_bytes)
+        stream = store.inner.get(source, 0, head.size_bytes)
+        stream.readinto(memoryview(data))
+        stream.close()
+        store.put(target, bytes(data))
+        store.delete_many([source])
+
+
+def test_the_configured_place_is_tried_when_the_recorded_one_is_empty(store: ScriptedObjectStore) -> None:
+    written(store)
+    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
+    opened = manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
+    opened.open_stream(0, 10).close()
+    opened.fetch_index(IndexType.OFFSET)
+    keys = [key for key, _, _ in store.gets()]
+    # What the manifest taught holds for log and indexes.
+    assert keys == [
+        f"old/{PATH}.rsm-manifest",
+        f"{PREFIX}{PATH}.rsm-manifest",
+        f"{PREFIX}{PATH}.log",
+        f"{PREFIX}{PATH}.indexes",
+    ]
+
+
+def test_log_and_indexes_may_be_elsewhere_than_the_manifest(store: ScriptedObjectStore) -> None:
+    # As after a change of key.prefix and a tool that wrote the manifests anew where the plug-in looks for them.
+    written(store, prefix="old/")
+    move(store, f"old/{PATH}.rsm-manifest", f"{PREFIX}{PATH}.rsm-manifest")
+    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
+    opened = manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
+    store.calls.clear()
+    for _ in range(2):
+        opened.open_stream(0, 10).close()
+        assert opened.fetch_index(IndexType.OFFSET) == SEGMENT.offset_index
+    assert [key for key, _, _ in store.gets()] == [
+        f"{PREFIX}{PATH}.log",
+        f"old/{PATH}.log",
+        f"{PREFIX}{PATH}.indexes",
+        f"old/{PATH}.indexes",
+        f"old/{PATH}.log",
+        f"old/{PATH}.indexes",
+    ]
+
+
+def test_a_segment_in_neither_place_is_not_found_at_both(store: ScriptedObjectStore) -> None:
+    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
+    with pytest.raises(RemoteResourceNotFoundError) as caught:
+        manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
+    for prefix in ("old/", PREFIX):
+        assert f"{prefix}{PATH}.rsm-manifest" in str(caught.value)
+
+
+def test_custom_metadata_that_cannot_be_read_are_corrupt(store: ScriptedObjectStore) -> None:
+    written(store)
+    with pytest.raises(CorruptObjectError, match="custom metadata"):
+        manager_of(store).open_log_segment(replace(METADATA, custom_metadata=CustomMetadata(b"\xff")))
+
+
+def test_a_manifest_of_another_size_is_not_this_segments(store: ScriptedObjectStore) -> None:
+    metadata = written(store)
+    with pytest.raises(CorruptObjectError, match=rf"{SEGMENT_ID}.*originalFileSize is \d+, and segment"):
+        manager_of(store).open_log_segment(replace(metadata, segment_size_bytes=metadata.segment_size_bytes + 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "bytes 0 to"),
+        (b"{}", "version is missing"),
+        (b" " * (MANIFEST_BYTES_MAX + 1), "more than 16777216 bytes"),
+        (b"PFA1" + bytes(50), "Iceberg mode"),
+    ],
+)
+def test_what_is_no_manifest_is_refused_by_name(store: ScriptedObjectStore, content: bytes, message: str) -> None:
+    metadata = written(store)
+    store.put(f"{PREFIX}{PATH}.rsm-manifest", content)
+    with pytest.raises(RemoteStorageError, match=message) as caught:
+        manager_of(store).open_log_segment(metadata)
+    assert f"{PATH}.rsm-manifest" in str(caught.value)
+    assert store.streams_open == 0
+
+
+def test_iceberg_mode_is_refused_by_configuration(store: ScriptedObjectStore) -> None:
+    with pytest.raises(StorageConfigError, match=r"segment\.format=iceberg"):
+        manager_of(store, segment_format="iceberg")
+
+
+def test_an_encrypted_segment_needs_its_key_pair(store: ScriptedObjectStore, tmp_path: Path) -> None:
+    keys = make_key_pair(tmp_path / "keys", "key1")
+    metadata = written(store, key_ring=KeyRing(keys))
+    assert_readable(AivenRemoteStorageManager({"key.prefix": PREFIX, **keys}, store=store), metadata, SEGMENT)
+    with pytest.raises(RemoteStorageError, match=r"rsm-manifest: .*encrypted.*encryption\.enabled"):
+        manager_of(store).open_log_segment(metadata)
+    others = make_key_pair(tmp_path / "keys", "key2")
+    another = AivenRemoteStorageManager({"key.prefix": PREFIX, **others}, store=store)
+    with pytest.raises(RemoteStorageError, match=r"rsm-manifest: .*key pair 'key1'"):
+        another.open_log_segment(metadata)
+    # The right id on another key.
+    renamed = {key.replace("key2", "key1"): value for key, value in others.items()}
+    renamed |= {"encryption.key.pair.id": "key1", "encryption.key.pairs": "key1"}
+    with pytest.raises(CorruptObjectError, match="rsm-manifest: the data key"):
+        AivenRemoteStorageManager({"key.prefix": PREFIX, **renamed}, store=store).open_log_segment(metadata)
+
+
+def test_an_unencrypted_segment_is_read_with_encryption_on(store: ScriptedObjectStore, tmp_path: Path) -> None:
+    keys = make_key_pair(tmp_path / "keys", "key1")
+    manager = AivenRemoteStorageManager({"key.prefix": PREFIX, **keys}, store=store)
+    assert_readable(manager, written(store), SEGMENT)
+
+
+def failing_reads(store: ScriptedObjectStore, metadata: RemoteLogSegmentMetadata) -> list[Callable[[], object]]:
+    """Reads that fail: an absent manifest, log and index, a body that breaks, a log that is too short."""
+    manager = manager_of(store, key_prefix_mask="true")
+    opened = manager.open_log_segment(metadata)
+
+    def lost(suffix: str) -> Callable[[], object]:
+        def read() -> object:
+            store.lose(f"*{suffix}", times=1)
+            return (
+                opened.fetch_index(IndexType.OFFSET) if suffix == ".indexes" else manager.fetch_log_segment(metadata, 0)
+            )
+
+        return read
+
+    def broken() -> object:
+        store.reset("*.log", after_bytes=10, error=RetriableRemoteStorageError(f"{PREFIX}{PATH}.log: reset"))
+        with closing(opened.open_stream(0, 100)) as stream:
+            return stream.read(100)
+
+    def cut() -> object:
+        store.truncate("*.log", size_bytes=10, times=1)
+        return opened.open_stream(0, 100)
+
+    return [lost(".rsm-manifest"), lost(".log"), lost(".indexes"), broken, cut]
+
+
+def test_a_masked_prefix_is_in_no_message(store: ScriptedObjectStore) -> None:
+    metadata = written(store, prefix="tier/")
+    for read in failing_reads(store, metadata):
+        with pytest.raises(RemoteStorageError) as caught:
+            read()
+        assert f"<prefix>/{PATH}." in str(caught.value)
+        assert "tier/orders" not in str(caught.value)
+    assert store.streams_open == 0
+
+
+def test_without_a_prefix_keys_begin_with_the_topic(store: ScriptedObjectStore) -> None:
+    metadata = written(store, prefix="")
+    assert_readable(AivenRemoteStorageManager({}, store=store), metadata, SEGMENT)
+
+
+def test_this_version_copies_and_deletes_nothing(store: ScriptedObjectStore, tmp_path: Path) -> None:
+    metadata = written(store)
+    store.calls.clear()
+    with pytest.raises(RemoteStorageError, match=f"{SEGMENT_ID}.*copies no segment"):
+        manager_of(store).copy_log_segment_data(metadata, segment_files(tmp_path / "local", SEGMENT))
+    with pytest.raises(RemoteStorageError, match=f"{SEGMENT_ID}.*deletes no segment"):
+        manager_of(store).delete_log_segment_data(metadata)
+    assert store.calls == []
+
+
+def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore, tmp_path: Path) -> None:
+    assert manager_of(store).identity == f"aiven-v1 {store.identity} {PREFIX}"
+    assert manager_of(store).identity != AivenRemoteStorageManager({}, store=store).identity
+
+
+def test_the_store_is_the_configured_one(tmp_path: Path) -> None:
+    metadata = written(FileSystemStore(tmp_path))
+    config = {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+        "storage.root": str(tmp_path),
+        "key.prefix": PREFIX,
+    }
+    manager = AivenRemoteStorageManager(config)
+    assert_readable(manager, metadata, SEGMENT)
+    manager.close()

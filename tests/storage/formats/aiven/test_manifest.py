@@ -1,0 +1,257 @@
+"""The manifest: the plug-in's JSON in both directions, and what is not one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
+from storage.formats.aiven.json_fields import INT32_MAX
+from storage.formats.aiven.manifest import (
+    Manifest,
+    SegmentEncryption,
+    StoredIndex,
+    decode_manifest,
+    encode_manifest,
+)
+from storage.model import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    uuid_from_text,
+)
+from tests.support.vectors import vector
+
+NAME = "pfx/seg.rsm-manifest"
+PLACE = {"position": 0, "size": 1}
+MEMBERS: dict[str, Any] = {
+    "version": "1",
+    "chunkIndex": {
+        "type": "fixed",
+        "originalChunkSize": 100,
+        "originalFileSize": 250,
+        "transformedChunkSize": 100,
+        "finalTransformedChunkSize": 50,
+    },
+    "segmentIndexes": {
+        "offset": {"position": 0, "size": 8},
+        "timestamp": {"position": 8, "size": 12},
+        "producerSnapshot": {"position": 20, "size": 10},
+        "leaderEpoch": {"position": 30, "size": 0},
+        "transaction": None,
+    },
+    "compression": False,
+}
+INDEXES = {
+    IndexType.OFFSET: StoredIndex(0, 8),
+    IndexType.TIMESTAMP: StoredIndex(8, 12),
+    IndexType.PRODUCER_SNAPSHOT: StoredIndex(20, 10),
+    IndexType.LEADER_EPOCH: StoredIndex(30, 0),
+    IndexType.TRANSACTION: None,
+}
+
+
+def decoded(members: dict[str, Any]) -> Manifest:
+    return decode_manifest(json.dumps(members).encode(), NAME)
+
+
+def metadata_in(members: dict[str, Any]) -> RemoteLogSegmentMetadata:
+    """The metadata that a manifest of the plug-in shows of its segment."""
+    shown = members["remoteLogSegmentMetadata"]
+    segment_id = shown["remoteLogSegmentId"]
+    partition = segment_id["topicIdPartition"]
+    key = TopicIdPartition(
+        uuid_from_text(partition["topicId"]),
+        partition["topicPartition"]["partition"],
+        partition["topicPartition"]["topic"],
+    )
+    return RemoteLogSegmentMetadata(
+        segment_id=RemoteLogSegmentId(key, uuid_from_text(segment_id["id"])),
+        start_offset=shown["startOffset"],
+        end_offset=shown["endOffset"],
+        max_timestamp_ms=shown["maxTimestampMs"],
+        broker_id=shown["brokerId"],
+        event_timestamp_ms=shown["eventTimestampMs"],
+        segment_size_bytes=members["chunkIndex"]["originalFileSize"],
+        segment_leader_epochs={int(epoch): offset for epoch, offset in shown["segmentLeaderEpochs"].items()},
+    )
+
+
+METADATA = metadata_in(
+    MEMBERS
+    | {
+        "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {
+                "topicIdPartition": {
+                    "topicId": "lZ6vvmajTWKDBUTV6SQAtQ",
+                    "topicPartition": {"topic": "topic1", "partition": 42},
+                },
+                "id": "adh9f8BMS4anaUnD8KWfWg",
+            },
+            "startOffset": 0,
+            "endOffset": 1000,
+            "maxTimestampMs": 1,
+            "brokerId": 2,
+            "eventTimestampMs": 2,
+            "segmentLeaderEpochs": {"0": 0},
+        }
+    }
+)
+
+
+def vector_manifests() -> Iterator[Path]:
+    manifests = sorted(vector("aiven").rglob("*.rsm-manifest"))
+    assert len(manifests) == 2 * 8 + 5
+    yield from manifests
+
+
+def test_what_the_plugin_wrote_is_written_again_to_the_byte() -> None:
+    for path in vector_manifests():
+        data = path.read_bytes()
+        members = json.loads(data)
+        manifest = decode_manifest(data, path.name)
+        txn_index_empty = members["remoteLogSegmentMetadata"].get("txnIdxEmpty")
+        assert encode_manifest(manifest, metadata_in(members), txn_index_empty=txn_index_empty) == data
+
+
+def test_literals_of_the_plugins_own_tests_hold() -> None:
+    facts = json.loads(vector("aiven", "literals.json").read_text())["manifest_v1"]
+    data = facts["without_encryption"].encode()
+    members = json.loads(data)
+    manifest = decode_manifest(data, NAME)
+    assert manifest.chunk_index == FixedChunkIndex(100, 1000, 110, 110)
+    assert manifest.segment_indexes[IndexType.TRANSACTION] == StoredIndex(4, 1)
+    assert (manifest.compression, manifest.encryption) == (False, None)
+    assert members["remoteLogSegmentMetadata"] == json.loads(facts["remote_log_segment_metadata_json"])
+    assert encode_manifest(manifest, metadata_in(members)) == data
+
+    indexes = json.loads(facts["without_encryption_without_txn_index_segmentIndexes"])
+    without = decoded(members | {"segmentIndexes": indexes})
+    assert without.segment_indexes[IndexType.TRANSACTION] is None
+
+    encryption = json.loads(facts["with_encryption_after_removing_dataKey_encryption_block"])
+    encrypted = decoded(members | {"encryption": encryption | {"dataKey": "static-key-id:AAECAw=="}})
+    assert encrypted.encryption == SegmentEncryption("static-key-id:AAECAw==", bytes(facts["aad_bytes"]))
+
+
+def test_the_order_of_members_and_strangers_do_not_matter() -> None:
+    manifest = Manifest(FixedChunkIndex(100, 250, 100, 50), INDEXES, compression=False)
+    assert decoded(MEMBERS) == manifest
+    assert decoded(dict(reversed(MEMBERS.items()))) == manifest
+    assert decoded(MEMBERS | {"stranger": {"deep": [1]}, "remoteLogSegmentMetadata": 5, "encryption": None}) == manifest
+    strange_indexes = MEMBERS["segmentIndexes"] | {"bloom": PLACE, "offset": {"size": 8, "position": 0, "crc": 1}}
+    assert decoded(MEMBERS | {"segmentIndexes": strange_indexes}) == manifest
+
+
+def test_a_manifest_shows_no_key_in_messages() -> None:
+    encryption = SegmentEncryption("key1:c2VjcmV0", b"aad")
+    assert "c2VjcmV0" not in repr(Manifest(FixedChunkIndex(1, 1, 1, 1), INDEXES, True, encryption))
+
+
+@given(
+    compression=st.booleans(),
+    encryption=st.none()
+    | st.builds(SegmentEncryption, st.from_regex(r"[a-z]+:[A-Za-z0-9+/]{8}", fullmatch=True), st.binary(max_size=40)),
+    sizes=st.lists(st.integers(0, 2**20), min_size=1, max_size=20),
+    places=st.lists(st.tuples(st.integers(0, 2**30), st.integers(0, 2**30 - 1)), min_size=5, max_size=5),
+    without_transactions=st.booleans(),
+)
+def test_what_is_written_is_read(
+    compression: bool,
+    encryption: SegmentEncryption | None,
+    sizes: list[int],
+    places: list[tuple[int, int]],
+    without_transactions: bool,
+) -> None:
+    indexes: dict[IndexType, StoredIndex | None] = {
+        index_type: StoredIndex(*place) for index_type, place in zip(IndexType, places, strict=True)
+    }
+    if without_transactions:
+        indexes[IndexType.TRANSACTION] = None
+    chunk_index = VariableChunkIndex.of_sizes(10, 10 * len(sizes), sizes)
+    manifest = Manifest(chunk_index, indexes, compression, encryption)
+    assert decode_manifest(encode_manifest(manifest, METADATA), NAME) == manifest
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_manifest_or_refused(data: bytes) -> None:
+    with pytest.raises(RemoteStorageError, match=NAME):
+        decode_manifest(data, NAME)
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """MEMBERS with another value at a path; Ellipsis takes the member out."""
+    members = json.loads(json.dumps(MEMBERS | {"encryption": {"dataKey": "key1:AAECAw==", "aad": "CgsMDQ=="}}))
+    *parents, last = path.split(".")
+    place = members
+    for parent in parents:
+        place = place[parent]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return dict(members)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "version",
+        "chunkIndex",
+        "chunkIndex.type",
+        "chunkIndex.originalFileSize",
+        "segmentIndexes",
+        "segmentIndexes.offset",
+        "segmentIndexes.timestamp",
+        "segmentIndexes.producerSnapshot",
+        "segmentIndexes.leaderEpoch",
+        "segmentIndexes.transaction",
+        "segmentIndexes.offset.position",
+        "segmentIndexes.offset.size",
+        "compression",
+        "encryption.dataKey",
+        "encryption.aad",
+    ],
+)
+def test_a_required_member_that_is_missing_is_named(path: str) -> None:
+    with pytest.raises(CorruptObjectError, match=f"{NAME}: {path} is missing"):
+        decoded(changed(path, ...))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("version", "2", "version is '2'"),
+        ("version", 1, "version is 1, not a string"),
+        ("chunkIndex", [], "chunkIndex is an array"),
+        ("segmentIndexes", None, "segmentIndexes is None"),
+        ("segmentIndexes.offset", None, r"segmentIndexes\.offset is None"),
+        ("segmentIndexes.transaction", False, r"segmentIndexes\.transaction is False"),
+        ("segmentIndexes.timestamp.position", -1, r"segmentIndexes\.timestamp\.position is -1"),
+        ("segmentIndexes.timestamp.size", 2**31, r"segmentIndexes\.timestamp\.size is 2147483648"),
+        ("segmentIndexes.timestamp.size", INT32_MAX, r"segmentIndexes\.timestamp ends beyond"),
+        ("compression", "true", "compression is 'true'"),
+        ("compression", None, "compression is None"),
+        ("encryption", True, "encryption is True"),
+        ("encryption.dataKey", 5, r"encryption\.dataKey is 5"),
+        ("encryption.aad", "!", r"encryption\.aad is not base64"),
+        ("encryption.aad", "ä", r"encryption\.aad is not base64"),
+    ],
+)
+def test_a_wrong_member_is_named(path: str, value: object, message: str) -> None:
+    with pytest.raises(CorruptObjectError, match=f"{NAME}: {message}"):
+        decoded(changed(path, value))
+
+
+def test_what_iceberg_mode_leaves_is_refused_in_one_sentence() -> None:
+    with pytest.raises(RemoteStorageError, match="Iceberg mode") as caught:
+        decode_manifest(b"PFA1" + bytes(100), NAME)
+    assert not isinstance(caught.value, CorruptObjectError)
+    with pytest.raises(CorruptObjectError, match=r"chunkIndex is missing: .*Iceberg mode"):
+        decoded({"version": "1", "dataFiles": []})
