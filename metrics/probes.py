@@ -19,27 +19,18 @@ from contextlib import contextmanager
 from prometheus_client import Counter, Gauge
 
 from metrics import tidegate_names as names
+from metrics.cache_probes import CacheProbe, GetProbe, ReadAheadProbe
 from metrics.idle import IdleAverage
 from metrics.registry import Children, LabelLimit, Registry
 
 _API_KEYS_MAX = 128
 """Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
 
-_INDEX_TYPES_MAX = 8
-"""KIP-405 has five."""
-
 _METADATA_PARTITIONS_MAX = 1000
 """`remote.log.metadata.topic.num.partitions` is 50 unless set."""
 
 _STALL_WINDOW = 600
 """Wakings that the stall gauge looks back on: a minute at ten a second."""
-
-
-class CacheLevel(enum.StrEnum):
-    """Where a block was looked for."""
-
-    MEMORY = "memory"
-    DISK = "disk"
 
 
 class Direction(enum.StrEnum):
@@ -126,66 +117,6 @@ class TierProbe:
             yield
         finally:
             self._timer.observe((time.perf_counter() - started) * 1000)
-
-
-class CacheProbe:
-    """The block cache and the indexes beside it."""
-
-    def __init__(self, registry: Registry) -> None:
-        levels = LabelLimit(len(CacheLevel))
-        self._hits = Children[CacheLevel, Counter](registry.counter(names.CACHE_HITS), levels)
-        self._hit_bytes = Children[CacheLevel, Counter](registry.counter(names.CACHE_HIT_BYTES), levels)
-        self._misses = Children[CacheLevel, Counter](registry.counter(names.CACHE_MISSES), levels)
-        self._evictions = Children[CacheLevel, Counter](registry.counter(names.CACHE_EVICTIONS), levels)
-        self._resident = Children[CacheLevel, Gauge](registry.gauge(names.CACHE_RESIDENT_BYTES), levels)
-        self._fills = registry.counter(names.CACHE_FILLS)
-        self._fill_bytes = registry.counter(names.CACHE_FILL_BYTES)
-        self._fill_failures = registry.counter(names.CACHE_FILL_FAILURES)
-        self._fill_seconds = registry.histogram(names.CACHE_FILL_SECONDS)
-        self._fill_wait_seconds = registry.histogram(names.CACHE_FILL_WAIT_SECONDS)
-        self._quarantined = registry.counter(names.CACHE_QUARANTINED)
-        self._index_rebuilds = Children[str, Counter](
-            registry.counter(names.INDEX_REBUILDS), LabelLimit(_INDEX_TYPES_MAX)
-        )
-
-    def on_hit(self, level: CacheLevel, block_bytes: int) -> None:
-        """A block was found at this level."""
-        self._hits[level].inc()
-        self._hit_bytes[level].inc(block_bytes)
-
-    def on_miss(self, level: CacheLevel) -> None:
-        """A block was not found at this level."""
-        self._misses[level].inc()
-
-    def on_fill(self, block_bytes: int, duration_s: float) -> None:
-        """A block came from the store; `block_bytes` is its plaintext."""
-        self._fills.inc()
-        self._fill_bytes.inc(block_bytes)
-        self._fill_seconds.observe(duration_s)
-
-    def on_fill_failed(self) -> None:
-        """A fill failed."""
-        self._fill_failures.inc()
-
-    def on_fill_waited(self, duration_s: float) -> None:
-        """A reader waited this long for a fill."""
-        self._fill_wait_seconds.observe(duration_s)
-
-    def on_evicted(self, level: CacheLevel, blocks: int = 1) -> None:
-        """Blocks made room for others."""
-        self._evictions[level].inc(blocks)
-
-    def on_quarantined(self) -> None:
-        """A block's checksum did not hold."""
-        self._quarantined.inc()
-
-    def on_resident(self, level: CacheLevel, resident_bytes: int) -> None:
-        """The level now holds this much."""
-        self._resident[level].set(resident_bytes)
-
-    def on_index_rebuilt(self, index: str) -> None:
-        """An index, by KIP-405's name of its type, was rebuilt from the segment."""
-        self._index_rebuilds[index].inc()
 
 
 class RelayProbe:
@@ -323,6 +254,8 @@ class Probes:
         self.registry = Registry() if registry is None else registry
         self.tier = TierProbe(self.registry)
         self.cache = CacheProbe(self.registry)
+        self.gets = GetProbe(self.registry)
+        self.read_ahead = ReadAheadProbe(self.registry)
         self.relay = RelayProbe(self.registry)
         self.catalog = CatalogProbe(self.registry)
         self.loop = LoopProbe(self.registry)

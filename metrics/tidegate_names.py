@@ -92,6 +92,117 @@ INDEX_REBUILDS = Family(
     labels=("index",),
 )
 
+CACHE_EXPIRED = Family(
+    name="tidegate_cache_expired",
+    kind=Kind.COUNTER,
+    help="Blocks dropped because nobody had read them for cache.retention.ms.",
+    labels=("level",),
+)
+CACHE_DISK_ERRORS = Family(
+    name="tidegate_cache_disk_errors",
+    kind=Kind.COUNTER,
+    help="Blocks that could not be written to or read from the disk cache.",
+    labels=("cause",),
+)
+CACHE_DISK_AVAILABLE = Family(
+    name="tidegate_cache_disk_available",
+    kind=Kind.GAUGE,
+    help="1 while the disk cache works, 0 while Tidegate serves without it.",
+)
+CACHE_DISK_SKIPPED = Family(
+    name="tidegate_cache_disk_skipped_blocks",
+    kind=Kind.COUNTER,
+    help="Blocks not written to the disk cache because it was behind or unavailable.",
+)
+OPENED_SEGMENTS = Family(
+    name="tidegate_opened_segments",
+    kind=Kind.GAUGE,
+    help="Segments whose manifest is in memory.",
+)
+
+GETS = Family(
+    name="tidegate_gets",
+    kind=Kind.COUNTER,
+    help="GETs sent to the object store.",
+    labels=("object",),
+)
+GET_BYTES = Family(
+    name="tidegate_get_bytes",
+    kind=Kind.COUNTER,
+    help="Bytes asked of the object store by GETs of segments' logs, as stored.",
+)
+GET_ERRORS = Family(
+    name="tidegate_get_errors",
+    kind=Kind.COUNTER,
+    help="GETs that failed, by cause.",
+    labels=("cause",),
+)
+GET_RETRIES = Family(
+    name="tidegate_get_retries",
+    kind=Kind.COUNTER,
+    help="GETs repeated after one that failed, for what it had not delivered.",
+)
+GET_FIRST_BYTE_SECONDS = Family(
+    name="tidegate_get_first_byte_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time from a GET to the beginning of its answer.",
+    buckets=_MS_BUCKETS,
+)
+GET_SECONDS = Family(
+    name="tidegate_get_seconds",
+    kind=Kind.HISTOGRAM,
+    help="Time from a GET to the end of its answer.",
+    buckets=_MS_BUCKETS,
+)
+GETS_IN_FLIGHT = Family(name="tidegate_gets_in_flight", kind=Kind.GAUGE, help="GETs under way.")
+GETS_QUEUED = Family(name="tidegate_gets_queued", kind=Kind.GAUGE, help="GETs that wait for a slot or for memory.")
+GET_HEDGES = Family(
+    name="tidegate_get_hedges",
+    kind=Kind.COUNTER,
+    help="Second GETs sent because the first byte was late.",
+)
+GET_HEDGES_WON = Family(
+    name="tidegate_get_hedges_won",
+    kind=Kind.COUNTER,
+    help="Second GETs that answered first.",
+)
+GET_SPLITS = Family(
+    name="tidegate_get_splits",
+    kind=Kind.COUNTER,
+    help="GETs whose rest was given to another connection because theirs was slow.",
+)
+INFLIGHT_BYTES = Family(
+    name="tidegate_inflight_bytes",
+    kind=Kind.GAUGE,
+    help="Bytes held by GETs under way and by answers not yet sent.",
+)
+
+READAHEAD_BYTES = Family(
+    name="tidegate_readahead_bytes",
+    kind=Kind.COUNTER,
+    help="Bytes of blocks that arrived before anyone asked for them.",
+)
+READAHEAD_USED_BYTES = Family(
+    name="tidegate_readahead_used_bytes",
+    kind=Kind.COUNTER,
+    help="Bytes of blocks read ahead that were then read.",
+)
+READAHEAD_WASTED_BYTES = Family(
+    name="tidegate_readahead_wasted_bytes",
+    kind=Kind.COUNTER,
+    help="Bytes of blocks read ahead that were dropped unread.",
+)
+READAHEAD_UNREAD_BYTES = Family(
+    name="tidegate_readahead_unread_bytes",
+    kind=Kind.GAUGE,
+    help="Bytes of blocks read ahead that nobody has read yet.",
+)
+READAHEAD_STREAMS = Family(
+    name="tidegate_readahead_streams",
+    kind=Kind.GAUGE,
+    help="Sequential readers that are read ahead for.",
+)
+
 CONNECTIONS_ACCEPTED = Family(
     name="tidegate_connections_accepted",
     kind=Kind.COUNTER,
@@ -201,6 +312,28 @@ FAMILIES: tuple[Family, ...] = (
     CACHE_QUARANTINED,
     CACHE_RESIDENT_BYTES,
     INDEX_REBUILDS,
+    CACHE_EXPIRED,
+    CACHE_DISK_ERRORS,
+    CACHE_DISK_AVAILABLE,
+    CACHE_DISK_SKIPPED,
+    OPENED_SEGMENTS,
+    GETS,
+    GET_BYTES,
+    GET_ERRORS,
+    GET_RETRIES,
+    GET_FIRST_BYTE_SECONDS,
+    GET_SECONDS,
+    GETS_IN_FLIGHT,
+    GETS_QUEUED,
+    GET_HEDGES,
+    GET_HEDGES_WON,
+    GET_SPLITS,
+    INFLIGHT_BYTES,
+    READAHEAD_BYTES,
+    READAHEAD_USED_BYTES,
+    READAHEAD_WASTED_BYTES,
+    READAHEAD_UNREAD_BYTES,
+    READAHEAD_STREAMS,
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_ACTIVE,
     CONNECTIONS_CLOSED,

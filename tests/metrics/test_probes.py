@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from metrics.cache_probes import CacheLevel
 from metrics.family import Kind
 from metrics.kip405 import ROWS, Writer
-from metrics.probes import CacheLevel, CloseCause, Direction, Probes, Route
+from metrics.probes import CloseCause, Direction, Probes, Route
 from metrics.registry import OTHER_LABEL, Registry
 from metrics.tidegate_names import FAMILIES
 

@@ -1,0 +1,227 @@
+"""Probes of the caches, of GETs and of read-ahead; see `metrics.probes` for the rules that they keep."""
+
+import enum
+
+from prometheus_client import Counter, Gauge
+
+from metrics import tidegate_names as names
+from metrics.registry import Children, LabelLimit, Registry
+
+_INDEX_TYPES_MAX = 8
+"""KIP-405 has five."""
+
+
+class CacheLevel(enum.StrEnum):
+    """Where a block was looked for."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class GetObject(enum.StrEnum):
+    """What a GET is for."""
+
+    LOG = "log"
+    MANIFEST = "manifest"
+    INDEX = "index"
+
+
+class GetErrorCause(enum.StrEnum):
+    """Why a GET failed."""
+
+    NOT_FOUND = "not_found"
+    RETRIABLE = "retriable"
+    ACCESS_DENIED = "access_denied"
+    CORRUPT = "corrupt"
+    OTHER = "other"
+
+
+class DiskErrorCause(enum.StrEnum):
+    """What is wrong with the disk cache."""
+
+    FULL = "full"
+    READ_ONLY = "read_only"
+    MISSING = "missing"
+    DENIED = "denied"
+    CORRUPT = "corrupt"
+    OTHER = "other"
+
+
+class CacheProbe:
+    """The block cache and the indexes beside it."""
+
+    def __init__(self, registry: Registry) -> None:
+        levels = LabelLimit(len(CacheLevel))
+        self._hits = Children[CacheLevel, Counter](registry.counter(names.CACHE_HITS), levels)
+        self._hit_bytes = Children[CacheLevel, Counter](registry.counter(names.CACHE_HIT_BYTES), levels)
+        self._misses = Children[CacheLevel, Counter](registry.counter(names.CACHE_MISSES), levels)
+        self._evictions = Children[CacheLevel, Counter](registry.counter(names.CACHE_EVICTIONS), levels)
+        self._resident = Children[CacheLevel, Gauge](registry.gauge(names.CACHE_RESIDENT_BYTES), levels)
+        self._expired = Children[CacheLevel, Counter](registry.counter(names.CACHE_EXPIRED), levels)
+        self._disk_errors = Children[DiskErrorCause, Counter](
+            registry.counter(names.CACHE_DISK_ERRORS), LabelLimit(len(DiskErrorCause))
+        )
+        self._disk_available = registry.gauge(names.CACHE_DISK_AVAILABLE)
+        self._disk_skipped = registry.counter(names.CACHE_DISK_SKIPPED)
+        self._opened_segments = registry.gauge(names.OPENED_SEGMENTS)
+        self._fills = registry.counter(names.CACHE_FILLS)
+        self._fill_bytes = registry.counter(names.CACHE_FILL_BYTES)
+        self._fill_failures = registry.counter(names.CACHE_FILL_FAILURES)
+        self._fill_seconds = registry.histogram(names.CACHE_FILL_SECONDS)
+        self._fill_wait_seconds = registry.histogram(names.CACHE_FILL_WAIT_SECONDS)
+        self._quarantined = registry.counter(names.CACHE_QUARANTINED)
+        self._index_rebuilds = Children[str, Counter](
+            registry.counter(names.INDEX_REBUILDS), LabelLimit(_INDEX_TYPES_MAX)
+        )
+
+    def on_hit(self, level: CacheLevel, block_bytes: int) -> None:
+        """A block was found at this level."""
+        self._hits[level].inc()
+        self._hit_bytes[level].inc(block_bytes)
+
+    def on_miss(self, level: CacheLevel) -> None:
+        """A block was not found at this level."""
+        self._misses[level].inc()
+
+    def on_fill(self, block_bytes: int, duration_s: float) -> None:
+        """A block came from the store; `block_bytes` is its plaintext."""
+        self._fills.inc()
+        self._fill_bytes.inc(block_bytes)
+        self._fill_seconds.observe(duration_s)
+
+    def on_fill_failed(self) -> None:
+        """A fill failed."""
+        self._fill_failures.inc()
+
+    def on_fill_waited(self, duration_s: float) -> None:
+        """A reader waited this long for a fill."""
+        self._fill_wait_seconds.observe(duration_s)
+
+    def on_evicted(self, level: CacheLevel, blocks: int = 1) -> None:
+        """Blocks made room for others."""
+        self._evictions[level].inc(blocks)
+
+    def on_expired(self, level: CacheLevel, blocks: int = 1) -> None:
+        """Blocks were dropped because nobody had read them for long."""
+        self._expired[level].inc(blocks)
+
+    def on_disk_error(self, cause: DiskErrorCause) -> None:
+        """A block could not be written to or read from disk."""
+        self._disk_errors[cause].inc()
+
+    def on_disk_available(self, available: bool) -> None:
+        """The disk cache works, or is done without."""
+        self._disk_available.set(available)
+
+    def on_disk_skipped(self, blocks: int = 1) -> None:
+        """Blocks were not written to disk."""
+        self._disk_skipped.inc(blocks)
+
+    def on_opened_segments(self, segments: int) -> None:
+        """So many segments have their manifest in memory now."""
+        self._opened_segments.set(segments)
+
+    def on_quarantined(self) -> None:
+        """A block's checksum did not hold."""
+        self._quarantined.inc()
+
+    def on_resident(self, level: CacheLevel, resident_bytes: int) -> None:
+        """The level now holds this much."""
+        self._resident[level].set(resident_bytes)
+
+    def on_index_rebuilt(self, index: str) -> None:
+        """An index, by KIP-405's name of its type, was rebuilt from the segment."""
+        self._index_rebuilds[index].inc()
+
+
+class GetProbe:
+    """GETs of the object store."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._gets = Children[GetObject, Counter](registry.counter(names.GETS), LabelLimit(len(GetObject)))
+        self._bytes = registry.counter(names.GET_BYTES)
+        self._errors = Children[GetErrorCause, Counter](
+            registry.counter(names.GET_ERRORS), LabelLimit(len(GetErrorCause))
+        )
+        self._retries = registry.counter(names.GET_RETRIES)
+        self._first_byte_seconds = registry.histogram(names.GET_FIRST_BYTE_SECONDS)
+        self._seconds = registry.histogram(names.GET_SECONDS)
+        self._in_flight = registry.gauge(names.GETS_IN_FLIGHT)
+        self._queued = registry.gauge(names.GETS_QUEUED)
+        self._hedges = registry.counter(names.GET_HEDGES)
+        self._hedges_won = registry.counter(names.GET_HEDGES_WON)
+        self._splits = registry.counter(names.GET_SPLITS)
+        self._inflight_bytes = registry.gauge(names.INFLIGHT_BYTES)
+
+    def on_get(self, kind: GetObject, stored_bytes: int = 0) -> None:
+        """A GET was sent, for `stored_bytes` of a log as the store has them (0 for other objects)."""
+        self._gets[kind].inc()
+        self._bytes.inc(stored_bytes)
+
+    def on_error(self, cause: GetErrorCause) -> None:
+        """A GET failed."""
+        self._errors[cause].inc()
+
+    def on_retry(self) -> None:
+        """A GET is sent again for what the last one did not deliver."""
+        self._retries.inc()
+
+    def on_first_byte(self, duration_s: float) -> None:
+        """A GET's answer has begun."""
+        self._first_byte_seconds.observe(duration_s)
+
+    def on_end(self, duration_s: float) -> None:
+        """A GET's answer has ended well."""
+        self._seconds.observe(duration_s)
+
+    def on_gets(self, in_flight: int, queued: int) -> None:
+        """So many GETs are under way, so many wait."""
+        self._in_flight.set(in_flight)
+        self._queued.set(queued)
+
+    def on_hedge(self) -> None:
+        """A second GET was sent for a first byte that is late."""
+        self._hedges.inc()
+
+    def on_hedge_won(self) -> None:
+        """The second GET answered first."""
+        self._hedges_won.inc()
+
+    def on_split(self) -> None:
+        """A slow GET's rest was given to another connection."""
+        self._splits.inc()
+
+    def on_inflight_bytes(self, held_bytes: int) -> None:
+        """GETs under way and answers not yet sent hold this much."""
+        self._inflight_bytes.set(held_bytes)
+
+
+class ReadAheadProbe:
+    """Blocks that are fetched before anyone asks for them."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._fetched = registry.counter(names.READAHEAD_BYTES)
+        self._used = registry.counter(names.READAHEAD_USED_BYTES)
+        self._wasted = registry.counter(names.READAHEAD_WASTED_BYTES)
+        self._unread = registry.gauge(names.READAHEAD_UNREAD_BYTES)
+        self._streams = registry.gauge(names.READAHEAD_STREAMS)
+
+    def on_arrived(self, block_bytes: int) -> None:
+        """A block arrived before anyone asked for it."""
+        self._fetched.inc(block_bytes)
+
+    def on_used(self, block_bytes: int) -> None:
+        """A block that was read ahead is read for the first time."""
+        self._used.inc(block_bytes)
+
+    def on_wasted(self, block_bytes: int) -> None:
+        """A block that was read ahead is dropped unread."""
+        self._wasted.inc(block_bytes)
+
+    def on_unread(self, unread_bytes: int) -> None:
+        """Blocks that nobody has read yet hold this much."""
+        self._unread.set(unread_bytes)
+
+    def on_streams(self, streams: int) -> None:
+        """So many sequential readers are known."""
+        self._streams.set(streams)
