@@ -47,6 +47,10 @@ class SegmentWindow:
         self._blocks: list[Block] = []
 
     @property
+    def is_empty(self) -> bool:
+        return not self._blocks
+
+    @property
     def last_block(self) -> int:
         return self.first_block + len(self._blocks) - 1
 

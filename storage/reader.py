@@ -13,7 +13,8 @@ Added: the CRC of every whole batch is checked the first time it is handed out, 
 believed only if it leads to a batch of its offset.
 """
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import trio
 
@@ -26,8 +27,11 @@ from storage.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
-from storage.cache.block_cache import BlockCache
+from storage.cache.answer_blocks import AnswerBlocks, Room
+from storage.cache.block_cache import BlockCache, SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.opened_segments import OpenedSegments
+from storage.cache.prefetcher import Prefetcher
 from storage.indexes.offset_index import OffsetIndex
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
@@ -46,20 +50,65 @@ class OffsetNotInTierError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TierRecords:
-    """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit."""
+    """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
+
+    `room`: the blocks that the views keep alive; whoever sends the answer releases it then.
+    """
 
     buffers: list[memoryview]
     size_bytes: int
     first_batch_too_large: bool = False
+    room: Room | None = field(default=None, compare=False)
+
+    def release(self) -> None:
+        """The answer is sent, or nobody wants it. Idempotent."""
+        if self.room is not None:
+            self.room.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a read wants of its segment."""
+
+    offset: int
+    max_bytes: int
+    minimum_one_batch: bool
+
+
+@dataclass(slots=True)
+class _Read:
+    """One read of one segment: what it asks, what it has so far."""
+
+    source: SegmentBlocks
+    window: SegmentWindow
+    room: Room
+    reader: Hashable
+    waited: bool = False
 
 
 class TierReader:
-    """Reads batches. Owned by the trio thread; safe for any number of tasks."""
+    """Reads batches. Owned by the trio thread; safe for any number of tasks.
 
-    def __init__(self, catalog: Catalog, indexes: OffsetIndexCache, cache: BlockCache) -> None:
+    Args:
+        prefetcher: None for no read-ahead.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        opened: OpenedSegments,
+        indexes: OffsetIndexCache,
+        cache: BlockCache,
+        answers: AnswerBlocks,
+        prefetcher: Prefetcher | None,
+    ) -> None:
         self._catalog = catalog
+        self._opened = opened
         self._indexes = indexes
         self._cache = cache
+        self._answers = answers
+        self._prefetcher = prefetcher
 
     async def read(
         self,
@@ -69,8 +118,12 @@ class TierReader:
         max_bytes: int,
         minimum_one_batch: bool,
         lineage: LeaderEpochLineage,
+        reader: Hashable = None,
     ) -> TierRecords:
         """The batches from `offset` on, at most max_bytes of them.
+
+        Args:
+            reader: whose read it is: sequential reads of one reader are read ahead for.
 
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
@@ -80,7 +133,7 @@ class TierReader:
         """
         while True:
             segment = self.segment_for(partition, offset, lineage)
-            answer = await self._read_segment(segment, offset, max_bytes, minimum_one_batch)
+            answer = await self._read_segment(segment, offset, max_bytes, minimum_one_batch, lineage, reader)
             if answer is not None:
                 return answer
             offset = segment.end_offset + 1
@@ -93,88 +146,130 @@ class TierReader:
         Raises:
             OffsetNotInTierError: there is none.
         """
-        epoch = lineage.epoch_for(offset)
-        topic_id, number = partition.topic_id, partition.partition
-        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
-        if segment is None or not lineage.holds(segment, offset):
+        segment = self._find_segment(partition, offset, lineage)
+        if segment is None:
             raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
         return segment
 
+    def forget_reader(self, reader: Hashable) -> None:
+        """A reader has gone: nothing is read ahead for it any more."""
+        if self._prefetcher is not None:
+            self._prefetcher.forget_reader(reader)
+
+    def _find_segment(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        epoch = lineage.epoch_for(offset)
+        topic_id, number = partition.topic_id, partition.partition
+        segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
+        return segment if segment is not None and lineage.holds(segment, offset) else None
+
     async def _read_segment(
-        self, segment: RemoteLogSegmentMetadata, offset: int, max_bytes: int, minimum_one_batch: bool
+        self,
+        segment: RemoteLogSegmentMetadata,
+        offset: int,
+        max_bytes: int,
+        minimum_one_batch: bool,
+        lineage: LeaderEpochLineage,
+        reader: Hashable,
     ) -> TierRecords | None:
         """The answer from one segment; None if all its batches end below the offset."""
+        source = self._cache.blocks_of(segment, await self._opened.get(segment))
         index = await self._indexes.get(segment)
+        asked = _Asked(offset, max_bytes, minimum_one_batch)
+        room = self._answers.room()
         try:
-            return await self._read_checked(segment, index, offset, max_bytes, minimum_one_batch)
-        except IndexMismatchError:
-            # Two GETs gave the same bytes, so the index may be the liar.
-            index = await self._indexes.rebuild(segment)
-        return await self._read_checked(segment, index, offset, max_bytes, minimum_one_batch)
+            try:
+                read, records, start = await self._read_checked(source, index, asked, room, reader)
+            except IndexMismatchError:
+                # Two GETs gave the same bytes, so the index may be the liar.
+                index = await self._indexes.rebuild(segment)
+                read, records, start = await self._read_checked(source, index, asked, room, reader)
+        except BaseException:
+            room.release()
+            raise
+        if records is None or not records.size_bytes:
+            room.release()
+            return records
+        self._read_ahead(read, start, start + records.size_bytes, lineage)
+        return records
+
+    def _read_ahead(self, read: _Read, start: int, end: int, lineage: LeaderEpochLineage) -> None:
+        if self._prefetcher is None:
+            return
+        partition = read.source.segment.topic_id_partition
+
+        def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+            return self._find_segment(partition, segment.end_offset + 1, lineage)
+
+        self._prefetcher.on_read(read.reader, read.source.segment, start, end, waited=read.waited, following=following)
 
     async def _read_checked(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        index: OffsetIndex,
-        offset: int,
-        max_bytes: int,
-        minimum_one_batch: bool,
-    ) -> TierRecords | None:
-        """The same; blocks with a bad batch are quarantined, and fetched once more before it is an error (L5)."""
-        entry = index.lookup(offset)
-        is_retry = False
+        self, source: SegmentBlocks, index: OffsetIndex, asked: _Asked, room: Room, reader: Hashable
+    ) -> tuple[_Read, TierRecords | None, int]:
+        """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error (L5)."""
+        entry = index.lookup(asked.offset)
+        fetched_anew: set[int] = set()
+        waited = False
         while True:
-            window = SegmentWindow(segment, self._cache.block_bytes)
+            window = SegmentWindow(source.segment, source.grid.block_bytes)
+            read = _Read(source, window, room, reader, waited)
             try:
-                return await self._answer(segment, window, entry, offset, max_bytes, minimum_one_batch)
+                records, start = await self._answer(read, entry, asked)
+                return read, records, start
             except CorruptLogError as error:
-                self._quarantine(segment, window, entry[1], error)
-                if is_retry:
+                bad = self._quarantine(source, window, entry[1], error)
+                if bad <= fetched_anew:
                     raise
-                is_retry = True
+                fetched_anew |= bad
+                waited = read.waited
 
-    async def _answer(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        window: SegmentWindow,
-        entry: tuple[int, int],
-        offset: int,
-        max_bytes: int,
-        minimum_one_batch: bool,
-    ) -> TierRecords | None:
+    async def _answer(self, read: _Read, entry: tuple[int, int], asked: _Asked) -> tuple[TierRecords | None, int]:
+        """The records, or None; and where in the log they begin."""
+        window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         entry_offset, walk_start = entry
         position = walk_start
         # All that the answer is likely to need is asked for at once: its fills run side by side.
-        await self._extend(segment, window, position, position + max(max_bytes, LOOK_AHEAD_BYTES))
+        await self._extend(read, position, position + max(max_bytes, LOOK_AHEAD_BYTES))
         if position > 0:
             check_index_entry(window, entry_offset, position)
-        while (found := find_first_batch(window, position, offset)).needs_end is not None:
-            await self._extend(segment, window, found.position, found.needs_end)
+        while (found := find_first_batch(window, position, asked.offset)).needs_end is not None:
+            await self._extend(read, found.position, found.needs_end)
             position = found.position
         if found.size_bytes is None:
-            await self._verify(window, walk_start, segment.segment_size_bytes)
-            return None
+            await self._verify(window, walk_start, size_bytes)
+            return None, found.position
         if found.size_bytes > max_bytes:
-            if not minimum_one_batch:
-                return TierRecords([], 0, first_batch_too_large=True)
+            if not asked.minimum_one_batch:
+                return TierRecords([], 0, first_batch_too_large=True), found.position
             max_bytes = found.size_bytes
-        end = min(found.position + max_bytes, segment.segment_size_bytes)
-        await self._extend(segment, window, found.position, end)
+        end = min(found.position + max_bytes, size_bytes)
+        await self._extend(read, found.position, end)
         # What was walked over too: a bad batch there would be a silent skip.
         await self._verify(window, walk_start, end)
-        return TierRecords(window.views(found.position, end), end - found.position)
+        read.room.keep([block for _, block in window.numbered_blocks(found.position, end)])
+        return TierRecords(window.views(found.position, end), end - found.position, room=read.room), found.position
 
-    async def _extend(self, segment: RemoteLogSegmentMetadata, window: SegmentWindow, start: int, end: int) -> None:
+    async def _extend(self, read: _Read, start: int, end: int) -> None:
+        window = read.window
         first, last = window.missing(start, end)
-        if first <= last:
-            window.add(first, await self._cache.blocks(segment, first, last))
+        if first > last:
+            return
+        begins = first if window.is_empty else window.first_block
+        await read.room.reserve(read.source.grid.end(last) - read.source.grid.start(begins))
+        blocks, waited = await self._cache.blocks(read.source, first, last, read.reader)
+        read.waited |= waited
+        window.add(first, blocks)
 
     def _quarantine(
-        self, segment: RemoteLogSegmentMetadata, window: SegmentWindow, walked_from: int, error: CorruptLogError
-    ) -> None:
+        self, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
+    ) -> set[int]:
+        """The numbers of the blocks that are not to be believed."""
         start = error.position if error.follows_verified else walked_from
-        for number, block in window.numbered_blocks(start, error.end):
-            self._cache.quarantine(segment, number, block)
+        blocks = window.numbered_blocks(start, error.end)
+        for number, block in blocks:
+            self._cache.quarantine(source, number, block)
+        return {number for number, _ in blocks}
 
     async def _verify(self, window: SegmentWindow, start: int, end: int) -> None:
         unverified = unverified_bytes(window, start, end)

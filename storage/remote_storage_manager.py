@@ -72,6 +72,14 @@ class RemoteStorageManager(Protocol):
         """Names format, store and prefix: equal for two managers just when an id means the same bytes to both."""
         ...
 
+    def warm_up(self) -> None:
+        """Load and open what the first GET would otherwise wait for. Asks the store nothing; may take seconds.
+
+        Raises:
+            StorageConfigError: the configuration turns out wrong only now.
+        """
+        ...
+
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         """Upload a segment and its indexes. Idempotent: a repeat for the same id overwrites.
 

@@ -1,130 +1,196 @@
-"""Blocks by segment and number: memory first, then one single-flight ranged GET.
+"""Blocks by segment and number: memory first, then disk, then one GET that everyone shares.
 
-A block is a run of `block_bytes` of the segment's log (design §8; this format has no chunks, so the grid is
-the unit). A hit costs one dict look-up in the trio thread and no await. A miss starts one flight in the
-application's nursery; whoever leaves does not cancel it.
+A hit in memory costs one dict look-up in the trio thread and no await. A miss starts one load in the application's
+nursery; whoever leaves does not cancel it. What comes from the store goes to memory at once and to disk behind
+the readers' backs.
 """
 
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-import trio
-
-from metrics.probes import CacheLevel, CacheProbe
+from metrics.cache_probes import CacheLevel, CacheProbe
+from storage.cache.block_grid import BlockGrid, block_grid
+from storage.cache.disk import DiskBlockKey
+from storage.cache.disk_level import DiskLevel
+from storage.cache.fills import Fills
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
-from storage.cache.single_flight import Flight, SingleFlight
-from storage.errors import CorruptObjectError
+from storage.cache.single_flight import Flight
 from storage.model import RemoteLogSegmentMetadata, Uuid
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment
+
+PLACES_MAX = 10_000
+"""Segments with blocks under way; more cannot be, so what is beyond is old."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBlocks:
+    """A segment as the cache sees it: how to read it, and where its blocks are."""
+
+    segment: RemoteLogSegmentMetadata
+    opened: OpenedSegment
+    grid: BlockGrid
+
+    def key(self, number: int) -> BlockKey:
+        """The cache's key of a block."""
+        return BlockKey(self.segment.segment_id.id, number)
 
 
 class BlockCache:
     """The cache. Owned by the trio thread.
 
     Args:
-        nursery: the application's; fills live in it.
-        limiter: bounds GETs in flight (`tier.concurrent.gets.max`, lowered so that block_bytes times its
-            tokens stays inside `tier.inflight.bytes.max`).
+        fills: whatever they bring must be handed to `land`.
+        disk: None for none.
     """
 
     def __init__(
-        self,
-        storage_manager: RemoteStorageManager,
-        *,
-        nursery: trio.Nursery,
-        limiter: trio.CapacityLimiter,
-        memory_bytes_max: int,
-        block_bytes: int,
-        probe: CacheProbe,
+        self, *, memory: MemoryBlocks, fills: Fills, disk: DiskLevel | None, block_bytes: int, probe: CacheProbe
     ) -> None:
-        self.block_bytes = block_bytes
-        self._storage_manager = storage_manager
-        self._memory = MemoryBlocks(memory_bytes_max)
-        self._flights: SingleFlight[BlockKey, Block] = SingleFlight(nursery, limiter)
+        self._memory = memory
+        self._fills = fills
+        self._disk = disk
+        self._block_bytes = block_bytes
         self._probe = probe
+        self._first_readers: dict[BlockKey, Hashable] = {}
+        self._places: OrderedDict[Uuid, tuple[Uuid, BlockGrid]] = OrderedDict()
 
-    @property
-    def resident_bytes(self) -> int:
-        return self._memory.size_bytes
+    def blocks_of(self, segment: RemoteLogSegmentMetadata, opened: OpenedSegment) -> SegmentBlocks:
+        """The segment, cut into blocks."""
+        grid = block_grid(opened.chunk_bytes, segment.segment_size_bytes, self._block_bytes)
+        return SegmentBlocks(segment, opened, grid)
 
-    @property
-    def fills_in_flight(self) -> int:
-        return len(self._flights)
+    async def blocks(
+        self, source: SegmentBlocks, first: int, last: int, reader: Hashable = None
+    ) -> tuple[list[Block], bool]:
+        """Blocks first to last, inclusive, and whether any had to be waited for; missing ones are loaded side by side.
 
-    def resident(self, segment: RemoteLogSegmentMetadata, number: int) -> Block | None:
-        """The block if it is in memory."""
-        block = self._memory.get(BlockKey(segment.segment_id.id, number))
-        if block is not None:
-            self._probe.on_hit(CacheLevel.MEMORY, len(block.data))
-        return block
-
-    async def blocks(self, segment: RemoteLogSegmentMetadata, first: int, last: int) -> list[Block]:
-        """Blocks first to last, inclusive; missing ones are fetched side by side.
+        Args:
+            reader: who reads; blocks that several read are kept longer.
 
         Raises:
-            RemoteStorageError: as the storage manager raises it; CorruptObjectError for a truncated object.
+            RemoteStorageError: as the storage manager raises it.
         """
-        found: list[Block | Flight[Block]] = []
-        waiting = False
-        for number in range(first, last + 1):
-            block = self.resident(segment, number)
-            if block is None:
-                self._probe.on_miss(CacheLevel.MEMORY)
-                found.append(self._fill(segment, number))
-                waiting = True
-            else:
-                found.append(block)
-        if not waiting:
-            return found  # type: ignore[return-value]  # no Flight went in
+        found: list[Block | None] = [self._resident(source, number, reader) for number in range(first, last + 1)]
+        missing = [first + at for at, block in enumerate(found) if block is None]
+        if not missing:
+            return found, False  # type: ignore[return-value]  # none is None
+        keys = [source.key(number) for number in missing]
         asked_at = time.monotonic()
-        blocks = [await entry.wait() if isinstance(entry, Flight) else entry for entry in found]
+        joined = [key for key in keys if self._first_readers.setdefault(key, reader) != reader]
+        try:
+            for number, flight in zip(missing, self._load(source, missing, reader), strict=True):
+                found[number - first] = await flight.wait()
+            for key in joined:
+                self._memory.get(key, reader)  # several consumers in step are several all the same
+        finally:
+            for key in keys:
+                self._first_readers.pop(key, None)
         self._probe.on_fill_waited(time.monotonic() - asked_at)
-        return blocks
+        return found, True  # type: ignore[return-value]  # none is None any more
 
-    def quarantine(self, segment: RemoteLogSegmentMetadata, number: int, block: Block) -> None:
+    def ahead(self, source: SegmentBlocks, numbers: Sequence[int]) -> None:
+        """Have those blocks fetched that are neither here nor under way; returns at once."""
+        wanted = [number for number in numbers if not self._is_near(source, number)]
+        if wanted:
+            self._fill(source, wanted, demanded=False)
+
+    def land(self, key: BlockKey, block: Block, demanded: bool) -> None:
+        """A block has come from the store."""
+        reader = self._first_readers.get(key)
+        if demanded:
+            self._memory.put(key, block, reader)
+        else:
+            self._memory.put_unread(key, block)
+        place = self._places.get(key.segment_id)
+        if self._disk is not None and place is not None:
+            self._disk.write_soon(_disk_key(*place, key), block, reader)
+
+    def quarantine(self, source: SegmentBlocks, number: int, block: Block) -> None:
         """Drop a block that turned out bad; the next request for it is a fresh GET (design L5).
 
         Only that very block: another reader may have found the same and put a fresh one in its place.
         """
-        key = BlockKey(segment.segment_id.id, number)
-        if self._memory.get(key) is block:
-            self._memory.drop(key)
-            self._probe.on_quarantined()
-            self._probe.on_resident(CacheLevel.MEMORY, self._memory.size_bytes)
+        key = source.key(number)
+        resident = self._memory.peek(key)
+        if resident is not None and resident is not block:
+            return
+        self._memory.drop(key)
+        self._probe.on_quarantined()
+        if self._disk is not None:
+            self._disk.drop(_disk_key(source.segment.topic_id_partition.topic_id, source.grid, key))
 
     def drop_segment(self, segment_id: Uuid) -> None:
-        """Forget a deleted segment's blocks."""
+        """Forget a deleted segment's blocks, also those on their way."""
+        self._fills.forget_segment(segment_id)
         self._memory.drop_segment(segment_id)
-        self._probe.on_resident(CacheLevel.MEMORY, self._memory.size_bytes)
+        self._places.pop(segment_id, None)
+        if self._disk is not None:
+            self._disk.drop_segment(segment_id)
 
-    def _fill(self, segment: RemoteLogSegmentMetadata, number: int) -> Flight[Block]:
-        key = BlockKey(segment.segment_id.id, number)
-        started_at = time.monotonic()
+    def expire(self) -> None:
+        """Drop from memory what nobody has read for `cache.retention.ms`."""
+        self._memory.expire()
 
-        def landed(block: Block) -> None:
-            evictions = self._memory.evictions
-            self._memory.put(key, block)
-            self._probe.on_fill(len(block.data), time.monotonic() - started_at)
-            self._probe.on_evicted(CacheLevel.MEMORY, self._memory.evictions - evictions)
-            self._probe.on_resident(CacheLevel.MEMORY, self._memory.size_bytes)
+    def _resident(self, source: SegmentBlocks, number: int, reader: Hashable) -> Block | None:
+        block = self._memory.get(source.key(number), reader)
+        if block is None:
+            self._probe.on_miss(CacheLevel.MEMORY)
+        else:
+            self._probe.on_hit(CacheLevel.MEMORY, len(block.data))
+        return block
 
-        return self._flights.start(key, self._getter(segment, number), landed)
+    def _is_near(self, source: SegmentBlocks, number: int) -> bool:
+        key = source.key(number)
+        if self._memory.contains(key) or self._fills.is_under_way(key):
+            return True
+        return self._disk is not None and self._disk.holds(
+            _disk_key(source.segment.topic_id_partition.topic_id, source.grid, key)
+        )
 
-    def _getter(self, segment: RemoteLogSegmentMetadata, number: int) -> Callable[[], Block]:
-        start = number * self.block_bytes
-        end = min(start + self.block_bytes, segment.segment_size_bytes) - 1
+    def _load(self, source: SegmentBlocks, numbers: Sequence[int], reader: Hashable) -> list[Flight[Block]]:
+        disk = self._disk
+        if disk is None:
+            return self._fill(source, numbers, demanded=True)
+        topic_id = source.segment.topic_id_partition.topic_id
+        disk_keys = {number: _disk_key(topic_id, source.grid, source.key(number)) for number in numbers}
+        on_disk = {
+            number: disk_key
+            for number, disk_key in disk_keys.items()
+            if disk.holds(disk_key) and not self._fills.is_under_way(source.key(number))
+        }
+        absent = [number for number in numbers if number not in on_disk]
+        for number in absent:
+            if not self._fills.is_under_way(source.key(number)):
+                self._probe.on_miss(CacheLevel.DISK)
+        flights = dict(zip(absent, self._fill(source, absent, demanded=True), strict=True))
+        for number, disk_key in on_disk.items():
+            flights[number] = self._read_disk(disk, disk_key, source, number, reader)
+        return [flights[number] for number in numbers]
 
-        def get() -> Block:
-            try:
-                data = self._storage_manager.fetch_log_segment(segment, start, end)
-                if len(data) != end - start + 1:
-                    raise CorruptObjectError(
-                        f"segment {segment.segment_id} is truncated: bytes {start} to {end} of "
-                        f"{segment.segment_size_bytes} wanted, {len(data)} there"
-                    )
-            except Exception:
-                self._probe.on_fill_failed()
-                raise
-            return Block(memoryview(data))
+    def _read_disk(
+        self, disk: DiskLevel, disk_key: DiskBlockKey, source: SegmentBlocks, number: int, reader: Hashable
+    ) -> Flight[Block]:
+        return disk.read(
+            disk_key,
+            reader,
+            land=lambda block: self._memory.put(source.key(number), block, reader),
+            otherwise=lambda: self._fill(source, [number], demanded=True)[0],
+        )
 
-        return get
+    def _fill(self, source: SegmentBlocks, numbers: Sequence[int], *, demanded: bool) -> list[Flight[Block]]:
+        if not numbers:
+            return []
+        segment = source.segment
+        segment_id = segment.segment_id.id
+        self._places[segment_id] = (segment.topic_id_partition.topic_id, source.grid)
+        self._places.move_to_end(segment_id)
+        if len(self._places) > PLACES_MAX:
+            self._places.popitem(last=False)
+        return self._fills.want(segment, source.opened, source.grid, numbers, demanded=demanded)
+
+
+def _disk_key(topic_id: Uuid, grid: BlockGrid, key: BlockKey) -> DiskBlockKey:
+    start = grid.start(key.number)
+    return DiskBlockKey(topic_id, key.segment_id, grid.block_bytes, key.number, grid.end(key.number) - start)

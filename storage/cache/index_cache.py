@@ -1,24 +1,39 @@
-"""Parsed offset indexes, within a byte budget, one fetch each however many ask.
+"""Parsed offset indexes, within limits, one fetch each however many ask.
 
-A missing or corrupt index is not an error: it is rebuilt from the segment's own batches, as KIP-405 advises,
-and counted. Only the log itself must be there.
+Rules:
+1. A missing or corrupt index is not an error: it is rebuilt from the segment's own batches, as KIP-405 advises, and
+   counted. Only the log itself must be there.
+2. Trouble that may pass is raised and nothing is rebuilt for it: a store that fails, and an index that is absent soon
+   after FINISHED.
+3. A log that cannot be indexed is not read again for every client that comes back: the failure is remembered for
+   FAILURE_AGE_S_MAX. Only that of the log: an index that is there after all is used at once.
+4. A deleted segment's index leaves at once, also one that is under way.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 import trio
 
-from metrics.probes import CacheProbe
-from storage.cache.single_flight import SingleFlight
+from metrics.cache_probes import CacheProbe, GetObject, GetProbe
+from storage.cache.object_gets import ObjectGets
+from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.rebuild import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment
 
 INDEX_BYTES_MAX = 32 * 1024 * 1024
 """Of all parsed offset indexes: a 1 GiB segment of 16 KiB batches has 0.5 MiB of index, so some sixty of those."""
+
+FAILURE_AGE_S_MAX = 30.0
+
+FAILURES_MAX = 1000
+"""Of logs that are remembered as broken; the oldest is forgotten first."""
 
 _ABOVE_ALL_OFFSETS = 2**63 - 1
 
@@ -26,89 +41,126 @@ _log = structlog.get_logger(__name__)
 
 
 class OffsetIndexCache:
-    """Offset indexes by segment. Owned by the trio thread."""
+    """Offset indexes by segment. Owned by the trio thread.
+
+    Args:
+        segments: opens them.
+        nursery: the application's; fetches and rebuilds live in it.
+        limiter: bounds GETs in flight.
+        now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
+    """
 
     def __init__(
         self,
-        storage_manager: RemoteStorageManager,
+        segments: OpenedSegments,
         *,
         nursery: trio.Nursery,
         limiter: trio.CapacityLimiter,
+        gets: GetProbe,
         probe: CacheProbe,
         bytes_max: int = INDEX_BYTES_MAX,
+        indexes_max: int = ENTRIES_MAX,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._storage_manager = storage_manager
-        self._flights: SingleFlight[Uuid, tuple[OffsetIndex, int]] = SingleFlight(nursery, limiter)
-        self._indexes: OrderedDict[Uuid, tuple[OffsetIndex, int]] = OrderedDict()
-        self._bytes_max = bytes_max
+        self._segments = segments
+        self._get_probe = gets
         self._probe = probe
-        self.size_bytes = 0
+        self._gets = ObjectGets(limiter, gets, now_ms)
+        self._indexes: SegmentEntries[OffsetIndex] = SegmentEntries(
+            nursery, bytes_max=bytes_max, entries_max=indexes_max
+        )
+        self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._indexes.size_bytes
 
     def resident(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex | None:
         """The index if it is in memory."""
-        entry = self._indexes.get(segment.segment_id.id)
-        if entry is None:
-            return None
-        self._indexes.move_to_end(segment.segment_id.id)
-        return entry[0]
+        return self._indexes.resident(segment.segment_id.id)
 
     async def get(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
         """The index, fetched or rebuilt when it is not in memory.
 
         Raises:
-            RemoteStorageError: neither the index nor the log can be read.
+            RemoteStorageError: neither the index nor the log can be read, or a later attempt may do better.
+
+        Cancellation: the fetch or the rebuild goes on.
         """
         index = self.resident(segment)
-        if index is not None:
-            return index
-        flight = self._flights.start(
-            segment.segment_id.id, lambda: self._load(segment), lambda entry: self._keep(segment.segment_id.id, entry)
-        )
-        return (await flight.wait())[0]
+        if index is None:
+            index = await self._indexes.start(segment.segment_id.id, lambda: self._load(segment)).wait()
+        return index
 
     async def rebuild(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
         """The index made anew from the log, in place of one that does not agree with it.
 
         Raises:
             RemoteStorageError: the log cannot be read, or is itself corrupt.
+
+        Cancellation: the rebuild goes on.
         """
-        flight = self._flights.start(
-            segment.segment_id.id,
-            lambda: self._rebuild(segment, "it does not agree with the log"),
-            lambda entry: self._keep(segment.segment_id.id, entry),
-        )
-        return (await flight.wait())[0]
+
+        async def load() -> tuple[OffsetIndex, int]:
+            opened = await self._segments.get(segment)
+            return await self._rebuild(opened, segment, "it does not agree with the log")
+
+        return await self._indexes.start(segment.segment_id.id, load).wait()
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment's index."""
-        entry = self._indexes.pop(segment_id, None)
-        if entry is not None:
-            self.size_bytes -= entry[1]
+        self._indexes.drop(segment_id)
+        self._failures.pop(segment_id, None)
 
-    def _keep(self, segment_id: Uuid, entry: tuple[OffsetIndex, int]) -> None:
-        self.drop_segment(segment_id)
-        self._indexes[segment_id] = entry
-        self.size_bytes += entry[1]
-        while self.size_bytes > self._bytes_max and len(self._indexes) > 1:
-            self.drop_segment(next(iter(self._indexes)))
+    async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+        opened = await self._segments.get(segment)
+        try:
+            return await self._gets.run(segment, lambda: self._fetch(opened, segment))
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            reason = str(error)
+        return await self._rebuild(opened, segment, reason)
 
-    def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
         """In a worker thread."""
         name = f"offset index of {segment.segment_id}"
-        try:
-            data = self._storage_manager.fetch_index(segment, IndexType.OFFSET)
-            index = OffsetIndex(data, segment.start_offset, name)
-            _check_borders(index, segment, name)
-        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
-            return self._rebuild(segment, str(error))
+        self._get_probe.on_get(GetObject.INDEX)
+        data = opened.fetch_index(IndexType.OFFSET)
+        index = OffsetIndex(data, segment.start_offset, name)
+        _check_borders(index, segment, name)
         return index, len(data)
 
-    def _rebuild(self, segment: RemoteLogSegmentMetadata, reason: str) -> tuple[OffsetIndex, int]:
-        """In a worker thread."""
-        data = rebuild_offset_index(self._storage_manager, segment)
+    async def _rebuild(
+        self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, reason: str
+    ) -> tuple[OffsetIndex, int]:
+        self._raise_known_failure(segment)
+        try:
+            # Once: it may be a GiB, and whoever asked for the index will ask again.
+            entry = await self._gets.run_once(lambda: self._scan(opened, segment))
+        except CorruptObjectError as error:
+            self._remember_failure(segment, error)
+            raise
         self._probe.on_index_rebuilt("offset")
         _log.warning("index_rebuilt", segment=str(segment.segment_id), index="offset", reason=reason)
+        return entry
+
+    def _scan(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+        """In a worker thread."""
+        data = rebuild_offset_index(opened, segment, on_get=partial(self._get_probe.on_get, GetObject.LOG))
         return OffsetIndex(data, segment.start_offset, f"rebuilt offset index of {segment.segment_id}"), len(data)
+
+    def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
+        self._failures.pop(segment.segment_id.id, None)
+        self._failures[segment.segment_id.id] = (trio.current_time(), str(error))
+        while len(self._failures) > FAILURES_MAX:
+            self._failures.popitem(last=False)
+
+    def _raise_known_failure(self, segment: RemoteLogSegmentMetadata) -> None:
+        failed_at, message = self._failures.get(segment.segment_id.id, (None, ""))
+        if failed_at is None:
+            return
+        if trio.current_time() - failed_at < FAILURE_AGE_S_MAX:
+            raise CorruptObjectError(message)
+        del self._failures[segment.segment_id.id]
 
 
 def _check_borders(index: OffsetIndex, segment: RemoteLogSegmentMetadata, name: str) -> None:

@@ -1,17 +1,24 @@
-"""Blocks in memory, within a byte budget.
+"""Blocks in memory, within two byte budgets: blocks that were read, and blocks read ahead that nobody has read yet.
 
-Rule 1. `size_bytes` never exceeds `bytes_max` after `put` returned: room is made before the block goes in.
-Rule 2. Least recently used goes first. A block that a response still holds lives on by its reference until
-        sent; it only leaves this table.
-Rule 3. A block's bytes never change. Quarantine drops the block; the fresh one is another object, with another
+Rule 1. Neither budget is exceeded at any moment: room is made before a block goes in. A block larger than its whole
+        budget is not kept.
+Rule 2. Which read block goes is the policy's to say (`eviction`). Of unread ones the oldest goes first, and is wasted:
+        its reader has fallen behind or gone away, and the others are what it would want next.
+Rule 3. Every block read ahead is counted as arrived, and later either as used or as wasted, once.
+Rule 4. A block that a response still holds lives on by its reference until sent; it only leaves this table.
+Rule 5. A block's bytes never change. Quarantine drops the block; the fresh one is another object, with another
         serial.
 """
 
 import itertools
+import time
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from metrics.cache_probes import CacheLevel, CacheProbe, ReadAheadProbe
+from storage.cache.eviction import ScanResistantPolicy
 from storage.model import Uuid
 
 
@@ -52,50 +59,169 @@ class Block:
 
 
 class MemoryBlocks:
-    """The table. Not thread-safe: the trio thread owns it."""
+    """The table. Not thread-safe: the trio thread owns it.
 
-    def __init__(self, bytes_max: int) -> None:
+    Args:
+        bytes_max: of blocks that were read (`cache.memory.bytes`).
+        unread_bytes_max: of blocks that nobody has read yet (`readahead.total.max.bytes`).
+        retention_s: `expire` drops what was not used for longer; None: nothing (`cache.retention.ms`).
+        on_wasted: called with the key of each block that is wasted, after it has left; it must not call back here.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int,
+        *,
+        unread_bytes_max: int,
+        retention_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        probe: CacheProbe,
+        read_ahead_probe: ReadAheadProbe,
+        on_wasted: Callable[[BlockKey], None] = lambda key: None,
+    ) -> None:
         self.bytes_max = bytes_max
-        self.size_bytes = 0
-        self.evictions = 0
-        self._blocks: OrderedDict[BlockKey, Block] = OrderedDict()
+        self.unread_bytes_max = unread_bytes_max
+        self._retention_s = retention_s
+        self._clock = clock
+        self._probe = probe
+        self._read_ahead_probe = read_ahead_probe
+        self._on_wasted = on_wasted
+        self._read: dict[BlockKey, Block] = {}
+        self._policy: ScanResistantPolicy[BlockKey] = ScanResistantPolicy()
+        self._unread: OrderedDict[BlockKey, _Unread] = OrderedDict()
+        self._unread_bytes = 0
         self._numbers_of: dict[Uuid, set[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._read) + len(self._unread)
 
-    def get(self, key: BlockKey) -> Block | None:
-        """The block, now the most recently used."""
-        block = self._blocks.get(key)
+    @property
+    def size_bytes(self) -> int:
+        """Of blocks that were read."""
+        return self._policy.size_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of blocks that nobody has read yet."""
+        return self._unread_bytes
+
+    def get(self, key: BlockKey, reader: Hashable = None) -> Block | None:
+        """The block, now used by this reader; an unread one counts as read from here on.
+
+        `reader` tells sequences of reads apart, see `eviction`.
+        """
+        block = self._read.get(key)
         if block is not None:
-            self._blocks.move_to_end(key)
+            self._policy.touch(key, reader, self._clock())
+            return block
+        if key not in self._unread:
+            return None
+        block = self._take_unread(key)
+        self._read_ahead_probe.on_used(len(block.data))
+        self._keep_read(key, block, reader)
+        self._report()
         return block
 
-    def put(self, key: BlockKey, block: Block) -> None:
-        """Keep a block; one larger than the whole budget is not kept."""
-        self.drop(key)
+    def peek(self, key: BlockKey) -> Block | None:
+        """The block, read or unread; it does not count as a use."""
+        unread = self._unread.get(key)
+        return self._read.get(key) if unread is None else unread.block
+
+    def contains(self, key: BlockKey) -> bool:
+        """Whether the block is here, read or unread; it does not count as a use."""
+        return key in self._read or key in self._unread
+
+    def put(self, key: BlockKey, block: Block, reader: Hashable = None) -> None:
+        """Keep a block that `reader` has asked for, in place of what was here."""
+        self._forget(key)
+        self._keep_read(key, block, reader)
+        self._report()
+
+    def put_unread(self, key: BlockKey, block: Block) -> None:
+        """Keep a block that was read ahead; wasted if there is one already, which stays as it is."""
+        size = len(block.data)
+        self._read_ahead_probe.on_arrived(size)
+        if self.contains(key) or size > self.unread_bytes_max:
+            self._count_wasted(key, block)
+            return
+        while self._unread_bytes + size > self.unread_bytes_max:
+            self._waste(next(iter(self._unread)))
+        self._unread[key] = _Unread(block, self._clock())
+        self._unread_bytes += size
+        self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
+        self._report()
+
+    def drop(self, key: BlockKey) -> None:
+        """Forget a block, if it is here; an unread one is wasted."""
+        self._forget(key)
+        self._report()
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """Forget all blocks of a segment, at once when it is deleted; unread ones are wasted."""
+        for number in tuple(self._numbers_of.get(segment_id, ())):
+            self._forget(BlockKey(segment_id, number))
+        self._report()
+
+    def expire(self) -> None:
+        """Forget what nobody has used for longer than `retention_s`, or, unread, since it came; that is wasted."""
+        if self._retention_s is None:
+            return
+        before_s = self._clock() - self._retention_s
+        idle = self._policy.idle_since(before_s)
+        idle.extend(itertools.takewhile(lambda key: self._unread[key].arrived_at_s < before_s, self._unread))
+        if not idle:
+            return
+        for key in idle:
+            self._forget(key)
+        self._probe.on_expired(CacheLevel.MEMORY, len(idle))
+        self._report()
+
+    def _keep_read(self, key: BlockKey, block: Block, reader: Hashable) -> None:
         size = len(block.data)
         if size > self.bytes_max:
             return
-        while self.size_bytes + size > self.bytes_max:
-            self.drop(next(iter(self._blocks)))
-            self.evictions += 1
-        self._blocks[key] = block
+        evicted = 0
+        while self._policy.size_bytes + size > self.bytes_max:
+            self._unlist(victim := self._policy.evict())
+            del self._read[victim]
+            evicted += 1
+        if evicted:
+            self._probe.on_evicted(CacheLevel.MEMORY, evicted)
+        self._read[key] = block
+        self._policy.insert(key, size, reader, self._clock())
         self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
-        self.size_bytes += size
 
-    def drop(self, key: BlockKey) -> None:
-        """Forget a block, if it is there."""
-        block = self._blocks.pop(key, None)
-        if block is None:
-            return
-        self.size_bytes -= len(block.data)
+    def _forget(self, key: BlockKey) -> None:
+        if key in self._unread:
+            self._waste(key)
+        elif self._read.pop(key, None) is not None:
+            self._policy.remove(key)
+            self._unlist(key)
+
+    def _waste(self, key: BlockKey) -> None:
+        self._count_wasted(key, self._take_unread(key))
+
+    def _count_wasted(self, key: BlockKey, block: Block) -> None:
+        self._read_ahead_probe.on_wasted(len(block.data))
+        self._on_wasted(key)
+
+    def _take_unread(self, key: BlockKey) -> Block:
+        block = self._unread.pop(key).block
+        self._unread_bytes -= len(block.data)
+        self._unlist(key)
+        return block
+
+    def _unlist(self, key: BlockKey) -> None:
         numbers = self._numbers_of[key.segment_id]
         numbers.discard(key.number)
         if not numbers:
             del self._numbers_of[key.segment_id]
 
-    def drop_segment(self, segment_id: Uuid) -> None:
-        """Forget all blocks of a segment, at once when it is deleted."""
-        for number in tuple(self._numbers_of.get(segment_id, ())):
-            self.drop(BlockKey(segment_id, number))
+    def _report(self) -> None:
+        self._probe.on_resident(CacheLevel.MEMORY, self.size_bytes + self._unread_bytes)
+        self._read_ahead_probe.on_unread(self._unread_bytes)
+
+
+class _Unread(NamedTuple):
+    block: Block
+    arrived_at_s: float

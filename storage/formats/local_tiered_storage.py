@@ -132,6 +132,9 @@ class LocalTieredStorage:
             with _storage_errors(path):
                 path.unlink(missing_ok=True)
 
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
     def close(self) -> None:
         """Nothing is held."""
 

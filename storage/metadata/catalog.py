@@ -27,6 +27,7 @@ from storage.model import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     TopicIdPartition,
+    Uuid,
 )
 
 SEGMENTS_MAX = 2_000_000
@@ -107,6 +108,16 @@ class Catalog:
             known = sizes.get(segments.topic_id_partition.topic, (0, 0))
             sizes[segments.topic_id_partition.topic] = (known[0] + count, known[1] + size_bytes)
         return sizes
+
+    def known_among(self, segment_ids: frozenset[Uuid]) -> set[Uuid]:
+        """Those of the ids that are segments of any state. The lock is held for one partition at a time."""
+        with self._lock:
+            partitions = [segments for topic in self._topics.values() for segments in topic.values()]
+        known: set[Uuid] = set()
+        for segments in partitions:
+            with self._lock:
+                known.update(segment_ids.intersection(self._columns.segment_id(row) for row in segments.rows()))
+        return known
 
     # --- changes ---
 

@@ -114,6 +114,9 @@ class FileSystemStore:
             os.close(file_descriptor)
         return _head(key, status)
 
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -59,6 +59,10 @@ class ObjectStore(Protocol):
         """Names kind, endpoint and bucket (or folder): equal for two stores just when a key means the same object."""
         ...
 
+    def warm_up(self) -> None:
+        """Load and open what the first verb would otherwise wait for. Asks the store nothing; may take seconds."""
+        ...
+
     def get(self, key: str, start: int, end: int) -> ObjectStream:
         """Begin a GET of bytes [start, end); blocks until the store's answer begins. end > start.
 

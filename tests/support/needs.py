@@ -5,15 +5,19 @@ TIDEGATE_REQUIRE_ALL=1 (`.ci/run`) a skip is a failure, whatever its reason, sav
 those are not to be had everywhere, so they are counted by name in the summary instead.
 """
 
+import functools
 import importlib.util
 import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
+TOXIPROXY = ROOT / "build" / "tools" / "toxiproxy-server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,18 @@ def _command(name: str) -> Callable[[], bool]:
     return lambda: shutil.which(name) is not None
 
 
+@functools.cache
+def _can_mount() -> bool:
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = subprocess.run([mount, "-t", "tmpfs", "tmpfs", folder], capture_output=True, check=False)
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+    return mounted.returncode == 0
+
+
 def _package(name: str) -> Callable[[], bool]:
     return lambda: importlib.util.find_spec(name) is not None
 
@@ -77,11 +93,14 @@ _KINDS = {
         Kind("maven", _command("mvn"), "install Maven"),
         Kind("kafka", lambda: (JARS / ".complete").exists(), "run `make setup`, which fetches its jars"),
         Kind("go", _command("go"), "install Go 1.21 or newer"),
+        Kind("toxiproxy", TOXIPROXY.exists, "run `make test-tools`, which builds it with Go"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("cargo", _command("cargo"), "install Rust"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
+        Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
+        Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
         Kind("spark", _package("pyspark"), "pip install -r requirements/spark.txt"),
         Kind(
             "vectors",

@@ -180,6 +180,9 @@ class ScriptedObjectStore:
         self._begin(StoreCall(Verb.HEAD, key))
         return self.inner.head(key)
 
+    def warm_up(self) -> None:
+        self.inner.warm_up()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -268,6 +268,9 @@ class ScriptedStore:
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.inner.delete_log_segment_data(metadata)
 
+    def warm_up(self) -> None:
+        self.inner.warm_up()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -9,15 +9,18 @@
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
 
-from metrics.probes import CacheProbe
+from metrics.probes import Probes
 from metrics.registry import Registry
-from storage.cache.block_cache import BlockCache
+from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.disk import DiskBlocks
 from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.errors import RemoteResourceNotFoundError
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
@@ -31,22 +34,41 @@ from storage.model import (
     Uuid,
 )
 from storage.reader import TierReader, TierRecords
-from storage.remote_storage_manager import RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from tests.support.opened_bytes import OpenedBytes
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
 
 PARTITION = topic_partition()
 GETS_MAX = 8
+INFLIGHT_BYTES_MAX = 64 * 1024 * 1024
+QUIET_TURNS = 20
 
 
 @dataclass(slots=True)
 class MemoryStore:
-    """A RemoteStorageManager over a dictionary: objects by segment id, then by the suffix of LocalTieredStorage."""
+    """A RemoteStorageManager over a dictionary: objects by segment id, then by the suffix of LocalTieredStorage.
+
+    With `chunk_bytes` above 1 it behaves as a format with a manifest: GETs are of whole chunks, and opening a segment
+    without a log fails.
+    """
 
     objects: dict[Uuid, dict[str, bytes]] = field(default_factory=dict)
+    chunk_bytes: int = 1
+    identity: str = "memory-store"
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         raise NotImplementedError("tests put objects there themselves")
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        if self.chunk_bytes > 1:
+            self._object(metadata, "log")
+        return OpenedBytes(
+            metadata,
+            lambda: self._object(metadata, "log"),
+            lambda index_type: self.fetch_index(metadata, index_type),
+            chunk_bytes=self.chunk_bytes,
+        )
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
@@ -62,6 +84,9 @@ class MemoryStore:
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.objects.pop(metadata.segment_id.id, None)
 
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -76,27 +101,101 @@ class MemoryStore:
 class Tier:
     """A reader and all that is behind it. `logs` are (metadata, log bytes) by start offset."""
 
-    reader: TierReader
+    storage: TierStorage
     store: ScriptedStore
-    cache: BlockCache
-    indexes: OffsetIndexCache
     catalog: Catalog
     lineage: LeaderEpochLineage
     logs: Sequence[tuple[RemoteLogSegmentMetadata, bytes]]
     metrics: Registry
+    limiter: trio.CapacityLimiter
 
-    async def read(self, offset: int, *, max_bytes: int = 1024 * 1024, minimum_one_batch: bool = True) -> TierRecords:
-        """Read the tier's only partition under its lineage."""
+    @property
+    def reader(self) -> TierReader:
+        return self.storage.reader
+
+    @property
+    def cache(self) -> BlockCache:
+        return self.storage.blocks
+
+    @property
+    def segments(self) -> OpenedSegments:
+        return self.storage.opened
+
+    @property
+    def indexes(self) -> OffsetIndexCache:
+        return self.storage.indexes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of blocks in memory, read ones and unread ones."""
+        return int(self.sample("tidegate_cache_resident_bytes", {"level": "memory"}))
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Of GETs under way and answers that are not released."""
+        return int(self.sample("tidegate_inflight_bytes"))
+
+    @property
+    def misses(self) -> int:
+        """Blocks that a read did not find in memory."""
+        return int(self.sample("tidegate_cache_misses_total", {"level": "memory"}))
+
+    async def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1024 * 1024,
+        minimum_one_batch: bool = True,
+        reader: Hashable = None,
+    ) -> TierRecords:
+        """Read the tier's only partition under its lineage. The answer is to be released."""
         return await self.reader.read(
-            PARTITION, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=self.lineage
+            PARTITION,
+            offset,
+            max_bytes=max_bytes,
+            minimum_one_batch=minimum_one_batch,
+            lineage=self.lineage,
+            reader=reader,
         )
 
-    async def read_bytes(self, offset: int, *, max_bytes: int = 1024 * 1024, minimum_one_batch: bool = True) -> bytes:
-        """The same, joined; its size is checked."""
-        records = await self.read(offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch)
+    async def read_bytes(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1024 * 1024,
+        minimum_one_batch: bool = True,
+        reader: Hashable = None,
+    ) -> bytes:
+        """The same, joined, and released; its size is checked."""
+        records = await self.read(offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, reader=reader)
         joined = b"".join(records.buffers)
         assert len(joined) == records.size_bytes
+        records.release()
         return joined
+
+    def source(self, number: int = 0) -> SegmentBlocks:
+        """A segment as the block cache sees it, opened anew."""
+        metadata = self.logs[number][0]
+        return self.cache.blocks_of(metadata, self.store.open_log_segment(metadata))
+
+    def delete(self, number: int) -> None:
+        """A segment begins to be deleted, and caches are told; its objects stay."""
+        metadata = self.logs[number][0]
+        started = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        self.catalog.apply(
+            RemoteLogSegmentMetadataUpdate(metadata.segment_id, metadata.event_timestamp_ms, started, 1),
+            initialized=True,
+        )
+        self.storage.drop_segment(metadata.segment_id.id)
+
+    async def settled(self) -> None:
+        """Return when no GET is under way and none is to come by itself; no virtual time passes meanwhile."""
+        quiet = 0
+        # A manifest or an index read ahead is in a thread that no gauge shows; it takes a few turns to ask for more.
+        while quiet < QUIET_TURNS:
+            await trio.lowlevel.checkpoint()
+            is_busy = len(self.cache._fills) or self.limiter.borrowed_tokens
+            quiet = 0 if is_busy else quiet + 1
 
     def sample(self, name: str, labels: Mapping[str, str] | None = None) -> float:
         """A metric's value; 0 when it was never fed."""
@@ -113,17 +212,35 @@ def open_tier(
     *,
     block_bytes: int = 4096,
     memory_bytes_max: int = 64 * 1024 * 1024,
+    readahead_bytes_max: int = 0,
+    readahead_total_bytes_max: int | None = None,
+    chunk_bytes: int = 1,
+    inflight_bytes_max: int = INFLIGHT_BYTES_MAX,
+    retention_s: float | None = None,
     partition: TopicIdPartition = PARTITION,
+    disk_blocks: DiskBlocks | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Tier:
     """Segments as the FINISHED segments of one partition, on one lineage."""
-    store = MemoryStore()
+    store = MemoryStore(chunk_bytes=chunk_bytes)
     metadatas = []
     for segment in segments:
         metadata = metadata_of(partition, segment)
         store.objects[metadata.segment_id.id] = segment.objects()
         metadatas.append(metadata)
-    logs = [(metadata, segment.log) for metadata, segment in zip(metadatas, segments, strict=True)]
-    return open_reader(nursery, store, logs, block_bytes=block_bytes, memory_bytes_max=memory_bytes_max)
+    return open_reader(
+        nursery,
+        store,
+        [(metadata, segment.log) for metadata, segment in zip(metadatas, segments, strict=True)],
+        block_bytes=block_bytes,
+        memory_bytes_max=memory_bytes_max,
+        readahead_bytes_max=readahead_bytes_max,
+        readahead_total_bytes_max=readahead_total_bytes_max,
+        inflight_bytes_max=inflight_bytes_max,
+        retention_s=retention_s,
+        disk_blocks=disk_blocks,
+        now_ms=now_ms,
+    )
 
 
 def open_reader(
@@ -133,24 +250,39 @@ def open_reader(
     *,
     block_bytes: int = 4096,
     memory_bytes_max: int = 64 * 1024 * 1024,
+    readahead_bytes_max: int = 0,
+    readahead_total_bytes_max: int | None = None,
+    inflight_bytes_max: int = INFLIGHT_BYTES_MAX,
+    retention_s: float | None = None,
+    disk_blocks: DiskBlocks | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
 ) -> Tier:
-    """A reader over any store whose segments have this metadata."""
-    metrics = Registry()
-    scripted, probe = ScriptedStore(store), CacheProbe(metrics)
-    limiter = trio.CapacityLimiter(GETS_MAX)
-    cache = BlockCache(
+    """A reader over any store whose segments have this metadata; without read-ahead unless it is asked for.
+
+    `TierStorage.run` is not running: nothing expires and nothing goes to disk unless a test starts it.
+    """
+    probes, scripted = Probes(Registry()), ScriptedStore(store)
+    metadatas = [metadata for metadata, _ in logs]
+    catalog, limiter = catalog_of(metadatas), trio.CapacityLimiter(GETS_MAX)
+    storage = open_tier_storage(
+        TierStorageSettings(
+            block_bytes=block_bytes,
+            memory_bytes_max=memory_bytes_max,
+            readahead_stream_bytes_max=readahead_bytes_max,
+            readahead_total_bytes_max=readahead_total_bytes_max or readahead_bytes_max,
+            inflight_bytes_max=inflight_bytes_max,
+            gets_max=GETS_MAX,
+            retention_s=retention_s,
+        ),
         scripted,
+        catalog,
         nursery=nursery,
         limiter=limiter,
-        memory_bytes_max=memory_bytes_max,
-        block_bytes=block_bytes,
-        probe=probe,
+        probes=probes,
+        disk_blocks=disk_blocks,
+        now_ms=now_ms,
     )
-    indexes = OffsetIndexCache(scripted, nursery=nursery, limiter=limiter, probe=probe)
-    metadatas = [metadata for metadata, _ in logs]
-    catalog = catalog_of(metadatas)
-    reader = TierReader(catalog, indexes, cache)
-    return Tier(reader, scripted, cache, indexes, catalog, lineage_of(metadatas), logs, metrics)
+    return Tier(storage, scripted, catalog, lineage_of(metadatas), logs, probes.registry, limiter)
 
 
 def catalog_of(metadatas: Sequence[RemoteLogSegmentMetadata]) -> Catalog:

@@ -91,6 +91,10 @@ class AivenRemoteStorageManager:
             f"{metadata.segment_id}: this version reads Aiven's format and deletes no segment of it"
         )
 
+    def warm_up(self) -> None:
+        """Warm up the store."""
+        self._store.warm_up()
+
     def close(self) -> None:
         """Close the store."""
         self._store.close()

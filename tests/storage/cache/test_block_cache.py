@@ -1,18 +1,30 @@
-"""The block cache: hits, single fills, quarantine, budget; the store is scripted."""
+"""The block cache: hits, shared fills, quarantine, budget, both levels; the store is scripted."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from storage.errors import CorruptObjectError, RetriableRemoteStorageError
-from storage.model import RemoteLogSegmentMetadata
+from metrics.cache_probes import CacheProbe
+from metrics.registry import Registry
+from storage.cache import block_cache
+from storage.cache.block_cache import SegmentBlocks
+from storage.cache.disk import DiskBlocks
+from storage.cache.memory import Block
+from storage.cache.retries import ATTEMPTS_MAX
+from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
+from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
 from tests.support.tier import GETS_MAX, Tier, open_tier
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
 LAST = (len(SEGMENT.log) - 1) // BLOCK
-MEMORY = {"level": "memory"}
+MEMORY, DISK = {"level": "memory"}, {"level": "disk"}
+CUT = [SEGMENT.log[start : start + BLOCK] for start in range(0, len(SEGMENT.log), BLOCK)]
 
 
 @pytest.fixture
@@ -21,95 +33,314 @@ def tier(nursery: trio.Nursery) -> Tier:
 
 
 @pytest.fixture
-def metadata(tier: Tier) -> RemoteLogSegmentMetadata:
-    return tier.logs[0][0]
+def source(tier: Tier) -> SegmentBlocks:
+    return tier.source()
 
 
-async def fetch(tier: Tier, first: int, last: int) -> bytes:
-    return b"".join(block.data for block in await tier.cache.blocks(tier.logs[0][0], first, last))
+async def fetch(tier: Tier, first: int, last: int, reader: str | None = None) -> bytes:
+    blocks, _ = await tier.cache.blocks(tier.source(), first, last, reader)
+    return b"".join(block.data for block in blocks)
 
 
-async def test_blocks_are_the_log_cut_at_the_grid(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    blocks = await tier.cache.blocks(metadata, 0, LAST)
-    assert [bytes(block.data) for block in blocks] == [
-        SEGMENT.log[start : start + BLOCK] for start in range(0, len(SEGMENT.log), BLOCK)
-    ]
+async def block_of(tier: Tier, number: int) -> Block:
+    (block,), _ = await tier.cache.blocks(tier.source(), number, number)
+    return block
 
 
-async def test_only_missing_blocks_are_fetched(tier: Tier) -> None:
-    await fetch(tier, 1, 2)
-    assert await fetch(tier, 0, 3) == SEGMENT.log[: 4 * BLOCK]
-    assert sorted(tier.store.log_fetches()) == [(start, start + BLOCK - 1) for start in range(0, 4 * BLOCK, BLOCK)]
+def ranges(*numbers: int) -> list[tuple[int, int | None]]:
+    """What GETs of single blocks ask for."""
+    return [(number * BLOCK, min((number + 1) * BLOCK, len(SEGMENT.log)) - 1) for number in numbers]
+
+
+# --- memory and the store ---
+
+
+async def test_blocks_are_the_log_cut_at_the_grid(tier: Tier, source: SegmentBlocks) -> None:
+    blocks, waited = await tier.cache.blocks(source, 0, LAST)
+    assert [bytes(block.data) for block in blocks] == CUT
+    assert waited
+    again, waited = await tier.cache.blocks(source, 0, LAST)
+    assert [a is b for a, b in zip(blocks, again, strict=True)] == [True] * len(CUT)
+    assert not waited
+
+
+async def test_blocks_are_whole_chunks(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, chunk_bytes=700)
+    assert tier.source().grid.block_bytes == 1400
+    assert await fetch(tier, 1, 2) == SEGMENT.log[1400:4200]
+    assert tier.store.log_fetches() == [(1400, 4199)]
+
+
+async def test_adjacent_missing_blocks_are_fetched_by_one_get(tier: Tier) -> None:
+    await fetch(tier, 2, 3)
+    assert await fetch(tier, 0, 6) == b"".join(CUT[:7])
+    assert sorted(tier.store.log_fetches()) == [(0, 1999), (2000, 3999), (4000, 6999)]
     assert tier.sample("tidegate_cache_hits_total", MEMORY) == 2
-    assert tier.sample("tidegate_cache_misses_total", MEMORY) == 4
-    assert tier.sample("tidegate_cache_resident_bytes", MEMORY) == tier.cache.resident_bytes == 4 * BLOCK
+    assert tier.misses == 7
+    assert tier.resident_bytes == 7 * BLOCK
 
 
-async def test_missing_blocks_are_fetched_side_by_side_within_the_limit(tier: Tier) -> None:
+async def test_gets_run_side_by_side_within_the_limit(nursery: trio.Nursery) -> None:
+    segments = [filled_segment(200 * number) for number in range(GETS_MAX + 2)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK)
     with tier.store.held() as gate:
         async with trio.open_nursery() as readers:
-            readers.start_soon(fetch, tier, 0, LAST)
+            for number in range(len(segments)):
+                readers.start_soon(tier.cache.blocks, tier.source(number), 0, 0)
             await trio.to_thread.run_sync(gate.wait_for_callers, GETS_MAX)
             await trio.testing.wait_all_tasks_blocked()
-            assert tier.cache.fills_in_flight == LAST + 1
             assert len(tier.store.log_fetches()) == GETS_MAX
             gate.release()
-    assert tier.cache.fills_in_flight == 0
+    assert len(tier.store.log_fetches()) == GETS_MAX + 2
 
 
-async def test_a_hit_gives_no_other_task_a_turn(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_a_block_under_way_is_shared_by_all_who_want_it(tier: Tier) -> None:
+    with tier.store.held() as gate:
+        async with trio.open_nursery() as readers:
+            for reader in ("one", "two", "three"):
+                readers.start_soon(fetch, tier, 0, 3, reader)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            gate.release()
+    assert tier.store.log_fetches() == [(0, 3999)]
+
+
+async def test_a_reader_that_leaves_takes_nothing_from_those_who_stay(tier: Tier) -> None:
+    with tier.store.held() as gate, trio.CancelScope() as scope:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(fetch, tier, 0, 3, "one")
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            scope.cancel()
+    assert await fetch(tier, 0, 3, "two") == b"".join(CUT[:4])
+    assert tier.store.log_fetches() == [(0, 3999)]
+    assert not tier.cache._first_readers
+
+
+async def test_a_hit_gives_no_other_task_a_turn(tier: Tier) -> None:
     await fetch(tier, 0, 0)
     with trio.CancelScope() as scope:
         scope.cancel()
-        assert await fetch(tier, 0, 0) == SEGMENT.log[:BLOCK]
+        assert await fetch(tier, 0, 0) == CUT[0]
     assert not scope.cancelled_caught
-    assert tier.cache.resident(metadata, 0) is not None
-    assert tier.cache.resident(metadata, 1) is None
 
 
 async def test_a_failed_fill_is_counted_and_not_remembered(tier: Tier) -> None:
-    tier.store.fail(RetriableRemoteStorageError("reset"))
-    with pytest.raises(RetriableRemoteStorageError):
+    tier.store.fail(RemoteAccessDeniedError("403"))
+    with pytest.raises(RemoteAccessDeniedError):
         await fetch(tier, 0, 0)
     assert tier.sample("tidegate_cache_fill_failures_total") == 1
-    assert await fetch(tier, 0, 0) == SEGMENT.log[:BLOCK]
+    assert not tier.cache._first_readers
+    assert await fetch(tier, 0, 0) == CUT[0]
 
 
-async def test_one_failed_block_does_not_lose_the_others(tier: Tier) -> None:
-    tier.store.fail(RetriableRemoteStorageError("reset"), positions=range(BLOCK, BLOCK + 1))
-    with pytest.raises(RetriableRemoteStorageError):
+async def test_trouble_that_passes_is_not_seen(tier: Tier, autojump_clock: trio.testing.MockClock) -> None:
+    tier.store.fail(RetriableRemoteStorageError("reset"), times=ATTEMPTS_MAX - 1)
+    assert await fetch(tier, 0, 0) == CUT[0]
+    assert tier.sample("tidegate_get_retries_total") == ATTEMPTS_MAX - 1
+
+
+async def test_blocks_that_came_before_the_trouble_are_kept(tier: Tier) -> None:
+    tier.store.break_body(RemoteAccessDeniedError("expired"), after_bytes=2 * BLOCK)
+    with pytest.raises(RemoteAccessDeniedError):
         await fetch(tier, 0, 3)
-    assert await fetch(tier, 0, 3) == SEGMENT.log[: 4 * BLOCK]
-    assert len(tier.store.log_fetches()) == 5
+    assert await fetch(tier, 0, 3) == b"".join(CUT[:4])
+    assert tier.store.log_fetches() == [(0, 3999), (2000, 3999)]
 
 
-async def test_a_short_answer_is_a_truncated_object(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    tier.store.truncate(999, segment=metadata, times=1)
+async def test_a_body_that_ends_early_is_a_truncated_object(tier: Tier) -> None:
+    tier.store.truncate(999, segment=tier.logs[0][0])
     with pytest.raises(CorruptObjectError, match=f"truncated: bytes 2000 to 2999 of {len(SEGMENT.log)} wanted, 999"):
         await fetch(tier, 2, 2)
-    assert await fetch(tier, 2, 2) == SEGMENT.log[2000:3000]
-
-
-async def test_quarantine_means_one_fresh_get(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    (bad,) = await tier.cache.blocks(metadata, 0, 0)
-    tier.cache.quarantine(metadata, 0, bad)
-    assert tier.cache.resident_bytes == tier.sample("tidegate_cache_resident_bytes", MEMORY) == 0
-    (fresh,) = await tier.cache.blocks(metadata, 0, 0)
-    assert fresh is not bad
-    tier.cache.quarantine(metadata, 0, bad)  # another reader who found the same
-    assert tier.cache.resident(metadata, 0) is fresh
-    assert tier.sample("tidegate_cache_quarantined_blocks_total") == 1
+    tier.store.heal()
+    assert await fetch(tier, 2, 2) == CUT[2]
 
 
 async def test_evictions_keep_the_budget_and_are_counted(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=3 * BLOCK)
     assert await fetch(tier, 0, LAST) == SEGMENT.log
-    assert tier.cache.resident_bytes <= 3 * BLOCK
+    assert tier.resident_bytes <= 3 * BLOCK
     assert tier.sample("tidegate_cache_evictions_total", MEMORY) >= LAST - 3
 
 
-async def test_a_deleted_segments_blocks_are_forgotten(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_what_two_readers_share_outlives_a_scan(nursery: trio.Nursery) -> None:
+    """Also when they are in step, so that neither finds the block there: one load is then two uses."""
+    tier = open_tier(nursery, [SEGMENT, filled_segment(200)], block_bytes=BLOCK, memory_bytes_max=4 * BLOCK)
+    with tier.store.held() as gate:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(fetch, tier, 0, 0, "one")
+            readers.start_soon(fetch, tier, 0, 0, "two")
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            gate.release()
+    other = tier.source(1)
+    for number in range(other.grid.count):
+        await tier.cache.blocks(other, number, number, "a backfill")
+    fetches = len(tier.store.log_fetches())
+    await fetch(tier, 0, 0, "one")
+    assert len(tier.store.log_fetches()) == fetches
+
+
+async def test_few_segments_are_remembered_for_their_blocks(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_cache, "PLACES_MAX", 2)
+    tier = open_tier(nursery, [filled_segment(200 * number) for number in range(4)], block_bytes=BLOCK)
+    for number in (0, 1, 0, 2, 3):
+        await tier.cache.blocks(tier.source(number), number, number)
+    assert list(tier.cache._places) == [tier.logs[number][0].segment_id.id for number in (2, 3)]
+
+
+# --- ahead ---
+
+
+async def test_what_is_fetched_ahead_is_unread_until_somebody_reads_it(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    tier.cache.ahead(tier.source(), range(1, 5))
+    await tier.settled()
+    assert tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
+    assert await fetch(tier, 2, 3) == b"".join(CUT[2:4])
+    assert tier.sample("tidegate_readahead_unread_bytes") == 2 * BLOCK
+    assert (tier.misses, tier.store.log_fetches()) == (0, [(1000, 4999)])
+
+
+async def test_only_what_is_not_near_is_fetched_ahead(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    await fetch(tier, 1, 1)
+    with tier.store.held(positions=range(3000, 3001)) as gate:
+        tier.cache.ahead(tier.source(), [3])
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        tier.cache.ahead(tier.source(), range(5))
+        tier.cache.ahead(tier.source(), range(5))
+    await tier.settled()
+    assert sorted(tier.store.log_fetches()) == ranges(0, 1, 2, 3, 4)
+
+
+# --- quarantine, deletion ---
+
+
+async def test_quarantine_means_one_fresh_get(tier: Tier, source: SegmentBlocks) -> None:
+    bad = await block_of(tier, 0)
+    tier.cache.quarantine(source, 0, bad)
+    assert tier.resident_bytes == 0
+    fresh = await block_of(tier, 0)
+    assert fresh is not bad
+    tier.cache.quarantine(source, 0, bad)  # another reader who found the same
+    assert await block_of(tier, 0) is fresh
+    assert tier.sample("tidegate_cache_quarantined_blocks_total") == 1
+
+
+async def test_a_bad_block_that_memory_has_dropped_is_quarantined_all_the_same(tier: Tier) -> None:
+    bad = await block_of(tier, 0)
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+    tier.cache.quarantine(tier.source(), 0, bad)
+    assert tier.sample("tidegate_cache_quarantined_blocks_total") == 1
+
+
+async def test_a_deleted_segments_blocks_are_forgotten(tier: Tier) -> None:
     await fetch(tier, 0, LAST)
-    tier.cache.drop_segment(metadata.segment_id.id)
-    assert tier.cache.resident_bytes == tier.sample("tidegate_cache_resident_bytes", MEMORY) == 0
-    assert tier.cache.resident(metadata, 0) is None
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+    assert tier.resident_bytes == 0
+    assert not tier.cache._places
+
+
+async def test_a_block_under_way_when_its_segment_is_deleted_is_handed_out_and_not_kept(tier: Tier) -> None:
+    answers: list[bytes] = []
+
+    async def read() -> None:
+        answers.append(await fetch(tier, 0, 3))
+
+    with tier.store.held() as gate:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(read)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+            gate.release()
+    assert answers == [b"".join(CUT[:4])]
+    assert tier.resident_bytes == 0
+
+
+# --- the disk ---
+
+
+@asynccontextmanager
+async def tier_on(path: Path, *, memory_bytes_max: int = 10**6) -> AsyncIterator[Tier]:
+    """A tier with a disk cache in that folder, listed, and written to in the background."""
+    disk = DiskBlocks(
+        path, bytes_max=10**7, identity="store", cipher=None, retention_s=None, probe=CacheProbe(Registry())
+    )
+    disk.load()
+    try:
+        async with trio.open_nursery() as nursery:
+            tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=memory_bytes_max, disk_blocks=disk)
+            nursery.start_soon(tier.storage.run)
+            yield tier
+            nursery.cancel_scope.cancel()
+    finally:
+        disk.close()
+
+
+async def on_disk(tier: Tier, *numbers: int) -> None:
+    source = tier.source()
+    keys = [
+        block_cache._disk_key(source.segment.topic_id_partition.topic_id, source.grid, source.key(number))
+        for number in numbers
+    ]
+    await until(lambda: tier.storage.disk is not None and all(map(tier.storage.disk.holds, keys)))
+
+
+async def test_what_memory_has_dropped_comes_from_disk(tmp_path: Path) -> None:
+    async with tier_on(tmp_path, memory_bytes_max=BLOCK) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+        assert tier.sample("tidegate_cache_misses_total", DISK) == 5
+        assert await fetch(tier, 0, 3) == b"".join(CUT[:4])
+        assert tier.sample("tidegate_cache_hits_total", DISK) == 4
+        assert tier.store.log_fetches() == [(0, 4999)]
+
+
+async def test_a_block_of_the_disk_is_in_memory_afterwards(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+    async with tier_on(tmp_path) as tier:
+        blocks, waited = await tier.cache.blocks(tier.source(), 0, 4)
+        again, waited_again = await tier.cache.blocks(tier.source(), 0, 4)
+        assert (waited, waited_again) == (True, False)
+        assert all(a is b for a, b in zip(blocks, again, strict=True))
+        assert tier.resident_bytes == 5 * BLOCK
+
+
+async def test_blocks_of_disk_and_store_are_in_order(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 1, 1)
+        await fetch(tier, 3, 3)
+        await on_disk(tier, 1, 3)
+    async with tier_on(tmp_path) as tier:
+        assert await fetch(tier, 0, 5) == b"".join(CUT[:6])
+        assert sorted(tier.store.log_fetches()) == [(0, 999), (2000, 2999), (4000, 5999)]
+
+
+async def test_what_is_on_disk_is_not_fetched_ahead(tmp_path: Path) -> None:
+    async with tier_on(tmp_path, memory_bytes_max=0) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+        tier.cache.ahead(tier.source(), range(7))
+        await tier.settled()
+        assert tier.store.log_fetches() == [(0, 4999), (5000, 6999)]
+
+
+async def test_quarantine_reaches_the_disk(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        bad = await block_of(tier, 0)
+        await on_disk(tier, 0)
+        tier.cache.quarantine(tier.source(), 0, bad)
+        await block_of(tier, 0)
+        assert tier.store.log_fetches() == ranges(0, 0)
+
+
+async def test_a_deleted_segment_leaves_the_disk(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+        tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+        await until(lambda: tier.sample("tidegate_cache_resident_bytes", DISK) == 0)
+        await block_of(tier, 0)
+        assert tier.store.log_fetches() == [(0, 4999), (0, 999)]

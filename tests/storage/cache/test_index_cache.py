@@ -2,14 +2,17 @@
 
 import pytest
 import trio
+import trio.testing
 
-from metrics.probes import CacheProbe
+from metrics.cache_probes import CacheProbe, GetObject, GetProbe
 from metrics.registry import Registry
-from storage.cache.index_cache import OffsetIndexCache
-from storage.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.cache import index_cache as index_cache_module
+from storage.cache.index_cache import FAILURE_AGE_S_MAX, OffsetIndexCache
+from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
-from tests.support.segments import SyntheticSegment, filled_segment
+from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier
 
 SEGMENT = filled_segment(0, batch_count=60)
@@ -78,9 +81,9 @@ async def test_an_empty_index_is_an_index(nursery: trio.Nursery) -> None:
 
 
 async def test_trouble_is_not_a_missing_index_and_not_remembered(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
+    autojump_clock: trio.testing.MockClock, tier: Tier, metadata: RemoteLogSegmentMetadata
 ) -> None:
-    tier.store.fail(RetriableRemoteStorageError("503"), index_type=IndexType.OFFSET)
+    tier.store.fail(RetriableRemoteStorageError("503"), index_type=IndexType.OFFSET, times=ATTEMPTS_MAX)
     with pytest.raises(RetriableRemoteStorageError):
         await tier.indexes.get(metadata)
     assert answers(await tier.indexes.get(metadata)) == RIGHT
@@ -105,12 +108,22 @@ async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(
     assert tier.sample(*REBUILDS) == 1
 
 
+def index_cache(nursery: trio.Nursery, tier: Tier, bytes_max: int) -> OffsetIndexCache:
+    return OffsetIndexCache(
+        tier.segments,
+        nursery=nursery,
+        limiter=trio.CapacityLimiter(2),
+        gets=GetProbe(Registry()),
+        probe=CacheProbe(Registry()),
+        bytes_max=bytes_max,
+    )
+
+
 async def test_the_least_recently_used_index_goes_when_the_budget_is_full(nursery: trio.Nursery) -> None:
     segments = [filled_segment(base, batch_count=60) for base in (0, 600, 1200)]
     tier = open_tier(nursery, segments)
     size = len(segments[0].offset_index)
-    probe, limiter = CacheProbe(Registry()), trio.CapacityLimiter(2)
-    indexes = OffsetIndexCache(tier.store, nursery=nursery, limiter=limiter, probe=probe, bytes_max=2 * size)
+    indexes = index_cache(nursery, tier, 2 * size)
     first, second, third = (metadata for metadata, _ in tier.logs)
     for metadata in (first, second, first, third):
         await indexes.get(metadata)
@@ -120,8 +133,7 @@ async def test_the_least_recently_used_index_goes_when_the_budget_is_full(nurser
 
 async def test_one_index_above_the_budget_is_kept_until_the_next(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT, filled_segment(600, batch_count=60)])
-    probe, limiter = CacheProbe(Registry()), trio.CapacityLimiter(2)
-    indexes = OffsetIndexCache(tier.store, nursery=nursery, limiter=limiter, probe=probe, bytes_max=1)
+    indexes = index_cache(nursery, tier, 1)
     (first, _), (second, _) = tier.logs
     await indexes.get(first)
     assert indexes.resident(first) is not None
@@ -134,3 +146,119 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier, metadata: Remot
     tier.indexes.drop_segment(metadata.segment_id.id)
     tier.indexes.drop_segment(metadata.segment_id.id)
     assert (tier.indexes.resident(metadata), tier.indexes.size_bytes) == (None, 0)
+
+
+async def test_an_index_under_way_does_not_land_after_its_segment_was_deleted(
+    nursery: trio.Nursery, tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    with tier.store.held(index_type=IndexType.OFFSET) as gate:
+        nursery.start_soon(tier.indexes.get, metadata)
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        tier.indexes.drop_segment(metadata.segment_id.id)
+    await trio.testing.wait_all_tasks_blocked()
+    assert tier.indexes.resident(metadata) is None
+
+
+async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], chunk_bytes=1000)
+    await tier.indexes.get(tier.logs[0][0])
+    assert [gets(tier, kind) for kind in GetObject] == [0, 1, 1]
+    assert (tier.store.opens(), tier.store.index_fetches()) == (1, 1)
+
+
+# --- trouble ---
+
+
+@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
+async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for_before_it_is_rebuilt(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+) -> None:
+    tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS + age_ms)
+    absent = RemoteResourceNotFoundError("not yet")
+    tier.store.fail(absent, index_type=IndexType.OFFSET, times=None)
+    assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
+    assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (attempts, 1)
+    assert tier.sample("tidegate_get_errors_total", {"cause": "not_found"}) == attempts
+
+
+async def test_an_index_that_comes_late_is_not_rebuilt(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS)
+    tier.store.fail(RemoteResourceNotFoundError("not yet"), index_type=IndexType.OFFSET, times=ATTEMPTS_MAX - 1)
+    assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
+    assert (tier.store.log_fetches(), tier.sample(*REBUILDS)) == ([], 0)
+
+
+async def test_an_index_that_was_hurt_on_its_way_is_fetched_once_more(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    tier.store.replace(b"x", index_type=IndexType.OFFSET, times=1)
+    assert answers(await tier.indexes.get(metadata)) == RIGHT
+    assert tier.sample(*REBUILDS) == 0
+
+
+async def test_a_segment_that_cannot_be_opened_has_no_index_to_rebuild(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    for error, times in ((RemoteResourceNotFoundError("no manifest"), 1), (CorruptObjectError("no manifest"), 2)):
+        tier.store.fail(error, manifest=True, times=times)
+        with pytest.raises(type(error)):
+            await tier.indexes.get(metadata)
+    assert (tier.store.index_fetches(), tier.store.log_fetches()) == (0, [])
+
+
+async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+    await tier.indexes.rebuild(metadata)
+    assert [gets(tier, kind) for kind in GetObject] == [1, 0, 0]
+    assert tier.sample("tidegate_get_bytes_total") == len(SEGMENT.log)
+
+
+async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
+    autojump_clock: trio.testing.MockClock, tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    tier.store.replace(b"x", index_type=IndexType.OFFSET)
+    tier.store.cut_log(metadata, 5000, times=1)
+    for _ in range(3):
+        with pytest.raises(CorruptObjectError, match="truncated"):
+            await tier.indexes.get(metadata)
+        with pytest.raises(CorruptObjectError, match="truncated"):
+            await tier.indexes.rebuild(metadata)
+    assert len(tier.store.log_fetches()) == 1
+    await trio.sleep(FAILURE_AGE_S_MAX)
+    assert answers(await tier.indexes.get(metadata)) == RIGHT
+    assert len(tier.store.log_fetches()) == 2
+
+
+async def test_an_index_that_comes_back_is_used_whatever_the_log_was(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    tier.store.replace(b"x", index_type=IndexType.OFFSET, times=CORRUPT_ATTEMPTS_MAX)
+    tier.store.cut_log(metadata, 5000)
+    with pytest.raises(CorruptObjectError):
+        await tier.indexes.get(metadata)
+    assert answers(await tier.indexes.get(metadata)) == RIGHT
+
+
+async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+    tier.store.break_body(RetriableRemoteStorageError("reset"), after_bytes=10)
+    with pytest.raises(RetriableRemoteStorageError):
+        await tier.indexes.rebuild(metadata)
+    assert answers(await tier.indexes.rebuild(metadata)) == RIGHT
+    assert tier.sample("tidegate_get_errors_total", {"cause": "retriable"}) == 1
+
+
+async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_cache_module, "FAILURES_MAX", 2)
+    tier = open_tier(nursery, [filled_segment(base) for base in (0, 200, 400)])
+    for metadata, _ in (*tier.logs, *tier.logs):
+        tier.store.cut_log(metadata, 50)
+    for metadata, _ in (*tier.logs, tier.logs[2], tier.logs[0]):
+        with pytest.raises(CorruptObjectError):
+            await tier.indexes.rebuild(metadata)
+    fetches = [len(tier.store.log_fetches(metadata)) for metadata, _ in tier.logs]
+    assert fetches == [2, 1, 1]
+
+
+def gets(tier: Tier, kind: GetObject) -> float:
+    return tier.sample("tidegate_gets_total", {"object": kind.value})

@@ -1,104 +1,261 @@
-"""Blocks in memory: never over budget, never a wrong block, least recently used goes first."""
+"""Blocks in memory: two budgets, what goes when, and what is counted. The stateful test is test_memory_stateful.py."""
 
-from collections import OrderedDict
+from dataclasses import dataclass, field
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+import pytest
 
+from metrics.cache_probes import CacheProbe, ReadAheadProbe
+from metrics.registry import Registry
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
 
-SEGMENTS = [uuid_of("one"), uuid_of("two"), uuid_of("three")]
-KEYS = st.builds(BlockKey, st.sampled_from(SEGMENTS), st.integers(0, 5))
-FIRST, SECOND, THIRD = (BlockKey(SEGMENTS[0], number) for number in range(3))
+SEGMENT, OTHER_SEGMENT = uuid_of("one"), uuid_of("two")
+FIRST, SECOND, THIRD, FOURTH = (BlockKey(SEGMENT, number) for number in range(4))
+RETENTION_S = 60.0
+
+
+@dataclass(slots=True)
+class Table:
+    """A table of 20 bytes of read blocks and 30 of unread ones, with a clock to set and its counts to read."""
+
+    bytes_max: int = 20
+    unread_bytes_max: int = 30
+    retention_s: float | None = RETENTION_S
+    now_s: float = 0.0
+    registry: Registry = field(default_factory=Registry)
+    wasted: list[BlockKey] = field(default_factory=list)
+    blocks: MemoryBlocks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blocks = MemoryBlocks(
+            self.bytes_max,
+            unread_bytes_max=self.unread_bytes_max,
+            retention_s=self.retention_s,
+            clock=lambda: self.now_s,
+            probe=CacheProbe(self.registry),
+            read_ahead_probe=ReadAheadProbe(self.registry),
+            on_wasted=self.wasted.append,
+        )
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.registry.sample_value(f"tidegate_{name}", labels) or 0
+
+    def memory(self, name: str) -> float:
+        return self.count(name, level="memory")
+
+    def read_ahead(self) -> tuple[float, float, float, float]:
+        """Bytes that arrived, were used, were wasted, are unread."""
+        arrived, used, wasted = (self.count(f"readahead{name}_bytes_total") for name in ("", "_used", "_wasted"))
+        return arrived, used, wasted, self.count("readahead_unread_bytes")
 
 
 def block(size_bytes: int, fill: int = 0) -> Block:
     return Block(memoryview(bytes([fill]) * size_bytes))
 
 
-class MemoryBlocksMachine(RuleBasedStateMachine):
-    """Against the plainest model of a least-recently-used table: an ordered dictionary."""
-
-    @initialize(bytes_max=st.integers(0, 60))
-    def begin(self, bytes_max: int) -> None:
-        self.table = MemoryBlocks(bytes_max)
-        self.model: OrderedDict[BlockKey, Block] = OrderedDict()
-        self.evictions = 0
-
-    @rule(key=KEYS, size_bytes=st.integers(0, 40))
-    def put(self, key: BlockKey, size_bytes: int) -> None:
-        new = block(size_bytes)
-        self.table.put(key, new)
-        self.model.pop(key, None)
-        if size_bytes > self.table.bytes_max:
-            return
-        while sum(len(kept.data) for kept in self.model.values()) + size_bytes > self.table.bytes_max:
-            self.model.popitem(last=False)
-            self.evictions += 1
-        self.model[key] = new
-
-    @rule(key=KEYS)
-    def get(self, key: BlockKey) -> None:
-        assert self.table.get(key) is self.model.get(key)
-        if key in self.model:
-            self.model.move_to_end(key)
-
-    @rule(key=KEYS)
-    def drop(self, key: BlockKey) -> None:
-        self.table.drop(key)
-        self.model.pop(key, None)
-
-    @rule(segment_id=st.sampled_from(SEGMENTS))
-    def drop_segment(self, segment_id: bytes) -> None:
-        self.table.drop_segment(next(known for known in SEGMENTS if known == segment_id))
-        for key in [key for key in self.model if key.segment_id == segment_id]:
-            del self.model[key]
-
-    @invariant()
-    def is_the_model_and_within_budget(self) -> None:
-        assert self.table.size_bytes == sum(len(kept.data) for kept in self.model.values()) <= self.table.bytes_max
-        assert len(self.table) == len(self.model)
-        assert self.table.evictions == self.evictions
+@pytest.fixture
+def table() -> Table:
+    return Table()
 
 
-TestMemoryBlocks = MemoryBlocksMachine.TestCase
+def test_a_block_that_nobody_else_used_goes_first(table: Table) -> None:
+    table.blocks.put(FIRST, block(10), "one")
+    table.blocks.put(SECOND, block(10), "one")
+    assert table.blocks.get(FIRST, "two") is not None
+    assert table.blocks.get(SECOND, "one") is not None
+    table.blocks.put(THIRD, block(10), "one")
+    assert table.blocks.get(SECOND) is None
+    assert table.blocks.get(FIRST) is not None
+    assert table.memory("cache_evictions_total") == 1
+    assert table.memory("cache_resident_bytes") == table.blocks.size_bytes == 20
 
 
-def test_what_was_used_last_stays_longest() -> None:
-    table = MemoryBlocks(20)
-    table.put(FIRST, block(10))
-    table.put(SECOND, block(10))
-    assert table.get(FIRST) is not None
-    table.put(THIRD, block(10))
-    assert table.get(SECOND) is None
-    assert table.get(FIRST) is not None
+def test_blocks_that_three_readers_share_outlive_a_backfill() -> None:
+    table = Table(bytes_max=1000)
+    shared = [BlockKey(OTHER_SEGMENT, number) for number in range(30)]
+    for reader in range(3):
+        for key in shared:
+            if table.blocks.get(key, reader) is None:
+                table.blocks.put(key, block(10), reader)
+    hits = 0
+    for number in range(5000):
+        key = BlockKey(SEGMENT, number)
+        table.blocks.put(key, block(10), "backfill")
+        for _ in range(3):
+            assert table.blocks.get(key, "backfill") is not None
+        if number % 5 == 0:
+            turn = number // 5
+            hits += table.blocks.get(shared[turn % 30], turn // 30 % 3) is not None
+    assert hits / 1000 > 0.95
 
 
-def test_a_block_larger_than_the_budget_is_not_kept_and_evicts_nothing() -> None:
-    table = MemoryBlocks(20)
-    table.put(FIRST, block(10))
-    table.put(SECOND, block(21))
-    assert table.get(SECOND) is None
-    assert (len(table), table.evictions) == (1, 0)
+def test_a_block_larger_than_the_budget_is_not_kept_and_evicts_nothing(table: Table) -> None:
+    table.blocks.put(FIRST, block(10))
+    table.blocks.put(SECOND, block(21))
+    assert table.blocks.get(SECOND) is None
+    assert (len(table.blocks), table.memory("cache_evictions_total")) == (1, 0)
 
 
-def test_a_block_of_the_same_key_takes_the_place_of_the_old_one() -> None:
-    table = MemoryBlocks(20)
-    table.put(FIRST, block(15, fill=1))
+def test_a_block_of_the_same_key_takes_the_place_of_the_old_one(table: Table) -> None:
+    table.blocks.put(FIRST, block(15, fill=1))
     fresh = block(20, fill=2)
-    table.put(FIRST, fresh)
-    assert table.get(FIRST) is fresh
-    assert (table.size_bytes, table.evictions) == (20, 0)
+    table.blocks.put(FIRST, fresh)
+    assert table.blocks.get(FIRST) is fresh
+    assert (table.blocks.size_bytes, table.memory("cache_evictions_total")) == (20, 0)
 
 
-def test_an_evicted_block_lives_on_for_whoever_holds_it() -> None:
-    table = MemoryBlocks(10)
-    held = block(10, fill=7)
-    table.put(FIRST, held)
-    table.put(SECOND, block(10))
-    assert table.get(FIRST) is None
-    assert bytes(held.data) == b"\x07" * 10
+def test_a_block_that_left_lives_on_for_whoever_holds_it() -> None:
+    table = Table(bytes_max=10, unread_bytes_max=10)
+    held = [block(10, fill) for fill in range(4)]
+    table.blocks.put(FIRST, held[0])
+    table.blocks.put(SECOND, held[1])  # evicts
+    table.blocks.drop(SECOND)
+    table.blocks.put_unread(THIRD, held[2])
+    table.blocks.put_unread(FOURTH, held[3])  # wastes
+    table.blocks.drop_segment(SEGMENT)
+    assert len(table.blocks) == 0
+    assert [bytes(kept.data) for kept in held] == [bytes([fill]) * 10 for fill in range(4)]
+
+
+def test_an_unread_block_that_is_read_moves_over_and_makes_room_there_first(table: Table) -> None:
+    table.blocks.put(FIRST, block(10), "one")
+    table.blocks.put(SECOND, block(10), "one")
+    ahead = block(15)
+    table.blocks.put_unread(THIRD, ahead)
+    assert table.memory("cache_resident_bytes") == 35
+    assert table.blocks.get(THIRD, "one") is ahead
+    assert table.blocks.get(THIRD, "one") is ahead
+    assert (table.blocks.size_bytes, table.blocks.unread_bytes, len(table.blocks)) == (15, 0, 1)
+    assert table.memory("cache_evictions_total") == 2
+    assert table.memory("cache_resident_bytes") == 15
+    assert table.read_ahead() == (15, 15, 0, 0)
+    assert table.wasted == []
+
+
+def test_who_read_a_block_first_is_known_also_when_it_was_read_ahead(table: Table) -> None:
+    table.blocks.put_unread(FIRST, block(10))
+    assert table.blocks.get(FIRST, "one") is not None
+    table.blocks.put(SECOND, block(10), "one")
+    assert table.blocks.get(FIRST, "two") is not None
+    table.blocks.put(THIRD, block(10), "one")
+    assert (table.blocks.contains(FIRST), table.blocks.contains(SECOND)) == (True, False)
+
+
+def test_an_unread_block_too_large_for_the_other_budget_is_handed_out_once(table: Table) -> None:
+    table.blocks.put(FIRST, block(10))
+    ahead = block(25)
+    table.blocks.put_unread(SECOND, ahead)
+    assert table.blocks.get(SECOND) is ahead
+    assert table.blocks.get(SECOND) is None
+    assert table.blocks.contains(FIRST)
+    assert table.read_ahead() == (25, 25, 0, 0)
+    table.blocks.drop_segment(SEGMENT)
+    assert len(table.blocks) == 0
+
+
+def test_the_oldest_unread_block_is_wasted_when_there_is_no_room(table: Table) -> None:
+    for key in (FIRST, SECOND, THIRD):
+        table.blocks.put_unread(key, block(10))
+    table.blocks.put_unread(FOURTH, block(15))
+    assert [table.blocks.contains(key) for key in (FIRST, SECOND, THIRD, FOURTH)] == [False, False, True, True]
+    assert table.wasted == [FIRST, SECOND]
+    assert table.read_ahead() == (45, 0, 20, 25)
+    assert table.memory("cache_evictions_total") == 0
+    assert table.blocks.unread_bytes == 25
+
+
+def test_an_unread_block_larger_than_its_budget_is_wasted_at_once(table: Table) -> None:
+    table.blocks.put_unread(FIRST, block(10))
+    table.blocks.put_unread(SECOND, block(31))
+    assert (table.blocks.contains(FIRST), table.blocks.contains(SECOND)) == (True, False)
+    assert table.wasted == [SECOND]
+    assert table.read_ahead() == (41, 0, 31, 10)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_block_read_ahead_that_is_here_already_is_wasted(table: Table, is_read: bool) -> None:
+    first = block(10, fill=1)
+    if is_read:
+        table.blocks.put(FIRST, first)
+    else:
+        table.blocks.put_unread(FIRST, first)
+    table.blocks.put_unread(FIRST, block(10, fill=2))
+    assert table.blocks.peek(FIRST) is first
+    assert table.wasted == [FIRST]
+    assert table.read_ahead() == ((10, 0, 10, 0) if is_read else (20, 0, 10, 10))
+
+
+def test_a_block_that_was_asked_for_takes_the_place_of_an_unread_one(table: Table) -> None:
+    table.blocks.put_unread(FIRST, block(10))
+    fresh = block(10)
+    table.blocks.put(FIRST, fresh)
+    assert table.blocks.get(FIRST) is fresh
+    assert (table.blocks.size_bytes, table.blocks.unread_bytes) == (10, 0)
+    assert table.read_ahead() == (10, 0, 10, 0)
+
+
+def test_a_deleted_segment_leaves_both_and_its_unread_blocks_are_wasted(table: Table) -> None:
+    elsewhere = BlockKey(OTHER_SEGMENT, 0)
+    table.blocks.put(FIRST, block(10))
+    table.blocks.put(elsewhere, block(10))
+    table.blocks.put_unread(SECOND, block(10))
+    table.blocks.drop_segment(SEGMENT)
+    assert [table.blocks.contains(key) for key in (FIRST, SECOND, elsewhere)] == [False, False, True]
+    assert table.wasted == [SECOND]
+    assert table.read_ahead() == (10, 0, 10, 0)
+    assert table.memory("cache_resident_bytes") == 10
+
+
+def test_peek_and_contains_are_no_use(table: Table) -> None:
+    first, ahead = block(10), block(10)
+    table.blocks.put(FIRST, first)
+    table.blocks.put_unread(THIRD, ahead)
+    assert table.blocks.peek(FIRST) is first
+    assert table.blocks.peek(THIRD) is ahead
+    assert table.blocks.peek(SECOND) is None
+    assert table.blocks.contains(FIRST)
+    assert table.read_ahead() == (10, 0, 0, 10)
+    table.blocks.put(SECOND, block(20))
+    assert not table.blocks.contains(FIRST)
+
+
+def test_what_nobody_used_for_the_retention_time_expires(table: Table) -> None:
+    table.blocks.put(FIRST, block(10))
+    table.blocks.put(SECOND, block(10))
+    table.now_s = 10.0
+    table.blocks.put_unread(THIRD, block(10))
+    table.now_s = 20.0
+    assert table.blocks.get(FIRST) is not None
+    table.blocks.put_unread(FOURTH, block(10))
+    table.now_s = RETENTION_S + 10.0
+    table.blocks.expire()
+    assert [table.blocks.contains(key) for key in (FIRST, SECOND, THIRD, FOURTH)] == [True, False, True, True]
+    assert table.memory("cache_expired_total") == 1
+    table.now_s = RETENTION_S + 11.0
+    table.blocks.expire()
+    table.blocks.expire()
+    assert [table.blocks.contains(key) for key in (FIRST, THIRD, FOURTH)] == [True, False, True]
+    assert table.wasted == [THIRD]
+    assert table.memory("cache_expired_total") == 2
+    assert table.memory("cache_resident_bytes") == 20
+    assert table.read_ahead() == (20, 0, 10, 10)
+
+
+def test_an_unread_block_that_is_read_is_as_fresh_as_that(table: Table) -> None:
+    table.blocks.put_unread(FIRST, block(10))
+    table.now_s = RETENTION_S
+    assert table.blocks.get(FIRST) is not None
+    table.now_s = 2 * RETENTION_S
+    table.blocks.expire()
+    assert table.blocks.contains(FIRST)
+
+
+def test_without_a_retention_time_nothing_expires() -> None:
+    table = Table(retention_s=None)
+    table.blocks.put(FIRST, block(10))
+    table.now_s = 1e9
+    table.blocks.expire()
+    assert table.blocks.contains(FIRST)
 
 
 def test_every_block_has_a_serial_of_its_own() -> None:

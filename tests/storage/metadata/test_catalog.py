@@ -49,6 +49,16 @@ def partition_delete(state: RemotePartitionDeleteState) -> RemotePartitionDelete
     return RemotePartitionDeleteMetadata(PARTITION, state, 0, 1)
 
 
+def test_segments_of_all_partitions_and_states_are_known_by_their_ids() -> None:
+    catalog = Catalog()
+    copying = started("t", 0, 100, partition=OTHER)
+    finish(catalog, SEGMENT)
+    apply_all(catalog, copying)
+    known = {SEGMENT.segment_id.id, copying.segment_id.id}
+    assert catalog.known_among(frozenset({*known, named_uuid("never heard of")})) == known
+    assert catalog.known_among(frozenset()) == set()
+
+
 def test_a_partition_never_heard_of_has_nothing() -> None:
     catalog = Catalog()
 

@@ -1,0 +1,83 @@
+"""Blocks that answers hold until they are sent, within a budget (`tier.inflight.bytes.max`, design §8).
+
+An answer is views into blocks, so a slow client keeps whole blocks alive, also after the cache has dropped them. A
+block is charged once, however many answers hold it. Room for a read's blocks is reserved before they are asked for: a
+reader that waits here holds nothing yet.
+"""
+
+from collections.abc import Sequence
+
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.memory import Block
+
+
+class AnswerBlocks:
+    """The account. Owned by the trio thread."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._holders: dict[int, int] = {}
+
+    def room(self) -> "Room":
+        """Nothing yet; see Room."""
+        return Room(self, self._budget)
+
+    def hold(self, block: Block) -> int:
+        """One more answer holds the block; the bytes to charge for it."""
+        holders = self._holders.get(block.serial, 0)
+        self._holders[block.serial] = holders + 1
+        return 0 if holders else len(block.data)
+
+    def let_go(self, block: Block) -> int:
+        """One answer less; the bytes that are free again."""
+        holders = self._holders[block.serial] - 1
+        if holders:
+            self._holders[block.serial] = holders
+            return 0
+        del self._holders[block.serial]
+        return len(block.data)
+
+
+class Room:
+    """What one read has reserved, and then what its answer holds. `release` gives back all of it."""
+
+    __slots__ = ("_account", "_blocks", "_budget", "_reserved_bytes")
+
+    def __init__(self, account: AnswerBlocks, budget: ByteBudget) -> None:
+        self._account = account
+        self._budget = budget
+        self._reserved_bytes = 0
+        self._blocks: Sequence[Block] = ()
+
+    async def reserve(self, size_bytes: int) -> None:
+        """Wait until so many bytes in all are reserved; less than before changes nothing."""
+        if size_bytes <= self._reserved_bytes:
+            return
+        more_bytes = size_bytes - self._reserved_bytes
+        if not self._budget.try_acquire(more_bytes):
+            # Nobody waits for room while holding some: two such readers would wait for each other.
+            self._give_back_reserved()
+            more_bytes = size_bytes
+            await self._budget.acquire(size_bytes)
+        self._reserved_bytes += more_bytes
+
+    def keep(self, blocks: Sequence[Block]) -> None:
+        """The answer holds these blocks, which lie inside what was reserved; the rest is given back."""
+        self._blocks = blocks
+        charged_bytes = sum(self._account.hold(block) for block in blocks)
+        # What another answer holds too is in its account already.
+        self._budget.release(self._reserved_bytes - charged_bytes)
+        self._reserved_bytes = 0
+
+    def release(self) -> None:
+        """The answer is sent, or was not made. Idempotent."""
+        self._give_back_reserved()
+        blocks, self._blocks = self._blocks, ()
+        freed_bytes = sum(self._account.let_go(block) for block in blocks)
+        if freed_bytes:
+            self._budget.release(freed_bytes)
+
+    def _give_back_reserved(self) -> None:
+        reserved_bytes, self._reserved_bytes = self._reserved_bytes, 0
+        if reserved_bytes:
+            self._budget.release(reserved_bytes)

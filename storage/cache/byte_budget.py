@@ -1,0 +1,98 @@
+"""Bytes that may be held at once; who finds no room waits in line.
+
+Rule 1. First come, first served: nobody overtakes the line, so that a large request is not starved by small ones.
+Rule 2. A request larger than the whole budget is let in when nothing else is held: otherwise it never would be.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    size_bytes: int
+    admitted: trio.Event = field(default_factory=trio.Event)
+
+
+class ByteBudget:
+    """The budget. Owned by the trio thread.
+
+    Args:
+        on_held: called with what is held after every change.
+    """
+
+    def __init__(self, bytes_max: int, on_held: Callable[[int], None] | None = None) -> None:
+        self.bytes_max = bytes_max
+        self._on_held = on_held
+        self._held_bytes = 0
+        self._line: deque[_Waiter] = deque()
+        self._on_room: list[Callable[[], None]] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes."""
+        return self._held_bytes
+
+    @property
+    def room(self) -> int:
+        """Bytes that `try_acquire` would give."""
+        return 0 if self._line else max(0, self.bytes_max - self._held_bytes)
+
+    async def acquire(self, size_bytes: int) -> None:
+        """Hold that much more, once there is room for it. A checkpoint in any case.
+
+        Cancellation: nothing is held.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.try_acquire(size_bytes):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        waiter = _Waiter(size_bytes)
+        self._line.append(waiter)
+        try:
+            await waiter.admitted.wait()
+        except trio.Cancelled:
+            if waiter.admitted.is_set():
+                # Admitted after the cancellation was on its way, before it arrived.
+                self.release(size_bytes)
+            else:
+                self._line.remove(waiter)
+                self._admit()
+            raise
+
+    def try_acquire(self, size_bytes: int) -> bool:
+        """Hold that much more, if nobody waits and there is room at once."""
+        if size_bytes and (self._line or not self._fits(size_bytes)):
+            return False
+        self._hold(size_bytes)
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        """Hold that much less."""
+        assert size_bytes <= self._held_bytes, (size_bytes, self._held_bytes)
+        self._hold(-size_bytes)
+        self._admit()
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever there is room that nobody waits for."""
+        self._on_room.append(call)
+
+    def _admit(self) -> None:
+        while self._line and self._fits(self._line[0].size_bytes):
+            waiter = self._line.popleft()
+            self._hold(waiter.size_bytes)
+            waiter.admitted.set()
+        if not self._line:
+            for call in self._on_room:
+                call()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes == 0
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        if self._on_held is not None:
+            self._on_held(self._held_bytes)

@@ -1,0 +1,341 @@
+"""Blocks on disk, within a byte budget that holds at every moment; they survive a restart (design §8).
+
+Rule 1. A block costs its file, header and what file systems round up to included, and room is made for it (files
+        deleted) before it is written. What a reader has open at that moment is given back when it closes it.
+Rule 2. At the start names are listed, no more. A block is checked whenever it is read, against its header, its
+        checksum and the key that it was asked for by; what does not hold is dropped.
+Rule 3. Blocks of another identity or key are dropped at the start, not kept until room is needed: no process with this
+        configuration can ever read them, and what they hold may have been encrypted for a reason.
+Rule 4. Trouble with the disk is counted and never raised. The disk rests, Tidegate serves without it, and some write
+        tries again later (`disk_health`). A folder that vanished, or in whose place there is another, is made anew.
+Rule 5. Files are read, written and deleted outside of the locks: `holds` never waits for a disk.
+
+Hits and misses are the caller's to count; all else is counted here.
+"""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Hashable
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+import structlog
+
+from metrics.cache_probes import CacheLevel, CacheProbe, DiskErrorCause
+from storage.cache.block_cipher import BlockCipher
+from storage.cache.block_files import BlockFiles, DiskBlockKey, cost_bytes, file_bytes, identity_digest
+from storage.cache.disk_folder import DiskFolder, ListedFile
+from storage.cache.disk_health import DiskHealth, cause_of
+from storage.cache.disk_index import DiskIndex, Doomed, Room
+from storage.errors import CorruptObjectError, StorageConfigError
+from storage.model import Uuid
+
+__all__ = ["BlockCipher", "DiskBlockKey", "DiskBlocks"]
+
+_SURVIVABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""With such a disk Tidegate starts, and waits for it. Anything else at the start is a wrong configuration."""
+
+_log = structlog.get_logger(__name__)
+
+
+class DiskBlocks:
+    """The disk cache. Synchronous and thread-safe; all but `holds`, `available` and `size_bytes` may block on the disk.
+
+    Nothing is held or written until `load` has returned.
+
+    Args:
+        path: `cache.path`; one process at a time.
+        bytes_max: `cache.disk.bytes`.
+        identity: RemoteStorageManager.identity.
+        cipher: None: plaintext.
+        retention_s: blocks that nobody has read for so long are dropped; None: only when room is needed.
+        clock: seconds since the epoch; last uses are compared across restarts.
+
+    Raises:
+        StorageConfigError: `path` is somebody else's, open to others, in use by another process, or cannot be made.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int,
+        identity: str,
+        cipher: BlockCipher | None,
+        retention_s: float | None,
+        probe: CacheProbe,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        digest = identity_digest(identity)
+        self._probe = probe
+        self._clock = clock
+        self._files = BlockFiles(digest, cipher)
+        self._folder = DiskFolder(path, digest, b"" if cipher is None else cipher.key_id)
+        self._index = DiskIndex(bytes_max, retention_s)
+        self._health = DiskHealth(probe, clock)
+        self._folder_lock = threading.Lock()
+        """Held by whoever opens, lists or closes the folder."""
+        self._is_loaded = False
+        self._is_lost = False
+        self._is_closed = False
+        try:
+            self._folder.open()
+        except OSError as error:
+            if error.errno not in _SURVIVABLE:
+                raise StorageConfigError(f"cache.path: {path}: {error.strerror}") from error
+            self._health.on_trouble(cause_of(error), error)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the disk is charged with: never above `bytes_max` once loaded."""
+        return self._index.size_bytes
+
+    @property
+    def available(self) -> bool:
+        """Whether a block is worth offering. True also when the disk has rested and nobody has tried it since."""
+        if self._is_closed or not self._health.may_write:
+            return False
+        return self._is_loaded or self._is_lost or not self._health.is_good
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def load(self) -> None:
+        """List what an earlier process left; drop what nobody can read, what has expired, what is over budget."""
+        with self._folder_lock:
+            if not self._is_loaded and not self._is_closed:
+                self._load()
+
+    def holds(self, key: DiskBlockKey) -> bool:
+        """Whether the block is on disk, as far as known without looking. No I/O."""
+        return self._is_loaded and self._health.may_read and self._index.holds(key, self._clock())
+
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
+        """The block's bytes, checked, in a buffer that nobody else holds; None if it is not there or bad."""
+        now_s = self._clock()
+        if not self._is_loaded or not self._health.may_read:
+            return None
+        entry = self._index.use(key, reader, now_s)
+        if entry is None:
+            return None
+        path = self._folder.path_of(key)
+        try:
+            data = self._files.read(path, key)
+        except CorruptObjectError as error:
+            self._probe.on_quarantined()
+            self._probe.on_disk_error(DiskErrorCause.CORRUPT)
+            _log.warning("corrupt block dropped", detail=str(error))
+            self._delete(self._index.take_read(key, entry))
+            return None
+        except OSError as error:
+            self._on_unreadable(self._index.take_read(key, entry), error)
+            return None
+        self._stamp(key, path, now_s)
+        return data
+
+    def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
+        """Keep a block. False if it is not kept: the disk rests, is busy with this very block, or has no room.
+
+        `data` must be the whole block (ValueError); it is not kept.
+        """
+        view = memoryview(data).cast("B")
+        if len(view) != key.size_bytes or not view:
+            raise ValueError(f"a block of {key.size_bytes} bytes has {len(view)}")
+        if self.holds(key):
+            return True
+        room = self._index.reserve(key, cost_bytes(file_bytes(key)), self._clock()) if self._may_write() else None
+        if room is None or not self._write_into(room, key, view, reader):
+            self._probe.on_disk_skipped()
+            return False
+        return True
+
+    def drop(self, key: DiskBlockKey) -> None:
+        """Forget a block, if it is there or just being written."""
+        self._delete(self._index.take([key]))
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """Forget a segment's blocks."""
+        self._delete(self._index.take_segment(segment_id))
+
+    def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
+        """Forget the blocks of segments that are not known; how many there were. Loads first."""
+        self.load()
+        segments = frozenset(self._index.segments())
+        dropped = 0
+        for segment_id in segments - known_among(segments):
+            room = self._index.take_segment(segment_id)
+            dropped += len(room.doomed)
+            self._delete(room)
+        return dropped
+
+    def expire(self) -> int:
+        """Drop the blocks that nobody has read for `retention_s`; how many there were."""
+        room = self._index.take_idle(self._clock())
+        expired = len(room.doomed)
+        self._delete(room)
+        self._probe.on_expired(CacheLevel.DISK, expired)
+        return expired
+
+    def close(self) -> None:
+        """Leave the folder to another process; nothing is held or written any more. Idempotent."""
+        with self._folder_lock:
+            self._is_closed = True
+            self._is_loaded = False
+            self._folder.close()
+
+    def _may_write(self) -> bool:
+        if self._is_closed or not self._health.try_write():
+            return False
+        # A lost folder is made anew even if a write that was under way then has just succeeded.
+        if self._is_lost or not self._health.is_good:
+            return self._recover()
+        if not self._is_loaded:
+            return False
+        try:
+            is_held = self._folder.is_held()
+        except OSError as error:
+            self._health.on_trouble(cause_of(error), error)
+            return False
+        if not is_held:
+            self._on_vanished()
+        return is_held
+
+    def _recover(self) -> bool:
+        """Make the folder usable again, if it is not; list it if it may hold other files than are known."""
+        with self._folder_lock:
+            if self._is_closed:
+                return False
+            try:
+                is_news = self._folder.open()
+            except (OSError, StorageConfigError) as error:
+                cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
+                self._health.on_trouble(cause, error)
+                return False
+            if is_news or not self._is_loaded:
+                self._load()
+            return self._is_loaded
+
+    def _load(self) -> None:
+        self._is_loaded = False
+        self._index.clear()
+        usable: list[tuple[float, DiskBlockKey]] = []
+        try:
+            if self._folder.open():
+                self._index.clear()
+            for file in self._folder.listing():
+                modified_s = min(file.modified_s, self._clock())
+                if file.key is not None and self._is_usable(file, file.key, modified_s):
+                    usable.append((modified_s, file.key))
+                else:
+                    self._delete_listed(file)
+        except (OSError, StorageConfigError) as error:
+            cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
+            self._health.on_trouble(cause, error)
+            return
+        usable.sort(key=lambda entry: entry[0])
+        for modified_s, key in usable:
+            self._index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
+        self._delete(self._index.shrink())
+        self._is_loaded = True
+        self._is_lost = False
+        _log.info("disk cache loaded", blocks=len(self._index), size_bytes=self.size_bytes)
+
+    def _is_usable(self, file: ListedFile, key: DiskBlockKey, modified_s: float) -> bool:
+        if file.size_bytes != file_bytes(key):
+            self._probe.on_disk_error(DiskErrorCause.CORRUPT)
+            return False
+        if self._index.is_idle(modified_s, self._clock()):
+            self._probe.on_expired(CacheLevel.DISK)
+            return False
+        return True
+
+    def _delete_listed(self, file: ListedFile) -> None:
+        try:
+            self._folder.delete(file.path)
+        except OSError as error:
+            self._index.add_leftover(file.path, cost_bytes(file.size_bytes))
+            self._health.on_trouble(cause_of(error), error)
+
+    def _write_into(self, room: Room, key: DiskBlockKey, view: memoryview, reader: Hashable | None) -> bool:
+        if not self._delete(room):
+            return False
+        temporary = self._folder.temporary_path()
+        now_s = self._clock()
+        try:
+            self._files.write(temporary, key, view, now_s)
+            self._folder.publish(temporary, key)
+        except BaseException as error:
+            self._abandon(room, temporary)
+            if not isinstance(error, OSError):
+                raise
+            self._health.on_trouble(cause_of(error), error)
+            return False
+        unwanted = self._index.publish(room, key, reader, now_s)
+        self._health.on_written()
+        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        if unwanted is not None:
+            self._delete(unwanted)
+        return unwanted is None
+
+    def _abandon(self, room: Room, temporary: Path) -> None:
+        leftover = None
+        try:
+            self._folder.delete(temporary)
+        except OSError as error:
+            _log.warning("half a block stays on disk for now", detail=str(error))
+            leftover = temporary
+        self._index.release(room, leftover)
+        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+
+    def _delete(self, room: Room) -> bool:
+        """Delete what is doomed for this room. False if the block it is for cannot be written."""
+        undeleted: list[Doomed] = []
+        for doomed in room.doomed:
+            path = doomed.file if isinstance(doomed.file, Path) else self._folder.path_of(doomed.file)
+            try:
+                self._folder.delete(path)
+            except OSError as error:
+                undeleted.append(doomed)
+                self._health.on_trouble(cause_of(error), error)
+        self._probe.on_evicted(CacheLevel.DISK, room.evictions)
+        is_settled = self._index.settle(room, undeleted)
+        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        return is_settled
+
+    def _on_unreadable(self, room: Room, error: OSError) -> None:
+        if not room.doomed:
+            # Evicted or dropped between the look into the index and the look for the file.
+            return
+        self._delete(room)
+        if isinstance(error, FileNotFoundError) and self._is_held():
+            self._probe.on_disk_error(DiskErrorCause.MISSING)
+        elif isinstance(error, FileNotFoundError):
+            self._on_vanished()
+        else:
+            self._health.on_trouble(cause_of(error), error)
+
+    def _is_held(self) -> bool:
+        try:
+            return self._folder.is_held()
+        except OSError:
+            # It cannot be looked at: as good as gone.
+            return False
+
+    def _on_vanished(self) -> None:
+        # It may come back as it was, like a disk that is mounted again: then it is listed again.
+        self._is_lost = True
+        self._is_loaded = False
+        self._index.clear()
+        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._health.on_trouble(DiskErrorCause.MISSING, "the folder is gone")
+
+    def _stamp(self, key: DiskBlockKey, path: Path, now_s: float) -> None:
+        if self._health.is_good and self._index.claim_stamp(key, now_s):
+            try:
+                self._files.stamp(path, now_s)
+            except FileNotFoundError:
+                # Evicted since it was read.
+                return
+            except OSError as error:
+                self._health.on_trouble(cause_of(error), error)

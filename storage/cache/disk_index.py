@@ -1,0 +1,263 @@
+"""What is on disk and what that costs. No I/O: the owner deletes and writes files between two calls.
+
+Rule 1. Blocks here + room held + leftovers never exceed `bytes_max` by a write, and what is on disk never exceeds
+        that sum: a file that goes counts until it is deleted, a file that comes from before it is begun.
+Rule 2. A key is in one state: absent, here, or busy (its file is being written or deleted). Nobody begins with a busy
+        key, so that no delete hits a file that has just been written anew.
+Rule 3. A file that could not be deleted is a leftover: counted, and the first to go when room is needed next.
+Rule 4. A block that nobody has used for `retention_s` is not here any more, even if its file has yet to go.
+"""
+
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.cache.block_files import DiskBlockKey
+from storage.cache.eviction import ScanResistantPolicy
+from storage.model import Uuid
+
+MODIFIED_INTERVAL_S = 60.0
+"""A file's time of last use is brought up to date no more often: one system call a minute for the busiest block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A file to be deleted: a block's, or a leftover."""
+
+    file: DiskBlockKey | Path
+    cost_bytes: int
+
+
+@dataclass(slots=True)
+class Room:
+    """What is held while files are deleted, and then written. `cost_bytes` is for the block to come, 0 if none.
+
+    `evictions`: how many of the doomed are blocks that had to make room.
+    """
+
+    doomed: list[Doomed]
+    key: DiskBlockKey | None = None
+    cost_bytes: int = 0
+    held_bytes: int = 0
+    evictions: int = 0
+
+
+class DiskIndex:
+    """Thread-safe; no call takes long."""
+
+    def __init__(self, bytes_max: int, retention_s: float | None) -> None:
+        self._bytes_max = bytes_max
+        self._retention_s = retention_s
+        self._lock = threading.Lock()
+        self._held_bytes = 0
+        self._is_wanted: dict[DiskBlockKey, bool] = {}
+        """Busy keys; False: dropped meanwhile, so the file that is being written is not to stay."""
+        self._forget_blocks()
+
+    @property
+    def size_bytes(self) -> int:
+        """What the disk is charged with now."""
+        with self._lock:
+            return self._size_bytes()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def holds(self, key: DiskBlockKey, now_s: float) -> bool:
+        with self._lock:
+            entry = self._entries.get(key)
+            return entry is not None and not self._is_idle(entry, now_s)
+
+    def use(self, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> "DiskEntry | None":
+        """Note that the block is read now; None if it is not here."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or self._is_idle(entry, now_s):
+                return None
+            entry.used_at_s = now_s
+            self._policy.touch(key, reader, now_s)
+            return entry
+
+    def claim_stamp(self, key: DiskBlockKey, now_s: float) -> bool:
+        """Whether the file's time is to be brought up to date, by whoever asks first."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or 0 <= now_s - entry.stamped_at_s < MODIFIED_INTERVAL_S:
+                return False
+            entry.stamped_at_s = now_s
+            return True
+
+    def reserve(self, key: DiskBlockKey, cost_bytes: int, now_s: float) -> Room | None:
+        """Room for a block; None if the key is busy or here, or other writes hold what it would need.
+
+        What is doomed for it must be deleted before the block is written; `settle` it then.
+        """
+        with self._lock:
+            if key in self._is_wanted or self._held_bytes + cost_bytes > self._bytes_max:
+                return None
+            entry = self._entries.get(key)
+            if entry is not None:
+                if not self._is_idle(entry, now_s):
+                    return None
+                self._policy.remove(key)
+                self._leftovers[key] = self._remove(key)
+            room = self._make_room(cost_bytes, key)
+            self._is_wanted[key] = True
+            return room
+
+    def shrink(self) -> Room:
+        """What must go for the budget to hold: it may have been larger when the files were written."""
+        with self._lock:
+            return self._make_room(0)
+
+    def settle(self, room: Room, undeleted: list[Doomed]) -> bool:
+        """The doomed are deleted, but for some. False if the block cannot be written: nothing is held for it then."""
+        with self._lock:
+            for doomed in room.doomed:
+                if isinstance(doomed.file, DiskBlockKey) and doomed.file != room.key:
+                    del self._is_wanted[doomed.file]
+            for doomed in undeleted:
+                self._leftovers[doomed.file] = doomed.cost_bytes
+            self._held_bytes -= room.held_bytes
+            room.doomed = []
+            if undeleted:
+                self._end(room)
+                return False
+            room.held_bytes = room.cost_bytes
+            self._held_bytes += room.held_bytes
+            return True
+
+    def publish(self, room: Room, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> Room | None:
+        """The block is on disk. If it was dropped meanwhile: what is to be deleted and settled again."""
+        with self._lock:
+            self._held_bytes -= room.held_bytes
+            if self._is_wanted.pop(key):
+                self._insert(key, room.cost_bytes, reader, now_s)
+                return None
+            self._is_wanted[key] = False
+            self._held_bytes += room.cost_bytes
+            return Room([Doomed(key, room.cost_bytes)], held_bytes=room.cost_bytes)
+
+    def release(self, room: Room, leftover: Path | None) -> None:
+        """The block could not be written; `leftover` is what could not be deleted of it."""
+        with self._lock:
+            self._held_bytes -= room.held_bytes
+            if leftover is not None:
+                self._leftovers[leftover] = room.cost_bytes
+            self._end(room)
+
+    def take(self, keys: Iterable[DiskBlockKey]) -> Room:
+        """Forget blocks: those that are here are to be deleted and settled, those being written will not stay."""
+        with self._lock:
+            return self._take(keys)
+
+    def take_read(self, key: DiskBlockKey, entry: "DiskEntry") -> Room:
+        """Forget a block that could not be read, unless it was dropped, or even written anew, while it was read."""
+        with self._lock:
+            return self._take([key] if self._entries.get(key) is entry else [])
+
+    def take_segment(self, segment_id: Uuid) -> Room:
+        with self._lock:
+            writing = [key for key in self._is_wanted if key.segment_id == segment_id]
+            return self._take([*self._keys_of.get(segment_id, ()), *writing])
+
+    def take_idle(self, now_s: float) -> Room:
+        """Forget the blocks that nobody has used for `retention_s`."""
+        with self._lock:
+            if self._retention_s is None:
+                return Room([])
+            return self._take(self._policy.idle_since(now_s - self._retention_s))
+
+    def segments(self) -> list[Uuid]:
+        with self._lock:
+            return list(self._keys_of)
+
+    def is_idle(self, used_at_s: float, now_s: float) -> bool:
+        """Whether a block that was last used then has been left for too long."""
+        return self._retention_s is not None and now_s - used_at_s > self._retention_s
+
+    def add_listed(self, key: DiskBlockKey, cost_bytes: int, used_at_s: float) -> None:
+        """A block that was found on disk, longest unused first."""
+        with self._lock:
+            if key not in self._entries and key not in self._is_wanted:
+                self._insert(key, cost_bytes, None, used_at_s)
+
+    def add_leftover(self, path: Path, cost_bytes: int) -> None:
+        """A file that could not be deleted."""
+        with self._lock:
+            self._leftovers[path] = cost_bytes
+
+    def clear(self) -> None:
+        """The folder is gone, or about to be listed anew. What is being written goes on and is still held for."""
+        with self._lock:
+            self._forget_blocks()
+
+    def _forget_blocks(self) -> None:
+        self._policy: ScanResistantPolicy[DiskBlockKey] = ScanResistantPolicy()
+        self._entries: dict[DiskBlockKey, DiskEntry] = {}
+        self._keys_of: dict[Uuid, set[DiskBlockKey]] = {}
+        self._leftovers: dict[DiskBlockKey | Path, int] = {}
+
+    def _size_bytes(self) -> int:
+        return self._policy.size_bytes + self._held_bytes + sum(self._leftovers.values())
+
+    def _make_room(self, cost_bytes: int, key_to_come: DiskBlockKey | None = None) -> Room:
+        doomed = [Doomed(file, cost) for file, cost in self._leftovers.items()]
+        self._leftovers = {}
+        evictions = 0
+        while self._policy and self._policy.size_bytes + self._held_bytes + cost_bytes > self._bytes_max:
+            key = self._policy.evict()
+            doomed.append(Doomed(key, self._remove(key)))
+            evictions += 1
+        # The block to come may itself be a leftover: it is busy anyway.
+        for each in doomed:
+            if isinstance(each.file, DiskBlockKey) and each.file != key_to_come:
+                self._is_wanted[each.file] = False
+        # Whichever is more: what goes still is there, and what comes will be. Nobody else is given the difference.
+        held_bytes = max(cost_bytes, sum(each.cost_bytes for each in doomed))
+        self._held_bytes += held_bytes
+        return Room(doomed, key_to_come, cost_bytes, held_bytes, evictions)
+
+    def _take(self, keys: Iterable[DiskBlockKey]) -> Room:
+        doomed = []
+        for key in keys:
+            if key in self._is_wanted:
+                self._is_wanted[key] = False
+            elif key in self._entries:
+                self._policy.remove(key)
+                doomed.append(Doomed(key, self._remove(key)))
+                self._is_wanted[key] = False
+        held_bytes = sum(each.cost_bytes for each in doomed)
+        self._held_bytes += held_bytes
+        return Room(doomed, held_bytes=held_bytes)
+
+    def _insert(self, key: DiskBlockKey, cost_bytes: int, reader: Hashable | None, now_s: float) -> None:
+        self._policy.insert(key, cost_bytes, reader, now_s)
+        self._entries[key] = DiskEntry(cost_bytes, now_s, now_s)
+        self._keys_of.setdefault(key.segment_id, set()).add(key)
+
+    def _remove(self, key: DiskBlockKey) -> int:
+        keys = self._keys_of[key.segment_id]
+        keys.discard(key)
+        if not keys:
+            del self._keys_of[key.segment_id]
+        return self._entries.pop(key).cost_bytes
+
+    def _end(self, room: Room) -> None:
+        if room.key is not None:
+            del self._is_wanted[room.key]
+
+    def _is_idle(self, entry: "DiskEntry", now_s: float) -> bool:
+        return self.is_idle(entry.used_at_s, now_s)
+
+
+class DiskEntry:
+    """A block that is here, for as long as this very file of it is. `stamped_at_s`: the file's time."""
+
+    __slots__ = ("cost_bytes", "stamped_at_s", "used_at_s")
+
+    def __init__(self, cost_bytes: int, used_at_s: float, stamped_at_s: float) -> None:
+        self.cost_bytes = cost_bytes
+        self.used_at_s = used_at_s
+        self.stamped_at_s = stamped_at_s

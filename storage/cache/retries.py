@@ -1,0 +1,73 @@
+"""Which failures of a GET are tried again, and when (design §7, law L5). Pure.
+
+- RetriableRemoteStorageError: ATTEMPTS_MAX in all, with exponential back-off and jitter, and not before the store
+  wants to be asked again.
+- CorruptObjectError: one fresh GET at once; the bytes may have been hurt on their way.
+- RemoteResourceNotFoundError soon after the segment was FINISHED is tried like the first: object stores may lag
+  behind the metadata topic. What is still absent after that is told as what it is: so does the broker.
+- Everything else is not tried again.
+
+A library for retries would want to own the loop; here an attempt may succeed in part, which changes what the next
+one asks for and gives it its attempts back.
+"""
+
+import random
+
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.metadata.backoff import Backoff
+from storage.model import RemoteLogSegmentMetadata
+
+ATTEMPTS_MAX = 3
+CORRUPT_ATTEMPTS_MAX = 2
+
+BACKOFF_S_MIN = 0.1
+BACKOFF_S_MAX = 2.0
+JITTER = 0.2
+
+RETRY_AFTER_S_MAX = 5.0
+"""Longer than a reader waits at all (law L3): then it may as well be told."""
+
+FRESH_MS = 60_000
+"""So long after FINISHED an object that is not found may still appear."""
+
+
+class Attempts:
+    """The attempts of one GET."""
+
+    def __init__(self, source: random.Random | None = None) -> None:
+        self._backoff = Backoff(
+            first_s=BACKOFF_S_MIN / (1 - JITTER),
+            max_s=BACKOFF_S_MAX / (1 + JITTER),
+            jitter=JITTER,
+            source=source or random.Random(),
+        )
+        self._failures = 0
+        self._corrupt = 0
+
+    def on_progress(self) -> None:
+        """Something was delivered: the store works, and what comes next has its own attempts."""
+        self._failures = self._corrupt = 0
+        self._backoff.reset()
+
+    def delay_after_s(self, error: Exception) -> float | None:
+        """Seconds until the next attempt after this one failed; None: there is none."""
+        if isinstance(error, CorruptObjectError):
+            self._corrupt += 1
+            return 0.0 if self._corrupt < CORRUPT_ATTEMPTS_MAX else None
+        self._failures += 1
+        if not isinstance(error, RetriableRemoteStorageError) or self._failures >= ATTEMPTS_MAX:
+            return None
+        return max(self._backoff.next_delay_s(), min(error.retry_after_s or 0.0, RETRY_AFTER_S_MAX))
+
+
+def as_retriable_if_fresh(error: Exception, segment: RemoteLogSegmentMetadata, now_ms: int) -> Exception:
+    """The error as it is to be treated: an object of a fresh segment that is not there may appear yet.
+
+    `now_ms`: the time of day. A segment from the future (clocks differ) is fresh.
+    """
+    is_fresh = now_ms - segment.event_timestamp_ms < FRESH_MS
+    if not is_fresh or not isinstance(error, RemoteResourceNotFoundError):
+        return error
+    retriable = RetriableRemoteStorageError(f"{error} (finished less than {FRESH_MS // 1000} s ago)")
+    retriable.__cause__ = error
+    return retriable

@@ -1,0 +1,200 @@
+"""What answers hold until they are sent: each block once, given back once, and nobody waits while holding."""
+
+from collections import Counter
+
+import pytest
+import trio
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from trio.testing import wait_all_tasks_blocked
+
+from storage.cache.answer_blocks import AnswerBlocks, Room
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.memory import Block
+
+BUDGET_BYTES = 1000
+
+
+def block(size_bytes: int = 100) -> Block:
+    return Block(memoryview(bytes(size_bytes)))
+
+
+@pytest.fixture
+def budget() -> ByteBudget:
+    return ByteBudget(BUDGET_BYTES)
+
+
+@pytest.fixture
+def answers(budget: ByteBudget) -> AnswerBlocks:
+    return AnswerBlocks(budget)
+
+
+async def holding(answers: AnswerBlocks, *blocks: Block, reserved_bytes: int = 500) -> Room:
+    room = answers.room()
+    await room.reserve(reserved_bytes)
+    room.keep(blocks)
+    return room
+
+
+async def test_what_was_reserved_and_is_not_kept_is_given_back(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    room = answers.room()
+    await room.reserve(500)
+    assert budget.held == 500
+    room.keep([block(), block(50)])
+    assert budget.held == 150
+    room.release()
+    assert budget.held == 0
+
+
+async def test_a_block_of_several_answers_counts_once_until_the_last_is_sent(
+    answers: AnswerBlocks, budget: ByteBudget
+) -> None:
+    shared = block()
+    first = await holding(answers, shared, block(10))
+    second = await holding(answers, shared, block(1))
+    assert budget.held == 111
+    first.release()
+    assert budget.held == 101
+    third = await holding(answers, shared)
+    second.release()
+    assert budget.held == 100
+    third.release()
+    assert budget.held == 0
+
+
+async def test_two_blocks_with_the_same_bytes_count_twice(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    await holding(answers, block(), block())
+    assert budget.held == 200
+
+
+async def test_release_gives_back_once(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    shared = block()
+    room, other = await holding(answers, shared), await holding(answers, shared)
+    for _ in range(3):
+        room.release()
+    assert budget.held == 100
+    other.release()
+    assert budget.held == 0
+
+
+async def test_a_read_that_failed_gives_back_what_it_had_reserved(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    room = answers.room()
+    room.release()
+    await room.reserve(300)
+    room.release()
+    room.release()
+    assert budget.held == 0
+
+
+async def test_more_is_reserved_on_top_and_less_changes_nothing(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    room = answers.room()
+    for size_bytes, held_bytes in ((300, 300), (200, 300), (300, 300), (450, 450)):
+        await room.reserve(size_bytes)
+        assert budget.held == held_bytes
+    room.release()
+    assert budget.held == 0
+
+
+async def test_room_that_is_there_is_reserved_without_a_wait(answers: AnswerBlocks) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await answers.room().reserve(BUDGET_BYTES)
+    assert not scope.cancelled_caught
+
+
+async def test_who_waits_for_room_holds_none(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:
+    sent = await holding(answers, block(400))
+    waiting = answers.room()
+    await waiting.reserve(300)
+    nursery.start_soon(waiting.reserve, 700)
+    await wait_all_tasks_blocked()
+    assert budget.held == 400
+    sent.release()
+    await wait_all_tasks_blocked()
+    assert budget.held == 700
+
+
+async def test_two_readers_that_both_need_more_take_turns(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    done = []
+
+    async def read(name: str) -> None:
+        room = answers.room()
+        await room.reserve(400)
+        await wait_all_tasks_blocked()  # both have their first part
+        await room.reserve(900)
+        room.keep([block(900)])
+        await trio.lowlevel.checkpoint()
+        room.release()
+        done.append(name)
+
+    async with trio.open_nursery() as readers:
+        readers.start_soon(read, "one")
+        readers.start_soon(read, "two")
+    assert sorted(done) == ["one", "two"]
+    assert budget.held == 0
+
+
+async def test_a_reader_that_gives_up_waiting_leaves_nothing_behind(
+    answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery
+) -> None:
+    sent = await holding(answers, block(900), reserved_bytes=900)
+    room = answers.room()
+    with trio.CancelScope() as scope:
+        nursery.start_soon(cancel_when_idle, scope)
+        await room.reserve(200)
+    room.release()
+    assert budget.held == 900
+    sent.release()
+    assert budget.held == 0
+
+
+async def cancel_when_idle(scope: trio.CancelScope) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_a_read_larger_than_the_budget_goes_alone(answers: AnswerBlocks, budget: ByteBudget) -> None:
+    room = answers.room()
+    await room.reserve(5 * BUDGET_BYTES)
+    assert budget.held == 5 * BUDGET_BYTES
+    room.release()
+    assert budget.held == 0
+
+
+class AnswerBlocksMachine(RuleBasedStateMachine):
+    """Any answers over shared blocks: the account is the sum of the blocks that one of them holds."""
+
+    rooms = Bundle("rooms")
+
+    @initialize(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=6))
+    def begin(self, sizes: list[int]) -> None:
+        self.budget = ByteBudget(10**9)
+        self.answers = AnswerBlocks(self.budget)
+        self.blocks = [block(size_bytes) for size_bytes in sizes]
+        self.held: Counter[int] = Counter()
+        self.kept: dict[Room, list[int]] = {}
+
+    @rule(target=rooms, chosen=st.sets(st.integers(0, 5)), more_bytes=st.integers(0, 100))
+    def answer(self, chosen: set[int], more_bytes: int) -> Room:
+        numbers = [number for number in sorted(chosen) if number < len(self.blocks)]
+        room = self.answers.room()
+        reserved_bytes = sum(len(self.blocks[number].data) for number in numbers) + more_bytes
+        with pytest.raises(StopIteration):  # there is room, so it does not wait
+            room.reserve(reserved_bytes).send(None)
+        room.keep([self.blocks[number] for number in numbers])
+        self.kept[room] = numbers
+        self.held.update(numbers)
+        return room
+
+    @rule(room=consumes(rooms), times=st.integers(1, 2))
+    def send(self, room: Room, times: int) -> None:
+        for _ in range(times):
+            room.release()
+        self.held.subtract(self.kept.pop(room))
+
+    @invariant()
+    def the_account_is_right(self) -> None:
+        assert self.budget.held == sum(len(self.blocks[number].data) for number in self.held if self.held[number])
+
+
+TestAnswerBlocks = AnswerBlocksMachine.TestCase

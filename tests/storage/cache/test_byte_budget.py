@@ -1,0 +1,140 @@
+"""Who may hold how much, and who comes next."""
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.cache.byte_budget import ByteBudget
+
+
+@pytest.fixture
+def budget() -> ByteBudget:
+    return ByteBudget(100)
+
+
+async def test_what_fits_is_held_at_once(budget: ByteBudget) -> None:
+    await budget.acquire(60)
+    assert budget.try_acquire(40)
+    assert (budget.held, budget.room) == (100, 0)
+    assert not budget.try_acquire(1)
+    assert budget.try_acquire(0)
+    budget.release(30)
+    assert (budget.held, budget.room) == (70, 30)
+
+
+async def test_who_came_first_is_let_in_first(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    admitted = list[int]()
+
+    async def ask(size_bytes: int) -> None:
+        await budget.acquire(size_bytes)
+        admitted.append(size_bytes)
+
+    assert budget.try_acquire(90)
+    for size_bytes in (50, 1, 60):
+        nursery.start_soon(ask, size_bytes)
+        await trio.testing.wait_all_tasks_blocked()
+    assert not budget.try_acquire(5), "nobody overtakes the line"
+    assert budget.room == 0
+    budget.release(30)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (admitted, budget.held) == ([], 60)
+    budget.release(20)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (set(admitted), budget.held) == ({50, 1}, 91)
+    budget.release(91)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (set(admitted), budget.held) == ({50, 1, 60}, 60)
+
+
+async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    assert budget.try_acquire(1)
+    nursery.start_soon(budget.acquire, 500)
+    await trio.testing.wait_all_tasks_blocked()
+    assert budget.held == 1
+    budget.release(1)
+    assert budget.held == 500
+    assert not budget.try_acquire(1)
+
+
+async def test_who_leaves_the_line_holds_nothing_and_makes_way(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    assert budget.try_acquire(50)
+    with trio.CancelScope() as scope:
+        nursery.start_soon(trio.lowlevel.checkpoint)
+        async with trio.open_nursery() as line:
+            line.start_soon(budget.acquire, 60)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(budget.acquire, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            assert budget.held == 50
+            scope.cancel()
+    assert budget.held == 60
+
+
+async def test_a_cancelled_caller_gets_nothing(budget: ByteBudget) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await budget.acquire(1)
+    assert scope.cancelled_caught
+    assert budget.held == 0
+
+
+async def test_room_that_nobody_waits_for_is_announced(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    announced = list[int]()
+    budget.when_room(lambda: announced.append(budget.held))
+    assert budget.try_acquire(100)
+    nursery.start_soon(budget.acquire, 50)
+    await trio.testing.wait_all_tasks_blocked()
+    budget.release(10)
+    assert announced == []
+    budget.release(50)
+    assert announced == [90]
+
+
+async def test_every_change_is_told() -> None:
+    told = list[int]()
+    budget = ByteBudget(10, told.append)
+    await budget.acquire(7)
+    budget.release(3)
+    assert told == [7, 4]
+
+
+@given(st.lists(st.tuples(st.integers(0, 130), st.booleans()), max_size=30))
+async def test_no_more_is_held_than_the_budget_or_one(steps: list[tuple[int, bool]]) -> None:
+    held = list[int]()
+    budget = ByteBudget(100, lambda _: None)
+
+    async def ask(size_bytes: int) -> None:
+        await budget.acquire(size_bytes)
+        held.append(size_bytes)
+
+    async with trio.open_nursery() as askers:
+        for size_bytes, gives_back in steps:
+            if gives_back and held:
+                budget.release(held.pop())
+            else:
+                askers.start_soon(ask, size_bytes)
+            await trio.testing.wait_all_tasks_blocked()
+            assert budget.held == sum(held)
+            assert budget.held <= 100 or sorted(held)[:-1] == [0] * (len(held) - 1)
+        while held:
+            budget.release(held.pop())
+            await trio.testing.wait_all_tasks_blocked()
+        assert budget.held == 0
+
+
+async def test_who_is_admitted_while_its_cancellation_is_on_the_way_holds_nothing(
+    budget: ByteBudget, nursery: trio.Nursery
+) -> None:
+    assert budget.try_acquire(100)
+    with trio.CancelScope() as scope:
+
+        async def cancel_and_make_room() -> None:
+            scope.cancel()  # reaches the waiter at its next turn; until then it still stands in line
+            budget.release(100)
+
+        nursery.start_soon(cancel_and_make_room)
+        await budget.acquire(60)
+    assert scope.cancelled_caught
+    assert (budget.held, budget.room) == (0, 100)

@@ -1,0 +1,367 @@
+"""The disk cache's disk in trouble: full, read-only, broken, gone. It is counted, done without, and comes back."""
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from storage.cache.disk_health import RETRY_S
+from storage.errors import StorageConfigError
+from tests.support.disk_cache import (
+    Clock,
+    DiskCache,
+    break_writes,
+    bytes_on_disk,
+    cost,
+    data_of,
+    disk_cache,
+    files_below,
+    key_of,
+)
+
+FIRST, SECOND, THIRD = key_of(1), key_of(2), key_of(3)
+
+
+def comes_back(cache: DiskCache) -> None:
+    """Not before its rest is over; then the next write is the test."""
+    assert (cache.disk.available, cache.disk.write(THIRD, data_of(THIRD))) == (False, False)
+    cache.clock.now_s += RETRY_S
+    assert cache.disk.available
+    assert cache.count("disk_available") == 0
+    cache.write(THIRD)
+    assert cache.count("disk_available") == 1
+    assert cache.served(THIRD) == [THIRD]
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(errno.ENOSPC, "full"), (errno.EROFS, "read_only"), (errno.EIO, "other")]
+)
+def test_a_write_that_fails_is_counted_and_leaves_nothing(
+    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_cache(tmp_path) as cache:
+        cache.write(FIRST)
+        with monkeypatch.context() as patch:
+            break_writes(patch, number)
+            assert not cache.disk.write(SECOND, data_of(SECOND))
+        assert cache.errors(cause) == 1
+        assert cache.count("disk_skipped_blocks_total") == 1
+        assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
+        assert cache.disk.size_bytes == cost(1)
+        assert cache.disk.holds(FIRST) == (cause != "other")
+        comes_back(cache)
+        assert cache.served(FIRST, SECOND) == [FIRST]
+
+
+def test_a_disk_that_stays_full_is_tried_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with disk_cache(tmp_path) as cache:
+        break_writes(monkeypatch, errno.ENOSPC)
+        for _ in range(100):
+            cache.disk.write(FIRST, data_of(FIRST))
+            cache.clock.now_s += RETRY_S / 20
+        assert cache.errors("full") == 5
+        assert cache.count("disk_skipped_blocks_total") == 100
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_the_kernels_own_limit_cuts_a_file(tmp_path: Path) -> None:
+    large = key_of(1, size_bytes=8192)
+    with disk_cache(tmp_path) as cache:
+        with largest_file(4096):
+            is_written = cache.disk.write(large, data_of(large))
+        assert not is_written
+        assert cache.errors("full") == 1
+        assert files_below(tmp_path) == []
+        comes_back(cache)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    path = tmp_path / "tiny"
+    path.mkdir(mode=0o700)
+    options = ["-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs"]
+    subprocess.run(["mount", *options, path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_disk_that_is_really_full_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
+    keys = [key_of(number, size_bytes=30_000) for number in range(20)]
+    with disk_cache(tiny_disk) as cache:
+        written = [key for key in keys if cache.disk.write(key, data_of(key))]
+        assert 5 < len(written) < 9
+        assert cache.errors("full") == 1
+        assert cache.served(*keys) == written
+        assert len(files_below(tiny_disk)) == len(written), "and no half of one"
+        cache.disk.drop(written[0])
+        comes_back(cache)
+
+
+@pytest.mark.needs("tmpfs")
+def test_a_disk_that_is_really_read_only_serves_what_it_has_and_comes_back(tiny_disk: Path) -> None:
+    with disk_cache(tiny_disk) as cache:
+        cache.write(FIRST)
+        remount(tiny_disk, "ro")
+        try:
+            assert not cache.disk.write(SECOND, data_of(SECOND))
+            cache.clock.now_s += RETRY_S * 20
+            assert cache.served(FIRST) == [FIRST]
+            cache.disk.close()
+            with disk_cache(tiny_disk, clock=cache.clock) as restarted:
+                assert restarted.served(FIRST) == [FIRST]
+                assert not restarted.disk.write(SECOND, data_of(SECOND))
+                assert restarted.errors("read_only") == 1
+                remount(tiny_disk, "rw")
+                comes_back(restarted)
+        finally:
+            remount(tiny_disk, "rw")
+
+
+def remount(path: Path, mode: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{mode}", path], check=True)
+
+
+@pytest.mark.needs("user")
+def test_a_folder_that_may_not_be_written_is_denied(tmp_path: Path) -> None:
+    with disk_cache(tmp_path) as cache:
+        writing = tmp_path / "blocks" / "writing"
+        writing.chmod(0o500)
+        assert not cache.disk.write(SECOND, data_of(SECOND))
+        assert cache.errors("denied") == 1
+        comes_back(cache)
+
+
+def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(tmp_path: Path) -> None:
+    with disk_cache(tmp_path) as cache:
+        cache.write(FIRST, SECOND)
+        cache.file_of(FIRST).unlink()
+        assert cache.served(FIRST, SECOND) == [SECOND]
+        assert cache.errors("missing") == 1
+        assert cache.disk.size_bytes == cost(1)
+        assert cache.disk.available
+        cache.write(FIRST)
+
+
+@pytest.mark.parametrize("finder", ["reader", "writer"])
+def test_a_vanished_folder_is_made_anew(finder: str, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with disk_cache(path) as cache:
+        cache.write(FIRST, SECOND)
+        shutil.rmtree(path)
+        if finder == "reader":
+            assert cache.disk.read(FIRST) is None
+        else:
+            assert not cache.disk.write(THIRD, data_of(THIRD))
+        assert cache.errors("missing") == 1
+        assert not cache.disk.holds(SECOND)
+        assert (len(cache.disk), cache.disk.size_bytes) == (0, 0)
+        comes_back(cache)
+        cache.write(FIRST)
+        with pytest.raises(StorageConfigError, match="in use"), disk_cache(path):
+            pass
+
+
+def test_a_vanished_folder_is_made_anew_also_when_a_write_had_just_succeeded(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with disk_cache(path) as cache:
+        shutil.rmtree(path)
+        assert not cache.disk.write(FIRST, data_of(FIRST))
+        cache.disk._health.on_written()
+        assert cache.disk.available
+        cache.write(FIRST)
+        assert cache.served(FIRST) == [FIRST]
+
+
+def test_a_folder_that_comes_back_is_listed_and_counts(tmp_path: Path) -> None:
+    """As when a disk is unmounted and mounted again: what it holds is neither lost nor forgotten in the budget."""
+    path = tmp_path / "cache"
+    keys = [key_of(number) for number in range(10, 14)]
+    with disk_cache(path, bytes_max=cost(4)) as cache:
+        cache.write(*keys)
+        path.rename(tmp_path / "away")
+        assert not cache.disk.write(THIRD, data_of(THIRD))
+        (tmp_path / "away").rename(path)
+        comes_back(cache)
+        assert bytes_on_disk(path) <= cache.disk.size_bytes == cost(4)
+        assert len(cache.served(*keys, THIRD)) == 4
+
+
+def test_a_folder_that_somebody_else_took_meanwhile_is_left_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with disk_cache(path) as cache:
+        path.rename(tmp_path / "away")
+        with disk_cache(path) as second:
+            second.write(FIRST)
+            for _ in range(3):
+                assert not cache.disk.write(THIRD, data_of(THIRD))
+                cache.clock.now_s += RETRY_S
+            assert cache.errors("denied") == 2
+            assert second.served(FIRST, THIRD) == [FIRST]
+        cache.clock.now_s -= 1
+        comes_back(cache)
+        assert cache.served(FIRST) == [FIRST]
+
+
+def test_missing_folders_inside_are_made_anew(tmp_path: Path) -> None:
+    with disk_cache(tmp_path) as cache:
+        cache.write(FIRST)
+        (tmp_path / "blocks" / "writing").rmdir()
+        assert not cache.disk.write(SECOND, data_of(SECOND))
+        assert cache.errors("missing") == 1
+        comes_back(cache)
+        assert cache.served(FIRST) == [FIRST]
+
+
+def refuse_deletes(patch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> NoReturn:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    patch.setattr(Path, "unlink", refuse)
+
+
+def test_a_file_that_cannot_be_deleted_stays_in_the_budget_and_goes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_cache(tmp_path, bytes_max=cost(2)) as cache:
+        cache.write(FIRST, SECOND)
+        with monkeypatch.context() as patch:
+            refuse_deletes(patch)
+            for _ in range(3):
+                assert not cache.disk.write(THIRD, data_of(THIRD))
+                cache.clock.now_s += RETRY_S
+            assert cache.errors("read_only") == 3
+            assert cache.disk.size_bytes == cost(2)
+            assert len(cache.served(FIRST, SECOND)) == 1, "no more is given up than one block needs"
+        cache.write(THIRD)
+        assert bytes_on_disk(tmp_path) <= cache.disk.size_bytes == cost(2)
+
+
+def test_half_a_block_that_cannot_be_deleted_stays_in_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_cache(tmp_path, bytes_max=cost(1)) as cache:
+        with monkeypatch.context() as patch:
+            break_writes(patch, errno.EIO)
+            refuse_deletes(patch)
+            assert not cache.disk.write(FIRST, data_of(FIRST))
+        assert len(files_below(tmp_path)) == 1
+        assert cache.disk.size_bytes == cost(1)
+        cache.clock.now_s += RETRY_S
+        cache.write(FIRST)
+        assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
+
+
+def test_what_cannot_be_dropped_at_the_start_is_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with disk_cache(tmp_path, identity="another") as cache:
+        cache.write(FIRST)
+    with monkeypatch.context() as patch:
+        refuse_deletes(patch)
+        with disk_cache(tmp_path, bytes_max=cost(1)) as cache:
+            assert cache.disk.size_bytes == cost(1)
+            assert not cache.disk.available
+            patch.undo()
+            cache.clock.now_s += RETRY_S
+            cache.write(SECOND)
+            assert bytes_on_disk(tmp_path) <= cost(1)
+
+
+def test_a_block_that_cannot_be_read_is_given_up_and_the_disk_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_cache(tmp_path) as cache:
+        cache.write(FIRST, SECOND)
+
+        def fail(descriptor: int, buffers: list[memoryview]) -> NoReturn:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "readv", fail)
+            assert cache.disk.read(FIRST) is None
+        assert cache.errors("other") == 1
+        assert not cache.disk.holds(SECOND)
+        comes_back(cache)
+        assert cache.served(FIRST, SECOND) == [SECOND]
+
+
+def test_a_block_that_is_evicted_just_before_it_is_read_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_cache(tmp_path) as cache:
+        cache.write(FIRST)
+        path_of = cache.disk._folder.path_of
+
+        def path_of_evicted(key: object) -> Path:
+            monkeypatch.undo()
+            cache.disk.drop(FIRST)
+            return path_of(FIRST)
+
+        monkeypatch.setattr(cache.disk._folder, "path_of", path_of_evicted)
+        assert cache.disk.read(FIRST) is None
+        assert cache.errors("missing") == 0
+        assert cache.disk.available
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"), [(errno.ENOSPC, "full"), (errno.EROFS, "read_only"), (errno.EIO, "other")]
+)
+def test_with_a_disk_in_trouble_it_starts_without_and_comes_back(
+    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
+        raise OSError(number, errno.errorcode[number])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", fail)
+        with disk_cache(tmp_path / "cache") as cache:
+            assert cache.errors(cause) > 0
+            assert cache.count("disk_available") == 0
+            patch.undo()
+            comes_back(cache)
+
+
+def test_a_folder_that_may_not_be_made_is_a_wrong_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(StorageConfigError, match=r"^cache\.path: .*: Permission denied$"), disk_cache(tmp_path / "x"):
+        pass
+
+
+def test_a_listing_that_fails_is_made_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    with disk_cache(tmp_path, clock=clock) as cache:
+        cache.write(FIRST)
+
+    def fail(path: Path) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", fail)
+        with disk_cache(tmp_path, clock=clock) as cache:
+            patch.undo()
+            assert not cache.disk.holds(FIRST)
+            comes_back(cache)
+            assert cache.served(FIRST) == [FIRST]

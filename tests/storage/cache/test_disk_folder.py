@@ -1,0 +1,259 @@
+"""The folder: whose it may be, one process at a time, what a listing finds and what it leaves alone."""
+
+import errno
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage.cache.block_files import DiskBlockKey, identity_digest
+from storage.cache.disk_folder import DiskFolder, ListedFile
+from storage.errors import StorageConfigError
+from storage.model import Uuid
+from tests.support.disk_cache import key_of
+
+IDENTITY = identity_digest("a store")
+OTHER_IDENTITY = identity_digest("another store")
+KEY = key_of(3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[DiskFolder]:
+    with closing(DiskFolder(tmp_path / "cache", IDENTITY, b"")) as folder:
+        assert folder.open()
+        yield folder
+
+
+def publish(folder: DiskFolder, key: DiskBlockKey, content: bytes = b"content") -> Path:
+    temporary = folder.temporary_path()
+    temporary.write_bytes(content)
+    folder.publish(temporary, key)
+    return folder.path_of(key)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_name_tells_all_that_a_key_does(folder: DiskFolder) -> None:
+    path = publish(folder, KEY)
+    generation, segment, block = path.parts[-3:]
+    assert generation == f"v1-{IDENTITY.hex()}-plain"
+    assert [len(part) for part in segment.split(".")] == [22, 22]
+    assert block == "3-100-100"
+    os.utime(path, (5, 5))
+    assert list(folder.listing()) == [ListedFile(path, KEY, 7, 5.0)]
+
+
+@pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"\xfb"], ids=["A", "_", "a leading -"])
+def test_ids_of_any_bytes_make_names(fill: bytes, folder: DiskFolder) -> None:
+    key = DiskBlockKey(Uuid(fill * 16), Uuid(fill * 16), 2**40, 2**40, 1)
+    publish(folder, key)
+    assert [file.key for file in folder.listing()] == [key]
+
+
+def test_everything_is_the_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with closing(DiskFolder(tmp_path / "cache", IDENTITY, b"")) as folder:
+            folder.open()
+            path = publish(folder, KEY)
+            assert {mode_of(parent) for parent in path.parents if parent.is_relative_to(tmp_path / "cache")} == {0o700}
+            assert mode_of(tmp_path / "cache" / "blocks" / "lock") == 0o600
+    finally:
+        os.umask(umask)
+
+
+def test_a_folder_that_others_may_read_is_taken_and_what_is_ours_in_it_closed_to_them(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "blocks").mkdir(mode=0o755)
+    with closing(DiskFolder(tmp_path, IDENTITY, b"")) as folder:
+        folder.open()
+    assert [mode_of(tmp_path), mode_of(tmp_path / "blocks")] == [0o755, 0o700]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+@pytest.mark.parametrize("name", ["", "blocks"])
+def test_a_folder_that_others_may_write_is_refused(name: str, mode: int, tmp_path: Path) -> None:
+    (tmp_path / "cache" / "blocks").mkdir(parents=True)
+    (tmp_path / "cache" / name).chmod(mode)
+    with pytest.raises(
+        StorageConfigError, match=rf"^cache\.path: .*/cache.* can be written by others \(mode {mode:04o}"
+    ):
+        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+
+
+def test_somebody_elses_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(StorageConfigError, match=rf"belongs to user {owner}, and this process is user {owner + 1}: "):
+        DiskFolder(tmp_path, IDENTITY, b"").open()
+
+
+@pytest.mark.parametrize("name", ["cache", "cache/blocks"])
+def test_what_is_not_a_folder_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"mine")
+    with pytest.raises(StorageConfigError, match="is not a folder"):
+        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+    assert path.read_bytes() == b"mine"
+
+
+def test_blocks_elsewhere_by_a_symbolic_link_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "blocks").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageConfigError, match="is not a folder"):
+        DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+
+
+def test_a_folder_serves_one_at_a_time(folder: DiskFolder, tmp_path: Path) -> None:
+    with closing(DiskFolder(tmp_path / "cache", OTHER_IDENTITY, b"")) as second:
+        with pytest.raises(StorageConfigError, match=r"^cache\.path: .*/cache is in use by another process"):
+            second.open()
+        folder.close()
+        assert second.open()
+
+
+def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
+    holder = (
+        "import sys, pathlib\nfrom storage.cache.disk_folder import DiskFolder\n"
+        f"DiskFolder(pathlib.Path(sys.argv[1]), {IDENTITY!r}, b'').open()\n"
+        "print('held', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", holder, str(tmp_path / "cache")]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        closing(DiskFolder(tmp_path / "cache", IDENTITY, b"")) as folder,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(StorageConfigError, match="in use by another process"):
+            folder.open()
+        process.kill()
+        process.wait()
+        assert folder.open()
+
+
+def test_opening_what_is_held_makes_missing_folders_and_says_that_nothing_else_is_new(folder: DiskFolder) -> None:
+    folder.temporary_path().parent.rmdir()
+    assert not folder.open()
+    publish(folder, KEY)
+
+
+def test_a_folder_in_the_place_of_ours_is_not_held(folder: DiskFolder, tmp_path: Path) -> None:
+    assert folder.is_held()
+    (tmp_path / "cache").rename(tmp_path / "away")
+    assert not folder.is_held()
+    (tmp_path / "cache" / "blocks").mkdir(parents=True)
+    (tmp_path / "cache" / "blocks" / "lock").touch()
+    assert not folder.is_held()
+    assert folder.open()
+    assert folder.is_held()
+
+
+def test_a_file_system_that_cannot_lock_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="No locks available"):
+        DiskFolder(tmp_path, IDENTITY, b"").open()
+
+
+def test_files_of_other_identities_and_keys_and_half_written_ones_are_listed_without_a_key(
+    folder: DiskFolder, tmp_path: Path
+) -> None:
+    mine = publish(folder, KEY)
+    half_written = folder.temporary_path()
+    half_written.write_bytes(b"half")
+    folder.close()
+    others = set()
+    for identity, key_id in ((OTHER_IDENTITY, b""), (IDENTITY, b"a key id"), (OTHER_IDENTITY, b"a key id")):
+        with closing(DiskFolder(tmp_path / "cache", identity, key_id)) as other:
+            other.open()
+            others.add(publish(other, KEY))
+    assert {file.path for file in folder.listing() if file.key is None} == {half_written, *others}
+    assert [file.path for file in folder.listing() if file.key is not None] == [mine]
+
+
+def test_what_is_deleted_takes_empty_folders_along(folder: DiskFolder, tmp_path: Path) -> None:
+    with closing(DiskFolder(tmp_path / "cache", OTHER_IDENTITY, b"")) as other:
+        folder.close()
+        other.open()
+        theirs = publish(other, KEY)
+    folder.open()
+    first, second = publish(folder, key_of(1)), publish(folder, key_of(2))
+    for path in (theirs, first):
+        folder.delete(path)
+    assert not theirs.parent.parent.exists()
+    assert second.parent.exists()
+    folder.delete(second)
+    folder.delete(second)
+    assert not second.parent.exists()
+    publish(folder, KEY)
+
+
+def test_empty_folders_of_ours_go_when_they_are_listed(folder: DiskFolder) -> None:
+    path = publish(folder, KEY)
+    path.unlink()
+    empty = folder.temporary_path().parent.parent / f"v1-{OTHER_IDENTITY.hex()}-plain"
+    empty.mkdir()
+    assert list(folder.listing()) == []
+    assert not path.parent.exists()
+    assert not empty.exists()
+
+
+def test_nothing_that_is_not_ours_is_listed(folder: DiskFolder, tmp_path: Path) -> None:
+    path = publish(folder, KEY)
+    segment, generation = path.parent, path.parent.parent
+    root = generation.parent
+    foreign = [
+        tmp_path / "cache" / "notes.txt",
+        root / "notes.txt",
+        root / "writing" / "notes.txt",
+        root / "writing" / "1.part.txt",
+        root / "v1-plain" / segment.name / path.name,
+        root / f"v1-{IDENTITY.hex().upper()}-plain" / segment.name / path.name,
+        generation / "notes.txt",
+        generation / "segment" / path.name,
+        generation / (segment.name[:-1] + "1") / path.name,
+        segment / "notes.txt",
+        *(
+            segment / name
+            for name in ("03-100-100", "3-100", "3-100-101", "3-100-0", "3-0-0", "-3-100-100", "3-100-1 ")
+        ),
+        segment / "1-100-100" / "a folder's file",
+    ]
+    for other in foreign:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes(b"mine")
+    (segment / "2-100-100").symlink_to(foreign[0])
+    (root / f"v1-{OTHER_IDENTITY.hex()}-plain").symlink_to(generation)
+    assert [file.path for file in folder.listing()] == [path]
+    folder.delete(path)
+    assert all(other.read_bytes() == b"mine" for other in foreign)
+
+
+def test_a_segments_folder_that_goes_just_before_the_rename_is_made_anew(
+    folder: DiskFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_replace = os.replace
+    vanishing = [folder.path_of(KEY).parent]
+    vanishing[0].mkdir()
+
+    def replace(source: Path, target: Path) -> None:
+        if vanishing:
+            vanishing.pop().rmdir()
+        really_replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    assert publish(folder, KEY).exists()
+    assert not vanishing

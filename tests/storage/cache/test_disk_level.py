@@ -1,0 +1,375 @@
+"""The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back."""
+
+import errno
+import threading
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from metrics.cache_probes import CacheProbe
+from metrics.registry import Registry
+from storage.cache import disk_level
+from storage.cache.disk import DiskBlockKey, DiskBlocks
+from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskLevel
+from storage.cache.memory import Block
+from storage.cache.single_flight import Flight
+from storage.errors import RetriableRemoteStorageError
+from storage.model import Uuid
+from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of
+from tests.support.scripted_gets import Gate, until
+
+KEY, OTHER = key_of(0), key_of(1)
+FROM_STORE = b"from the store"
+
+
+class GatedDisk(DiskBlocks):
+    """`gates` hold reads and writes of a block in their thread, before they look at the disk."""
+
+    gates: dict[tuple[str, DiskBlockKey], Gate]
+    after_read: dict[DiskBlockKey, Gate]
+    """The same, once the bytes are read."""
+    expirations = 0
+
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
+        self._hold("read", key)
+        data = super().read(key, reader)
+        if key in self.after_read:
+            self.after_read[key].hold()
+        return data
+
+    def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
+        self._hold("write", key)
+        return super().write(key, data, reader)
+
+    def expire(self) -> int:
+        self.expirations += 1
+        return super().expire()
+
+    def _hold(self, verb: str, key: DiskBlockKey) -> None:
+        if (verb, key) in self.gates:
+            self.gates[verb, key].hold()
+
+
+@dataclass
+class World:
+    """A level whose `run` is running. `landed` is what it handed to memory."""
+
+    level: DiskLevel
+    disk: GatedDisk
+    registry: Registry
+    landed: list[Block] = field(default_factory=list)
+    fetched: int = 0
+
+    def gate(self, verb: str, key: DiskBlockKey) -> Gate:
+        return self.disk.gates.setdefault((verb, key), Gate())
+
+    def otherwise(self) -> Flight[Block]:
+        self.fetched += 1
+        flight: Flight[Block] = Flight()
+        flight.land(Block(memoryview(FROM_STORE)))
+        return flight
+
+    def start_read(self, key: DiskBlockKey) -> Flight[Block]:
+        return self.level.read(key, "a reader", land=self.landed.append, otherwise=self.otherwise)
+
+    async def read(self, key: DiskBlockKey) -> bytes:
+        return bytes((await self.start_read(key).wait()).data)
+
+    def write_soon(self, *keys: DiskBlockKey) -> None:
+        for key in keys:
+            self.level.write_soon(key, Block(memoryview(data_of(key))), "a reader")
+
+    async def written(self, *keys: DiskBlockKey) -> None:
+        await until(lambda: all(self.disk.holds(key) for key in keys))
+
+    def sample(self, name: str, **labels: str) -> float:
+        return self.registry.sample_value(f"tidegate_{name}", labels) or 0.0
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A folder in which an earlier process left KEY and OTHER."""
+    with disk_cache(tmp_path) as cache:
+        cache.write(KEY, OTHER)
+    return tmp_path
+
+
+@asynccontextmanager
+async def world_at(path: Path, *, bytes_max: int = cost(100), is_run: bool = True) -> AsyncIterator[World]:
+    registry = Registry()
+    probe = CacheProbe(registry)
+    disk = GatedDisk(
+        path, bytes_max=bytes_max, identity="a format in a store", cipher=None, retention_s=None, probe=probe
+    )
+    disk.gates, disk.after_read = {}, {}
+    try:
+        async with trio.open_nursery() as nursery:
+            level = DiskLevel(disk, nursery, probe)
+            if is_run:
+                nursery.start_soon(level.run)
+                await until(lambda: disk.available)
+            yield World(level, disk, registry)
+            nursery.cancel_scope.cancel()
+    finally:
+        disk.close()
+
+
+# --- reads ---
+
+
+async def test_a_block_that_an_earlier_process_left_is_read_and_lands(filled: Path) -> None:
+    async with world_at(filled) as world:
+        assert world.level.holds(KEY)
+        assert await world.read(KEY) == data_of(KEY)
+        assert [bytes(block.data) for block in world.landed] == [data_of(KEY)]
+        assert world.fetched == 0
+        assert world.sample("cache_hits_total", level="disk") == 1
+        assert world.sample("cache_hit_bytes_total", level="disk") == SIZE_BYTES
+
+
+async def test_nothing_is_held_before_the_folder_is_listed(filled: Path) -> None:
+    async with world_at(filled, is_run=False) as world:
+        assert not world.level.holds(KEY)
+        world.write_soon(key_of(7))
+        assert world.sample("cache_disk_skipped_blocks_total") == 1
+
+
+async def test_readers_of_one_block_share_one_read(filled: Path) -> None:
+    async with world_at(filled) as world:
+        gate = world.gate("read", KEY)
+        flights = [world.start_read(KEY) for _ in range(3)]
+        assert flights[0] is flights[1] is flights[2]
+        gate.open()
+        await flights[0].wait()
+        assert len(world.landed) == 1
+        assert world.start_read(KEY) is not flights[0]
+
+
+async def test_a_block_that_is_gone_comes_from_the_store(filled: Path) -> None:
+    async with world_at(filled) as world:
+        gate = world.gate("read", KEY)
+        flight = world.start_read(KEY)
+        await gate.reached()
+        world.disk.drop(KEY)
+        gate.open()
+        assert bytes((await flight.wait()).data) == FROM_STORE
+        assert (world.fetched, world.landed) == (1, [])
+        assert world.sample("cache_misses_total", level="disk") == 1
+
+
+async def test_a_torn_block_comes_from_the_store(filled: Path) -> None:
+    async with world_at(filled) as world:
+        (file,) = [path for path in files_below(filled) if path.name.startswith(f"{KEY.number}-")]
+        file.write_bytes(b"torn")
+        assert await world.read(KEY) == FROM_STORE
+        assert not world.level.holds(KEY)
+        assert await world.read(OTHER) == data_of(OTHER)
+
+
+async def test_trouble_of_the_store_behind_the_disk_is_the_readers(filled: Path) -> None:
+    def fails() -> Flight[Block]:
+        flight: Flight[Block] = Flight()
+        flight.fail(RetriableRemoteStorageError("503"))
+        return flight
+
+    async with world_at(filled) as world:
+        world.disk.drop(KEY)
+        with pytest.raises(RetriableRemoteStorageError):
+            await world.level.read(KEY, None, land=world.landed.append, otherwise=fails).wait()
+        assert await world.read(KEY) == FROM_STORE  # nothing is remembered of it
+
+
+async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
+    keys = [key_of(number) for number in range(READS_MAX + 3)]
+    with disk_cache(tmp_path, bytes_max=cost(100)) as cache:
+        cache.write(*keys)
+    async with world_at(tmp_path) as world:
+        gates = [world.gate("read", key) for key in keys]
+        flights = [world.start_read(key) for key in keys]
+        await until(lambda: sum(gate._reached.is_set() for gate in gates) == READS_MAX)
+        await wait_all_tasks_blocked()
+        assert sum(gate._reached.is_set() for gate in gates) == READS_MAX
+        for gate in gates:
+            gate.open()
+        for flight in flights:
+            await flight.wait()
+
+
+async def test_a_reader_that_leaves_does_not_end_the_read(filled: Path) -> None:
+    async with world_at(filled) as world:
+        gate = world.gate("read", KEY)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as readers:
+                readers.start_soon(world.read, KEY)
+                await gate.reached()
+                scope.cancel()
+        gate.open()
+        await until(lambda: bool(world.landed))
+
+
+async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
+    told = []
+
+    async def wait(flight: Flight[Block]) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await flight.wait()
+        told.append(flight)
+
+    async with trio.open_nursery() as outside, world_at(filled) as world:
+        for number in range(READS_MAX):  # so that it never gets a thread
+            world.level._read_limiter.acquire_on_behalf_of_nowait(number)
+        outside.start_soon(wait, world.start_read(KEY))
+        await wait_all_tasks_blocked()
+    assert len(told) == 1
+
+
+# --- writes ---
+
+
+async def test_blocks_are_written_behind_the_readers_backs_and_survive(tmp_path: Path) -> None:
+    async with world_at(tmp_path) as world:
+        world.write_soon(KEY, OTHER)
+        await world.written(KEY, OTHER)
+    async with world_at(tmp_path) as world:
+        assert await world.read(KEY) == data_of(KEY)
+        assert await world.read(OTHER) == data_of(OTHER)
+
+
+async def test_a_block_is_written_once(tmp_path: Path) -> None:
+    async with world_at(tmp_path) as world:
+        gate = world.gate("write", KEY)
+        world.write_soon(KEY, OTHER, OTHER)
+        await gate.reached()
+        gate.open()
+        await world.written(KEY, OTHER)
+        world.write_soon(KEY, OTHER)
+        assert not world.level._queue
+
+
+async def test_what_the_disk_does_not_keep_up_with_is_left_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_level, "WRITE_QUEUE_BYTES_MAX", 2 * SIZE_BYTES)
+    async with world_at(tmp_path) as world:
+        gate = world.gate("write", KEY)
+        world.write_soon(KEY)
+        await gate.reached()
+        world.write_soon(*[key_of(number) for number in range(1, 5)])
+        assert world.sample("cache_disk_skipped_blocks_total") == 2
+        gate.open()
+        await world.written(KEY, key_of(1), key_of(2))
+        world.write_soon(key_of(3))
+        await world.written(key_of(3))
+        assert not world.level.holds(key_of(4))
+
+
+async def test_memory_that_waits_to_be_written_is_given_back(tmp_path: Path) -> None:
+    async with world_at(tmp_path) as world:
+        gate = world.gate("write", KEY)
+        world.write_soon(KEY)
+        await gate.reached()
+        world.write_soon(OTHER, key_of(2), key_of(3, segment="deleted"))
+        assert world.level._queue_bytes == 3 * SIZE_BYTES
+        world.level.drop(OTHER)
+        world.level.drop_segment(key_of(3, segment="deleted").segment_id)
+        assert world.level._queue_bytes == SIZE_BYTES
+        gate.open()
+        await world.written(KEY, key_of(2))
+        assert world.level._queue_bytes == 0
+
+
+async def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world_at(tmp_path) as world:
+        with monkeypatch.context() as patch:
+            break_writes(patch, errno.ENOSPC)
+            world.write_soon(KEY)
+            await until(lambda: world.sample("cache_disk_errors_total", cause="full") == 1)
+        world.write_soon(OTHER)
+        assert world.sample("cache_disk_skipped_blocks_total") >= 1
+        assert world.sample("cache_disk_available") == 0
+
+
+# --- what is dropped ---
+
+
+@pytest.mark.parametrize("drop", ["block", "segment"])
+async def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(tmp_path: Path, drop: str) -> None:
+    async with world_at(tmp_path) as world:
+        gate = world.gate("write", KEY)
+        world.write_soon(KEY, OTHER)
+        await gate.reached()
+        if drop == "block":
+            world.level.drop(KEY)
+        else:
+            world.level.drop_segment(KEY.segment_id)
+        gate.open()
+        later = key_of(0, segment="later")
+        world.write_soon(later)
+        await world.written(later)
+        assert not world.level.holds(KEY)
+        assert world.level.holds(OTHER) == (drop == "block")
+
+
+async def test_a_fresh_block_replaces_the_one_that_was_dropped_while_it_was_written(tmp_path: Path) -> None:
+    async with world_at(tmp_path) as world:
+        gate = world.gate("write", KEY)
+        bad = Block(memoryview(bytes(SIZE_BYTES)))
+        world.level.write_soon(KEY, bad, None)
+        await gate.reached()
+        world.level.drop(KEY)
+        world.write_soon(KEY, OTHER)
+        gate.open()
+        await world.written(KEY, OTHER)
+        assert await world.read(KEY) == data_of(KEY)
+
+
+async def test_a_block_found_bad_while_it_is_read_again_is_not_handed_out(filled: Path) -> None:
+    """It failed before: the read that was under way landed the bad block once more, after it was dropped."""
+    async with world_at(filled) as world:
+        gate = world.disk.after_read[KEY] = Gate()
+        flight = world.start_read(KEY)
+        await gate.reached()
+        world.level.drop(KEY)
+        assert world.start_read(KEY) is not flight
+        gate.open()
+        assert bytes((await flight.wait()).data) == FROM_STORE
+        assert world.landed == []
+
+
+async def test_a_block_of_a_segment_deleted_while_it_is_read_is_answered_and_not_kept(filled: Path) -> None:
+    """It failed before: the read that was under way put the block into memory."""
+    async with world_at(filled) as world:
+        gate = world.disk.after_read[KEY] = Gate()
+        flight = world.start_read(KEY)
+        await gate.reached()
+        world.level.drop_segment(KEY.segment_id)
+        gate.open()
+        assert bytes((await flight.wait()).data) == data_of(KEY)
+        assert (world.landed, world.fetched) == ([], 0)
+        await until(lambda: not world.level.holds(OTHER))
+
+
+async def test_segments_that_the_catalog_does_not_know_are_dropped(tmp_path: Path) -> None:
+    unknown = key_of(0, segment="unknown")
+    with disk_cache(tmp_path) as cache:
+        cache.write(KEY, unknown)
+
+    def known_among(segments: frozenset[Uuid]) -> frozenset[Uuid]:
+        assert threading.current_thread() is not threading.main_thread()
+        return segments & {KEY.segment_id}
+
+    async with world_at(tmp_path) as world:
+        await world.level.drop_unknown(known_among)
+        assert (world.level.holds(KEY), world.level.holds(unknown)) == (True, False)
+
+
+async def test_idle_blocks_are_looked_for_every_minute(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with world_at(tmp_path) as world:
+        for times in (1, 2, 3):
+            await trio.sleep(EXPIRE_INTERVAL_S)
+            await until(lambda: world.disk.expirations == times)  # noqa: B023  # it ends before the next round
