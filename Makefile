@@ -5,6 +5,7 @@
 #   make test           every test but the long ones                        (ARGS='-k name' and the like)
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
+#   make test-tools     what tests of faults need beyond Python: toxiproxy (needs Go)
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
 #   make lock           write requirements/*.txt anew from pyproject.toml
@@ -15,10 +16,13 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
+TOOLS := build/tools
+TOXIPROXY_VERSION := v2.5.0
+VERSITYGW_VERSION := v1.8.0
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header pyproject.toml
 
-.PHONY: setup doctor demo test test-long differential lint bench lock
+.PHONY: setup doctor demo test test-tools test-long differential lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -47,6 +51,19 @@ demo: setup
 test: setup
 	$(BIN)/pytest -m "not long" $(ARGS)
 
+test-tools: $(TOOLS)/toxiproxy-server
+
+# Go names a command after its folder, which is `server` here.
+$(TOOLS)/toxiproxy-server: Makefile
+	@echo "tools: toxiproxy $(TOXIPROXY_VERSION)"
+	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/Shopify/toxiproxy/v2/cmd/server@$(TOXIPROXY_VERSION)
+	@mv $(TOOLS)/server $@ && touch $@
+
+$(TOOLS)/versitygw: Makefile
+	@echo "tools: versitygw $(VERSITYGW_VERSION)"
+	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	@touch $@
+
 test-long: setup
 	$(BIN)/pytest -m long $(ARGS)
 
@@ -61,9 +78,10 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/test_tidy.py
 
-bench: setup
+bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/relay.py $(ARGS)
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
+	$(BIN)/python benchmarks/cold_read.py $(ARGS)
 
 # The later files are bound to the first, so that one environment can hold them all.
 lock: $(VENV)/.installed

@@ -34,21 +34,21 @@ from proxy.readiness import Readiness
 from proxy.server import Server, ServerSettings
 from proxy.sni_addressing import SniAddressBook, SniPattern, hear_server_names
 from proxy.tier import CatalogTail, Tier
+from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_gauges, watch_tier
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
 from proxy.upstream.messages import preload_schemas
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
-from storage.cache.block_cache import BlockCache
-from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.block_cipher import BlockCipher
+from storage.cache.disk import DiskBlocks
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import RemoteLogSegmentId
-from storage.reader import TierReader
 from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -143,32 +143,80 @@ async def run(
     probes = Probes(Registry(Kip405Names(config.metrics.kip405_names.value)))
     readiness = Readiness()
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
+    disk_blocks: DiskBlocks | None = None
     try:
+        disk_blocks = _disk_blocks(config, storage_manager.identity, probes)
         async with trio.open_nursery() as nursery:
             cluster = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
-            limiter = trio.CapacityLimiter(_gets_max(config))
+            limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
             tail = await _start_catalog(config, cluster, catalog, readiness, probes, nursery)
-            tier = _tier(config, cluster, catalog, tail, storage_manager, limiter, probes, nursery)
+            tier_storage = open_tier_storage(
+                _tier_storage_settings(config),
+                storage_manager,
+                catalog,
+                nursery=nursery,
+                limiter=limiter,
+                probes=probes,
+                disk_blocks=disk_blocks,
+            )
+            nursery.start_soon(tier_storage.run)
+            tier = _tier(config, cluster, catalog, tail, tier_storage, probes, nursery)
             server, addresses, bootstrap = await _listen(config, cluster, tier, probes, nursery)
             admin = await nursery.start(
                 serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
             )
             nursery.start_soon(follow_upstream, cluster, addresses, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
-            nursery.start_soon(take_gauges, limiter, probes)
+            nursery.start_soon(take_gauges, tier_storage.slots, probes)
+            nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, probes.loop)
             yield Application(bootstrap, admin, readiness, probes, server, addresses, catalog, cluster)
             nursery.cancel_scope.cancel()
     finally:
+        if disk_blocks is not None:
+            disk_blocks.close()
         storage_manager.close()
 
 
-def _gets_max(config: Config) -> int:
-    """GETs in flight, so that a block each stays inside the budget of bytes in flight."""
-    return max(1, min(config.tier.concurrent_gets_max, config.tier.inflight_bytes_max // config.cache.block_bytes))
+async def _sweep(readiness: Readiness, tier_storage: TierStorage, catalog: Catalog) -> None:
+    # Not before the catalog is live: until then it does not know all that is in the tier.
+    await readiness.wait_ready()
+    await tier_storage.drop_unknown(catalog.known_among)
+
+
+def _tier_storage_settings(config: Config) -> TierStorageSettings:
+    cache, readahead, tier = config.cache, config.readahead, config.tier
+    return TierStorageSettings(
+        block_bytes=cache.block_bytes,
+        memory_bytes_max=cache.memory_bytes,
+        readahead_stream_bytes_max=readahead.stream_bytes_max,
+        readahead_total_bytes_max=readahead.total_bytes_max,
+        inflight_bytes_max=tier.inflight_bytes_max,
+        gets_max=tier.concurrent_gets_max,
+        hedge_gets_per_minute_min=tier.hedge_gets_per_minute_min,
+        retention_s=_retention_s(config),
+    )
+
+
+def _retention_s(config: Config) -> float | None:
+    return None if config.cache.retention_ms < 0 else config.cache.retention_ms / 1000
+
+
+def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | None:
+    cache = config.cache
+    if cache.path is None or cache.disk_bytes == 0:
+        return None
+    return DiskBlocks(
+        cache.path,
+        bytes_max=cache.disk_bytes,
+        identity=identity,
+        cipher=_block_cipher(config),
+        retention_s=_retention_s(config),
+        probe=probes.cache,
+    )
 
 
 async def _start_catalog(
@@ -206,38 +254,34 @@ def _tier(
     cluster: Cluster,
     catalog: Catalog,
     tail: CatalogTail,
-    storage_manager: RemoteStorageManager,
-    limiter: trio.CapacityLimiter,
+    tier_storage: TierStorage,
     probes: Probes,
     nursery: trio.Nursery,
 ) -> Tier:
-    cache = BlockCache(
-        storage_manager,
-        nursery=nursery,
-        limiter=limiter,
-        memory_bytes_max=config.cache.memory_bytes,
-        block_bytes=config.cache.block_bytes,
-        probe=probes.cache,
-    )
-    indexes = OffsetIndexCache(storage_manager, nursery=nursery, limiter=limiter, probe=probes.cache)
     token = trio.lowlevel.current_trio_token()
 
     def removed(segment_id: RemoteLogSegmentId) -> None:
         # The record may have been applied in another thread; the caches belong to this one.
-        token.run_sync_soon(cache.drop_segment, segment_id.id)
-        token.run_sync_soon(indexes.drop_segment, segment_id.id)
+        token.run_sync_soon(tier_storage.drop_segment, segment_id.id)
 
     catalog.on_segment_removed(removed)
     client = FrontierClient(cluster)
     return Tier(
         catalog=catalog,
         tail=tail,
-        reader=TierReader(catalog, indexes, cache),
+        reader=tier_storage.reader,
         frontiers=Frontiers(client, nursery, age_s_max=config.authority.frontier_age_ms_max / 1000),
         lineages=Lineages(client, cluster, catalog),
         cluster=cluster,
         probe=probes.tier,
     )
+
+
+def _block_cipher(config: Config) -> BlockCipher | None:
+    if not config.cache.encrypt:
+        return None
+    key_file = config.cache.encrypt_key_file
+    return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
 
 
 async def _listen(

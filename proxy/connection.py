@@ -33,6 +33,7 @@ from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
 from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, decode_request_header, peek_request_prefix
 from protocol.sequencing import ResponseSequencer, Turn
+from proxy.fetch_handler import FetchHandler
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
 from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
 from proxy.stream_end import ConnectionEnd, end_of
@@ -64,22 +65,6 @@ class Advertiser(Protocol):
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
         """What clients are told for these brokers; their listeners are bound when this returns."""
-        ...
-
-
-class FetchHandler(Protocol):
-    """What decides about a Fetch and answers it; one for each connection."""
-
-    async def handle(self, frame: memoryview, connection: "ClientConnection") -> Sequence[Bytes] | None:
-        """The whole answer, or None: relay the frame, which may have been patched in place."""
-        ...
-
-    def forget_authority(self) -> None:
-        """The client may be somebody else from now on, or have other rights."""
-        ...
-
-    def on_log_start_moved(self) -> None:
-        """A DeleteRecords or DeleteTopics passed here: every connection's good probes are void."""
         ...
 
 
@@ -150,6 +135,7 @@ class ClientConnection:
         finally:
             self._client.abort()
             self._upstream.abort()
+            self._fetches.close()
         return self._report()
 
     def drain(self) -> None:
@@ -258,9 +244,12 @@ class ClientConnection:
         if answer is None:
             await self._relay(prefix, size, answered=True)
             return
-        self._probe.on_request(prefix.api_key, Route.EXCHANGE)
-        self._requests.buffer.consume(size)
-        await self._answer(self._sequencer.allocate(), answer)
+        try:
+            self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+            self._requests.buffer.consume(size)
+            await self._answer(self._sequencer.allocate(), answer)
+        finally:
+            self._fetches.on_answered()
 
     async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
         while not turn.is_current:

@@ -20,6 +20,7 @@ from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from protocol.identifiers import IsolationLevel
 from proxy.assembly import assemble, by_key, pass_whole, tier_answer
+from proxy.client_reads import ClientReads
 from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober, Verdicts
@@ -37,13 +38,19 @@ async def exchange(
     prober: Prober,
     own_fetch: OwnFetch,
     probes: Probes,
+    client: ClientReads,
     deadline_s: float,
     linger_s: float,
 ) -> Sequence[Bytes]:
-    """Answer a Fetch that has tier partitions. Returns the whole response frame, in buffers."""
+    """Answer a Fetch that has tier partitions. Returns the whole response frame, in buffers.
+
+    What they are made of is held by `client` until its `release`.
+    """
     async with trio.open_nursery() as nursery:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        reads = TierReads(tier, probes.tier, plan.tier, nursery, deadline_s=deadline_s, committed=committed)
+        reads = TierReads(
+            tier, probes.tier, plan.tier, nursery, deadline_s=deadline_s, committed=committed, client=client
+        )
         reads.start()
         try:
             verdicts = await prober.probe(request, plan.tier)

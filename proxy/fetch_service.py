@@ -18,6 +18,7 @@ from protocol.headers import decode_request_header
 from protocol.identifiers import IsolationLevel
 from proxy.assembly import refuse
 from proxy.authority import Authorities, LogStartGeneration
+from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
 from proxy.fetch_plan import FetchPlan, has_duplicates, plan_fetch
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
@@ -57,9 +58,13 @@ class FetchService:
         self._generation = generation
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
+        self._client = ClientReads()
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Sequence[Bytes] | None:
-        """The whole answer, or None: relay the frame, which may have been patched in place."""
+        """The whole answer, or None: relay the frame, which may have been patched in place.
+
+        An answer is followed by `on_answered`.
+        """
         request = decode_request(frame, decode_request_header(frame))
         if request.replica_id != CONSUMER_REPLICA_ID:
             return None
@@ -75,16 +80,30 @@ class FetchService:
         if plan is None or not plan.tier or has_duplicates(request) or request.max_bytes < 0:
             return None
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
-        return await exchange(
-            request,
-            plan,
-            tier=self._tier,
-            prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
-            own_fetch=OwnFetch(wire),
-            probes=self._probes,
-            deadline_s=trio.current_time() + wait_s,
-            linger_s=self._settings.linger_s,
-        )
+        try:
+            return await exchange(
+                request,
+                plan,
+                tier=self._tier,
+                prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
+                own_fetch=OwnFetch(wire),
+                probes=self._probes,
+                client=self._client,
+                deadline_s=trio.current_time() + wait_s,
+                linger_s=self._settings.linger_s,
+            )
+        except BaseException:
+            self._client.release()
+            raise
+
+    def on_answered(self) -> None:
+        """The answer was sent, or cannot be: what it holds of the tier's memory is free."""
+        self._client.release()
+
+    def close(self) -> None:
+        """The client has gone."""
+        self._client.release()
+        self._tier.forget_reader(self._client.identity)
 
     def forget_authority(self) -> None:
         """The client may be somebody else from now on, or have other rights."""

@@ -14,7 +14,8 @@ import trio
 
 from metrics.probes import CloseCause, RelayProbe
 from proxy.address_book import Target
-from proxy.connection import Advertiser, ClientConnection, ConnectionLimits, FetchHandler
+from proxy.connection import Advertiser, ClientConnection, ConnectionLimits
+from proxy.fetch_handler import FetchHandler
 from proxy.upstream.errors import TransportError, UpstreamError
 from proxy.upstream.transport import Transport, open_transport, plain_transport, tls_server_transport
 

@@ -1,6 +1,6 @@
 """The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 import structlog
@@ -152,11 +152,13 @@ class Tier:
         max_bytes: int,
         minimum_one_batch: bool,
         ends_below: int | None = None,
+        reader: Hashable = None,
     ) -> TierRecords:
         """One remote read, counted as KIP-405 counts it.
 
         Args:
             ends_below: only from a segment whose last offset is below this one.
+            reader: whose read it is (proxy.client_reads).
 
         Raises:
             ReachesLocalLogError: the segment ends at or above `ends_below`.
@@ -171,7 +173,12 @@ class Tier:
                 if ends_below is not None:
                     self._require_end_below(partition, offset, lineage, ends_below)
                 records = await self._reader.read(
-                    partition, offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, lineage=lineage
+                    partition,
+                    offset,
+                    max_bytes=max_bytes,
+                    minimum_one_batch=minimum_one_batch,
+                    lineage=lineage,
+                    reader=reader,
                 )
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
@@ -180,6 +187,10 @@ class Tier:
             raise
         self._probe.on_remote_fetch(partition.topic, records.size_bytes)
         return records
+
+    def forget_reader(self, reader: Hashable) -> None:
+        """A client has gone."""
+        self._reader.forget_reader(reader)
 
     def _require_end_below(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage, ends_below: int

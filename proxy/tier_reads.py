@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from metrics.probes import TierProbe
+from proxy.client_reads import ClientReads
 from proxy.fetch_plan import TierPart
 from proxy.tier import ReachesLocalLogError, Tier
 from proxy.upstream.errors import UpstreamError
@@ -32,6 +33,7 @@ class TierReads:
         nursery: the exchange's; the reads live in it.
         committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the probe vouches
             for the absence of aborted transactions below it only (proxy.probe).
+        client: whose reads they are; it holds what they bring.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class TierReads:
         *,
         deadline_s: float,
         committed: bool,
+        client: ClientReads,
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
         self.deadline_s = deadline_s
@@ -51,6 +54,7 @@ class TierReads:
         self._parts = parts
         self._nursery = nursery
         self._committed = committed
+        self._client = client
         self._scopes: dict[TierPart, trio.CancelScope] = {}
         self._progress = trio.Event()
         self._expired = False
@@ -160,11 +164,15 @@ class TierReads:
         return True
 
     async def _read(self, part: TierPart) -> TierRecords:
-        return await self._tier.read(
+        records = await self._tier.read(
             part.partition,
             part.asked.fetch_offset,
             part.frontier.leader_epoch,
             max_bytes=part.budget_bytes,
             minimum_one_batch=part.minimum_one_batch,
             ends_below=part.frontier.local_log_start_offset if self._committed else None,
+            reader=self._client.identity,
         )
+        # At once, without a checkpoint between: a read that nobody wants any more must be released too.
+        self._client.hold(records)
+        return records

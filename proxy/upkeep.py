@@ -16,6 +16,7 @@ from proxy.readiness import Readiness
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError
+from storage.cache.fills import Slots
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
@@ -161,6 +162,11 @@ async def watch_tier(
         await trio.sleep(TIER_ANSWER_S_MAX)
         failed(f"no answer within {TIER_ANSWER_S_MAX} s")
 
+    try:
+        # Before the first client needs it: the first GET would wait for a second's imports.
+        await trio.to_thread.run_sync(storage_manager.warm_up)
+    except RemoteStorageError as error:
+        failed(str(error))
     while True:
         segment = any_segment()
         try:
@@ -180,9 +186,9 @@ async def watch_tier(
         await trio.sleep(TIER_RETRY_S if failing or segment is None else TIER_INTERVAL_S)
 
 
-async def take_gauges(limiter: trio.CapacityLimiter, probes: Probes) -> None:
+async def take_gauges(slots: Callable[[], Slots], probes: Probes) -> None:
     """Feed the gauges that nobody's request moves."""
     while True:
-        statistics = limiter.statistics()
-        probes.tier.on_reader_slots(statistics.borrowed_tokens, int(statistics.total_tokens), statistics.tasks_waiting)
+        busy, total, waiting = slots()
+        probes.tier.on_reader_slots(busy, total, waiting)
         await trio.sleep(GAUGES_INTERVAL_S)

@@ -44,6 +44,10 @@ WITHOUT_TEST_FILE = {
     "proxy/demo/kafka_process.py": "runs a real broker: tests/integration/test_kafka_cluster.py",
     "proxy/demo/kafka_properties.py": "a broker reads it: tests/integration/test_kafka_cluster.py",
     "storage/errors.py": "declares errors; those who raise them test them",
+    "proxy/fetch_handler.py": "an interface; proxy.fetch_service is it, tests/proxy/test_fetch_service.py",
+    "metrics/cache_probes.py": "probes like the others: tests/metrics/test_probes.py",
+    "storage/object_store/object_store.py": "an interface; its suite in tests/contract runs on every store",
+    "storage/object_store/s3_body.py": "a GET's body: tests/storage/object_store/test_s3.py",
     "storage/remote_log_metadata_manager.py": "an interface; its suite in tests/contract runs on every manager",
     "storage/remote_storage_manager.py": "an interface; its suite in tests/contract runs on every format",
 }

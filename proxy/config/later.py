@@ -26,12 +26,14 @@ def _is_oauthbearer(sasl: SaslCredentials | None) -> bool:
 
 LATER: Final = (
     Later("mode", "standalone mode", lambda config: config.mode is Mode.STANDALONE),
-    Later("cache.path", "the disk cache", lambda config: config.cache.path is not None),
-    Later("cache.encrypt", "the encrypted cache", lambda config: config.cache.encrypt),
     Later(
         "catalog.snapshot.path",
         "the catalog snapshot",
-        lambda config: config.catalog.snapshot_path is not None and config.cache.path is None,
+        # Beside `cache.path` it has a default, which nobody asked for.
+        lambda config: (
+            config.catalog.snapshot_path is not None
+            and (config.cache.path is None or config.catalog.snapshot_path != config.cache.path / "catalog")
+        ),
     ),
     Later(
         "upstream.sasl.mechanism",

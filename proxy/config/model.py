@@ -170,10 +170,13 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig:
+    """`hedge_gets_per_minute_min` −1: never."""
+
     fetch_wait_ms_max: int
     linger_ms: int
     concurrent_gets_max: int
     inflight_bytes_max: int
+    hedge_gets_per_minute_min: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

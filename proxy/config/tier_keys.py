@@ -56,7 +56,13 @@ TIER_INFLIGHT_BYTES_MAX = Key(
     name="tier.inflight.bytes.max",
     kind=size(16 * MIB, TIB),
     default_words="512 MiB, from `memory.max.bytes`",
-    doc="Bytes of GETs under way and of answers not yet sent.",
+    doc="Bytes of GETs under way and of answers not yet sent, half of it each.",
+)
+TIER_HEDGE_GETS_PER_MINUTE_MIN = Key(
+    name="tier.hedge.gets.per.minute.min",
+    kind=integer(-1, 1_000_000),
+    default="60",
+    doc="From this rate of GETs on, one whose first byte is later than 95 in 100 gets a second; −1: never.",
 )
 
 CACHE_PATH = Key(name="cache.path", kind=PATH, doc="Folder of the disk cache, of one process only; unset: memory only.")
@@ -88,7 +94,7 @@ CACHE_ENCRYPT_KEY_FILE = Key(
 READAHEAD_STREAM_MAX_BYTES = Key(
     name="readahead.stream.max.bytes",
     kind=size(0, 16 * GIB),
-    default_words="64 MiB, at most `readahead.total.max.bytes`",
+    default_words="128 MiB, at most `readahead.total.max.bytes`",
     doc="Read-ahead of one sequential reader; 0: none.",
 )
 READAHEAD_TOTAL_MAX_BYTES = Key(
@@ -131,7 +137,14 @@ TIER_GROUPS: Final = (
         (STORAGE_MANAGER_CLASS, STORAGE_MANAGER_PREFIX, METADATA_MANAGER_CLASS, METADATA_MANAGER_PREFIX),
     ),
     KeyGroup(
-        "Tier reads", (REMOTE_FETCH_MAX_WAIT_MS, TIER_LINGER_MS, TIER_CONCURRENT_GETS_MAX, TIER_INFLIGHT_BYTES_MAX)
+        "Tier reads",
+        (
+            REMOTE_FETCH_MAX_WAIT_MS,
+            TIER_LINGER_MS,
+            TIER_CONCURRENT_GETS_MAX,
+            TIER_INFLIGHT_BYTES_MAX,
+            TIER_HEDGE_GETS_PER_MINUTE_MIN,
+        ),
     ),
     KeyGroup(
         "Cache and read-ahead",

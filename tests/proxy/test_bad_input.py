@@ -13,9 +13,10 @@ from metrics.tidegate_names import MALFORMED_FRAMES
 from protocol.errors import PeerProtocolError
 from protocol.identifiers import ApiKey
 from proxy.address_book import AddressError
-from proxy.connection import HELD_REQUEST_BYTES_MAX, ClientConnection, ConnectionLimits
+from proxy.connection import HELD_REQUEST_BYTES_MAX, ConnectionLimits
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
 from tests.support import kio_frames
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 
@@ -158,7 +159,7 @@ async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiK
 
 
 async def test_an_answer_to_a_question_of_ours_is_bound_by_the_same_limit() -> None:
-    async def ask(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         return [await (await connection.ask(1, 12, 7, response(7))).frame()]
 
     async with conversation(handle_fetch=ask) as talk:
@@ -169,7 +170,7 @@ async def test_an_answer_to_a_question_of_ours_is_bound_by_the_same_limit() -> N
 
 
 async def test_a_fetch_that_its_decoder_refuses_ends_its_connection() -> None:
-    async def refuse(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def refuse(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         raise PeerProtocolError("a topic without a name")
 
     async with conversation(handle_fetch=refuse) as talk:
@@ -179,7 +180,7 @@ async def test_a_fetch_that_its_decoder_refuses_ends_its_connection() -> None:
 
 async def test_a_fault_of_ours_ends_only_its_connection() -> None:
     # Failed before: it was two lines.
-    async def fail(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def fail(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         async with trio.open_nursery():
             raise ZeroDivisionError("bug")
 
@@ -192,7 +193,7 @@ async def test_a_fault_of_ours_ends_only_its_connection() -> None:
 
 
 async def test_a_fault_of_ours_is_an_error_with_what_is_needed_to_find_it() -> None:
-    async def fail(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def fail(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         raise ZeroDivisionError("bug")
 
     async with conversation(handle_fetch=fail) as talk:
@@ -216,7 +217,7 @@ async def test_a_listener_that_cannot_be_bound_is_one_line_without_a_stack() -> 
 
 async def test_an_exchange_that_fails_while_the_connection_ends_is_no_fault() -> None:
     # Failed before: an error beside a cancellation went past the guard and was logged as a fault of ours.
-    async def fail_when_cancelled(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def fail_when_cancelled(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
             try:

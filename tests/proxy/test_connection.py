@@ -12,8 +12,9 @@ from metrics.probes import CloseCause
 from protocol.api_18_api_versions import encode_unsupported_version
 from protocol.endpoints import NodeAddress
 from protocol.identifiers import ApiKey
-from proxy.connection import ClientConnection, ConnectionLimits
+from proxy.connection import ConnectionLimits
 from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
 from tests.support import kio_frames
 from tests.support.memory_transport import (
     HEARTBEAT,
@@ -43,7 +44,7 @@ def metadata_response(correlation_id: int, host: str, port: int) -> bytes:
     return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(ApiKey.METADATA, 12), values), correlation_id)
 
 
-async def answer_nothing(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes] | None:
+async def answer_nothing(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
     """An exchange that asks upstream nothing."""
     return [frame[:4], b"exchanged " + bytes(frame[8:12])]
 
@@ -229,7 +230,7 @@ async def test_an_exchange_that_asks_upstream_nothing_waits_its_turn() -> None:
 
 
 async def test_an_exchange_asks_in_its_place_and_its_answers_stay_with_us() -> None:
-    async def ask(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         first, second = connection.next_correlation_id(), connection.next_correlation_id()
         pending = [await connection.ask(1, 12, number, response(number)) for number in (first, second)]
         answers = [await each.frame() for each in pending]
@@ -247,7 +248,7 @@ async def test_an_exchange_asks_in_its_place_and_its_answers_stay_with_us() -> N
 
 
 async def test_a_fetch_may_be_relayed_after_an_exchange_asked() -> None:
-    async def ask_and_relay(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes] | None:
+    async def ask_and_relay(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
         number = connection.next_correlation_id()
         await (await connection.ask(1, 12, number, response(number))).frame()
         frame[-4:] = b"BODY"
@@ -288,7 +289,7 @@ async def test_signing_in_ends_good_probes_also_for_what_is_pipelined_behind_it(
     # Failed before: only the answer ended them, so a Fetch sent right behind was served under the old principal.
     seen: list[int] = []
 
-    async def note(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes] | None:
+    async def note(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
         seen.append(talk.fetches.forgotten)
         return None
 
@@ -344,7 +345,7 @@ async def test_an_upstream_that_leaves_takes_the_client_connection_with_it() -> 
 
 async def test_an_answer_of_ours_that_is_being_sent_arrives_although_upstream_left() -> None:
     # Failed before: the client got the first half of it.
-    async def large(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def large(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         return [b"a" * 100_000]
 
     async with conversation(handle_fetch=large, lockstep=True) as talk, trio.open_nursery() as nursery:
@@ -370,7 +371,7 @@ async def test_who_broke_is_named_by_which_send_failed() -> None:
 
 
 async def test_an_exchange_is_cancelled_when_upstream_leaves() -> None:
-    async def ask(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         return [await (await connection.ask(1, 12, 7, response(7))).frame()]
 
     async with conversation(handle_fetch=ask) as talk:
@@ -433,7 +434,7 @@ def test_cancelled_at_any_point_it_closes_both_sides() -> None:
 async def _cancelled_at(step: int) -> bool:
     """Whether the conversation ended before the cancellation came."""
 
-    async def ask(frame: memoryview, connection: ClientConnection) -> Sequence[Bytes]:
+    async def ask(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep, 1)
             return [framed(bytes((await (await connection.ask(1, 12, 7, response(7))).frame())[4:]))]

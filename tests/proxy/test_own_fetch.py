@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import ErrorCode
+from proxy.client_reads import ClientReads
 from proxy.fetch_plan import FetchPlan, plan_fetch
 from proxy.own_fetch import OwnFetch
 from proxy.tier_reads import TierReads
@@ -55,6 +56,7 @@ async def until_ready(
         nursery,
         deadline_s=trio.current_time() + 2.0,
         committed=False,
+        client=ClientReads(),
     )
     reads.start()
     own_fetch = OwnFetch(FakeWire(world.broker, nursery))

@@ -5,6 +5,7 @@ import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from proxy.client_reads import ClientReads
 from proxy.fetch_plan import TierPart
 from proxy.tier_reads import TierReads
 from proxy.upstream.errors import UpstreamConnectionError
@@ -37,7 +38,15 @@ def reads_of(
     world: TierWorld, parts: list[TierPart], nursery: trio.Nursery, *, wait_s: float = 1.0, committed: bool = False
 ) -> TierReads:
     deadline_s = trio.current_time() + wait_s
-    reads = TierReads(world.tier, world.probes.tier, parts, nursery, deadline_s=deadline_s, committed=committed)
+    reads = TierReads(
+        world.tier,
+        world.probes.tier,
+        parts,
+        nursery,
+        deadline_s=deadline_s,
+        committed=committed,
+        client=ClientReads(),
+    )
     reads.start()
     return reads
 

@@ -31,6 +31,7 @@ from proxy.upkeep import (
     watch_tier,
 )
 from proxy.upstream.errors import UpstreamConnectionError
+from storage.cache.fills import Slots
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
 
 
@@ -186,6 +187,10 @@ class ScriptedStore:
         self.open = threading.Event()
         self.open.set()
         self.answered = 0
+        self.is_warm = False
+
+    def warm_up(self) -> None:
+        self.is_warm = True
 
     def fetch_index(self, _segment: object, _index_type: object) -> bytes:
         if not self.open.wait(20):
@@ -195,6 +200,12 @@ class ScriptedStore:
             raise self.error
         return b""
 
+    async def wait_warm(self) -> None:
+        with trio.fail_after(1000):
+            while not self.is_warm:
+                await trio.testing.wait_all_tasks_blocked(0.005)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+
     async def wait_answered(self, count: int) -> None:
         with trio.fail_after(1000):
             while self.answered < count:
@@ -203,8 +214,9 @@ class ScriptedStore:
 
 
 async def test_a_tier_without_segments_counts_as_answering(mock_clock: MockClock) -> None:
-    readiness = Readiness()
-    async with running(watch_tier, ScriptedStore(), lambda: None, trio.CapacityLimiter(1), readiness):
+    readiness, store = Readiness(), ScriptedStore()
+    async with running(watch_tier, store, lambda: None, trio.CapacityLimiter(1), readiness):
+        await store.wait_warm()
         assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
 
 
@@ -230,6 +242,7 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock
     readiness, store = Readiness(), ScriptedStore()
     store.open.clear()
     async with running(watch_tier, store, object, trio.CapacityLimiter(1), readiness) as events:
+        await store.wait_warm()
         assert state(readiness, ConditionName.TIER)[0] is ConditionState.PENDING
         await step(mock_clock, TIER_ANSWER_S_MAX)
         at, reason = state(readiness, ConditionName.TIER)
@@ -242,10 +255,8 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock
 
 
 async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
-    limiter = trio.CapacityLimiter(4)
     seen: list[tuple[int, int, int]] = []
     probes = cast(Probes, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
-    limiter.acquire_on_behalf_of_nowait("a read")
-    async with running(take_gauges, limiter, probes):
+    async with running(take_gauges, lambda: Slots(1, 4, 2), probes):
         await step(mock_clock, GAUGES_INTERVAL_S)
-    assert seen == [(1, 4, 0), (1, 4, 0)]
+    assert seen == [(1, 4, 2), (1, 4, 2)]

@@ -27,6 +27,7 @@ from protocol.addresses import NodeAddress
 from proxy.connection import ClientConnection, ConnectionLimits
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
 
 HEARTBEAT = 12
 """An api that is never looked into."""
@@ -43,7 +44,7 @@ STEP_S_MAX = 5.0
 AnyStream = trio.StapledStream[Any, Any]
 """Of memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
 
-Handle = Callable[[memoryview, ClientConnection], Awaitable[Sequence[Bytes] | None]]
+Handle = Callable[[memoryview, UpstreamWire], Awaitable[Sequence[Bytes] | None]]
 
 
 class MemoryTransport:
@@ -177,10 +178,16 @@ class ScriptedFetches:
     forgotten: int = 0
     log_starts_moved: int = 0
 
-    async def handle(self, frame: memoryview, connection: ClientConnection) -> Sequence[Bytes] | None:
+    async def handle(self, frame: memoryview, wire: UpstreamWire) -> Sequence[Bytes] | None:
         self.frames.append(bytes(frame))
         await trio.lowlevel.checkpoint()
-        return None if self.handle_fetch is None else await self.handle_fetch(frame, connection)
+        return None if self.handle_fetch is None else await self.handle_fetch(frame, wire)
+
+    def on_answered(self) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def forget_authority(self) -> None:
         self.forgotten += 1

@@ -8,7 +8,7 @@ Its parts are the real ones (catalog, frontiers, lineages, tier, plan, probe, ex
 `ScriptedReader` stands for the objects and `FakeBrokerLog` for the broker, also for Tidegate's own questions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -151,6 +151,7 @@ class ScriptedReader(TierReader):
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._prefetcher = None
         self.delay_s = 0.0
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.failures: dict[TopicIdPartition, Exception] = {}
@@ -165,6 +166,7 @@ class ScriptedReader(TierReader):
         max_bytes: int,
         minimum_one_batch: bool,
         lineage: LeaderEpochLineage,
+        reader: Hashable = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         segment = self.segment_for(partition, offset, lineage)

@@ -40,7 +40,7 @@ def test_a_memory_cache_is_taken_up_to_our_own_budget(tmp_path: Path) -> None:
 def test_unlimited_and_none_are_not_taken(tmp_path: Path) -> None:
     lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=-1\n{CHUNK_CACHE}retention.ms=-1\n{CHUNK_CACHE}prefetch.max.size=0\n"
     config = load_lines(tmp_path, lines, minimal=False)
-    assert (config.cache.disk_bytes, config.readahead.stream_bytes_max) == (16 * GIB, 64 * MIB)
+    assert (config.cache.disk_bytes, config.readahead.stream_bytes_max) == (16 * GIB, 128 * MIB)
 
 
 def test_other_plugins_keys_mean_nothing_to_us(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLo
     ("lines", "key"),
     [
         ("mode=standalone\n", "mode"),
-        ("cache.path=/cache\n", "cache.path"),
-        ("cache.encrypt=true\n", "cache.encrypt"),
         ("catalog.snapshot.path=/snapshots\n", "catalog.snapshot.path"),
+        ("cache.path=/cache\ncatalog.snapshot.path=/snapshots\n", "catalog.snapshot.path"),
         (f"{SASL}upstream.sasl.mechanism=OAUTHBEARER\n", "upstream.sasl.mechanism"),
         (
             f"{METADATA}security.protocol=SASL_PLAINTEXT\n{METADATA}sasl.mechanism=OAUTHBEARER\n"
@@ -37,6 +36,7 @@ def test_a_value_that_would_be_ignored_is_refused_in_one_sentence(lines: str, ke
 def test_such_a_key_is_still_checked(tmp_path: Path) -> None:
     assert problems_of(tmp_path, "cache.encrypt=maybe\n")[0].endswith("must be true or false")
     assert "needs cache.encrypt = true" in problems_of(tmp_path, "cache.encrypt.key.file=key\n")[0]
+    assert "needs cache.path" in problems_of(tmp_path, "cache.encrypt=true\n")[0]
 
 
 def test_every_refusal_stands_under_a_key_that_exists() -> None:

@@ -18,7 +18,7 @@ def test_the_smallest_file_gives_the_tables_defaults(tmp_path: Path) -> None:
     assert str(config.proxy.listen) == "127.0.0.1:19092"
     assert (config.proxy.advertised_host, config.proxy.broker_port_start) == ("127.0.0.1", 19093)
     assert (config.cache.memory_bytes, config.readahead.total_bytes_max) == (256 * MIB, 512 * MIB)
-    assert (config.tier.inflight_bytes_max, config.readahead.stream_bytes_max) == (512 * MIB, 64 * MIB)
+    assert (config.tier.inflight_bytes_max, config.readahead.stream_bytes_max) == (512 * MIB, 128 * MIB)
     assert config.proxy.request_frame_bytes_max == 104857600
     assert (config.catalog.segments_max, config.catalog.snapshot_path) == (2_000_000, None)
     assert config.remote_log_metadata_manager_class_name.endswith(".TopicBasedRemoteLogMetadataManager")

@@ -1,0 +1,190 @@
+"""The tier's reading side put together: caches, fills, read-ahead and the reader over them.
+
+Budgets (design §6, §8): blocks in memory, blocks read ahead and not yet read, GETs under way, answers not yet sent. The
+last two share `tier.inflight.bytes.max`, half each: a client that is slow to take its answer must not stop fills,
+and fills must not stop answers that have all they need.
+"""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from metrics.probes import Probes
+from storage.cache.answer_blocks import AnswerBlocks
+from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.disk import DiskBlocks
+from storage.cache.disk_level import DiskLevel
+from storage.cache.fills import Fills, Slots
+from storage.cache.hedging import Hedging
+from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.memory import Block, BlockKey, MemoryBlocks
+from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.prefetcher import Prefetcher
+from storage.cache.read_ahead import ReadAhead
+from storage.metadata.catalog import Catalog
+from storage.model import Uuid
+from storage.reader import TierReader
+from storage.remote_storage_manager import RemoteStorageManager
+
+EXPIRE_INTERVAL_S = 60.0
+
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierStorageSettings:
+    """Sizes in bytes. `retention_s` None: until evicted. `hedge_gets_per_minute_min` −1: never."""
+
+    block_bytes: int
+    memory_bytes_max: int
+    readahead_stream_bytes_max: int
+    readahead_total_bytes_max: int
+    inflight_bytes_max: int
+    gets_max: int
+    hedge_gets_per_minute_min: int = -1
+    retention_s: float | None = None
+
+
+@dataclass(slots=True)
+class TierStorage:
+    """What was put together. Owned by the trio thread; `run` must be running."""
+
+    reader: TierReader
+    opened: OpenedSegments
+    indexes: OffsetIndexCache
+    blocks: BlockCache
+    disk: DiskLevel | None
+    _read_ahead: ReadAhead
+    _fills: Fills
+
+    def slots(self) -> Slots:
+        """What the GETs of segments' logs have of the slots for them."""
+        return self._fills.slots
+
+    async def run(self) -> None:
+        """What goes on beside the reads."""
+        async with trio.open_nursery() as nursery:
+            if self.disk is not None:
+                nursery.start_soon(self.disk.run)
+            while True:
+                await trio.sleep(EXPIRE_INTERVAL_S)
+                self.blocks.expire()
+                self._read_ahead.drop_idle()
+
+    async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:
+        """Drop from disk what an earlier process left of segments that are no more."""
+        if self.disk is not None and (dropped := await self.disk.drop_unknown(known_among)):
+            _log.info("cache_swept", blocks=dropped)
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """A segment was deleted: nothing of it is served from here any more."""
+        self.opened.drop_segment(segment_id)
+        self.indexes.drop_segment(segment_id)
+        self.blocks.drop_segment(segment_id)
+        self._read_ahead.forget_segment(segment_id)
+
+
+def open_tier_storage(
+    settings: TierStorageSettings,
+    storage_manager: RemoteStorageManager,
+    catalog: Catalog,
+    *,
+    nursery: trio.Nursery,
+    limiter: trio.CapacityLimiter,
+    probes: Probes,
+    disk_blocks: DiskBlocks | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> TierStorage:
+    """Everything between catalog and object store.
+
+    Args:
+        nursery: the application's; loads live in it.
+        limiter: bounds GETs of manifests and indexes.
+        now_ms: another clock than the time of day, for tests.
+    """
+    opened = OpenedSegments(
+        storage_manager, nursery=nursery, limiter=limiter, gets=probes.gets, cache=probes.cache, now_ms=now_ms
+    )
+    indexes = OffsetIndexCache(
+        opened, nursery=nursery, limiter=limiter, probe=probes.cache, gets=probes.gets, now_ms=now_ms
+    )
+    read_ahead = ReadAhead(
+        settings.readahead_stream_bytes_max,
+        settings.readahead_total_bytes_max,
+        probe=probes.read_ahead,
+        clock=trio.current_time,
+        block_bytes=settings.block_bytes,
+    )
+    memory = MemoryBlocks(
+        settings.memory_bytes_max,
+        unread_bytes_max=settings.readahead_total_bytes_max,
+        retention_s=settings.retention_s,
+        clock=trio.current_time,
+        probe=probes.cache,
+        read_ahead_probe=probes.read_ahead,
+        on_wasted=read_ahead.on_wasted,
+    )
+    gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
+
+    def land(key: BlockKey, block: Block, demanded: bool) -> None:
+        blocks.land(key, block, demanded)
+
+    fills = Fills(
+        nursery,
+        gets_max=settings.gets_max,
+        inflight=gets_budget,
+        hedging=Hedging(settings.hedge_gets_per_minute_min),
+        gets=probes.gets,
+        cache=probes.cache,
+        land=land,
+        now_ms=now_ms,
+    )
+    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
+    blocks = BlockCache(memory=memory, fills=fills, disk=disk, block_bytes=settings.block_bytes, probe=probes.cache)
+    reader = TierReader(
+        catalog=catalog,
+        opened=opened,
+        indexes=indexes,
+        cache=blocks,
+        answers=AnswerBlocks(answers_budget),
+        prefetcher=_prefetcher(settings, nursery, read_ahead, opened, indexes, blocks, memory, fills),
+    )
+    return TierStorage(reader, opened, indexes, blocks, disk, read_ahead, fills)
+
+
+def _inflight_budgets(bytes_max: int, probes: Probes) -> tuple[ByteBudget, ByteBudget]:
+    """For GETs under way, and for answers not yet sent."""
+
+    def report(_held_bytes: int) -> None:
+        probes.gets.on_inflight_bytes(gets_budget.held + answers_budget.held)
+
+    gets_budget, answers_budget = ByteBudget(bytes_max // 2, report), ByteBudget(bytes_max - bytes_max // 2, report)
+    return gets_budget, answers_budget
+
+
+def _prefetcher(
+    settings: TierStorageSettings,
+    nursery: trio.Nursery,
+    read_ahead: ReadAhead,
+    opened: OpenedSegments,
+    indexes: OffsetIndexCache,
+    blocks: BlockCache,
+    memory: MemoryBlocks,
+    fills: Fills,
+) -> Prefetcher | None:
+    if settings.readahead_stream_bytes_max == 0:
+        return None
+    return Prefetcher(
+        nursery,
+        read_ahead,
+        block_bytes=settings.block_bytes,
+        open_segment=opened.get,
+        load_index=indexes.get,
+        ahead=lambda segment, opened, grid, numbers: blocks.ahead(SegmentBlocks(segment, opened, grid), numbers),
+        room_bytes=lambda: settings.readahead_total_bytes_max - memory.unread_bytes - fills.read_ahead_bytes,
+    )
