@@ -20,6 +20,7 @@ from metrics.registry import Registry
 from proxy import exit_codes
 from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
 from proxy.admin import serve_admin
+from proxy.allocator import keep_freed_memory
 from proxy.authority import LogStartGeneration
 from proxy.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
 from proxy.config.model import Config, ReadPreference
@@ -71,6 +72,7 @@ class Application:
 
 async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
+    keep_freed_memory()
     configure_logs(config.log.level.value, LogFormat(config.log.format.value))
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         exit_code = exit_codes.DONE

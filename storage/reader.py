@@ -109,6 +109,8 @@ class TierReader:
         self._cache = cache
         self._answers = answers
         self._prefetcher = prefetcher
+        self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
+        """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
     async def read(
         self,
@@ -153,6 +155,7 @@ class TierReader:
 
     def forget_reader(self, reader: Hashable) -> None:
         """A reader has gone: nothing is read ahead for it any more."""
+        self._given_up.pop(reader, None)
         if self._prefetcher is not None:
             self._prefetcher.forget_reader(reader)
 
@@ -185,14 +188,26 @@ class TierReader:
                 # Two GETs gave the same bytes, so the index may be the liar.
                 index = await self._indexes.rebuild(segment)
                 read, records, start = await self._read_checked(source, index, asked, room, reader)
-        except BaseException:
+        except BaseException as error:
             room.release()
+            if isinstance(error, trio.Cancelled):
+                self._given_up.setdefault(reader, set()).add(segment.topic_id_partition)
             raise
+        read.waited |= self._gave_up_before(reader, segment.topic_id_partition)
         if records is None or not records.size_bytes:
             room.release()
             return records
         self._read_ahead(read, start, start + records.size_bytes, lineage)
         return records
+
+    def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
+        partitions = self._given_up.get(reader)
+        if partitions is None or partition not in partitions:
+            return False
+        partitions.discard(partition)
+        if not partitions:
+            del self._given_up[reader]
+        return True
 
     def _read_ahead(self, read: _Read, start: int, end: int, lineage: LeaderEpochLineage) -> None:
         if self._prefetcher is None:

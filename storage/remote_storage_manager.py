@@ -72,6 +72,11 @@ class RemoteStorageManager(Protocol):
         """Names format, store and prefix: equal for two managers just when an id means the same bytes to both."""
         ...
 
+    @property
+    def has_manifests(self) -> bool:
+        """Whether `open_log_segment` costs a GET."""
+        ...
+
     def warm_up(self) -> None:
         """Load and open what the first GET would otherwise wait for. Asks the store nothing; may take seconds.
 

@@ -1,8 +1,8 @@
 """What every test gets: house rules for skips, hypothesis profiles, and the fixtures that cost seconds to make.
 
 Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it that is mostly in the tier), `oracle`
-(Kafka's own classes), `vectors` (bytes that others wrote). Using one of the first three is enough to be marked
-`integration` or with what it needs.
+(Kafka's own classes), `s3_endpoint` (an S3 server), `toxics` (toxiproxy, for bad ways to it), `vectors` (bytes that
+others wrote). Using one is enough to be marked `integration` or with what it needs.
 """
 
 import os
@@ -18,7 +18,9 @@ from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
+from tests.support.s3_server import S3Server, s3_server
 from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.toxiproxy import Toxiproxy, toxiproxy
 
 OPEN_FILES_WANTED = 8192
 
@@ -32,6 +34,7 @@ settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS_PROFILE") or "fast")
 _NEEDS_OF_FIXTURE = {
     "kafka": ("java", "kafka"),
     "oracle": ("java", "kafka"),
+    "toxics": ("toxiproxy",),
     "vectors": ("vectors",),
 }
 _lacking: Counter[str] = Counter()
@@ -55,6 +58,19 @@ def tidegate(kafka: KafkaCluster, tiered: TieredTopic) -> Iterator[RunningTidega
     """One Tidegate before the shared broker, which asks the broker anew for every tier read."""
     with own_tidegate(kafka, {"authority.max.age.ms": "0"}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[S3Server]:
+    """One S3 server for all tests; make a bucket of your own."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def toxics() -> Iterator[Toxiproxy]:
+    with toxiproxy() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

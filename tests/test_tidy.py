@@ -47,7 +47,6 @@ WITHOUT_TEST_FILE = {
     "proxy/fetch_handler.py": "an interface; proxy.fetch_service is it, tests/proxy/test_fetch_service.py",
     "metrics/cache_probes.py": "probes like the others: tests/metrics/test_probes.py",
     "storage/object_store/object_store.py": "an interface; its suite in tests/contract runs on every store",
-    "storage/object_store/s3_body.py": "a GET's body: tests/storage/object_store/test_s3.py",
     "storage/remote_log_metadata_manager.py": "an interface; its suite in tests/contract runs on every manager",
     "storage/remote_storage_manager.py": "an interface; its suite in tests/contract runs on every format",
 }

@@ -87,14 +87,12 @@ class OpenedSegments:
 
     def _open_counted(self, segment: RemoteLogSegmentMetadata) -> OpenedSegment:
         """In a worker thread."""
+        is_illegal = False
         try:
-            opened = self._storage_manager.open_log_segment(segment)
+            return self._storage_manager.open_log_segment(segment)
         except IllegalMetadataError:
-            raise  # it names no object, so nothing was asked for
-        except Exception:
-            # A format without a manifest asks nothing of the store here, so it was one that failed.
-            self._probe.on_get(GetObject.MANIFEST)
+            is_illegal = True  # it names no object, so nothing was asked for
             raise
-        if opened.chunk_bytes > 1:
-            self._probe.on_get(GetObject.MANIFEST)
-        return opened
+        finally:
+            if self._storage_manager.has_manifests and not is_illegal:
+                self._probe.on_get(GetObject.MANIFEST)

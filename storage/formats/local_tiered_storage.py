@@ -132,6 +132,10 @@ class LocalTieredStorage:
             with _storage_errors(path):
                 path.unlink(missing_ok=True)
 
+    @property
+    def has_manifests(self) -> bool:
+        return False
+
     def warm_up(self) -> None:
         """Nothing to load."""
 

@@ -6,7 +6,7 @@ Behaviour:
 - A GET's bytes go from the socket into the caller's buffer (storage.object_store.s3_body).
 - A put below the part size is one PutObject; a larger one is an upload in parts, one after the other, at most two of
   them in memory.
-- botocore retries what is safe to, `attempts_max` times in all, before an answer begins; a body is never resumed here.
+- One attempt: whoever calls knows what is worth another, and resumes a body where it broke.
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
 

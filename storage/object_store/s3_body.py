@@ -6,15 +6,26 @@ kernel write into the buffer that it is given. So that is what is called, on the
 same: nothing is decoded (botocore never asks urllib3 to), nobody sums the bytes up (botocore does so in a subclass of
 StreamingBody), and the innermost object is http.client's. Else the StreamingBody is asked, at one copy more.
 
+Where the connection is plain TCP, large pieces are received by one system call each, which returns when all of it is
+there: otherwise each 64 KiB that arrive wake a thread that has to stand in line for the interpreter, and with a dozen
+bodies under way that line is what the process does most. The last byte is always http.client's to read, so that it
+finds its end of the body.
+
 What the layers in between do besides is done here: a body that ends early is an error, and a connection goes back to
 its pool exactly when its response was read to the end.
 """
 
 import http.client
+import io
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
+
+RECEIVE_WHOLE_BYTES_MIN = 64 * 1024
+"""Below, one system call gets all that there is anyway."""
 
 Translate = Callable[[Exception], RemoteStorageError | None]
 """From an error of the SDK, of HTTP or of a socket to one of ours; None for an error of another kind."""
@@ -38,6 +49,7 @@ class S3ObjectStream:
         self._raw: Any = getattr(body, "_raw_stream", None)
         response = getattr(self._raw, "_fp", None)
         self._response = response if isinstance(response, http.client.HTTPResponse) and not is_summed else None
+        self._receiver: _WholeReceiver | None = None
         self._closed = False
 
     @property
@@ -77,6 +89,10 @@ class S3ObjectStream:
                 self._give_up_connection()
 
     def _fill(self, view: memoryview) -> None:
+        if self._response is not None and len(view) > RECEIVE_WHOLE_BYTES_MIN:
+            view = view[self._receive_whole(self._response, view) :]
+        elif self._receiver is not None:
+            self._receiver.may_be_buffered = True
         source = self._body if self._response is None else self._response
         while view:
             count = source.readinto(view)
@@ -86,6 +102,21 @@ class S3ObjectStream:
                 raise RetriableRemoteStorageError(message)
             self._left_bytes -= count
             view = view[count:]
+
+    def _receive_whole(self, response: http.client.HTTPResponse, view: memoryview) -> int:
+        """Fill what can be filled past http.client, the body's last byte never; how much that was."""
+        if self._receiver is None:
+            self._receiver = _WholeReceiver.of(response)
+            if self._receiver is None:
+                return 0
+        is_last = len(view) == self._left_bytes
+        count = self._receiver.receive(view[:-1] if is_last else view)
+        # Its own count of what is left of the body; it must be right for the last byte.
+        response.length = (response.length or 0) - count
+        self._left_bytes -= count
+        if is_last:
+            self._receiver.restore()
+        return count
 
     def _finish(self) -> None:
         if self._response is None:
@@ -105,3 +136,69 @@ class S3ObjectStream:
         if release is not None:
             # Back to the pool, closed: it opens anew when it is used.
             release()
+
+
+class _WholeReceiver:
+    """Receives past http.client's buffer, on a plain socket that blocks until all is there or its time is up."""
+
+    def __init__(self, reader: io.BufferedReader, connection: socket.socket) -> None:
+        self._reader = reader
+        self._socket = connection
+        self._timeout_s = connection.gettimeout()
+        self._is_blocking = False
+        self.may_be_buffered = True
+        """Whether the reader may hold bytes: what came along with the response's head, or behind a small piece."""
+
+    @classmethod
+    def of(cls, response: http.client.HTTPResponse) -> "_WholeReceiver | None":
+        """None if this is not how the response is received: TLS, a chunked body, or another version's inner parts."""
+        reader: Any = response.fp
+        connection = getattr(getattr(reader, "raw", None), "_sock", None)
+        # Exactly a socket: one that decrypts is a subclass.
+        is_plain = type(connection) is socket.socket and isinstance(reader, io.BufferedReader)
+        if not is_plain or response.length is None:
+            return None
+        return cls(reader, connection)  # type: ignore[arg-type]  # `is_plain` says what it is
+
+    def receive(self, view: memoryview) -> int:
+        """Bytes received: fewer than asked for when the other side has closed.
+
+        Raises:
+            TimeoutError: nothing came for as long as the connection's time-out says.
+        """
+        count = 0
+        if self.may_be_buffered:
+            count = self._take_buffered(view)
+            self.may_be_buffered = count == len(view)
+        if not self._is_blocking:
+            self._block()
+        while count < len(view):
+            try:
+                received = self._socket.recv_into(view[count:], 0, socket.MSG_WAITALL)
+            except BlockingIOError as error:
+                raise TimeoutError("timed out") from error
+            if not received:
+                break
+            count += received
+        return count
+
+    def restore(self) -> None:
+        """The connection as it was: the pool's next response is waited for in the usual way."""
+        if self._is_blocking:
+            self._is_blocking = False
+            self._set_receive_timeout(0.0)
+            self._socket.settimeout(self._timeout_s)
+
+    def _take_buffered(self, view: memoryview) -> int:
+        buffered = len(self._reader.peek())
+        return self._reader.readinto(view[: min(buffered, len(view))])
+
+    def _block(self) -> None:
+        self._is_blocking = True
+        self._socket.settimeout(None)
+        self._set_receive_timeout(self._timeout_s or 0.0)
+
+    def _set_receive_timeout(self, seconds: float) -> None:
+        whole_s = int(seconds)
+        timeval = struct.pack("ll", whole_s, int((seconds - whole_s) * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)

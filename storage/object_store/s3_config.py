@@ -44,8 +44,8 @@ CHECKSUM_CHECK_KEY = "storage.aws.checksum.check.enabled"
 PART_BYTES_DEFAULT = 25 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-ATTEMPTS_MAX = 2
-"""Small, because the layer above retries too, and as long as the store asks it to wait."""
+ATTEMPTS_MAX = 1
+"""Whoever calls tries again (`storage.cache.retries`), counts it, and waits as long as the store asks to."""
 CONNECTIONS_MAX = 64
 TIMEOUT_MS_MAX = 3_600_000
 
@@ -112,7 +112,7 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
         raise keys.error(REGION_KEY, f"is not set, nor is {prefix}{ENDPOINT_KEY}")
     mode = _checksum_mode(keys)
     validates = keys.boolean(CHECKSUM_CHECK_KEY)
-    connect_timeout_s, read_timeout_s, attempts_max = _timeouts(keys)
+    connect_timeout_s, read_timeout_s = _timeouts(keys)
     return S3Settings(
         bucket=keys.required_text(BUCKET_KEY),
         region=region,
@@ -127,7 +127,6 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
         legacy_md5=keys.boolean(LEGACY_MD5_KEY) is True,
         connect_timeout_s=connect_timeout_s,
         read_timeout_s=read_timeout_s,
-        attempts_max=attempts_max,
         prefix=prefix,
     )
 
@@ -201,13 +200,12 @@ def _checksum_mode(keys: _Keys) -> ChecksumMode:
         raise keys.error(CHECKSUM_MODE_KEY, words) from None
 
 
-def _timeouts(keys: _Keys) -> tuple[float, float, int]:
-    """To connect, to wait for bytes, and how many attempts there is time for."""
+def _timeouts(keys: _Keys) -> tuple[float, float]:
+    """To connect, and to wait for bytes."""
     call_ms = keys.integer(CALL_TIMEOUT_KEY, 1, 2**63 - 1)
     attempt_ms = keys.integer(ATTEMPT_TIMEOUT_KEY, 1, 2**63 - 1)
     wait_ms = min(attempt_ms or int(READ_TIMEOUT_S * 1000), call_ms or TIMEOUT_MS_MAX, TIMEOUT_MS_MAX)
-    attempts_max = ATTEMPTS_MAX if call_ms is None else max(1, min(ATTEMPTS_MAX, call_ms // wait_ms))
-    return min(CONNECT_TIMEOUT_S, wait_ms / 1000), wait_ms / 1000, attempts_max
+    return min(CONNECT_TIMEOUT_S, wait_ms / 1000), wait_ms / 1000
 
 
 def _credentials(keys: _Keys) -> Credentials:

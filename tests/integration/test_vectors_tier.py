@@ -4,99 +4,30 @@ The catalog is made of the broker's metadata records. Where a test reads, it rea
 left, as one segment: a read from the tier and one from the local log follow the same rules.
 """
 
-import functools
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 
-from protocol.api_01_fetch import FetchPartition, FetchRequest
 from proxy.fetch_plan import plan_fetch
 from proxy.frontier import Frontier
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from storage.leader_epoch_lineage import LeaderEpochLineage
-from storage.metadata.catalog import Catalog
-from storage.metadata.serde import decode
-from storage.model import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-    uuid_from_text,
-)
-from storage.reader import OffsetNotInTierError, TierReader
+from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from storage.reader import OffsetNotInTierError
+from tests.support.frozen_tier import NAMES, Recorded, fetch_request, open_frozen_tier, recorded_answers
 from tests.support.segments import uuid_of
 from tests.support.tier import MemoryStore, open_reader
 from tests.support.vectors import vector
 
-NAMES = ("plain-0", "plain-1", "mixed-0", "txn-0", "epochs-0", "trimmed-0")
-FETCH_VERSION = 17
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-
-
-class Recorded:
-    """One partition: what the broker said of it, and the catalog and lineage that Tidegate makes of that."""
-
-    def __init__(self, name: str) -> None:
-        topic_name, _, number = name.rpartition("-")
-        topic = next(topic for topic in recorded_answers()["topics"] if topic["topic"] == topic_name)
-        self.said = topic["partitions"][int(number)]
-        self.key = TopicIdPartition(uuid_from_text(topic["topic_id"]), int(number), topic_name)
-        self.log_start: int = self.said["log_start"]
-        self.local_log_start: int = self.said["local_log_start"]
-        self.high_watermark: int = self.said["high_watermark"]
-        self.catalog = recorded_catalog()
-        self.epoch_answers = {
-            answer["requested"]: (answer["epoch"], answer["end_offset"])
-            for answer in self.said["offset_for_leader_epoch"]
-        }
-        asked = self.catalog.epochs(self.key.topic_id, self.key.partition)
-        self.lineage = LeaderEpochLineage(
-            self.said["leader_epoch"], {epoch: self.epoch_answers[epoch] for epoch in asked}
-        )
-
-    @property
-    def segments(self) -> list[RemoteLogSegmentMetadata]:
-        """By start offset."""
-        found = self.catalog.list_segments(self.key.topic_id, self.key.partition)
-        return sorted(found, key=lambda metadata: metadata.start_offset)
-
-    def fetches(self, *, isolation: int | None = None) -> list[dict[str, Any]]:
-        """The recorded Fetches whose answers hold records of the tier."""
-        return [
-            fetch
-            for fetch in self.said["fetch"]
-            if self.log_start <= fetch["offset"] < self.local_log_start and isolation in (None, fetch["iso"])
-        ]
-
-
-@functools.cache
-def recorded_answers() -> Any:
-    return json.loads(vector("aiven-tier", "expected.json").read_text())
-
-
-@functools.cache
-def recorded_catalog() -> Catalog:
-    catalog = Catalog()
-    for line in vector("aiven-tier", "rlmm.jsonl").read_text().splitlines():
-        catalog.apply(decode(bytes.fromhex(json.loads(line)["value"])), initialized=False)
-    return catalog
 
 
 @pytest.fixture(params=NAMES)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     return Recorded(request.param)
-
-
-def reader_of(nursery: trio.Nursery, recorded: Recorded) -> TierReader:
-    """A reader over the recorded catalog; there are no objects to read."""
-    tier = open_reader(nursery, MemoryStore(), [(recorded.segments[0], b"")])
-    return TierReader(recorded.catalog, tier.indexes, tier.cache)
 
 
 def left_by_the_broker(name: str, suffix: str) -> Path:
@@ -145,7 +76,7 @@ def test_the_checkpoint_that_the_broker_left_is_the_lineage_that_it_tells(name: 
 async def test_every_recorded_fetch_is_led_to_the_segment_that_answered_it(
     nursery: trio.Nursery, recorded: Recorded
 ) -> None:
-    reader = reader_of(nursery, recorded)
+    reader = open_frozen_tier(nursery).reader
     fetches = recorded.fetches()
     assert len(fetches) > 400
     for fetch in fetches:
@@ -157,7 +88,7 @@ async def test_every_recorded_fetch_is_led_to_the_segment_that_answered_it(
 
 
 async def test_offsets_of_the_local_log_are_in_no_segment(nursery: trio.Nursery, recorded: Recorded) -> None:
-    reader = reader_of(nursery, recorded)
+    reader = open_frozen_tier(nursery).reader
     for offset in (recorded.local_log_start, recorded.high_watermark - 1, recorded.high_watermark, 2**62):
         with pytest.raises(OffsetNotInTierError):
             reader.segment_for(recorded.key, offset, recorded.lineage)
@@ -252,7 +183,12 @@ def test_two_partitions_share_the_limit_as_at_the_broker() -> None:
         if any(offset >= partitions[number].local_log_start for number, offset in asked["wants"]):
             continue
         plan = plan_fetch(
-            request_of(asked, partitions),
+            fetch_request(
+                [(partitions[number].key, offset) for number, offset in asked["wants"]],
+                isolation=asked["iso"],
+                max_bytes=asked["max_bytes"],
+                partition_max_bytes=asked["partition_max_bytes"],
+            ),
             [partitions[number].key for number, _ in asked["wants"]],
             lambda key: Frontier(partitions[key.partition].local_log_start, 0, 0, 0.0),
             lambda *_: True,
@@ -270,35 +206,3 @@ def test_two_partitions_share_the_limit_as_at_the_broker() -> None:
         assert sum(part.budget_bytes for part in plan.tier) <= asked["max_bytes"]
         checked += 1
     assert checked == 36
-
-
-def request_of(asked: Any, partitions: dict[int, Recorded]) -> FetchRequest:
-    """A recorded request as the codec gives it."""
-    return FetchRequest(
-        api_version=FETCH_VERSION,
-        correlation_id=1,
-        client_id=None,
-        replica_id=-1,
-        max_wait_ms=2000,
-        min_bytes=1,
-        max_bytes=asked["max_bytes"],
-        isolation_level=asked["iso"],
-        session_id=0,
-        session_epoch=-1,
-        session_epoch_position=None,
-        partitions=[
-            FetchPartition(
-                topic=None,
-                topic_id=partitions[number].key.topic_id,
-                partition=number,
-                current_leader_epoch=-1,
-                fetch_offset=offset,
-                last_fetched_epoch=-1,
-                log_start_offset=-1,
-                partition_max_bytes=asked["partition_max_bytes"],
-            )
-            for number, offset in asked["wants"]
-        ],
-        has_forgotten=False,
-        rack_id="",
-    )

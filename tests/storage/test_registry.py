@@ -23,11 +23,15 @@ def test_a_wrong_value_of_the_plug_in_is_reported_by_the_plug_in() -> None:
         open_remote_storage_manager(KAFKAS_LOCAL, {})
 
 
-@pytest.mark.parametrize("class_name", ["io.aiven.kafka.tieredstorage.RemoteStorageManager", "tidegate.PlainObjects"])
-def test_known_formats_of_later_versions_are_refused_by_name(class_name: str) -> None:
+def test_the_aiven_plug_ins_class_is_known_and_asks_for_its_back_end() -> None:
+    with pytest.raises(StorageConfigError, match=r"rsm\.config\.storage\.backend\.class is not set"):
+        open_remote_storage_manager("io.aiven.kafka.tieredstorage.RemoteStorageManager", {})
+
+
+def test_a_known_format_of_a_later_version_is_refused_by_name() -> None:
     with pytest.raises(StorageConfigError) as caught:
-        open_remote_storage_manager(class_name, {})
-    assert str(caught.value).startswith(f"remote.log.storage.manager.class.name={class_name} names ")
+        open_remote_storage_manager("tidegate.PlainObjects", {})
+    assert str(caught.value).startswith("remote.log.storage.manager.class.name=tidegate.PlainObjects names ")
     assert "this version does not read" in str(caught.value)
 
 

@@ -268,6 +268,10 @@ class ScriptedStore:
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.inner.delete_log_segment_data(metadata)
 
+    @property
+    def has_manifests(self) -> bool:
+        return self.inner.has_manifests
+
     def warm_up(self) -> None:
         self.inner.warm_up()
 

@@ -84,6 +84,10 @@ class MemoryStore:
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.objects.pop(metadata.segment_id.id, None)
 
+    @property
+    def has_manifests(self) -> bool:
+        return self.chunk_bytes > 1
+
     def warm_up(self) -> None:
         """Nothing to load."""
 

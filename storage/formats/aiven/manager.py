@@ -91,6 +91,10 @@ class AivenRemoteStorageManager:
             f"{metadata.segment_id}: this version reads Aiven's format and deletes no segment of it"
         )
 
+    @property
+    def has_manifests(self) -> bool:
+        return True
+
     def warm_up(self) -> None:
         """Warm up the store."""
         self._store.warm_up()

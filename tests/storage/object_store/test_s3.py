@@ -194,6 +194,16 @@ def test_an_answer_with_other_bytes_than_were_asked_for_is_refused(
     assert type(caught.value) is error
 
 
+@pytest.mark.parametrize("last_line", [b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-9", b"Content-Length: 1"])
+def test_an_answer_that_is_cut_in_its_head_is_retriable(
+    http: ScriptedHttp, scripted: S3Store, last_line: bytes
+) -> None:
+    whole = b"".join((b"HTTP/1.1 206 Scripted\r\n", b"Content-Range: bytes 0-99/1000\r\n", b"Content-Length: 100\r\n"))
+    http.answer(whole[: whole.index(last_line) + len(last_line)], then="close")
+    with pytest.raises(RetriableRemoteStorageError):
+        scripted.get("a", 0, 100)
+
+
 def test_a_store_without_ranges_is_read_from_the_start_only(http: ScriptedHttp, scripted: S3Store) -> None:
     http.answer(response(200, BODY))
     assert fetched(scripted, "a", 0, 100) == BODY[:100]

@@ -1,0 +1,530 @@
+"""Tidegate over S3 when the way to it, the store, or an object of it is bad; in process, before a real broker.
+
+Segments are a real broker's, published as Aiven's objects (tests.support.aiven_tier). Faults are made where they
+happen: toxiproxy breaks the way, an HTTP server in front of moto answers what stores answer, a scripted object store
+loses and spoils objects and holds answers back. Each test says the error code and the metric, and that all is well
+once the fault is gone; the broker, which reads its own copy of the tier, says what is right.
+"""
+
+import errno
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import trio
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from protocol.errors import ErrorCode
+from proxy import application
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.tier_storage import open_tier_storage
+from storage.cache import disk_health
+from storage.cache.hedging import SEEN_MIN
+from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.aiven.object_keys import main_path
+from storage.model import RemoteLogSegmentMetadata
+from storage.object_store.registry import open_object_store
+from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.aiven_tier import AivenTier, publish_tier
+from tests.support.digests import confluent_consumer
+from tests.support.disk_cache import break_writes
+from tests.support.in_process import Answering, InProcess, fetch_from, in_process, in_thread
+from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.raw_client import FetchedPartition
+from tests.support.s3_front import S3Front, s3_front
+from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.scripted_http import s3_error
+from tests.support.scripted_object_store import ScriptedObjectStore, Verb
+from tests.support.toxiproxy import Link, Toxiproxy
+from tests.support.waiting import wait_until
+
+START_MS = 1_700_000_000_000
+RECORDS = 12_000
+BATCH_RECORDS = 100
+SEGMENT_RECORDS = 400
+"""Four batches, about 100 KiB: two blocks."""
+
+CHUNK_BYTES = 16 * 1024
+BLOCK_BYTES = 64 * 1024
+LAST_BATCH = 300
+"""Of a segment's records: it lies in the second block alone."""
+
+MAX_WAIT_MS = 5000
+"""The longest that a tier read may hold a request (design L3)."""
+
+ATTEMPTS_MAX = 3
+TIMEOUT_MS = 500
+"""Of one GET's silence. Three of them, and the pauses between, are well below MAX_WAIT_MS."""
+
+TIMEOUT_KEYS = ("storage.s3.api.call.timeout", "storage.s3.api.call.attempt.timeout")
+
+FRESH_MS, OLD_MS = 1000, 3_600_000
+"""How long ago segments were finished."""
+
+Fault = Callable[[Link], AbstractContextManager[None]]
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaCluster) -> TieredTopic:
+    """One partition with some thirty small segments in the tier."""
+    # A segment rolls when its time index is full, and gets an entry for a batch that is later than the last.
+    records = (replace(record, timestamp_ms=START_MS + number) for number, record in enumerate(orders(RECORDS, 1)))
+    return tiered_topic(
+        kafka,
+        fresh_name("s3-faults"),
+        records=records,
+        configs=small_segments(SEGMENT_RECORDS // BATCH_RECORDS),
+        batch_num_messages=BATCH_RECORDS,
+        linger_ms=1000,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(
+    kafka: KafkaCluster, topic: TieredTopic, s3_endpoint: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> AivenTier:
+    return publish_tier(kafka, s3_endpoint, [topic.name], tmp_path_factory.mktemp("plain"), chunk_bytes=CHUNK_BYTES)
+
+
+@pytest.fixture(scope="module")
+def encrypted(
+    kafka: KafkaCluster, topic: TieredTopic, s3_endpoint: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> AivenTier:
+    return publish_tier(
+        kafka,
+        s3_endpoint,
+        [topic.name],
+        tmp_path_factory.mktemp("encrypted"),
+        compression=True,
+        encryption=True,
+        chunk_bytes=CHUNK_BYTES,
+    )
+
+
+@pytest.fixture
+def link(toxics: Toxiproxy, s3_endpoint: S3Server) -> Iterator[Link]:
+    with toxics.link(s3_endpoint.endpoint_url) as made:
+        yield made
+
+
+@pytest.fixture
+def front(s3_endpoint: S3Server) -> Iterator[S3Front]:
+    with s3_front(s3_endpoint.endpoint_url) as started:
+        yield started
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An application of this process over `tier`, through a store that does as it is told."""
+
+    tidegate: InProcess
+    store: ScriptedObjectStore
+    tier: AivenTier
+
+    async def fetch(self, offset: int = 0, *, max_wait_ms: int = MAX_WAIT_MS) -> FetchedPartition:
+        """Alone in its Fetch, and with time: what may pass is retried."""
+        (answer,) = await self.tidegate.fetch([self.tidegate.target(offset)], max_wait_ms=max_wait_ms)
+        return answer
+
+    async def right(self, offset: int = 0) -> FetchedPartition:
+        """The broker's own answer. It gives a remote read up after 500 ms, and is asked again then."""
+        target = self.tidegate.target(offset)
+
+        def look() -> FetchedPartition | None:
+            (answer,) = fetch_from(self.tidegate.direct, [target], 500)
+            return answer if answer.records else None
+
+        answer = await in_thread(lambda: wait_until(look, f"the broker's answer for {target}"))
+        assert answer is not None
+        return answer
+
+    def failed(self, error_code: ErrorCode) -> FetchedPartition:
+        """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
+        return FetchedPartition(self.tidegate.topic, 0, error_code, -1, -1, -1, None, -1, b"")
+
+    def get_errors(self, cause: str) -> float:
+        return self.tidegate.sample("tidegate_get_errors_total", cause=cause)
+
+    @property
+    def retries(self) -> float:
+        return self.tidegate.sample("tidegate_get_retries_total")
+
+    def key(self, suffix: str, segment: int = 0) -> str:
+        """The key of an object, as a pattern."""
+        return f"*{main_path(self.segment(segment))}.{suffix}"
+
+    def segment(self, number: int) -> RemoteLogSegmentMetadata:
+        return self.tier.segments[number]
+
+
+@asynccontextmanager
+async def subject(
+    kafka: KafkaCluster,
+    tier: AivenTier,
+    folder: Path,
+    *,
+    way: Link | S3Front | None = None,
+    age_ms: int = OLD_MS,
+    keys: Mapping[str, str | None] | None = None,
+    **properties: str,
+) -> AsyncIterator[Subject]:
+    """One before `kafka`.
+
+    Args:
+        way: to S3, when it is not the server's own address; one that goes silent is not waited for.
+        age_ms: of the newest segment, whatever the time is.
+        keys: more of the plug-in's, None takes one away; `properties` are Tidegate's, with _ for the dot.
+    """
+    stores: list[ScriptedObjectStore] = []
+
+    def open_scripted(_: str, config: Mapping[str, str]) -> RemoteStorageManager:
+        stores.append(ScriptedObjectStore(open_object_store(config)))
+        return AivenRemoteStorageManager(config, store=stores[0])
+
+    now_ms = max(segment.event_timestamp_ms for segment in tier.segments) + age_ms
+    endpoint_url = None if way is None else way.endpoint_url
+    # Both alike leave time for one attempt: the SDK would not say that it made a second one.
+    timeouts = dict.fromkeys(TIMEOUT_KEYS, str(TIMEOUT_MS if isinstance(way, Link) else MAX_WAIT_MS))
+    lines = {
+        **tier.properties(endpoint_url=endpoint_url, **{**timeouts, **(keys or {})}),
+        "cache.block.bytes": str(BLOCK_BYTES),
+        "readahead.stream.max.bytes": "0",
+        **{name.replace("_", "."): value for name, value in properties.items()},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(application, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
+        topic = tier.segments[0].topic_id_partition.topic
+        async with in_process(kafka, topic, folder, lines, open_storage_manager=open_scripted) as tidegate:
+            yield Subject(tidegate, stores[0], tier)
+
+
+# --- the way to the store ---
+
+
+def late_first_byte(link: Link) -> AbstractContextManager[None]:
+    return link.toxic("latency", latency=3 * TIMEOUT_MS)
+
+
+def stall(link: Link) -> AbstractContextManager[None]:
+    """Answers begin, and stop after some bytes for longer than anyone waits."""
+    return link.toxic("slicer", average_size=4000, size_variation=0, delay=3_000_000)
+
+
+def reset(link: Link) -> AbstractContextManager[None]:
+    return link.toxic("reset_peer", timeout=0)
+
+
+def cut(link: Link) -> AbstractContextManager[None]:
+    """Answers end within the body."""
+    return link.toxic("limit_data", bytes=2000)
+
+
+def gone(link: Link) -> AbstractContextManager[None]:
+    return link.down()
+
+
+FAULTS: list[Fault] = [late_first_byte, stall, reset, cut, gone]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_bad_way_is_a_retriable_error_and_forgotten_when_it_is_good_again(
+    kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path, fault: Fault
+) -> None:
+    async with subject(kafka, plain, tmp_path, way=link) as found:
+        # Manifest and index are known then, and a connection is open: the fault meets a body of the log.
+        assert await found.fetch() == await found.right()
+        with fault(link):
+            assert await found.fetch(LAST_BATCH) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
+        assert (found.get_errors("retriable"), found.retries) == (ATTEMPTS_MAX, ATTEMPTS_MAX - 1)
+        assert found.tidegate.remote_fetch_errors == 1
+        assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
+        assert found.tidegate.sample("tidegate_get_errors_total") == ATTEMPTS_MAX
+        assert found.tidegate.remote_fetch_errors == 1
+
+
+async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the_block(
+    kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path
+) -> None:
+    async with subject(kafka, plain, tmp_path, way=link, remote_fetch_max_wait_ms="0") as found:
+        with link.toxic("latency", latency=TIMEOUT_MS // 3):
+            late = await found.fetch(max_wait_ms=0)
+            assert (late.error_code, late.records) == (ErrorCode.NONE, b"")
+            assert await found.fetch() == await found.right()
+        assert len(found.store.gets(found.key("log"))) == 1
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated(
+    kafka: KafkaCluster, topic: TieredTopic, encrypted: AivenTier, link: Link, tmp_path: Path
+) -> None:
+    """One fault after the other while it reads, each until GETs have failed of it; with read-ahead and a disk cache."""
+    async with subject(
+        kafka,
+        encrypted,
+        tmp_path,
+        way=link,
+        readahead_stream_max_bytes=str(2 * BLOCK_BYTES),
+        cache_path=str(tmp_path / "cache"),
+    ) as found:
+        offsets: list[int] = []
+
+        def read_all(consumer: Consumer) -> None:
+            for number, fault in enumerate(FAULTS, 1):
+                read(consumer, offsets, has_records(offsets, number * 1000))
+                with fault(link):
+                    read(consumer, offsets, has_failed(found))
+            read(consumer, offsets, has_records(offsets, RECORDS))
+
+        with consumer_of(found.tidegate) as consumer:
+            await in_thread(lambda: read_all(consumer))
+        assert offsets == list(range(RECORDS))
+
+
+# --- what the store answers ---
+
+
+@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
+async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
+    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
+) -> None:
+    async with subject(kafka, plain, tmp_path, way=front) as found:
+        front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix), times=1)
+        assert await found.fetch() == await found.right()
+        assert (found.get_errors("retriable"), found.retries) == (1, 1)
+        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
+async def test_a_store_that_stays_busy_is_a_retriable_error(
+    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
+) -> None:
+    async with subject(kafka, plain, tmp_path, way=front) as found:
+        front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix))
+        assert await found.fetch() == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
+        assert (found.get_errors("retriable"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
+        front.heal()
+        assert await found.fetch() == await found.right()
+        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
+
+
+@pytest.mark.parametrize("status", [400, 403])
+async def test_expired_credentials_are_refused_until_their_file_is_renewed(
+    kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, status: int
+) -> None:
+    """AWS says it with a 400, others with a 403."""
+    file = tmp_path / "credentials.properties"
+    in_file = {
+        "storage.aws.access.key.id": None,
+        "storage.aws.secret.access.key": None,
+        "storage.aws.credentials.file": str(file),
+    }
+    write_credentials(file, "old-key")
+    async with subject(kafka, plain, tmp_path, way=front, keys=in_file) as found:
+        right = await found.right()
+        assert await found.fetch() == right
+        front.refuse(s3_error(status, "ExpiredToken"), credential="old-key")
+        # What is cached is nobody's to refuse.
+        assert await found.fetch() == right
+        assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert (found.get_errors("access_denied"), found.retries, found.tidegate.remote_fetch_errors) == (1, 0, 1)
+        write_credentials(file, CREDENTIALS.access_key_id)
+        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
+        assert (found.get_errors("access_denied"), found.tidegate.remote_fetch_errors) == (1, 1)
+
+
+# --- objects that are spoiled or lost ---
+
+
+async def test_a_wrong_byte_once_costs_one_fresh_get(kafka: KafkaCluster, plain: AivenTier, tmp_path: Path) -> None:
+    async with subject(kafka, plain, tmp_path) as found:
+        found.store.flip_bit(found.key("log"), position=200, times=1)
+        assert await found.fetch() == await found.right()
+        assert len(found.store.gets(found.key("log"))) == 2
+        assert found.tidegate.sample("tidegate_cache_quarantined_blocks_total") == 1
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+async def test_a_wrong_byte_in_the_store_is_the_brokers_error(
+    kafka: KafkaCluster, plain: AivenTier, tmp_path: Path
+) -> None:
+    async with subject(kafka, plain, tmp_path) as found:
+        found.store.flip_bit(found.key("log"), position=200)
+        assert await found.fetch() == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert len(found.store.gets(found.key("log"))) == 2
+        assert found.tidegate.sample("tidegate_cache_quarantined_blocks_total") == 2
+        assert found.tidegate.remote_fetch_errors == 1
+        # The segment behind it is whole.
+        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
+        found.store.heal()
+        assert await found.fetch() == await found.right()
+
+
+async def test_a_chunk_that_cannot_be_decrypted_is_fetched_once_more(
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path
+) -> None:
+    async with subject(kafka, encrypted, tmp_path) as found:
+        found.store.flip_bit(found.key("log"), position=200, times=1)
+        assert await found.fetch() == await found.right()
+        assert (found.get_errors("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (1, 1, 0)
+        found.store.flip_bit(found.key("log", 1), position=200)
+        assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert (found.get_errors("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (3, 2, 1)
+        found.store.heal()
+        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
+
+
+@pytest.mark.parametrize(("age_ms", "gets"), [(OLD_MS, 1), (FRESH_MS, ATTEMPTS_MAX)], ids=["old", "fresh"])
+@pytest.mark.parametrize("suffix", ["rsm-manifest", "log"])
+async def test_a_lost_object_is_the_brokers_error_until_it_is_back(
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, suffix: str, age_ms: int, gets: int
+) -> None:
+    last = len(encrypted.segments) - 1
+    offset = encrypted.segments[last].start_offset
+    async with subject(kafka, encrypted, tmp_path, age_ms=age_ms) as found:
+        found.store.lose(found.key(suffix, last))
+        assert await found.fetch(offset) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert (found.get_errors("not_found"), found.retries) == (gets, gets - 1)
+        assert found.tidegate.remote_fetch_errors == 1
+        found.store.heal()
+        assert await found.fetch(offset) == await found.right(offset)
+        assert found.tidegate.remote_fetch_errors == 1
+
+
+@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
+async def test_an_object_of_a_fresh_segment_is_waited_for(
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, suffix: str
+) -> None:
+    last = len(encrypted.segments) - 1
+    offset = encrypted.segments[last].start_offset
+    async with subject(kafka, encrypted, tmp_path, age_ms=FRESH_MS) as found:
+        found.store.lose(found.key(suffix, last), verbs=[Verb.GET], times=ATTEMPTS_MAX - 1)
+        assert await found.fetch(offset) == await found.right(offset)
+        assert (found.get_errors("not_found"), found.retries) == (ATTEMPTS_MAX - 1, ATTEMPTS_MAX - 1)
+        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+@pytest.mark.parametrize("fault", ["lost", "spoiled"])
+async def test_indexes_are_made_anew_from_the_log(
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, fault: str
+) -> None:
+    async with subject(kafka, encrypted, tmp_path) as found:
+        if fault == "lost":
+            found.store.lose(found.key("indexes"))
+        else:
+            found.store.flip_bit(found.key("indexes"), position=20)
+        for offset in (LAST_BATCH, 150, 0):
+            assert await found.fetch(offset) == await found.right(offset)
+        assert found.tidegate.sample("tidegate_index_rebuilds_total", index="offset") == 1
+        assert found.get_errors("not_found" if fault == "lost" else "corrupt") > 0
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+# --- the disk cache, and the store's slowest answers ---
+
+
+async def test_a_full_disk_is_counted_and_done_without_until_it_has_room(
+    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_health, "RETRY_S", 0.0)
+    async with subject(kafka, encrypted, tmp_path, cache_path=str(tmp_path / "cache")) as found:
+
+        async def sampled(name: str, at_least: float, **labels: str) -> None:
+            await in_thread(lambda: wait_until(lambda: found.tidegate.sample(name, **labels) >= at_least, name))
+
+        await sampled("tidegate_cache_disk_available", 1)
+        with monkeypatch.context() as patch:
+            break_writes(patch, errno.ENOSPC)
+            for segment in range(3):
+                offset = segment * SEGMENT_RECORDS
+                assert await found.fetch(offset) == await found.right(offset)
+                await sampled("tidegate_cache_disk_errors_total", segment + 1, cause="full")
+            assert found.tidegate.sample("tidegate_cache_disk_available") == 0
+            assert found.tidegate.sample("tidegate_cache_resident_bytes", level="disk") == 0
+        assert await found.fetch(3 * SEGMENT_RECORDS) == await found.right(3 * SEGMENT_RECORDS)
+        await sampled("tidegate_cache_disk_available", 1)
+        assert found.tidegate.sample("tidegate_cache_resident_bytes", level="disk") > BLOCK_BYTES
+        assert found.tidegate.sample("tidegate_get_errors_total") == 0
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+async def test_a_late_answer_gets_a_second_get_that_wins(kafka: KafkaCluster, plain: AivenTier, tmp_path: Path) -> None:
+    async with subject(kafka, plain, tmp_path, tier_hedge_gets_per_minute_min="0") as found:
+        late = await read_usual_answers(found)
+        with found.store.held(found.key("log", late), times=1) as gate:
+            assert await found.fetch(late * SEGMENT_RECORDS) == await found.right(late * SEGMENT_RECORDS)
+            await in_thread(lambda: gate.wait_for_callers(1))
+        assert len(found.store.gets(found.key("log", late))) == 2
+        assert found.tidegate.sample("tidegate_get_hedges_won_total") == 1
+        assert found.tidegate.remote_fetch_errors == 0
+
+
+async def test_without_hedging_a_late_answer_is_waited_for(
+    kafka: KafkaCluster, plain: AivenTier, tmp_path: Path
+) -> None:
+    async with subject(kafka, plain, tmp_path, tier_hedge_gets_per_minute_min="-1") as found, trio.open_nursery() as n:
+        late = await read_usual_answers(found)
+        with found.store.held(found.key("log", late), times=1) as gate:
+            fetched = Answering(n, lambda: found.fetch(late * SEGMENT_RECORDS))
+            await in_thread(lambda: gate.wait_for_callers(1))
+            empty = await found.fetch(late * SEGMENT_RECORDS, max_wait_ms=500)
+            assert (empty.error_code, empty.records) == (ErrorCode.NONE, b"")
+        assert await fetched.wait() == await found.right(late * SEGMENT_RECORDS)
+        assert len(found.store.gets(found.key("log", late))) == 1
+        assert found.tidegate.sample("tidegate_get_hedges_total") == 0
+
+
+async def read_usual_answers(found: Subject) -> int:
+    """One GET each of so many logs that it is known what is late, and none that had a second one; the next segment."""
+    for segment in range(SEEN_MIN):
+        assert (await found.fetch(segment * SEGMENT_RECORDS)).records
+    return SEEN_MIN
+
+
+def write_credentials(file: Path, access_key_id: str) -> None:
+    """As whoever rotates them does: another file in its place."""
+    lines = f"aws.access.key.id={access_key_id}\naws.secret.access.key={CREDENTIALS.secret_access_key}\n"
+    new = file.with_suffix(".new")
+    new.write_text(lines, encoding="utf-8")
+    new.replace(file)
+
+
+@contextmanager
+def consumer_of(tidegate: InProcess) -> Iterator[Consumer]:
+    """At the partition's beginning, and with little at its own side."""
+    settings = {"queued.min.messages": 1, "fetch.message.max.bytes": BLOCK_BYTES, "fetch.queue.backoff.ms": 10}
+    consumer = confluent_consumer(tidegate.bootstrap_servers, "read_uncommitted", settings)
+    try:
+        consumer.assign([TopicPartition(tidegate.topic, 0, 0)])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def has_records(offsets: list[int], count: int) -> Callable[[], bool]:
+    return lambda: len(offsets) >= count
+
+
+def has_failed(found: Subject) -> Callable[[], bool]:
+    """Whether a GET has failed from now on."""
+    before = found.get_errors("retriable")
+    return lambda: found.get_errors("retriable") > before
+
+
+def read(consumer: Consumer, offsets: list[int], is_enough: Callable[[], bool]) -> None:
+    """Read on until `is_enough`; no error is known to the consumer's user."""
+
+    def look() -> bool:
+        for message in consumer.consume(100, 0.05):
+            error = message.error()
+            if error is None:
+                offsets.append(message.offset() or 0)
+            else:
+                assert error.code() == KafkaError._PARTITION_EOF, str(error)
+        return is_enough()
+
+    wait_until(look, f"what the consumer waits for behind record {len(offsets)}")

@@ -1,0 +1,299 @@
+"""A real broker's segments as Aiven's objects in S3, read through Tidegate: the broker's own answers to the byte.
+
+The broker reads its LocalTieredStorage, Tidegate the objects that were written anew from it (tests.support.aiven_tier):
+equal answers say that neither keys, manifest, chunks nor indexes were misread. What Tidegate counts says that it was
+S3 that it read.
+"""
+
+import io
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from protocol.errors import ErrorCode
+from proxy import check, exit_codes
+from proxy.config import load
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.demo.kafka_properties import properties_text
+from proxy.demo.tidegate_process import Tidegate
+from storage.formats.aiven.object_keys import ObjectSuffix, main_path
+from tests.support.aiven_tier import KEY_PREFIX, AivenTier, finished_segments, publish_segments, publish_tier
+from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
+from tests.support.disk_cache import files_below
+from tests.support.kafka import TieredTopic
+from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.s3_server import S3Server
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+VERSION = 17
+BLOCK_BYTES = 64 * 1024
+SMALL_BYTES, LARGE_BYTES = 10_000, 1024 * 1024
+FIRST_RECORDS = 4000
+"""What the consumer has read when Tidegate is stopped: less than half."""
+
+NO_READ_AHEAD = {
+    "queued.min.messages": 1,
+    "fetch.message.max.bytes": BLOCK_BYTES,
+    "fetch.queue.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 200,
+}
+"""Of librdkafka: the whole partition would be at the client's side before anything is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the broker itself answers."""
+
+    ends: Mapping[int, int]
+    digests: Digests
+    answers: Mapping[FetchTarget, FetchedPartition]
+
+
+@pytest.fixture(scope="module")
+def expected(kafka: KafkaCluster, tiered: TieredTopic) -> Expected:
+    """All records, and answers from the tier's first offsets, its last, its segments' borders, and between."""
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
+        topic_id = client.topic_id(tiered.name)
+    borders = {
+        (segment.topic_id_partition.partition, offset)
+        for segment in finished_segments(kafka)
+        if segment.topic_id_partition.topic == tiered.name
+        for offset in (segment.start_offset, (segment.start_offset + segment.end_offset) // 2, segment.end_offset)
+    }
+    targets = [
+        (tiered.name, topic_id, partition, offset, max_bytes)
+        for partition, offset in sorted(borders)
+        for max_bytes in (SMALL_BYTES, LARGE_BYTES)
+    ]
+    ends = {partition: offsets.high_watermark for partition, offsets in tiered.offsets.items()}
+    return Expected(
+        ends,
+        read_with_confluent(kafka.bootstrap_servers, tiered.name, ends, "read_uncommitted"),
+        dict(zip(targets, answers(("127.0.0.1", kafka.broker(1).port), targets), strict=True)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("compression", "encryption"),
+    [(False, False), (True, False), (False, True), (True, True)],
+    ids=["plain", "zstd", "encrypted", "zstd-encrypted"],
+)
+def test_digests_and_answers_are_the_brokers_own(
+    kafka: KafkaCluster,
+    tiered: TieredTopic,
+    expected: Expected,
+    s3_endpoint: S3Server,
+    tmp_path: Path,
+    compression: bool,
+    encryption: bool,
+) -> None:
+    tier = publish_tier(kafka, s3_endpoint, [tiered.name], tmp_path, compression=compression, encryption=encryption)
+    remote_fetches = kafka.broker(1).remote_fetch_requests(tiered.name)
+    with own_tidegate(kafka, {**tier.properties(), "cache.block.bytes": str(BLOCK_BYTES)}) as tidegate:
+        assert read_all(tidegate, tiered, expected) == expected.digests
+        address = leader_address(tidegate, tiered.name)
+        assert answers(address, list(expected.answers)) == list(expected.answers.values())
+        assert log_gets(tidegate) >= len(tier.segments)
+        assert tidegate.metric("tidegate_gets_total", object="index") == len(tier.segments)
+        log_bytes = sum(segment.segment_size_bytes for segment in tier.segments)
+        assert tidegate.metric("tidegate_cache_fill_bytes_total") == log_bytes
+        asked_bytes = tidegate.metric("tidegate_get_bytes_total")
+        assert asked_bytes < log_bytes if compression else asked_bytes >= log_bytes
+        assert tidegate.metric("tidegate_get_errors_total") == 0
+    assert kafka.broker(1).remote_fetch_requests(tiered.name) == remote_fetches
+
+
+@pytest.mark.parametrize(
+    ("stop", "encryption"),
+    [(signal.SIGTERM, "none"), (signal.SIGKILL, "key file"), (signal.SIGTERM, "key of its own")],
+    ids=["stopped", "killed-and-encrypted", "stopped-and-its-key-gone"],
+)
+def test_a_restart_in_the_middle(
+    kafka: KafkaCluster,
+    tiered: TieredTopic,
+    expected: Expected,
+    s3_endpoint: S3Server,
+    tmp_path: Path,
+    stop: signal.Signals,
+    encryption: str,
+) -> None:
+    """A consumer goes on where it was, and what was read before comes from disk, unless its key is gone."""
+    tier = publish_tier(kafka, s3_endpoint, [tiered.name], tmp_path, compression=True)
+    cache = tmp_path / "cache"
+    restartable = Restartable(kafka, tmp_path, {**tier.properties(), **disk_cache_keys(cache, encryption, tmp_path)})
+    first = [target for target in expected.answers if target[2] == 0]
+    consumer: Consumer | None = None
+    try:
+        tidegate = restartable.start()
+        consumer = confluent_consumer(
+            tidegate.bootstrap_servers,
+            "read_uncommitted",
+            NO_READ_AHEAD,
+        )
+        consumer.assign([TopicPartition(tiered.name, 1, OFFSET_BEGINNING)])
+        digest = TopicDigest([1])
+        take(consumer, digest, FIRST_RECORDS)
+        assert answers(leader_address(tidegate, tiered.name), first) == [expected.answers[each] for each in first]
+        wait_all_on_disk(tidegate, cache)
+
+        tidegate = restartable.restart(stop)
+        take(consumer, digest, expected.ends[1] - FIRST_RECORDS)
+        assert digest.result() == {1: expected.digests[1]}
+        gets = log_gets(tidegate)
+        assert gets > 0
+        assert answers(leader_address(tidegate, tiered.name), first) == [expected.answers[each] for each in first]
+        if encryption == "key of its own":
+            assert log_gets(tidegate) > gets
+            assert tidegate.metric("tidegate_cache_hits_total", level="disk") == 0
+        else:
+            assert log_gets(tidegate) == gets
+            assert tidegate.metric("tidegate_cache_hits_total", level="disk") > 0
+        assert tidegate.metric("tidegate_cache_disk_errors_total") == 0
+        assert tidegate.metric("tidegate_cache_quarantined_blocks_total") == 0
+    finally:
+        if consumer is not None:
+            consumer.close()
+        restartable.process.stop()
+
+
+def test_check_reads_a_segment_from_the_bucket(
+    kafka: KafkaCluster, tiered: TieredTopic, s3_endpoint: S3Server, tmp_path: Path
+) -> None:
+    # It takes the one that was announced last, whichever test's that is.
+    newest = finished_segments(kafka)[-1]
+    tier = publish_segments(kafka, s3_endpoint, [newest], tmp_path, compression=True, encryption=True)
+    exit_code, report = checked(kafka, tier.properties(), tmp_path)
+    assert exit_code == exit_codes.DONE, report
+    assert f"ok      segment {newest.segment_id}," in report
+
+
+def test_check_says_which_bucket_is_wrong(
+    kafka: KafkaCluster, tiered: TieredTopic, s3_endpoint: S3Server, tmp_path: Path
+) -> None:
+    newest = finished_segments(kafka)[-1]
+    tier = AivenTier(s3_endpoint, "no-such-bucket", [], {"key.prefix": KEY_PREFIX, "chunk.size": "65536"})
+    exit_code, report = checked(kafka, tier.properties(), tmp_path)
+    assert exit_code == exit_codes.FOUND_WRONG
+    (line,) = [line for line in report.splitlines() if "NoSuchBucket" in line]
+    assert f"s3://no-such-bucket/{KEY_PREFIX}{main_path(newest)}{ObjectSuffix.MANIFEST.value}" in line
+
+
+class Restartable:
+    """A Tidegate that is found at the same addresses after a restart."""
+
+    def __init__(self, kafka: KafkaCluster, work: Path, properties: Mapping[str, str]) -> None:
+        self.process = Tidegate(
+            work=work,
+            server_properties=kafka.server_properties_path(1),
+            bootstrap_servers=kafka.bootstrap_servers,
+            properties={
+                "proxy.listen": f"127.0.0.1:{free_port()}",
+                "proxy.broker.ports": f"1:{free_port()}",
+                **properties,
+            },
+        )
+
+    def start(self) -> RunningTidegate:
+        self.process.start()
+        return RunningTidegate(self.process, self.process.wait_ready(), self.process.log_path.parent)
+
+    def restart(self, stop: signal.Signals) -> RunningTidegate:
+        os.kill(self.process.pid, stop)
+        self.process.stop()
+        return self.start()
+
+
+def disk_cache_keys(cache: Path, encryption: str, folder: Path) -> dict[str, str]:
+    """A disk cache of small blocks, and so little read-ahead that a restart comes before the end."""
+    keys = {
+        "cache.path": str(cache),
+        "cache.block.bytes": str(BLOCK_BYTES),
+        "readahead.stream.max.bytes": str(2 * BLOCK_BYTES),
+        "cache.encrypt": "false" if encryption == "none" else "true",
+    }
+    if encryption == "key file":
+        key_file = folder / "cache.key"
+        key_file.write_bytes(bytes(range(32)))
+        key_file.chmod(0o400)
+        keys["cache.encrypt.key.file"] = str(key_file)
+    return keys
+
+
+def read_all(tidegate: RunningTidegate, topic: TieredTopic, expected: Expected) -> Digests:
+    return read_with_confluent(tidegate.bootstrap_servers, topic.name, expected.ends, "read_uncommitted")
+
+
+def answers(address: tuple[str, int], targets: Sequence[FetchTarget]) -> list[FetchedPartition]:
+    """One Fetch for each target; what came too late for one is asked again."""
+    with RawClient(*address) as client:
+
+        def answer(target: FetchTarget) -> FetchedPartition:
+            def look() -> FetchedPartition | None:
+                (found,) = client.fetch(VERSION, [target]).partitions
+                assert found.error_code == ErrorCode.NONE, found
+                return found if found.records else None
+
+            found = wait_until(look, f"records for {target}")
+            assert found is not None
+            return found
+
+        return [answer(target) for target in targets]
+
+
+def leader_address(tidegate: RunningTidegate, topic: str) -> tuple[str, int]:
+    """The listener that stands for the cluster's only broker."""
+    with RawClient(*tidegate.address) as client:
+        (broker,) = client.metadata([topic]).brokers
+        return broker.host, broker.port
+
+
+def log_gets(tidegate: RunningTidegate) -> float:
+    return tidegate.metric("tidegate_gets_total", object="log")
+
+
+def take(consumer: Consumer, digest: TopicDigest, records: int) -> None:
+    """Exactly so many more records, or all until the end of the partition."""
+    left = records
+
+    def all_there() -> bool:
+        nonlocal left
+        for message in consumer.consume(min(left, 500), 0.2):
+            error = message.error()
+            if error is None:
+                digest.add_message(message)
+                left -= 1
+            else:
+                assert error.code() in (KafkaError._PARTITION_EOF, KafkaError._TRANSPORT), str(error)
+        return left == 0
+
+    wait_until(all_there, f"{records} more records")
+
+
+def wait_all_on_disk(tidegate: RunningTidegate, cache: Path) -> None:
+    """Blocks are written behind the readers' backs."""
+
+    def all_there() -> bool:
+        filled = tidegate.metric("tidegate_cache_fills_total")
+        return len(files_below(cache)) == filled > 0
+
+    wait_until(all_there, "every block is on disk")
+    assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0
+
+
+def checked(kafka: KafkaCluster, properties: Mapping[str, str], folder: Path) -> tuple[int, str]:
+    """`tidegate check`: exit code and report."""
+    file = folder / "tidegate.properties"
+    lines = {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "broker.config": str(kafka.server_properties_path(1)),
+        **properties,
+    }
+    file.write_text(properties_text(lines), encoding="utf-8")
+    out = io.StringIO()
+    return check.run(load(file, {}), out), out.getvalue()

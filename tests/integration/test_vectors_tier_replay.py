@@ -1,0 +1,366 @@
+"""A real broker's Fetch answers, given again from its own frozen tier: every recorded one, to the byte.
+
+Catalog, lineage, storage manager, caches and reader are the application's, over the objects and keys as the broker
+had them. What a request needs beyond the tier's own bytes is told apart and counted, see `Kind`.
+"""
+
+import hashlib
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+
+from metrics.probes import Probes
+from metrics.registry import Registry
+from protocol.api_01_fetch import FetchRequest
+from protocol.errors import ErrorCode
+from protocol.identifiers import IsolationLevel
+from proxy.assembly import tier_answer
+from proxy.authority import Authority
+from proxy.fetch_plan import TierPart, plan_fetch
+from proxy.frontier import Frontier
+from proxy.tier_storage import TierStorage
+from storage.object_store.registry import open_object_store
+from storage.reader import OffsetNotInTierError
+from tests.support.frozen_tier import (
+    FETCH_MAX_BYTES,
+    MIB,
+    NAMES,
+    RawBatch,
+    Recorded,
+    broken_up,
+    decoded,
+    fetch_request,
+    open_frozen_tier,
+    recorded_answers,
+    storage_config,
+)
+from tests.support.scripted_object_store import ScriptedObjectStore
+from tests.support.waiting import wait_until
+
+BLOCK_BYTES_MIN = 64 * 1024  # of `cache.block.bytes`; the plug-in's chunks are as small
+MEMORY_BYTES_MIN = MIB  # of `cache.memory.bytes`
+NO_READAHEAD = 0
+OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+class Sizes(NamedTuple):
+    """Settings of the reading side; the defaults are the configuration's."""
+
+    block_bytes: int = MIB
+    memory_bytes_max: int = 256 * MIB
+    readahead_stream_bytes_max: int = 128 * MIB
+
+    def __str__(self) -> str:
+        blocks, memory, readahead = self.block_bytes >> 10, self.memory_bytes_max >> 20, self[2] >> 20
+        return f"blocks {blocks} KiB, memory {memory} MiB, read-ahead {readahead} MiB"
+
+
+DEFAULTS = Sizes()
+SMALLEST = Sizes(BLOCK_BYTES_MIN, MEMORY_BYTES_MIN)
+ALL_SIZES = [
+    Sizes(block_bytes, memory_bytes, readahead_bytes)
+    for block_bytes in (BLOCK_BYTES_MIN, MIB)
+    for memory_bytes in (MEMORY_BYTES_MIN, 256 * MIB)
+    for readahead_bytes in (NO_READAHEAD, 128 * MIB)
+]
+"""The defaults of the configuration, and the smallest that it lets through."""
+
+
+class Kind(Enum):
+    """What a recorded Fetch needs."""
+
+    TIER = auto()
+    """The tier and a good probe: the answer is Tidegate's."""
+    ABORTED_TRANSACTIONS = auto()
+    """Besides, the list of aborted transactions: given to the broker, until that is read from the tier too."""
+    BROKER = auto()
+    """The offset is below the log start, in the local log, or beyond it: nothing of it is the tier's."""
+
+
+EXPECTED_COUNTS = {Kind.TIER: 3308, Kind.ABORTED_TRANSACTIONS: 484, Kind.BROKER: 296}
+
+
+class Entry(NamedTuple):
+    """One recorded Fetch."""
+
+    recorded: Recorded
+    fetch: dict[str, Any]
+
+    @property
+    def kind(self) -> Kind:
+        offset = self.fetch["offset"]
+        if not self.recorded.is_in_tier(offset):
+            return Kind.BROKER
+        if self.fetch["iso"] == IsolationLevel.READ_COMMITTED and self.recorded.may_have_aborts(offset):
+            return Kind.ABORTED_TRANSACTIONS
+        return Kind.TIER
+
+
+def entries() -> Iterator[Entry]:
+    """All of them, partition by partition, offsets ascending."""
+    for name in NAMES:
+        recorded = Recorded(name)
+        for fetch in recorded.said["fetch"]:
+            yield Entry(recorded, fetch)
+
+
+# --- answer by answer ---
+
+
+@pytest.mark.parametrize("sizes", ALL_SIZES, ids=str)
+async def test_every_recorded_answer_of_the_tier_is_given_to_the_byte(nursery: trio.Nursery, sizes: Sizes) -> None:
+    storage = open_frozen_tier(nursery, **sizes._asdict())
+    counts: Counter[Kind] = Counter()
+    for entry in entries():
+        kind = entry.kind
+        if kind is Kind.BROKER:
+            await require_refusal(storage, entry)
+        else:
+            await require_same_answer(storage, entry, reader="the only one")
+        counts[kind] += 1
+    assert counts == EXPECTED_COUNTS
+    assert counts.total() == 4088
+
+
+@pytest.mark.parametrize(
+    ("sizes", "one_in"),
+    [
+        (DEFAULTS, 1),
+        (DEFAULTS._replace(block_bytes=BLOCK_BYTES_MIN, readahead_stream_bytes_max=NO_READAHEAD), 1),
+        # Each is a GET or more here.
+        (DEFAULTS._replace(memory_bytes_max=MEMORY_BYTES_MIN, readahead_stream_bytes_max=NO_READAHEAD), 4),
+        (SMALLEST, 4),
+    ],
+    ids=str,
+)
+async def test_readers_side_by_side_in_any_order_get_the_same_answers(
+    nursery: trio.Nursery, sizes: Sizes, one_in: int
+) -> None:
+    storage = open_frozen_tier(nursery, **sizes._asdict())
+    asked = [entry for entry in entries() if entry.kind is not Kind.BROKER]
+    random.Random(4).shuffle(asked)
+    left = asked[::one_in]
+
+    async def read_on(reader: str) -> None:
+        while left:
+            await require_same_answer(storage, left.pop(), reader=reader)
+
+    async with trio.open_nursery() as readers:
+        for number in range(8):
+            readers.start_soon(read_on, f"reader {number}")
+
+
+def test_only_requests_whose_answers_list_aborts_below_the_local_log_are_left_to_the_broker() -> None:
+    """The catalog's word is coarse: any transaction index from the offset on counts. It may not be too narrow."""
+    left_to_broker = set()
+    for recorded, fetch in (entry for entry in entries() if entry.kind is not Kind.BROKER):
+        lists_aborts = any(first < recorded.local_log_start for _, first in fetch["aborted"] or ())
+        entry = Entry(recorded, fetch)
+        assert not lists_aborts or entry.kind is Kind.ABORTED_TRANSACTIONS
+        if entry.kind is Kind.ABORTED_TRANSACTIONS:
+            left_to_broker.add(recorded.name)
+    assert left_to_broker == {"txn-0"}
+
+
+async def require_same_answer(storage: TierStorage, entry: Entry, *, reader: str) -> None:
+    """Plan, read and assemble: every field as the broker gave it. An answer that lists aborts: its bytes."""
+    recorded, fetch = entry
+    # Whose segments reach into the local log are not read for READ_COMMITTED; here all end below it.
+    assert storage.reader.segment_for(recorded.key, fetch["offset"], recorded.lineage).end_offset < (
+        recorded.local_log_start
+    )
+    part = planned(entry)
+    assert part.minimum_one_batch
+    records = await storage.reader.read(
+        recorded.key,
+        fetch["offset"],
+        max_bytes=part.budget_bytes,
+        minimum_one_batch=part.minimum_one_batch,
+        lineage=recorded.lineage,
+        reader=reader,
+    )
+    try:
+        answer = tier_answer(request_of(entry), part, authority_of(recorded), records)
+        given = b"".join(answer.records)
+    finally:
+        records.release()
+    batches, tail_bytes = broken_up(given)
+    assert {
+        "error": answer.error_code,
+        "hw": answer.high_watermark,
+        "lso": answer.last_stable_offset,
+        "log_start": answer.log_start_offset,
+        "len": answer.records_bytes,
+        "sha256": hashlib.sha256(given).hexdigest(),
+        "base": batches[0].base_offset,
+        "batches": len(batches),
+        "last": batches[-1].last_offset,
+        "tail": tail_bytes,
+    } == {field: said for field, said in fetch.items() if field not in ("offset", "max", "iso", "aborted")}
+    assert records.size_bytes == fetch["len"]
+    if entry.kind is Kind.TIER:
+        aborted = answer.aborted_transactions
+        assert aborted == (None if fetch["aborted"] is None else [tuple(pair) for pair in fetch["aborted"]])
+
+
+async def require_refusal(storage: TierStorage, entry: Entry) -> None:
+    """Nothing of the tier is handed out: below the log start it is not read, above the tier it has nothing."""
+    recorded, fetch = entry
+    if fetch["offset"] < recorded.log_start:
+        assert planned(entry).budget_bytes == 0
+        assert fetch["error"] == OUT_OF_RANGE
+        if fetch["offset"] >= recorded.segments[0].start_offset:
+            return  # the segment that the log starts in holds it still
+    else:
+        assert fetch["offset"] > recorded.segments[-1].end_offset
+        assert (fetch["error"] == OUT_OF_RANGE) == (fetch["offset"] > recorded.high_watermark)
+    with pytest.raises(OffsetNotInTierError):
+        await storage.reader.read(
+            recorded.key, fetch["offset"], max_bytes=fetch["max"], minimum_one_batch=True, lineage=recorded.lineage
+        )
+
+
+def planned(entry: Entry) -> TierPart:
+    """The tier's part of the request, as planned with all that a broker says of the partition."""
+    recorded = entry.recorded
+    frontier = Frontier(recorded.local_log_start, 0, recorded.said["leader_epoch"], 0.0, recorded.log_start)
+    (part,) = plan_fetch(request_of(entry), [recorded.key], lambda _: frontier, lambda *_: True).tier
+    return part
+
+
+def request_of(entry: Entry) -> FetchRequest:
+    recorded, fetch = entry
+    return fetch_request(
+        [(recorded.key, fetch["offset"])],
+        isolation=fetch["iso"],
+        max_bytes=FETCH_MAX_BYTES,
+        partition_max_bytes=fetch["max"],
+    )
+
+
+def authority_of(recorded: Recorded) -> Authority:
+    """What a probe of the recorded broker would have said."""
+    return Authority(
+        recorded.high_watermark,
+        recorded.last_stable_offset,
+        recorded.log_start,
+        abort_free=True,
+        leader_epoch=recorded.said["leader_epoch"],
+        local_log_start_offset=recorded.local_log_start,
+        given_at_s=0.0,
+    )
+
+
+# --- two partitions ---
+
+
+async def test_two_partitions_of_the_tier_share_the_limit_to_the_byte(nursery: trio.Nursery) -> None:
+    storage = open_frozen_tier(nursery)
+    partitions = {number: Recorded(f"plain-{number}") for number in (0, 1)}
+    checked = 0
+    for asked in recorded_answers()["fetch_two_partitions"]:
+        if not all(partitions[number].is_in_tier(offset) for number, offset in asked["wants"]):
+            continue
+        request = fetch_request(
+            [(partitions[number].key, offset) for number, offset in asked["wants"]],
+            isolation=asked["iso"],
+            max_bytes=asked["max_bytes"],
+            partition_max_bytes=asked["partition_max_bytes"],
+        )
+        plan = plan_fetch(
+            request,
+            [partitions[number].key for number, _ in asked["wants"]],
+            lambda key: Frontier(partitions[key.partition].local_log_start, 0, 0, 0.0),
+            lambda *_: True,
+        )
+        given = [await share_of(storage, partitions[part.partition.partition], part) for part in plan.tier]
+        assert [(number, len(data), hashlib.sha256(data).hexdigest()) for number, data in given] == [
+            (answer["partition"], answer["len"], answer["sha256"]) for answer in asked["answers"]
+        ]
+        checked += 1
+    assert checked == 36
+
+
+async def share_of(storage: TierStorage, recorded: Recorded, part: TierPart) -> tuple[int, bytes]:
+    """Partition and record bytes of one part; one without a budget is not read."""
+    if not part.budget_bytes:
+        return recorded.key.partition, b""
+    records = await storage.reader.read(
+        recorded.key,
+        part.asked.fetch_offset,
+        max_bytes=part.budget_bytes,
+        minimum_one_batch=part.minimum_one_batch,
+        lineage=recorded.lineage,
+    )
+    data = b"".join(records.buffers)
+    records.release()
+    return recorded.key.partition, data
+
+
+# --- consumers ---
+
+
+@pytest.mark.parametrize(("sizes", "max_bytes"), [(DEFAULTS, MIB), (DEFAULTS, 1), (SMALLEST, 50_000)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_consumer_gets_every_record_once(
+    nursery: trio.Nursery, name: str, sizes: Sizes, max_bytes: int
+) -> None:
+    storage, recorded = open_frozen_tier(nursery, **sizes._asdict()), Recorded(name)
+    batches = await follow(storage, recorded, max_bytes=max_bytes, reader="consumer")
+    got = [record for batch in batches for record in decoded(batch) if record["o"] >= recorded.log_start]
+    assert got == list(recorded.truth())
+
+
+@pytest.mark.parametrize("consumers", [1, 3])
+@pytest.mark.parametrize("max_bytes", [50_000, MIB])
+@pytest.mark.parametrize("block_bytes", [BLOCK_BYTES_MIN, MIB])
+async def test_no_stored_byte_is_fetched_twice(
+    nursery: trio.Nursery, block_bytes: int, max_bytes: int, consumers: int
+) -> None:
+    """By passes over the whole tier with read-ahead, all partitions and consumers side by side."""
+    store, probes = ScriptedObjectStore(open_object_store(storage_config())), Probes(Registry())
+    storage = open_frozen_tier(nursery, block_bytes=block_bytes, store=store, probes=probes)
+    async with trio.open_nursery() as readers:
+        for name in NAMES:
+            for number in range(consumers):
+                readers.start_soon(follow_to_end, storage, Recorded(name), max_bytes, f"{name} {number}")
+    for (key, _, end), (next_key, next_start, _) in itertools.pairwise(sorted(store.gets())):
+        assert key != next_key or end <= next_start, f"{key}: byte {next_start} was fetched twice"
+    assert len(store.gets("*.rsm-manifest")) == len(store.gets("*.indexes")) == 19
+    # A GET ends after its last block was handed on.
+    wait_until(lambda: not store.streams_open, "all bodies are closed")
+    read_ahead = {
+        sample.name: sample.value
+        for family in probes.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("tidegate_readahead_")
+    }
+    assert read_ahead["tidegate_readahead_streams"] == consumers * len(NAMES)
+    assert read_ahead["tidegate_readahead_used_bytes_total"] == read_ahead["tidegate_readahead_bytes_total"]
+    assert read_ahead["tidegate_readahead_wasted_bytes_total"] == 0
+
+
+async def follow_to_end(storage: TierStorage, recorded: Recorded, max_bytes: int, reader: str) -> None:
+    await follow(storage, recorded, max_bytes=max_bytes, reader=reader)
+
+
+async def follow(storage: TierStorage, recorded: Recorded, *, max_bytes: int, reader: str) -> list[RawBatch]:
+    """All batches of the partition in the tier, read as consumers do: on from the last whole batch."""
+    got: list[RawBatch] = []
+    offset = recorded.log_start
+    while offset < recorded.local_log_start:
+        records = await storage.reader.read(
+            recorded.key, offset, max_bytes=max_bytes, minimum_one_batch=True, lineage=recorded.lineage, reader=reader
+        )
+        batches, _ = broken_up(b"".join(records.buffers))
+        records.release()
+        got += batches
+        offset = batches[-1].last_offset + 1
+    assert offset == recorded.local_log_start
+    return got

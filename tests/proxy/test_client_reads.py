@@ -1,0 +1,134 @@
+"""What an answer holds of the tier: from the read until it is sent, and the very bytes all the way."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from proxy.assembly import assemble, by_key, tier_answer
+from proxy.authority import Authority
+from proxy.client_reads import ClientReads
+from proxy.fetch_plan import TierPart
+from proxy.frontier import Frontier
+from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
+from storage.reader import TierRecords
+from tests.support.memory_transport import Conversation, conversation
+from tests.support.segments import filled_segment
+from tests.support.tier import PARTITION, Tier, open_tier
+from tests.support.tier_world import ask, client_frame, fetch_of
+
+SEGMENT = filled_segment(0)
+BLOCK = 1000
+REQUEST = fetch_of([ask(PARTITION, 0)])
+AUTHORITY = Authority(1500, 1490, 0, True, 5, 1000, 0.0)
+PART = TierPart(REQUEST.partitions[0], PARTITION, Frontier(1000, 1500, 5, 0.0))
+
+
+@pytest.fixture
+def tier(nursery: trio.Nursery) -> Tier:
+    return open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
+
+
+def test_every_client_is_another_reader() -> None:
+    assert ClientReads().identity != ClientReads().identity
+
+
+async def test_what_is_held_is_released_once(tier: Tier) -> None:
+    client = ClientReads()
+    client.release()
+    for _ in range(2):
+        client.hold(await tier.read(0, max_bytes=2500))
+        client.hold(await tier.read(50, max_bytes=2500))
+        client.hold(TierRecords([], 0, first_batch_too_large=True))
+        assert tier.inflight_bytes > 0
+        client.release()
+        client.release()
+        assert tier.inflight_bytes == 0
+
+
+async def test_clients_release_what_is_theirs(tier: Tier) -> None:
+    one, two = ClientReads(), ClientReads()
+    one.hold(await tier.read(0, max_bytes=2500))
+    two.hold(await tier.read(0, max_bytes=2500))
+    one.release()
+    assert tier.inflight_bytes == 3 * BLOCK
+    two.release()
+    assert tier.inflight_bytes == 0
+
+
+# --- on a connection ---
+
+
+class Handle:
+    """A Fetch answered from the tier; `buffers` are those of the last answer's records."""
+
+    def __init__(self, tier: Tier, client: ClientReads) -> None:
+        self.buffers: list[memoryview] = []
+        self._tier = tier
+        self._client = client
+
+    async def __call__(self, _frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
+        records = await self._tier.read(0, max_bytes=5000)
+        self._client.hold(records)
+        self.buffers = records.buffers
+        return assemble(REQUEST, by_key([tier_answer(REQUEST, PART, AUTHORITY, records)]), 0)
+
+
+def release_when_answered(talk: Conversation, client: ClientReads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talk.fetches, "on_answered", client.release)
+    monkeypatch.setattr(talk.fetches, "close", client.release)
+
+
+async def test_views_of_blocks_reach_the_transport_as_they_are(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tier.read_bytes(0)  # from here on it is warm
+    handle = Handle(tier, ClientReads())
+    sent: list[Bytes] = []
+    async with conversation(handle_fetch=handle) as talk:
+        send_vectored = talk.client_transport.send_vectored
+
+        async def noted(buffers: Sequence[Bytes]) -> None:
+            sent.extend(buffers)
+            await send_vectored(buffers)
+
+        monkeypatch.setattr(talk.client_transport, "send_vectored", noted)
+        await talk.client.send(client_frame(REQUEST))
+        frame = await talk.client.receive_frame()
+    assert SEGMENT.log[:5000] in frame
+    assert len(handle.buffers) == 5
+    assert [buffer for buffer in sent if isinstance(buffer, memoryview)] == handle.buffers
+    assert {id(buffer) for buffer in handle.buffers} <= {id(buffer) for buffer in sent}
+    blocks, _ = await tier.cache.blocks(tier.source(), 0, 4)
+    assert [buffer.obj for buffer in handle.buffers] == [block.data.obj for block in blocks]
+    assert all(buffer.obj is block.data.obj for buffer, block in zip(handle.buffers, blocks, strict=True))
+
+
+async def test_blocks_are_held_until_the_client_has_taken_the_answer(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ClientReads()
+    async with conversation(handle_fetch=Handle(tier, client), lockstep=True) as talk:
+        release_when_answered(talk, client, monkeypatch)
+        await talk.client.send(client_frame(REQUEST))
+        await tier.settled()
+        await wait_all_tasks_blocked()
+        assert tier.inflight_bytes == 5 * BLOCK
+        await talk.client.receive_frame()
+        await wait_all_tasks_blocked()
+        assert tier.inflight_bytes == 0
+
+
+async def test_blocks_of_an_answer_that_nobody_takes_are_released_when_the_client_goes(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ClientReads()
+    async with conversation(handle_fetch=Handle(tier, client), lockstep=True) as talk:
+        release_when_answered(talk, client, monkeypatch)
+        await talk.client.send(client_frame(REQUEST))
+        await tier.settled()
+        await wait_all_tasks_blocked()
+        assert tier.inflight_bytes == 5 * BLOCK
+        await talk.client.close()
+        await talk.wait_end()
+    assert tier.inflight_bytes == 0

@@ -1,0 +1,151 @@
+"""The parts in their places: which budget is whose, what runs beside the reads, what a deletion reaches."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.tier_storage import EXPIRE_INTERVAL_S
+from storage.cache.memory import MemoryBlocks
+from tests.support.disk_cache import disk_cache
+from tests.support.scripted_gets import until
+from tests.support.segments import filled_segment
+from tests.support.tier import GETS_MAX, Tier, open_tier
+
+SEGMENT = filled_segment(0)
+BLOCK = 1000
+
+
+def memory_of(tier: Tier) -> MemoryBlocks:
+    return tier.cache._memory
+
+
+async def test_answers_not_sent_do_not_stop_fills(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, inflight_bytes_max=2 * 3 * BLOCK)
+    # An answer larger than its half of the budget is let in alone; half of the budget is for GETs all the same.
+    answer = await tier.read(0, max_bytes=5000)
+    assert tier.inflight_bytes == 5 * BLOCK
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+    with trio.fail_after(10):
+        await tier.cache.blocks(tier.source(), 0, 10)
+    answer.release()
+    await tier.settled()
+    assert tier.inflight_bytes == 0
+
+
+async def test_fills_do_not_stop_answers_that_have_all_they_need(nursery: trio.Nursery) -> None:
+    segments = [filled_segment(200 * number) for number in range(3)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, inflight_bytes_max=2 * len(SEGMENT.log) + 2)
+    expected = await tier.read_bytes(0)
+    with tier.store.held() as gate:
+        async with trio.open_nursery() as readers:
+            for number in (1, 2):
+                last = tier.source(number).grid.count - 1
+                readers.start_soon(tier.cache.blocks, tier.source(number), 0, last)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            await wait_all_tasks_blocked()
+            assert tier.inflight_bytes >= 12 * BLOCK, "GETs hold what they can"
+            with trio.fail_after(10):
+                assert await tier.read_bytes(0) == expected
+            gate.release()
+
+
+@pytest.mark.parametrize("window_bytes", [0, 5 * BLOCK])
+async def test_without_a_window_nothing_is_read_ahead(nursery: trio.Nursery, window_bytes: int) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=window_bytes)
+    for number in range(3):
+        await tier.read_bytes(10 * number, max_bytes=len(SEGMENT.batches[number]))
+    await tier.settled()
+    assert tier.sample("tidegate_readahead_streams") == (1 if window_bytes else 0)
+
+
+async def test_streams_share_the_room_for_what_is_read_ahead(nursery: trio.Nursery) -> None:
+    segments = [filled_segment(200 * number, value_bytes=1000) for number in range(4)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=80_000)
+    for number in range(4):
+        for batch in range(3):
+            size_bytes = len(segments[number].batches[batch])
+            await tier.read_bytes(200 * number + 10 * batch, max_bytes=size_bytes, reader=f"reader {number}")
+            await tier.settled()
+    assert 0 < memory_of(tier).unread_bytes <= 80_000
+    assert tier.sample("tidegate_readahead_wasted_bytes_total") == 0
+
+
+async def test_what_is_read_ahead_and_what_was_read_have_budgets_of_their_own(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=2 * BLOCK, readahead_bytes_max=4 * BLOCK)
+    tier.cache.ahead(tier.source(), range(10, 20))
+    await tier.settled()
+    assert (memory_of(tier).size_bytes, memory_of(tier).unread_bytes) == (0, 4 * BLOCK)
+    await tier.cache.blocks(tier.source(), 0, 4)
+    assert (memory_of(tier).size_bytes, memory_of(tier).unread_bytes) == (2 * BLOCK, 4 * BLOCK)
+
+
+async def test_openings_are_bounded(nursery: trio.Nursery) -> None:
+    segments = [filled_segment(200 * number) for number in range(GETS_MAX + 3)]
+    tier = open_tier(nursery, segments, chunk_bytes=500)
+    with tier.store.held(manifest=True) as gate:
+        async with trio.open_nursery() as readers:
+            for number in range(len(segments)):
+                readers.start_soon(tier.read, 200 * number)
+            await trio.to_thread.run_sync(gate.wait_for_callers, GETS_MAX)
+            await wait_all_tasks_blocked()
+            assert tier.store.opens() == GETS_MAX
+            gate.release()
+    assert tier.store.opens() == len(segments)
+
+
+async def test_idle_blocks_leave_by_the_applications_clock(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, retention_s=EXPIRE_INTERVAL_S / 2)
+    await tier.read_bytes(0)
+    nursery.start_soon(tier.storage.run)
+    await trio.sleep(EXPIRE_INTERVAL_S - 1)
+    assert tier.resident_bytes == len(SEGMENT.log)
+    await trio.sleep(2)
+    assert tier.resident_bytes == 0
+
+
+async def test_the_disk_is_listed_and_written_to_while_it_runs(nursery: trio.Nursery, tmp_path: Path) -> None:
+    with disk_cache(tmp_path, bytes_max=10**6) as cache:
+        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
+        await tier.read_bytes(0)
+        assert len(cache.disk) == 0
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as running:
+                running.start_soon(tier.storage.run)
+                await until(lambda: len(cache.disk) == -(-len(SEGMENT.log) // BLOCK))
+                scope.cancel()
+
+
+async def test_without_a_disk_there_is_no_disk_level(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT])
+    await tier.read_bytes(0)
+    assert tier.storage.disk is None
+    assert tier.sample("tidegate_cache_misses_total", {"level": "disk"}) == 0
+
+
+async def test_a_deleted_segment_leaves_every_part(nursery: trio.Nursery, tmp_path: Path) -> None:
+    with disk_cache(tmp_path, bytes_max=10**6) as cache, trio.CancelScope() as scope:
+        async with trio.open_nursery() as running:
+            tier = open_tier(
+                running,
+                [SEGMENT],
+                block_bytes=BLOCK,
+                chunk_bytes=500,
+                readahead_bytes_max=BLOCK,
+                disk_blocks=cache.disk,
+            )
+            running.start_soon(tier.storage.run)
+            metadata = tier.logs[0][0]
+            await tier.read_bytes(0, max_bytes=2000)
+            await tier.read_bytes(10, max_bytes=2000)
+            await tier.settled()
+            await until(lambda: len(cache.disk) > 0)
+            tier.storage.drop_segment(metadata.segment_id.id)
+            assert tier.segments.resident(metadata) is None
+            assert tier.indexes.resident(metadata) is None
+            assert tier.resident_bytes == 0
+            assert tier.sample("tidegate_readahead_streams") == 0
+            await until(lambda: len(cache.disk) == 0)
+            tier.storage.drop_segment(metadata.segment_id.id)
+            scope.cancel()

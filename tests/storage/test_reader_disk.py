@@ -1,0 +1,207 @@
+"""Reading with blocks on disk: a restart costs no GET of them, and nothing that is wrong there is ever served."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from metrics.cache_probes import CacheProbe
+from metrics.registry import Registry
+from storage.cache.disk import DiskBlocks
+from storage.errors import CorruptObjectError, RemoteAccessDeniedError
+from tests.support.disk_cache import files_below
+from tests.support.scripted_gets import until
+from tests.support.segments import SyntheticSegment, filled_segment
+from tests.support.tier import Tier, open_tier
+
+SEGMENT = filled_segment(0)
+OTHER = filled_segment(200)
+BLOCK = 1000
+DISK = {"level": "disk"}
+
+Opened = tuple[Tier, DiskBlocks, Registry]
+
+
+@asynccontextmanager
+async def tier_on(
+    path: Path,
+    *segments: SyntheticSegment,
+    block_bytes: int = BLOCK,
+    memory_bytes_max: int = 10**6,
+    readahead_bytes_max: int = 0,
+) -> AsyncIterator[Opened]:
+    """One life of a process that has its disk cache there; the registry has the disk's own metrics."""
+    registry = Registry()
+    disk = DiskBlocks(
+        path, bytes_max=10**8, identity="store", cipher=None, retention_s=None, probe=CacheProbe(registry)
+    )
+    try:
+        await trio.to_thread.run_sync(disk.load)
+        async with trio.open_nursery() as nursery:
+            tier = open_tier(
+                nursery,
+                segments or [SEGMENT],
+                block_bytes=block_bytes,
+                memory_bytes_max=memory_bytes_max,
+                readahead_bytes_max=readahead_bytes_max,
+                disk_blocks=disk,
+            )
+            nursery.start_soon(tier.storage.run)
+            yield tier, disk, registry
+            nursery.cancel_scope.cancel()
+    finally:
+        disk.close()
+
+
+async def fill(path: Path, segment: SyntheticSegment = SEGMENT, *, block_bytes: int = BLOCK) -> int:
+    """A first life that reads all of the segment; how many blocks it left."""
+    blocks = -(-len(segment.log) // block_bytes)
+    async with tier_on(path, segment, block_bytes=block_bytes) as (tier, disk, _):
+        assert await tier.read_bytes(segment.base_offset, max_bytes=len(segment.log)) == segment.log
+        await until(lambda: len(disk) == blocks)
+    return blocks
+
+
+def file_of(path: Path, number: int) -> Path:
+    (file,) = [file for file in files_below(path) if file.name.startswith(f"{number}-")]
+    return file
+
+
+def corrupt(path: Path, number: int, how: str) -> None:
+    file = file_of(path, number)
+    content = bytearray(file.read_bytes())
+    if how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "zeros at the end":  # the rename reached the disk before all of the data
+        file.write_bytes(content[: len(content) // 2].ljust(len(content), b"\0"))
+    else:
+        content[-len(content) // 3] ^= 4
+        file.write_bytes(content)
+
+
+async def test_after_a_restart_blocks_come_from_disk(tmp_path: Path) -> None:
+    blocks = await fill(tmp_path)
+    async with tier_on(tmp_path) as (tier, _, _registry):
+        for offset in (0, 57, 199):
+            position = SEGMENT.batch_positions[offset // 10]
+            assert await tier.read_bytes(offset) == SEGMENT.log[position:]
+        assert tier.store.log_fetches() == []
+        assert tier.sample("tidegate_cache_hits_total", DISK) == blocks
+
+
+async def test_with_read_ahead_blocks_on_disk_cost_no_get_either(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with tier_on(tmp_path, readahead_bytes_max=10 * BLOCK) as (tier, _, _registry):
+        for number, batch in enumerate(SEGMENT.batches):
+            assert await tier.read_bytes(10 * number, max_bytes=len(batch), reader="one") == batch
+        await tier.settled()
+        assert tier.store.log_fetches() == []
+
+
+async def test_one_torn_block_among_a_thousand_is_fetched_anew_and_no_other(tmp_path: Path) -> None:
+    segment = filled_segment(0, batch_count=100)
+    block_bytes = len(segment.log) // 999
+    blocks = await fill(tmp_path, segment, block_bytes=block_bytes)
+    assert blocks >= 1000
+    corrupt(tmp_path, 500, "zeros at the end")
+    async with tier_on(tmp_path, segment, block_bytes=block_bytes) as (tier, disk, _):
+        assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
+        assert tier.store.log_fetches() == [(500 * block_bytes, 501 * block_bytes - 1)]
+        assert tier.sample("tidegate_cache_hits_total", DISK) == blocks - 1
+        await until(lambda: len(disk) == blocks)
+    async with tier_on(tmp_path, segment, block_bytes=block_bytes) as (tier, _, _registry):
+        assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
+        assert tier.store.log_fetches() == []
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros at the end", "a flipped bit"])
+async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path, how: str) -> None:
+    blocks = await fill(tmp_path)
+    for number in (0, 7, blocks - 1):
+        corrupt(tmp_path, number, how)
+    async with tier_on(tmp_path) as (tier, _, registry):
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+        last = len(SEGMENT.log) - 1
+        fetched = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
+        assert sorted(tier.store.log_fetches()) == fetched
+        assert registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "corrupt"}) == 3
+
+
+async def test_a_bad_block_that_goes_bad_under_the_process_is_never_served(tmp_path: Path) -> None:
+    async with tier_on(tmp_path, memory_bytes_max=0) as (tier, disk, _):
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+        blocks = -(-len(SEGMENT.log) // BLOCK)
+        await until(lambda: len(disk) == blocks)
+        corrupt(tmp_path, 3, "a flipped bit")
+        for _ in range(2):
+            assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+            await until(lambda: len(disk) == blocks)
+        assert tier.store.log_fetches()[1:] == [(3000, 3999)]
+
+
+@pytest.mark.parametrize("is_written_first", [False, True])
+async def test_wrong_bytes_from_the_store_do_not_stay_on_disk(tmp_path: Path, is_written_first: bool) -> None:
+    """The disk's checksum is right: it kept what it was given."""
+    blocks = -(-len(SEGMENT.log) // BLOCK)
+    async with tier_on(tmp_path) as (tier, disk, _):
+        tier.store.flip_bit(tier.logs[0][0], SEGMENT.batch_positions[10] + 40, times=1)
+        if is_written_first:
+            await tier.cache.blocks(tier.source(), 0, blocks - 1)
+            await until(lambda: len(disk) == blocks)
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+        await until(lambda: len(disk) == blocks)
+        assert len(tier.store.log_fetches()) == 2
+        assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
+    async with tier_on(tmp_path) as (tier, _, _registry):
+        tier.store.fail(RemoteAccessDeniedError("nothing comes from here"), times=None)
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+
+
+async def test_bytes_that_stay_wrong_are_an_error_and_leave_nothing_on_disk(tmp_path: Path) -> None:
+    bad = SEGMENT.batch_positions[10] + 40
+    async with tier_on(tmp_path) as (tier, _, _registry):
+        tier.store.flip_bit(tier.logs[0][0], bad)
+        with pytest.raises(CorruptObjectError, match="CRC"):
+            await tier.read(0, max_bytes=len(SEGMENT.log))
+        assert len([start for start, end in tier.store.log_fetches() if start <= bad <= (end or 0)]) == 2
+    async with tier_on(tmp_path) as (tier, _, _registry):
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+
+
+async def test_a_deleted_segment_leaves_the_disk_and_the_others_stay(tmp_path: Path) -> None:
+    blocks = -(-len(SEGMENT.log) // BLOCK)
+    async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, disk, _):
+        await tier.read_bytes(0)
+        await tier.read_bytes(200)
+        await until(lambda: len(disk) == 2 * blocks)
+        tier.delete(0)
+        await until(lambda: len(disk) == blocks)
+    assert len(files_below(tmp_path)) == blocks
+    async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, _, _registry):
+        assert await tier.read_bytes(200) == OTHER.log
+        assert tier.store.log_fetches() == []
+
+
+async def test_what_is_on_its_way_when_its_segment_is_deleted_does_not_get_to_disk(tmp_path: Path) -> None:
+    async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, disk, _):
+        with tier.store.held(positions=range(BLOCK)) as gate:
+            async with trio.open_nursery() as readers:
+                readers.start_soon(partial(tier.read_bytes, 0))
+                await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+                tier.delete(0)
+                gate.release()
+        await tier.read_bytes(200)
+        await until(lambda: len(disk) == -(-len(OTHER.log) // BLOCK))
+        assert tier.resident_bytes == len(OTHER.log)
+
+
+async def test_a_disk_that_vanishes_is_done_without(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    async with tier_on(tmp_path) as (tier, _, registry):
+        for file in files_below(tmp_path):
+            file.unlink()
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
+        assert (registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "missing"}) or 0) > 0

@@ -1,0 +1,336 @@
+"""Consumers that read on and on: what they cost the store, what is there before they ask, what a deletion leaves."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.tier_storage import EXPIRE_INTERVAL_S
+from storage.cache.read_ahead import START_BYTES
+from storage.model import IndexType
+from storage.reader import OffsetNotInTierError
+from tests.support.scripted_gets import until
+from tests.support.segments import SyntheticSegment, filled_segment, read_batch_header
+from tests.support.tier import Tier, open_tier
+
+KIB, MIB = 1024, 1024 * 1024
+BLOCK = 16 * KIB
+WINDOW = 512 * KIB
+READ_BATCHES = 8
+"""Of 8 KiB each: as much as a read looks ahead by itself."""
+
+
+@cache
+def segment_of(base_offset: int = 0, *, batches: int = 256, batch_kib: int = 8) -> SyntheticSegment:
+    """One record a batch, a little more than so many KiB."""
+    return filled_segment(
+        base_offset, batch_count=batches, records_per_batch=1, value_bytes=batch_kib * KIB, interval_bytes=0
+    )
+
+
+class Consumer:
+    """Reads whole batches one after the other. Its answers are checked."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        segments: Sequence[SyntheticSegment],
+        *,
+        name: str = "a consumer",
+        first: int = 0,
+        stop: int | None = None,
+        read_batches: int = READ_BATCHES,
+    ) -> None:
+        self.position = 0
+        """Bytes, in all."""
+        self._tier = tier
+        self._name = name
+        batches = [(number, batch) for number, segment in enumerate(segments) for batch in segment.batches]
+        self._batches = batches[first:stop]
+        self._read_batches = read_batches
+
+    @property
+    def is_done(self) -> bool:
+        return not self._batches
+
+    async def read(self) -> None:
+        """The next answer; it ends with its segment."""
+        number = self._batches[0][0]
+        wanted = [batch for of, batch in self._batches[: self._read_batches] if of == number]
+        del self._batches[: len(wanted)]
+        expected = b"".join(wanted)
+        offset = read_batch_header(wanted[0]).base_offset
+        assert await self._tier.read_bytes(offset, max_bytes=len(expected), reader=self._name) == expected
+        self.position += len(expected)
+
+    async def read_all(self) -> None:
+        while not self.is_done:
+            await self.read()
+
+
+def fetched_bytes(tier: Tier) -> int:
+    """How far into the log GETs have reached."""
+    return max((last or 0) + 1 for _, last in tier.store.log_fetches())
+
+
+def assert_fetched_once(tier: Tier, number: int = 0, *, whole: bool = True) -> None:
+    """No two GETs of the segment overlap, and if `whole` they cover it."""
+    metadata = tier.logs[number][0]
+    end = -1
+    for start, last in sorted(tier.store.log_fetches(metadata)):
+        assert last is not None
+        assert start > end, f"byte {start} was fetched twice"
+        assert start == end + 1 or not whole, f"byte {end + 1} was not fetched"
+        end = last
+    assert end == metadata.segment_size_bytes - 1 or not whole
+
+
+# --- read-ahead ---
+
+
+async def test_without_read_ahead_each_read_of_new_blocks_is_a_get(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK)
+    await Consumer(tier, [segment_of()]).read_all()
+    assert len(tier.store.log_fetches()) >= 256 // READ_BATCHES
+    assert_fetched_once(tier)
+
+
+async def test_a_consumer_slower_than_its_read_ahead_never_waits_and_costs_few_gets(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
+    consumer = Consumer(tier, [segment_of()])
+    for _ in range(2):
+        await consumer.read()
+        await tier.settled()
+    misses = tier.misses
+    while not consumer.is_done:
+        await consumer.read()
+        await tier.settled()
+        assert tier.sample("tidegate_readahead_unread_bytes") <= WINDOW
+    assert tier.misses == misses
+    assert tier.sample("tidegate_readahead_wasted_bytes_total") == 0
+    assert tier.sample("tidegate_readahead_used_bytes_total") == tier.sample("tidegate_readahead_bytes_total")
+    # Half a window each, and what the first two reads took.
+    assert len(tier.store.log_fetches()) <= len(segment_of().log) // (WINDOW // 2) + 4
+    assert_fetched_once(tier)
+
+
+async def test_a_consumer_faster_than_its_read_ahead_waits_and_gets_more(nursery: trio.Nursery) -> None:
+    segment = segment_of(batches=80, batch_kib=512)
+    tier = open_tier(nursery, [segment], block_bytes=MIB, readahead_bytes_max=24 * MIB)
+    consumer = Consumer(tier, [segment], read_batches=2)
+    await consumer.read()
+    assert fetched_bytes(tier) <= 2 * MIB, "a seek got a window"
+    windows_bytes: list[int] = []
+    gate = ExitStack()
+    # Only what is read ahead reaches this far.
+    gate.enter_context(tier.store.held(positions=range(5 * MIB, len(segment.log))))
+    await consumer.read()
+    while not windows_bytes or windows_bytes[-1] < 3 * START_BYTES:
+        await until(lambda: fetched_bytes(tier) > 5 * MIB)
+        misses = tier.misses
+        async with trio.open_nursery() as reading:
+            reading.start_soon(consumer.read)
+            await until(lambda: tier.misses > misses or not reading.child_tasks)  # noqa: B023  # it ends here
+            if tier.misses > misses:  # it waits: the store has not answered
+                windows_bytes.append(fetched_bytes(tier) - consumer.position)
+                held = gate.pop_all()
+                gate.enter_context(tier.store.held(positions=range(fetched_bytes(tier), len(segment.log))))
+                held.close()
+    gate.close()
+    assert windows_bytes[0] <= START_BYTES + MIB, "it starts small, and each wait doubles it"
+    assert len(windows_bytes) >= 2
+    await consumer.read_all()
+    await tier.settled()
+    assert_fetched_once(tier)
+
+
+async def test_three_streams_on_one_partition_are_each_read_ahead(nursery: trio.Nursery) -> None:
+    segment = segment_of(batches=768)
+    tier = open_tier(
+        nursery,
+        [segment],
+        block_bytes=BLOCK,
+        readahead_bytes_max=WINDOW,
+        readahead_total_bytes_max=4 * WINDOW,
+    )
+    streams = [Consumer(tier, [segment], first=first, stop=first + 256) for first in (0, 256, 512)]
+    for _ in range(2):
+        for stream in streams:
+            await stream.read()
+        await tier.settled()
+    assert tier.sample("tidegate_readahead_streams") == 3
+    misses = tier.misses
+    while not streams[0].is_done:
+        for stream in streams:
+            await stream.read()
+        await tier.settled()
+    assert tier.misses == misses
+    assert_fetched_once(tier)
+
+
+@pytest.mark.parametrize("window_bytes", [0, WINDOW])
+async def test_two_consumers_of_one_partition_cost_one_get_for_each_range(
+    nursery: trio.Nursery, window_bytes: int
+) -> None:
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=window_bytes, chunk_bytes=4 * KIB)
+    async with trio.open_nursery() as consumers:
+        for name, read_batches in (("one", 8), ("two", 12)):
+            consumer = Consumer(tier, [segment_of()], name=name, read_batches=read_batches)
+            consumers.start_soon(consumer.read_all)
+    await tier.settled()
+    assert_fetched_once(tier)
+    assert (tier.store.opens(), tier.store.index_fetches()) == (1, 1)
+
+
+async def test_read_ahead_crosses_into_the_next_segment_with_its_manifest_and_index(nursery: trio.Nursery) -> None:
+    segments = [segment_of(), segment_of(256)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
+    consumer = Consumer(tier, segments)
+    while consumer.position < len(segments[0].log):
+        await consumer.read()
+        await tier.settled()
+    misses, calls = tier.misses, len(tier.store.calls)
+    with trio.CancelScope() as scope:
+        scope.cancel()  # so that a wait, for whatever it is, would be the end of it
+        await consumer.read()
+    assert not scope.cancelled_caught
+    assert (tier.misses, len(tier.store.calls)) == (misses, calls)
+    next_segment = tier.logs[1][0]
+    assert tier.store.opens(next_segment) == 1
+    assert tier.store.index_fetches(IndexType.OFFSET) == 2
+    await consumer.read_all()
+    await tier.settled()
+    assert_fetched_once(tier, 0)
+    assert_fetched_once(tier, 1)
+
+
+async def test_nothing_is_read_ahead_for_a_reader_that_has_gone(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
+    consumer = Consumer(tier, [segment_of()])
+    await consumer.read()
+    await consumer.read()
+    tier.reader.forget_reader("a consumer")
+    assert tier.sample("tidegate_readahead_streams") == 0
+    tier.reader.forget_reader("somebody never heard of")
+
+
+async def test_a_read_that_was_given_up_has_waited_when_it_comes_again(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients give up at their deadline and ask again: the answer is there then, and was late all the same."""
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
+    waits: list[bool] = []
+    assert tier.reader._prefetcher is not None
+    monkeypatch.setattr(tier.reader._prefetcher, "on_read", lambda *_args, waited, **_: waits.append(waited))
+    with tier.store.held() as gate, trio.CancelScope() as scope:
+        async with trio.open_nursery() as reading:
+            reading.start_soon(Consumer(tier, [segment_of()]).read)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            scope.cancel()
+    await tier.settled()
+    for name in ("another", "a consumer", "a consumer"):
+        await Consumer(tier, [segment_of()], name=name, read_batches=4).read()
+    assert waits == [False, True, False]
+
+
+async def test_trouble_of_read_ahead_is_met_by_nobody(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    tier = open_tier(nursery, [segment_of(), segment_of(256)], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
+    consumer = Consumer(tier, [segment_of(), segment_of(256)])
+    tier.store.fail(RuntimeError("a bug in the store's library"), positions=range(MIB, 2 * MIB))
+    tier.store.fail(RuntimeError("a bug in the store's library"), segment=tier.logs[1][0])
+    while not consumer.is_done:
+        await consumer.read()
+        await tier.settled()
+    assert tier.sample("tidegate_get_errors_total", {"cause": "other"}) == 2
+
+
+# --- deletion, expiry ---
+
+
+def assert_nothing_is_kept(tier: Tier, number: int) -> None:
+    metadata = tier.logs[number][0]
+    assert tier.segments.resident(metadata) is None
+    assert tier.indexes.resident(metadata) is None
+    assert not [key for key in tier.cache._memory._read if key.segment_id == metadata.segment_id.id]
+    assert not [key for key in tier.cache._memory._unread if key.segment_id == metadata.segment_id.id]
+
+
+async def test_a_deleted_segment_leaves_all_caches_at_once(nursery: trio.Nursery) -> None:
+    segments = [segment_of(), segment_of(256)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
+    consumer = Consumer(tier, segments)
+    for _ in range(3):
+        await consumer.read()
+        await tier.settled()
+    assert tier.sample("tidegate_readahead_unread_bytes") > 0
+    tier.delete(0)
+    assert_nothing_is_kept(tier, 0)
+    assert tier.resident_bytes == 0
+    assert tier.sample("tidegate_opened_segments") == 1, "the next one, opened ahead"
+    assert tier.sample("tidegate_readahead_streams") == 0
+    with pytest.raises(OffsetNotInTierError):
+        await tier.read(0)
+    await tier.read_bytes(256)
+
+
+async def test_what_is_under_way_when_its_segment_is_deleted_is_answered_and_not_kept(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
+    consumer = Consumer(tier, [segment_of()])
+    await consumer.read()
+    with tier.store.held() as gate:
+        async with trio.open_nursery() as reading:
+            reading.start_soon(consumer.read)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            tier.delete(0)
+            gate.release()
+    await tier.settled()
+    assert_nothing_is_kept(tier, 0)
+    assert (tier.resident_bytes, tier.inflight_bytes) == (0, 0)
+
+
+async def test_a_segment_deleted_while_it_is_opened_ahead_is_not_kept(nursery: trio.Nursery) -> None:
+    """It failed before: its index was fetched all the same, and it was opened anew for that."""
+    segments = [segment_of(), segment_of(256)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
+    consumer = Consumer(tier, segments)
+    with tier.store.held(segment=tier.logs[1][0], manifest=True) as gate:
+        while not tier.store.opens(tier.logs[1][0]):
+            await consumer.read()
+            await wait_all_tasks_blocked()
+        tier.delete(1)
+        gate.release()
+        await tier.settled()
+    assert_nothing_is_kept(tier, 1)
+    assert (tier.store.opens(tier.logs[1][0]), tier.store.index_fetches()) == (1, 1)
+
+
+async def test_what_nobody_reads_for_the_retention_time_leaves_memory(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    segments = [segment_of(batches=8), segment_of(8, batches=8)]
+    tier = open_tier(nursery, segments, block_bytes=BLOCK, retention_s=1.5 * EXPIRE_INTERVAL_S)
+    await tier.read_bytes(0)
+    await tier.read_bytes(8)
+    nursery.start_soon(tier.storage.run)  # now, since the clock jumps while the store's threads run
+    await wait_all_tasks_blocked()
+    await trio.sleep(0.5 * EXPIRE_INTERVAL_S)
+    await tier.read_bytes(8)
+    await trio.sleep(1.0 * EXPIRE_INTERVAL_S)
+    assert tier.resident_bytes == len(segments[0].log) + len(segments[1].log)
+    await trio.sleep(0.6 * EXPIRE_INTERVAL_S)
+    assert tier.resident_bytes == len(segments[1].log)
+    assert tier.sample("tidegate_cache_expired_total", {"level": "memory"}) == -(-len(segments[0].log) // BLOCK)
+    await trio.sleep(2.0 * EXPIRE_INTERVAL_S)
+    assert tier.resident_bytes == 0
+    assert await tier.read_bytes(0) == segments[0].log
+
+
+async def test_without_a_retention_time_blocks_stay(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    tier = open_tier(nursery, [segment_of(batches=8)], block_bytes=BLOCK)
+    nursery.start_soon(tier.storage.run)
+    await tier.read_bytes(0)
+    await trio.sleep(1000 * EXPIRE_INTERVAL_S)
+    assert tier.resident_bytes == len(segment_of(batches=8).log)

@@ -1,0 +1,142 @@
+"""The tier of topics on the shared broker once more, as Aiven's plug-in would have written it to S3.
+
+    tier = publish_tier(kafka, s3, ["orders"], folder, compression=True, encryption=True)
+    with own_tidegate(kafka, tier.properties()) as tidegate:
+        ...
+
+The broker goes on with its LocalTieredStorage and knows of nothing else. Tidegate's own file names another storage
+manager, which wins over the broker's, and finds under the same segment ids the objects that were written anew.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_properties import METADATA_PARTITIONS
+from storage.formats.aiven.key_ring import KeyRing
+from storage.metadata import serde
+from storage.metadata.catalog import Catalog
+from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
+from storage.object_store.s3 import S3Store
+from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
+from tests.support.s3_server import S3Server
+
+STORAGE_MANAGER_CLASS = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+PREFIX = "rsm.config."
+KEY_PREFIX = "tier-one/"
+CHUNK_BYTES = 64 * 1024
+METADATA_TOPIC = "__remote_log_metadata"
+READ_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AivenTier:
+    """What was published: `segments` in order of partition and offset; `keys` are the plug-in's own."""
+
+    s3: S3Server
+    bucket: str
+    segments: Sequence[RemoteLogSegmentMetadata]
+    keys: Mapping[str, str]
+
+    def properties(self, *, endpoint_url: str | None = None, **changes: str | None) -> dict[str, str]:
+        """What stands in Tidegate's own file.
+
+        Args:
+            endpoint_url: another way to the server.
+            changes: more of the plug-in's keys, with _ for the dot; None takes a key away.
+        """
+        keys: dict[str, str | None] = {**self.s3.config(self.bucket), **self.keys}
+        if endpoint_url is not None:
+            keys["storage.s3.endpoint.url"] = endpoint_url
+        keys |= {name.replace("_", "."): value for name, value in changes.items()}
+        prefixed = {f"{PREFIX}{name}": value for name, value in keys.items() if value is not None}
+        return {"remote.log.storage.manager.class.name": STORAGE_MANAGER_CLASS, **prefixed}
+
+
+def publish_tier(
+    kafka: KafkaCluster,
+    s3: S3Server,
+    topics: Collection[str],
+    folder: Path,
+    *,
+    compression: bool = False,
+    encryption: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> AivenTier:
+    """Write all finished segments of these topics into a new bucket; key files go to `folder`."""
+    segments = [each for each in finished_segments(kafka) if each.topic_id_partition.topic in topics]
+    segments.sort(
+        key=lambda each: (each.topic_id_partition.topic, each.topic_id_partition.partition, each.start_offset)
+    )
+    return publish_segments(
+        kafka, s3, segments, folder, compression=compression, encryption=encryption, chunk_bytes=chunk_bytes
+    )
+
+
+def publish_segments(
+    kafka: KafkaCluster,
+    s3: S3Server,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    folder: Path,
+    *,
+    compression: bool = False,
+    encryption: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> AivenTier:
+    """The same for these very segments."""
+    pair = make_key_pair(folder, "key1") if encryption else {}
+    options = AivenWriterOptions(
+        key_prefix=KEY_PREFIX,
+        chunk_bytes=chunk_bytes,
+        compression=compression,
+        key_ring=KeyRing(pair) if encryption else None,
+    )
+    bucket = s3.make_bucket()
+    with closing(S3Store(s3.settings(bucket))) as store:
+        convert_tier(kafka.tier_dir, segments, store, options)
+    written_keys = {"compression.enabled": str(compression).lower(), "chunk.size": str(chunk_bytes)}
+    return AivenTier(s3, bucket, segments, {"key.prefix": KEY_PREFIX, **written_keys, **pair})
+
+
+def finished_segments(kafka: KafkaCluster) -> list[RemoteLogSegmentMetadata]:
+    """All finished segments as the catalog has them; one metadata partition after the other, and in each in the order
+    in which they were announced."""
+    catalog = Catalog()
+    announced: list[RemoteLogSegmentId] = []
+    for value in _metadata_values(kafka):
+        record = serde.decode(value)
+        catalog.apply(record, initialized=False)
+        if isinstance(record, RemoteLogSegmentMetadata):
+            announced.append(record.segment_id)
+    found = map(catalog.find_segment, announced)
+    finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    return [segment for segment in found if segment is not None and segment.state is finished]
+
+
+def _metadata_values(kafka: KafkaCluster) -> list[bytes]:
+    """Of the metadata topic's records, by partition and offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "not-used", "enable.auto.commit": False}
+    )
+    try:
+        partitions = [TopicPartition(METADATA_TOPIC, number, OFFSET_BEGINNING) for number in range(METADATA_PARTITIONS)]
+        left = 0
+        for partition in partitions:
+            start, end = consumer.get_watermark_offsets(partition, timeout=READ_TIMEOUT_S)
+            left += end - start
+        consumer.assign(partitions)
+        found = []
+        while left > 0:
+            messages = consumer.consume(left, READ_TIMEOUT_S)
+            assert messages, f"{left} records of {METADATA_TOPIC} did not come in {READ_TIMEOUT_S:g} s"
+            for message in messages:
+                assert message.error() is None, str(message.error())
+                found.append((message.partition() or 0, message.offset() or 0, message.value()))
+            left -= len(messages)
+    finally:
+        consumer.close()
+    return [value for _, _, value in sorted(found) if isinstance(value, bytes)]

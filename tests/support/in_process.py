@@ -1,0 +1,132 @@
+"""The whole application in this process before a real broker, on the test's own trio loop.
+
+    async with in_process(kafka, "orders", tmp_path, properties, open_storage_manager=open_scripted) as tidegate:
+        (answer,) = await tidegate.fetch([tidegate.target(0)])
+
+Clients block, so they run in threads beside the loop; so do gates of scripted stores (`in_thread`).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import trio
+
+from proxy import application
+from proxy.config import load
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_properties import properties_text
+from storage.registry import open_remote_storage_manager
+from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+
+VERSION = 17
+TIME_LIMIT_S = 60.0
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """A ready application; `address` is its listener for the cluster's only broker, `direct` that broker."""
+
+    application: application.Application
+    topic: str
+    topic_id: bytes
+    address: tuple[str, int]
+    direct: tuple[str, int]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        host, port = self.application.bootstrap
+        return f"{host}:{port}"
+
+    def target(self, offset: int, *, partition: int = 0, max_bytes: int = 64 * 1024) -> FetchTarget:
+        return (self.topic, self.topic_id, partition, offset, max_bytes)
+
+    async def fetch(self, targets: Sequence[FetchTarget], *, max_wait_ms: int = 500) -> list[FetchedPartition]:
+        """One Fetch by a client of its own."""
+        return await in_thread(lambda: fetch_from(self.address, targets, max_wait_ms))
+
+    def sample(self, name: str, **labels: str) -> float:
+        """A metric now; without all its labels the sum over the others."""
+        return sum(
+            sample.value
+            for family in self.application.probes.registry.collect()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    @property
+    def remote_fetch_errors(self) -> float:
+        return self.sample("kafka_server_brokertopicmetrics_remotefetcherrors_total", topic=self.topic)
+
+
+@asynccontextmanager
+async def in_process(
+    kafka: KafkaCluster,
+    topic: str,
+    folder: Path,
+    properties: Mapping[str, str],
+    *,
+    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
+) -> AsyncIterator[InProcess]:
+    """Run one before `kafka`, with `properties` over the usual ones, until the block ends."""
+    file = folder / "tidegate.properties"
+    lines = {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "broker.config": str(kafka.server_properties_path(1)),
+        "proxy.listen": "127.0.0.1:0",
+        "proxy.broker.port.start": "0",
+        "admin.listen": "127.0.0.1:0",
+        **properties,
+    }
+    file.write_text(properties_text(lines), encoding="utf-8")
+    config = await in_thread(lambda: load(file, {}))
+    direct = ("127.0.0.1", kafka.broker(1).port)
+    with trio.fail_after(TIME_LIMIT_S):
+        async with application.run(config, open_storage_manager=open_storage_manager) as running:
+            await running.readiness.wait_ready()
+            address, topic_id = await in_thread(lambda: _leader(running.bootstrap, topic))
+            yield InProcess(running, topic, topic_id, address, direct)
+
+
+class Answering(Generic[Answer]):
+    """A question under way."""
+
+    def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[Answer]]) -> None:
+        self._answers: list[Answer] = []
+        self._answered = trio.Event()
+        nursery.start_soon(self._run, ask)
+
+    @property
+    def is_there(self) -> bool:
+        return self._answered.is_set()
+
+    async def wait(self) -> Answer:
+        await self._answered.wait()
+        return self._answers[0]
+
+    async def _run(self, ask: Callable[[], Awaitable[Answer]]) -> None:
+        self._answers.append(await ask())
+        self._answered.set()
+
+
+async def in_thread(call: Callable[[], Answer]) -> Answer:
+    """Blocking clients and gates, beside the application's loop."""
+    return await trio.to_thread.run_sync(call)
+
+
+def fetch_from(address: tuple[str, int], targets: Sequence[FetchTarget], max_wait_ms: int) -> list[FetchedPartition]:
+    """One Fetch by a client of its own."""
+    with RawClient(*address) as client:
+        return client.fetch(VERSION, targets, max_wait_ms=max_wait_ms).partitions
+
+
+def _leader(bootstrap: tuple[str, int], topic: str) -> tuple[tuple[str, int], bytes]:
+    """The listener that stands for the cluster's only broker, and the topic's id."""
+    with RawClient(*bootstrap) as client:
+        (broker,) = client.metadata([topic]).brokers
+        return (broker.host, broker.port), client.topic_id(topic)

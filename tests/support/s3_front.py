@@ -1,0 +1,121 @@
+"""An HTTP server before an S3 server: passes GETs on, and answers some of them itself, as a test says.
+
+    with s3_front(server.endpoint_url) as front:
+        front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path="*.log", times=2)
+        front.refuse(s3_error(400, "ExpiredToken"), credential="old-key")      # whoever signs with that key, always
+
+What is passed on keeps its path and its headers; signatures are the server's to check.
+"""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _Rule:
+    answer: bytes
+    path: str
+    credential: str
+    times: int | None
+
+
+@dataclass(slots=True)
+class S3Front:
+    """The server. Thread-safe."""
+
+    endpoint_url: str
+    _rules: list[_Rule] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refuse(self, answer: bytes, *, path: str = "*", credential: str = "", times: int | None = None) -> None:
+        """Answer matching requests with these bytes, `times` times (None: for ever).
+
+        Args:
+            answer: a whole HTTP answer: tests.support.scripted_http has makers.
+            path: a shell pattern of the whole path, bucket included.
+            credential: the access key that a request is signed with; empty: any.
+        """
+        with self._lock:
+            self._rules.append(_Rule(answer, path, credential, times))
+
+    def heal(self) -> None:
+        """Forget all rules."""
+        with self._lock:
+            self._rules.clear()
+
+    def answer(self, path: str, authorization: str) -> bytes | None:
+        """What the first rule for the request says; None: pass it on."""
+        with self._lock:
+            for rule in self._rules:
+                signed = f"Credential={rule.credential}/" in authorization if rule.credential else True
+                if signed and fnmatchcase(path, rule.path):
+                    if rule.times is not None:
+                        rule.times -= 1
+                        if not rule.times:
+                            self._rules.remove(rule)
+                    return rule.answer
+        return None
+
+
+@contextmanager
+def s3_front(endpoint_url: str) -> Iterator[S3Front]:
+    """Start one on a free port."""
+    parts = urlsplit(endpoint_url)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    front = S3Front(f"http://127.0.0.1:{server.server_port}")
+
+    class Handler(_Handler):
+        upstream = (str(parts.hostname), int(parts.port or 80))
+        rules = front
+
+    server.RequestHandlerClass = Handler
+    # Connections that a client keeps open are no reason to wait at the end.
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield front
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    upstream: tuple[str, int]
+    rules: S3Front
+
+    def handle(self) -> None:
+        # A client that goes away is the end of a connection, not of a test.
+        with suppress(ConnectionError):
+            super().handle()
+
+    def do_GET(self) -> None:
+        refusal = self.rules.answer(urlsplit(self.path).path, self.headers.get("Authorization") or "")
+        if refusal is not None:
+            self.wfile.write(refusal)
+            return
+        with closing(http.client.HTTPConnection(*self.upstream, timeout=TIMEOUT_S)) as connection:
+            connection.request("GET", self.path, headers=dict(self.headers.items()))
+            answer = connection.getresponse()
+            content = answer.read()
+            self.send_response_only(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # its name in the base class
+        """Say nothing."""
