@@ -62,6 +62,12 @@ names. A variable that cannot be looked up is an error.
 | `rlmm.config.*` (`remote.log.metadata.manager.impl.prefix`) | the metadata plug-in, in the broker's spelling |
 {client_rows}
 
+Of Aiven's plugin these are read: `storage.backend.class` (its S3 and filesystem classes; GCS and Azure are refused by
+name), `key.prefix`, `key.prefix.mask`, `encryption.*`, `storage.root`, `storage.s3.*` and `storage.aws.*`; without
+credentials among them the SDK's own chain finds some. A wait for the store is bounded by
+`storage.s3.api.call.attempt.timeout`, here 10 s by default. One key is ours: `storage.s3.checksum.mode`,
+`when_required` (default) or `when_supported`, for stores that refuse the checksums which newer SDKs send.
+
 With Aiven's plugin, `fetch.chunk.cache.size` gives `cache.disk.bytes` (of a MemoryChunkCache: `cache.memory.bytes`, at
 most our own budget), `.retention.ms` gives `cache.retention.ms` and `.prefetch.max.size` gives
 `readahead.stream.max.bytes`, unless these are set. Its cache path is never used, nor wiped.
