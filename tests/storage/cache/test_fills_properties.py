@@ -84,10 +84,16 @@ def test_each_block_lands_once_and_budgets_hold(
         landed = Counter(world.numbers())
         assert all(landed[number] >= times for number, times in succeeded.items())
         assert unit_blocks > 1 or landed == succeeded
+        brought = Counter[int]()
+        for get in segment.gets:
+            brought.update(get.numbers[: len(get.numbers) - len(get.left)])
+        assert brought == landed, "nothing was transferred for nothing"
         check_limits(world)
 
     def check_limits(world: FillWorld) -> None:
-        assert segment.overlaps == 0
+        # Virtual time passes while threads work, so on a busy machine bodies are slow and GETs are split. The first
+        # of the two is still open for what it gave away, and stops before it.
+        assert segment.overlaps <= world.sample("get_splits_total")
         assert segment.open_max <= GETS_MAX
         assert (world.budget.held, world.fills.read_ahead_bytes) == (0, 0)
         # What is larger than the whole budget goes alone; here that is one GET.
