@@ -31,8 +31,8 @@ from storage.cache.block_grid import BlockGrid
 from storage.cache.memory import BlockKey
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
-START_BYTES = 4 * 1024 * 1024
-"""The first window, or two blocks if those are more."""
+START_BYTES = 8 * 1024 * 1024
+"""The first window, or two blocks if those are more. Doubled twice it is two GETs of full size."""
 
 GET_BYTES = 12 * 1024 * 1024
 """The middle of the 8 to 16 MiB of design §8: the first byte is then an eighth of a GET's time, and a GB takes 80."""
@@ -143,12 +143,13 @@ class ReadAhead:
         probe: ReadAheadProbe,
         clock: Callable[[], float],
         block_bytes: int = 1024 * 1024,
+        start_bytes: int = START_BYTES,
         get_bytes: int = GET_BYTES,
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._stream_bytes_max = min(stream_bytes_max, total_bytes_max)
         self._total_bytes_max = total_bytes_max
-        self._start_bytes = min(max(START_BYTES, 2 * block_bytes), self._stream_bytes_max)
+        self._start_bytes = min(max(start_bytes, 2 * block_bytes), self._stream_bytes_max)
         self._get_bytes = get_bytes
         self._streams_max = streams_max
         self._probe = probe

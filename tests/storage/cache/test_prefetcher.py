@@ -12,13 +12,14 @@ from metrics.cache_probes import ReadAheadProbe
 from metrics.registry import Registry
 from storage.cache.block_grid import BlockGrid
 from storage.cache.prefetcher import Prefetcher
-from storage.cache.read_ahead import GET_BYTES, START_BYTES, ReadAhead
+from storage.cache.read_ahead import GET_BYTES, ReadAhead
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
 from tests.support.segments import topic_partition, uuid_of
 
 MIB = 1024 * 1024
+START_BYTES = 4 * MIB
 
 
 def segment(number: int, size_bytes: int = 64 * MIB) -> RemoteLogSegmentMetadata:
@@ -69,7 +70,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.read_ahead = ReadAhead(
-            128 * MIB, self.total_bytes_max, probe=ReadAheadProbe(Registry()), clock=trio.current_time
+            128 * MIB,
+            self.total_bytes_max,
+            probe=ReadAheadProbe(Registry()),
+            clock=trio.current_time,
+            start_bytes=START_BYTES,
         )
         self.prefetcher = Prefetcher(
             self.nursery,

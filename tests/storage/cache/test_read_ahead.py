@@ -14,7 +14,6 @@ from storage.cache.read_ahead import (
     GET_BYTES,
     IDLE_S,
     SEGMENTS_AHEAD_MAX,
-    START_BYTES,
     STREAMS_PER_PARTITION_MAX,
     ReadAhead,
     Want,
@@ -23,6 +22,7 @@ from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdP
 from tests.support.segments import topic_partition, uuid_of
 
 MIB = 1024 * 1024
+START_BYTES = 4 * MIB
 GIB = 1024 * MIB
 OFFSETS = 1000
 PARTITION = topic_partition()
@@ -59,6 +59,7 @@ class World:
             probe=ReadAheadProbe(self.metrics),
             clock=lambda: self.now_s,
             block_bytes=self.block_bytes,
+            start_bytes=START_BYTES,
             streams_max=self.streams_max,
         )
 
