@@ -11,7 +11,7 @@ Rule 2. A new stream costs nothing: a seek gets no window. The second sequential
         read in sequence: slow readers too shall cost few GETs. It halves when a block that was read ahead is dropped
         unread: once for each answer, since evictions come in bursts.
 Rule 3. No window is larger than `stream_bytes_max`, nor than its share of `total_bytes_max` among the streams that
-        have one (but START_BYTES remain). What is asked for also fits in the room that the caller has left.
+        have one (but half of START_BYTES remains). What is asked for also fits in the room that the caller has left.
 Rule 4. GETs stay large. A piece is asked for if it is GET_BYTES long, or reaches its segment's end, or if less than
         half of the window is asked for; else it waits for the window to move on.
 Rule 5. A segment that begins within the window and GET_BYTES is wanted at once, if only its manifest and index.
@@ -338,7 +338,7 @@ class ReadAhead:
         stream.window_bytes = self._window(stream)
 
     def _window(self, stream: Stream) -> int:
-        share = max(self._start_bytes, self._total_bytes_max // max(1, self._with_window))
+        share = max(self._start_bytes // 2, self._total_bytes_max // max(1, self._with_window))
         return min(max(stream.window_bytes, self._smallest(stream)), share, self._stream_bytes_max)
 
     def _smallest(self, stream: Stream) -> int:
