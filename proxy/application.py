@@ -23,12 +23,14 @@ from proxy.admin import serve_admin
 from proxy.allocator import keep_freed_memory
 from proxy.authority import LogStartGeneration
 from proxy.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
+from proxy.client_exchanges import ClientExchanges
 from proxy.config.model import Config, ReadPreference
 from proxy.config.ssl_contexts import client_ssl_context, server_ssl_context
 from proxy.connection import ConnectionLimits
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
+from proxy.list_offsets_service import ListOffsetsService
 from proxy.logs import LogFormat, configure_logs
 from proxy.loop_stall import watch_loop
 from proxy.readiness import Readiness
@@ -297,10 +299,15 @@ async def _listen(
         read_prefer_tier=proxy.read_prefer is ReadPreference.TIER,
     )
     generation = LogStartGeneration()
+
+    def handlers() -> ClientExchanges:
+        fetches = FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes)
+        return ClientExchanges(fetches, ListOffsetsService(), generation)
+
     server = Server(
         _server_settings(config),
         nursery,
-        fetches=lambda: FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes),
+        handlers=handlers,
         node_at=lambda host, port: _node_at(cluster, host, port),
         probe=probes.relay,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],

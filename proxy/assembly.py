@@ -1,24 +1,19 @@
 """Merging probe answers, tier records and the broker's own answers into one Fetch response. Pure (design §3.9).
 
 Offsets are the broker's live ones, from the probe; record bytes are the tier's. Every partition of the request
-has one answer, in request order. Node endpoints of the parts are left out of a merged response: the partitions'
-current-leader tags stay, and clients that miss an address ask for metadata.
+has one answer, in request order.
 """
 
 from collections.abc import Mapping, Sequence
 
-from protocol.api_01_fetch import NO_SESSION_ID, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
-from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.errors import ErrorCode
 from protocol.identifiers import IsolationLevel
-from protocol.record_batches import Buffer
 from proxy.authority import Authority
 from proxy.errors import error_code_of
+from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import PartitionKey, TierPart, key_of
 from storage.reader import TierRecords
-
-TOP_LEVEL_ERROR_VERSION_MIN = 7
-"""Before, an error of the whole request stands in every partition."""
 
 
 def tier_answer(
@@ -51,27 +46,10 @@ def by_key(answers: Sequence[PartitionAnswer]) -> dict[PartitionKey, PartitionAn
 
 def assemble(
     request: FetchRequest, answers: Mapping[PartitionKey, PartitionAnswer], throttle_time_ms: int
-) -> list[Buffer]:
-    """The whole response frame, in buffers."""
-    return encode_response(
-        request.api_version,
-        request.correlation_id,
-        throttle_time_ms=throttle_time_ms,
-        error_code=ErrorCode.NONE,
-        session_id=NO_SESSION_ID,
-        answers=[answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions],
-    )
-
-
-def refuse(request: FetchRequest, error_code: int, throttle_time_ms: int = 0) -> list[Buffer]:
-    """A response without partitions: an error of the whole request, or a throttled one (code 0)."""
-    return encode_response(
-        request.api_version,
-        request.correlation_id,
-        throttle_time_ms=throttle_time_ms,
-        error_code=error_code,
-        session_id=NO_SESSION_ID,
-        answers=(),
+) -> FetchAnswer:
+    """One answer per partition of the request."""
+    return FetchAnswer(
+        [answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions], throttle_time_ms
     )
 
 
@@ -80,15 +58,9 @@ def is_whole(response: FetchResponse) -> bool:
     return bool(response.error_code) or (not response.partitions and response.throttle_time_ms > 0)
 
 
-def pass_whole(request: FetchRequest, response: FetchResponse) -> list[Buffer]:
+def pass_whole(response: FetchResponse) -> FetchAnswer:
     """What the broker answered to our part of the request, as the answer to all of it."""
-    if response.error_code and request.api_version < TOP_LEVEL_ERROR_VERSION_MIN:
-        failed = [
-            PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, response.error_code)
-            for asked in request.partitions
-        ]
-        return assemble(request, by_key(failed), response.throttle_time_ms)
-    return refuse(request, response.error_code, response.throttle_time_ms)
+    return FetchAnswer((), response.throttle_time_ms, response.error_code)
 
 
 def _unanswered(asked: FetchPartition) -> PartitionAnswer:

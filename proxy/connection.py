@@ -25,16 +25,16 @@ import structlog
 import trio
 
 from metrics.probes import CloseCause, Direction, RelayProbe, Route
-from protocol import api_01_fetch_walker, api_02_list_offsets, api_17_sasl_handshake, api_18_api_versions
+from protocol import api_01_fetch_walker, api_17_sasl_handshake, api_18_api_versions
 from protocol.addresses import NodeAddress, find_nodes, rewrite
 from protocol.api_00_produce import peek_acks
 from protocol.api_01_fetch_walker import FetchResponseWalker
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
-from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, decode_request_header, peek_request_prefix
+from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
 from protocol.sequencing import ResponseSequencer, Turn
-from proxy.fetch_handler import FetchHandler
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
+from proxy.request_handlers import RELAY, Answer, Relay, RequestHandlers
 from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
 from proxy.stream_end import ConnectionEnd, end_of
 from proxy.upstream.errors import TransportError
@@ -76,6 +76,7 @@ class _Expected:
     api_key: int
     api_version: int
     route: ResponseRoute
+    relay: Relay = RELAY
     turn: Turn | None = None
     own: PendingAnswer | None = None
 
@@ -91,7 +92,7 @@ class ClientConnection:
         node_id: int | None,
         limits: ConnectionLimits,
         addresses: Advertiser,
-        fetches: FetchHandler,
+        handlers: RequestHandlers,
         probe: RelayProbe,
     ) -> None:
         self._client = client
@@ -99,7 +100,7 @@ class ClientConnection:
         self._node_id = node_id
         self._limits = limits
         self._addresses = addresses
-        self._fetches = fetches
+        self._handlers = handlers
         self._probe = probe
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
@@ -135,7 +136,7 @@ class ClientConnection:
         finally:
             self._client.abort()
             self._upstream.abort()
-            self._fetches.close()
+            self._handlers.close()
         return self._report()
 
     def drain(self) -> None:
@@ -176,7 +177,7 @@ class ClientConnection:
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
         route = route_request(prefix.api_key, prefix.api_version)
         if route is RequestRoute.RELAY:
-            await self._relay(prefix, size, answered=True)
+            await self._relay(prefix, size)
         elif route is RequestRoute.UNKNOWN_API_VERSIONS:
             await self._refuse_api_versions(prefix, size)
         elif route is RequestRoute.PRODUCE:
@@ -185,21 +186,21 @@ class ClientConnection:
             await self._hold(route, prefix, size)
         return True
 
-    async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool) -> None:
-        route = route_response(prefix.api_key, prefix.api_version)
-        self._probe.on_request(prefix.api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
+    async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool = True, relay: Relay = RELAY) -> None:
+        api_key, api_version = prefix.api_key, prefix.api_version
+        route = route_response(api_key, api_version)
+        self._probe.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
         if answered:
-            self._expected.append(
-                _Expected(prefix.correlation_id, prefix.api_key, prefix.api_version, route, self._sequencer.allocate())
-            )
+            turn = self._sequencer.allocate()
+            self._expected.append(_Expected(prefix.correlation_id, api_key, api_version, route, relay, turn))
         self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
 
     def _note_authority(self, route: ResponseRoute) -> None:
         if route is ResponseRoute.AUTHENTICATION:
-            self._fetches.forget_authority()
+            self._handlers.forget_authority()
         elif route is ResponseRoute.LOG_START_MOVES:
-            self._fetches.on_log_start_moved()
+            self._handlers.on_log_start_moved()
 
     async def _refuse_api_versions(self, prefix: RequestPrefix, size: int) -> None:
         if size > HELD_REQUEST_BYTES_MAX:
@@ -227,29 +228,25 @@ class ClientConnection:
             raise PeerProtocolError(f"request of {size} bytes with api key {prefix.api_key} exceeds what is decoded")
         frame = await self._requests.hold(size)
         if route is RequestRoute.FETCH:
-            await self._fetch(frame, prefix, size)
-            return
-        if route is RequestRoute.SASL_HANDSHAKE and api_17_sasl_handshake.decode_request(frame).is_refused:
-            self._probe.on_request(prefix.api_key, Route.EXCHANGE)
-            self._requests.buffer.consume(size)
+            await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
+        elif route is RequestRoute.LIST_OFFSETS:
+            await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
+        elif api_17_sasl_handshake.decode_request(frame).is_refused:
             refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
-            await self._answer(self._sequencer.allocate(), [refusal])
-            return
-        if route is RequestRoute.LIST_OFFSETS:
-            api_02_list_offsets.decode_request(frame, decode_request_header(frame))
-        await self._relay(prefix, size, answered=True)
+            await self._exchange([refusal], prefix, size)
+        else:
+            await self._relay(prefix, size)
 
-    async def _fetch(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
-        answer = await self._fetches.handle(frame, self)
-        if answer is None:
-            await self._relay(prefix, size, answered=True)
+    async def _exchange(self, outcome: Answer | Relay, prefix: RequestPrefix, size: int) -> None:
+        if isinstance(outcome, Relay):
+            await self._relay(prefix, size, relay=outcome)
             return
         try:
             self._probe.on_request(prefix.api_key, Route.EXCHANGE)
             self._requests.buffer.consume(size)
-            await self._answer(self._sequencer.allocate(), answer)
+            await self._answer(self._sequencer.allocate(), outcome)
         finally:
-            self._fetches.on_answered()
+            self._handlers.on_answered()
 
     async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
         while not turn.is_current:
@@ -310,6 +307,8 @@ class ClientConnection:
         self._note_authority(expected.route)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
+        if expected.relay.on_response_head is not None:
+            expected.relay.on_response_head(await self._responses.hold(min(size, expected.relay.head_bytes)))
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
             walker = FetchResponseWalker(expected.api_version)
             await self._responses.pass_on_through(size, self._client, walker.feed)

@@ -12,8 +12,6 @@ Nothing of the tier leaves without the probe's word (design L1). One deadline ho
 that misses it is answered empty, and its fill goes on for the next request.
 """
 
-from collections.abc import Sequence
-
 import trio
 
 from metrics.probes import Direction, Probes
@@ -21,12 +19,12 @@ from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from protocol.identifiers import IsolationLevel
 from proxy.assembly import assemble, by_key, pass_whole, tier_answer
 from proxy.client_reads import ClientReads
+from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober, Verdicts
 from proxy.tier import Tier
 from proxy.tier_reads import TierReads
-from proxy.upstream.transport import Bytes
 from storage.reader import OffsetNotInTierError
 
 
@@ -41,10 +39,10 @@ async def exchange(
     client: ClientReads,
     deadline_s: float,
     linger_s: float,
-) -> Sequence[Bytes]:
-    """Answer a Fetch that has tier partitions. Returns the whole response frame, in buffers.
+) -> FetchAnswer:
+    """Answer a Fetch that has tier partitions.
 
-    What they are made of is held by `client` until its `release`.
+    What the answer is made of is held by `client` until its `release`.
     """
     async with trio.open_nursery() as nursery:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
@@ -60,7 +58,7 @@ async def exchange(
         finally:
             reads.stop()
     if (whole := verdicts.whole or own_fetch.whole) is not None:
-        return pass_whole(request, whole)
+        return pass_whole(whole)
 
     answers: dict[PartitionKey, PartitionAnswer] = {key_of(part.asked): answer for part, answer in verdicts.answered}
     given_back = [*verdicts.given_back]
@@ -77,7 +75,7 @@ async def exchange(
         charged_bytes = sum(part.budget_bytes for part in given_back)
         await own_fetch.ask(request, [part.asked for part in given_back], max(bytes_left, charged_bytes))
     if own_fetch.whole is not None:
-        return pass_whole(request, own_fetch.whole)
+        return pass_whole(own_fetch.whole)
     answers.update(by_key(own_fetch.answers))
     probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
     return assemble(request, answers, max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms))

@@ -5,7 +5,6 @@ request that is relayed is patched in place; a request for a session that was ne
 broker would (70).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -16,17 +15,17 @@ from protocol.api_01_fetch_request import decode_request
 from protocol.errors import ErrorCode
 from protocol.headers import decode_request_header
 from protocol.identifiers import IsolationLevel
-from proxy.assembly import refuse
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
+from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import FetchPlan, has_duplicates, plan_fetch
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober
+from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.tier import Tier
 from proxy.upstream.errors import UpstreamError
-from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
 from storage.model import TopicIdPartition
 
@@ -55,33 +54,32 @@ class FetchService:
     def __init__(self, *, tier: Tier, settings: FetchSettings, generation: LogStartGeneration, probes: Probes) -> None:
         self._tier = tier
         self._settings = settings
-        self._generation = generation
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = ClientReads()
 
-    async def handle(self, frame: memoryview, wire: UpstreamWire) -> Sequence[Bytes] | None:
-        """The whole answer, or None: relay the frame, which may have been patched in place.
+    async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """Decide about one request, and answer it if it is not to be relayed.
 
         An answer is followed by `on_answered`.
         """
         request = decode_request(frame, decode_request_header(frame))
         if request.replica_id != CONSUMER_REPLICA_ID:
-            return None
+            return RELAY
         if request.session_epoch > 0:
-            return refuse(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            return encode_answer(request, FetchAnswer((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
         if request.session_epoch_position is not None:
             at = request.session_epoch_position
             frame[at : at + 4] = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
         node_id = wire.node_id
         if node_id is None:
-            return None
+            return RELAY
         plan = await self._plan(request, node_id)
         if plan is None or not plan.tier or has_duplicates(request) or request.max_bytes < 0:
-            return None
+            return RELAY
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         try:
-            return await exchange(
+            answer = await exchange(
                 request,
                 plan,
                 tier=self._tier,
@@ -95,6 +93,7 @@ class FetchService:
         except BaseException:
             self._client.release()
             raise
+        return encode_answer(request, answer)
 
     def on_answered(self) -> None:
         """The answer was sent, or cannot be: what it holds of the tier's memory is free."""
@@ -108,10 +107,6 @@ class FetchService:
     def forget_authority(self) -> None:
         """The client may be somebody else from now on, or have other rights."""
         self._authorities.end_all()
-
-    def on_log_start_moved(self) -> None:
-        """A DeleteRecords or DeleteTopics passed here: every connection's good probes are void."""
-        self._generation.value += 1
 
     async def _plan(self, request: FetchRequest, node_id: int) -> FetchPlan | None:
         candidates = await self._candidates(request)

@@ -15,7 +15,7 @@ import trio
 from metrics.probes import CloseCause, RelayProbe
 from proxy.address_book import Target
 from proxy.connection import Advertiser, ClientConnection, ConnectionLimits
-from proxy.fetch_handler import FetchHandler
+from proxy.request_handlers import RequestHandlers
 from proxy.upstream.errors import TransportError, UpstreamError
 from proxy.upstream.transport import Transport, open_transport, plain_transport, tls_server_transport
 
@@ -54,7 +54,7 @@ class Server:
         settings: ServerSettings,
         nursery: trio.Nursery,
         *,
-        fetches: Callable[[], FetchHandler],
+        handlers: Callable[[], RequestHandlers],
         node_at: Callable[[str, int], int | None],
         probe: RelayProbe,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
@@ -63,7 +63,7 @@ class Server:
         """Set once, before the first accept: the book needs the server's accept loop, the server the book."""
         self._settings = settings
         self._nursery = nursery
-        self._fetches = fetches
+        self._handlers = handlers
         self._node_at = node_at
         self._probe = probe
         self._known_brokers = known_brokers
@@ -153,7 +153,7 @@ class Server:
             node_id=node_id,
             limits=self._settings.limits,
             addresses=self.addresses,
-            fetches=self._fetches(),
+            handlers=self._handlers(),
             probe=self._probe,
         )
         self._connections[connection] = None

@@ -8,8 +8,9 @@ from protocol.api_01_fetch import FetchPartition, FetchResponse, PartitionAnswer
 from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
-from proxy.assembly import assemble, by_key, is_whole, pass_whole, refuse, tier_answer
+from proxy.assembly import assemble, by_key, is_whole, pass_whole, tier_answer
 from proxy.authority import Authority
+from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import TierPart, key_of
 from proxy.frontier import Frontier
 from storage.errors import CorruptObjectError, RetriableRemoteStorageError
@@ -74,14 +75,15 @@ def test_what_nobody_answered_is_an_unexpected_error() -> None:
     asked = [ask(topic_partition("orders", number), 17) for number in range(2)]
     answers = by_key([PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)])
     asked[1].topic = asked[0].topic = None
-    response = decoded(assemble(fetch_of(asked), answers, 7))
+    response = decoded(encode_answer(fetch_of(asked), assemble(fetch_of(asked), answers, 7)))
     assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
     assert (response.throttle_time_ms, response.error_code, response.session_id) == (7, 0, 0)
 
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
-    response = decoded(refuse(fetch_of([ask(topic_partition(), 1)], api_version=version), 70, 5), version)
+    request = fetch_of([], api_version=version)
+    response = decoded(encode_answer(request, FetchAnswer((), 5, 70)), version)
     assert (response.throttle_time_ms, response.partitions) == (5, [])
     assert response.error_code == (70 if version >= 7 else 0)
     assert response.correlation_id == 4711
@@ -102,7 +104,7 @@ def test_an_error_of_the_request_is_where_the_clients_version_looks_for_it(
     request = fetch_of([ask(topic_partition("orders", number), 1) for number in range(2)], api_version=version)
     for asked in request.partitions:
         asked.topic_id = None if version < 13 else asked.topic_id
-    response = decoded(pass_whole(request, FetchResponse(9, 3, 35, 0, [])), version)
+    response = decoded(encode_answer(request, pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
 
 
@@ -129,7 +131,7 @@ def test_every_partition_is_answered_once_in_order_with_its_own_bytes(
         for key, buffers in data.draw(st.permutations(list(records.items())))
         if key not in left_out
     }
-    response = decoded(assemble(request, answers, 0), version)
+    response = decoded(encode_answer(request, assemble(request, answers, 0)), version)
     assert [(answer.topic, answer.topic_id, answer.partition) for answer in response.partitions] == [
         key_of(entry) for entry in asked
     ]

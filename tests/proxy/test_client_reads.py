@@ -9,6 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from proxy.assembly import assemble, by_key, tier_answer
 from proxy.authority import Authority
 from proxy.client_reads import ClientReads
+from proxy.fetch_answer import encode_answer
 from proxy.fetch_plan import TierPart
 from proxy.frontier import Frontier
 from proxy.upstream.transport import Bytes
@@ -73,12 +74,13 @@ class Handle:
         records = await self._tier.read(0, max_bytes=5000)
         self._client.hold(records)
         self.buffers = records.buffers
-        return assemble(REQUEST, by_key([tier_answer(REQUEST, PART, AUTHORITY, records)]), 0)
+        answer = tier_answer(REQUEST, PART, AUTHORITY, records)
+        return encode_answer(REQUEST, assemble(REQUEST, by_key([answer]), 0))
 
 
 def release_when_answered(talk: Conversation, client: ClientReads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk.fetches, "on_answered", client.release)
-    monkeypatch.setattr(talk.fetches, "close", client.release)
+    monkeypatch.setattr(talk.handlers, "on_answered", client.release)
+    monkeypatch.setattr(talk.handlers, "close", client.release)
 
 
 async def test_views_of_blocks_reach_the_transport_as_they_are(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,11 +278,11 @@ async def test_deletions_end_good_probes_when_asked_and_when_answered(api_key: A
     async with conversation() as talk:
         await talk.client.send(request(api_key, 1, 1))
         await talk.upstream.receive_frame()
-        assert talk.fetches.log_starts_moved == 1
+        assert talk.handlers.log_starts_moved == 1
         await talk.upstream.send(response(1))
         await talk.client.expect(response(1))
         await trio.testing.wait_all_tasks_blocked()
-        assert (talk.fetches.log_starts_moved, talk.fetches.forgotten) == (2, 0)
+        assert (talk.handlers.log_starts_moved, talk.handlers.forgotten) == (2, 0)
 
 
 async def test_signing_in_ends_good_probes_also_for_what_is_pipelined_behind_it() -> None:
@@ -290,7 +290,7 @@ async def test_signing_in_ends_good_probes_also_for_what_is_pipelined_behind_it(
     seen: list[int] = []
 
     async def note(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes] | None:
-        seen.append(talk.fetches.forgotten)
+        seen.append(talk.handlers.forgotten)
         return None
 
     async with conversation(handle_fetch=note) as talk:
@@ -301,7 +301,7 @@ async def test_signing_in_ends_good_probes_also_for_what_is_pipelined_behind_it(
         await talk.upstream.send(response(1))
         await talk.client.expect(response(1))
         await trio.testing.wait_all_tasks_blocked()
-        assert talk.fetches.forgotten == 2
+        assert talk.handlers.forgotten == 2
 
 
 # How it ends.

@@ -8,6 +8,7 @@ from protocol.api_01_fetch_request import decode_request
 from protocol.errors import ErrorCode, PeerProtocolError
 from protocol.headers import decode_request_header
 from proxy.fetch_service import FetchSettings
+from proxy.request_handlers import RELAY
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
@@ -148,7 +149,7 @@ async def test_a_wish_for_a_session_is_patched_away_in_place(
     request = fetch_of([ask(partition, 1000)], session_id=7, session_epoch=0, api_version=version)
     frame = bytearray(client_frame(request))
     client = world.client()
-    assert await client.service.handle(memoryview(frame), client.wire) is None
+    assert await client.service.handle(memoryview(frame), client.wire) is RELAY
     patched = decode_request(memoryview(frame), decode_request_header(memoryview(frame)))
     request.session_epoch = -1
     assert bytes(frame) == client_frame(request)

@@ -266,7 +266,7 @@ async def test_a_moved_log_start_ends_good_probes_of_every_connection(
     clients = [patient.client(), patient.client()]
     for client in clients:
         await client.fetch([ask(partition, 17)])
-    clients[0].service.on_log_start_moved()
+    patient.generation.value += 1
     assert [await probes_of(patient, client, ask(partition, 17)) for client in clients] == [1, 1]
 
 

@@ -23,7 +23,7 @@ from proxy.server import Server, ServerSettings
 from proxy.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
-from tests.support.memory_transport import HEARTBEAT, LIMITS, ScriptedAddresses, ScriptedFetches, request, response
+from tests.support.memory_transport import HEARTBEAT, LIMITS, ScriptedAddresses, ScriptedHandlers, request, response
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)
 
@@ -93,7 +93,7 @@ async def world(
             server = Server(
                 ServerSettings(LIMITS, connections_max, client_tls, upstream_tls),
                 nursery,
-                fetches=ScriptedFetches,
+                handlers=ScriptedHandlers,
                 node_at=node_at,
                 probe=Probes(registry).relay,
             )

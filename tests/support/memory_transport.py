@@ -24,7 +24,10 @@ from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes
 from metrics.registry import Registry
 from protocol.addresses import NodeAddress
+from protocol.api_02_list_offsets import decode_request as decode_list_offsets
+from protocol.headers import decode_request_header
 from proxy.connection import ClientConnection, ConnectionLimits
+from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
@@ -170,18 +173,23 @@ class RemoteEnd:
 
 
 @dataclass
-class ScriptedFetches:
-    """A FetchHandler: `handle_fetch` decides, None relays."""
+class ScriptedHandlers:
+    """RequestHandlers: `handle_fetch` decides about a Fetch, None relays it; ListOffsets are relayed."""
 
     handle_fetch: Handle | None = None
     frames: list[bytes] = field(default_factory=list)
     forgotten: int = 0
     log_starts_moved: int = 0
 
-    async def handle(self, frame: memoryview, wire: UpstreamWire) -> Sequence[Bytes] | None:
+    async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         self.frames.append(bytes(frame))
         await trio.lowlevel.checkpoint()
-        return None if self.handle_fetch is None else await self.handle_fetch(frame, wire)
+        outcome = None if self.handle_fetch is None else await self.handle_fetch(frame, wire)
+        return RELAY if outcome is None else outcome
+
+    async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        decode_list_offsets(frame, decode_request_header(frame))
+        return RELAY
 
     def on_answered(self) -> None:
         """Nothing is held."""
@@ -223,7 +231,7 @@ class Conversation:
     client_transport: MemoryTransport
     upstream_transport: MemoryTransport
     connection: ClientConnection
-    fetches: ScriptedFetches
+    handlers: ScriptedHandlers
     addresses: ScriptedAddresses
     registry: Registry
     logs: list[dict[str, object]]
@@ -268,7 +276,7 @@ async def conversation(
     upstream_stream, upstream_end = make()
     client_transport = MemoryTransport(client_stream, name="client", piece_bytes=piece_bytes)
     upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
-    fetches, addresses = ScriptedFetches(handle_fetch), ScriptedAddresses()
+    handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
     registry = Registry(Kip405Names.CURRENT)
     connection = ClientConnection(
         client_transport,
@@ -276,7 +284,7 @@ async def conversation(
         node_id=1,
         limits=limits,
         addresses=addresses,
-        fetches=fetches,
+        handlers=handlers,
         probe=Probes(registry).relay,
     )
     with structlog.testing.capture_logs() as logs:
@@ -286,7 +294,7 @@ async def conversation(
             client_transport,
             upstream_transport,
             connection,
-            fetches,
+            handlers,
             addresses,
             registry,
             logs,  # type: ignore[arg-type]  # structlog's are mutable mappings, and dicts in fact

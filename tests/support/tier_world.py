@@ -23,6 +23,7 @@ from proxy.authority import LogStartGeneration
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
+from proxy.request_handlers import RELAY, Relay
 from proxy.tier import Tier
 from proxy.upstream.cluster import Cluster, PartitionLeader, TopicMetadata
 from proxy.upstream.frontier_client import (
@@ -310,14 +311,14 @@ class FakeFetcher:
         """The answer to a Fetch that is not relayed."""
         request = fetch_of(asked, **fields)
         buffers = await self.service.handle(memoryview(bytearray(client_frame(request))), self.wire)
-        assert buffers is not None, "the Fetch was relayed"
+        assert not isinstance(buffers, Relay), "the Fetch was relayed"
         response = decode_response(memoryview(b"".join(buffers)), request.api_version)
         assert response.correlation_id == request.correlation_id
         return response
 
     async def is_relayed(self, asked: Sequence[FetchPartition], **fields: int) -> bool:
         frame = client_frame(fetch_of(asked, **fields))
-        return await self.service.handle(memoryview(bytearray(frame)), self.wire) is None
+        return await self.service.handle(memoryview(bytearray(frame)), self.wire) is RELAY
 
 
 def ask(
