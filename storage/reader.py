@@ -14,10 +14,11 @@ believed only if it leads to a batch of its offset.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
+from storage.aborted_transactions import AbortSearch, TierAborts
 from storage.batch_walk import (
     CorruptLogError,
     IndexMismatchError,
@@ -32,10 +33,11 @@ from storage.cache.block_cache import BlockCache, SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.prefetcher import Prefetcher
+from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.indexes.offset_index import OffsetIndex
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
-from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024
 """From here on CRC-32C runs in a thread (design §5): below, the hop costs more than the sum."""
@@ -53,12 +55,14 @@ class TierRecords:
     """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
 
     `room`: the blocks that the views keep alive; whoever sends the answer releases it then.
+    `aborts`: what the tier knows of the answer's aborted transactions, of a READ_COMMITTED read that has records.
     """
 
     buffers: list[memoryview]
     size_bytes: int
     first_batch_too_large: bool = False
     room: Room | None = field(default=None, compare=False)
+    aborts: TierAborts | None = None
 
     def release(self) -> None:
         """The answer is sent, or nobody wants it. Idempotent."""
@@ -73,6 +77,7 @@ class _Asked:
     offset: int
     max_bytes: int
     minimum_one_batch: bool
+    committed: bool
 
 
 @dataclass(slots=True)
@@ -99,6 +104,7 @@ class TierReader:
         catalog: Catalog,
         opened: OpenedSegments,
         indexes: OffsetIndexCache,
+        transaction_indexes: TransactionIndexCache,
         cache: BlockCache,
         answers: AnswerBlocks,
         prefetcher: Prefetcher | None,
@@ -109,6 +115,7 @@ class TierReader:
         self._cache = cache
         self._answers = answers
         self._prefetcher = prefetcher
+        self._abort_search = AbortSearch(transaction_indexes, self._find_segment, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 
@@ -121,11 +128,13 @@ class TierReader:
         minimum_one_batch: bool,
         lineage: LeaderEpochLineage,
         reader: Hashable = None,
+        committed: bool = False,
     ) -> TierRecords:
         """The batches from `offset` on, at most max_bytes of them.
 
         Args:
             reader: whose read it is: sequential reads of one reader are read ahead for.
+            committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
 
         Raises:
             OffsetNotInTierError: the tier does not hold the offset.
@@ -135,7 +144,8 @@ class TierReader:
         """
         while True:
             segment = self.segment_for(partition, offset, lineage)
-            answer = await self._read_segment(segment, offset, max_bytes, minimum_one_batch, lineage, reader)
+            asked = _Asked(offset, max_bytes, minimum_one_batch, committed)
+            answer = await self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
                 return answer
             offset = segment.end_offset + 1
@@ -167,19 +177,16 @@ class TierReader:
         segment = None if epoch is None else self._catalog.lookup(topic_id, number, epoch, offset)
         return segment if segment is not None and lineage.holds(segment, offset) else None
 
+    def _is_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
+        now = self._catalog.find_segment(segment.segment_id)
+        return now is not None and now.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
     async def _read_segment(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        offset: int,
-        max_bytes: int,
-        minimum_one_batch: bool,
-        lineage: LeaderEpochLineage,
-        reader: Hashable,
+        self, segment: RemoteLogSegmentMetadata, asked: _Asked, lineage: LeaderEpochLineage, reader: Hashable
     ) -> TierRecords | None:
         """The answer from one segment; None if all its batches end below the offset."""
         source = self._cache.blocks_of(segment, await self._opened.get(segment))
         index = await self._indexes.get(segment)
-        asked = _Asked(offset, max_bytes, minimum_one_batch)
         room = self._answers.room()
         try:
             try:
@@ -188,6 +195,8 @@ class TierReader:
                 # Two GETs gave the same bytes, so the index may be the liar.
                 index = await self._indexes.rebuild(segment)
                 read, records, start = await self._read_checked(source, index, asked, room, reader)
+            if asked.committed and records is not None and records.size_bytes:
+                records = replace(records, aborts=await self._aborts(read, index, start, records.size_bytes, lineage))
         except BaseException as error:
             room.release()
             if isinstance(error, trio.Cancelled):
@@ -199,6 +208,18 @@ class TierReader:
             return records
         self._read_ahead(read, start, start + records.size_bytes, lineage)
         return records
+
+    async def _aborts(
+        self, read: _Read, index: OffsetIndex, start: int, size_bytes: int, lineage: LeaderEpochLineage
+    ) -> TierAborts:
+        """Of an answer that begins at the byte position `start`. Where it ends, a cut batch included, the offset index
+        has its upper bound (spec/kafka-remote.md §3.6)."""
+        segment = read.source.segment
+        upper_bound_offset = index.fetch_upper_bound_offset(start + size_bytes)
+        if upper_bound_offset is None:
+            upper_bound_offset = segment.end_offset + 1
+        base_offset = read.window.header_at(start).base_offset
+        return await self._abort_search.search(segment, base_offset, upper_bound_offset, lineage)
 
     def _gave_up_before(self, reader: Hashable, partition: TopicIdPartition) -> bool:
         partitions = self._given_up.get(reader)

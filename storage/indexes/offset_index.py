@@ -62,12 +62,16 @@ class OffsetIndex:
             return self._base_offset, 0
         return self._entry(entries_at_or_below - 1)
 
-    def first_offset_at_or_after(self, position: int) -> int | None:
-        """The offset of the entry with the smallest position >= `position`, or None.
+    def fetch_upper_bound_offset(self, end_position: int) -> int | None:
+        """What bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
+        READ_COMMITTED (spec/kafka-remote.md §3.6): the offset of the first entry at or beyond it, or None.
 
-        It bounds the offsets of a fetched range from above, for READ_COMMITTED (spec/kafka-remote.md §3.6).
+        As in Kafka, whose binary search never compares with the first entry, that one does not count if it is exactly
+        there: the next does. A broker lists aborted transactions by this, so it must stay as it is.
         """
-        entries_below = bisect_left(range(self._entry_count), position, key=self._position)
+        entries_below = bisect_left(range(self._entry_count), end_position, key=self._position)
+        if entries_below == 0 and self._entry_count and self._position(0) == end_position:
+            entries_below = 1
         return self._entry(entries_below)[0] if entries_below < self._entry_count else None
 
     def _entry(self, entry_number: int) -> tuple[int, int]:

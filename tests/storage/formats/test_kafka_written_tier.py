@@ -71,7 +71,7 @@ def test_index_entries_point_at_batches_and_hold_their_last_offsets(
     assert batches[0][1].base_offset == start_offset
     for position, header in batches[1:]:
         assert index.lookup(header.last_offset) == (header.last_offset, position)
-        assert index.first_offset_at_or_after(position) == header.last_offset
+        assert index.fetch_upper_bound_offset(position - 1) == header.last_offset
     assert index.lookup(batches[0][1].last_offset) == (start_offset, 0)
 
 

@@ -47,17 +47,25 @@ def test_lookup_gives_the_last_entry_at_or_below_the_offset(offset: int, found: 
 
 @pytest.mark.parametrize(
     ("position", "offset"),
-    [(0, 6323), (104733, 6323), (104734, 6447), (365251, 6819), (365252, None), (2**40, None)],
+    [(0, 6323), (104732, 6323), (104733, 6447), (104734, 6447), (365251, 6819), (365252, None), (2**40, None)],
 )
-def test_upper_bound_is_the_entry_with_the_smallest_position_at_or_after(position: int, offset: int | None) -> None:
-    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).first_offset_at_or_after(position) == offset
+def test_upper_bound_is_the_first_entry_at_or_beyond_the_end_but_not_the_first_of_all_at_it(
+    position: int, offset: int | None
+) -> None:
+    """A broker's list of aborted transactions showed it: an answer that ended at the first entry went by the second."""
+    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).fetch_upper_bound_offset(position) == offset
+
+
+def test_an_answer_that_ends_at_the_only_entry_has_no_bound() -> None:
+    index = OffsetIndex(encode_offset_index(BASE_OFFSET, [(BASE_OFFSET + 5, 100)]), BASE_OFFSET)
+    assert [index.fetch_upper_bound_offset(position) for position in (99, 100, 101)] == [BASE_OFFSET + 5, None, None]
 
 
 def test_an_empty_index_sends_every_search_to_the_start() -> None:
     index = OffsetIndex(b"", BASE_OFFSET)
     assert len(index) == 0
     assert index.lookup(9999) == (BASE_OFFSET, 0)
-    assert index.first_offset_at_or_after(0) is None
+    assert index.fetch_upper_bound_offset(0) is None
 
 
 @given(index_entries(), st.integers(BASE_OFFSET - 5, BASE_OFFSET + 2**31), st.integers(0, 2**31))
@@ -66,7 +74,8 @@ def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], offset: int,
     assert len(index) == len(entries)
     assert [index.lookup(entry_offset) for entry_offset, _ in entries] == entries
     assert index.lookup(offset) == max((e for e in entries if e[0] <= offset), default=(BASE_OFFSET, 0))
-    assert index.first_offset_at_or_after(position) == min((o for o, p in entries if p >= position), default=None)
+    beyond = [o for number, (o, p) in enumerate(entries) if p > position or (number and p == position)]
+    assert index.fetch_upper_bound_offset(position) == min(beyond, default=None)
 
 
 @given(st.binary(max_size=80))
@@ -77,7 +86,7 @@ def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
         return
     assert len(index) * 8 == len(data)
     index.lookup(5)
-    index.first_offset_at_or_after(5)
+    index.fetch_upper_bound_offset(5)
 
 
 @pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut % 8])

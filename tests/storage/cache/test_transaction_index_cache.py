@@ -1,0 +1,207 @@
+"""Transaction indexes in memory: one fetch each, absent is empty, corrupt is an error."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from metrics.cache_probes import GetObject, GetProbe
+from metrics.registry import Registry
+from storage.cache import transaction_index_cache as module
+from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
+from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
+
+TRANSACTION = IndexType.TRANSACTION
+ABSENT = RemoteResourceNotFoundError("no such object")
+
+
+def segment_at(base_offset: int, *, aborts: int = 1) -> SyntheticSegment:
+    """Ten offsets, with so many aborts of one record each."""
+    aborted = [AbortedTransaction(7, at, at + 1, at + 2) for at in range(base_offset, base_offset + 2 * aborts, 2)]
+    return build_segment([data_batch(base_offset, record_count=10)], aborted=aborted)
+
+
+def open_tier_without_flags(
+    nursery: trio.Nursery, segments: Sequence[SyntheticSegment], *, age_ms: int = FRESH_MS
+) -> Tier:
+    """As brokers before 4.0 leave it: no segment says that it has no transaction index."""
+    store, logs = MemoryStore(), []
+    for segment in segments:
+        metadata = replace(metadata_of(PARTITION, segment), txn_index_empty=False)
+        store.objects[metadata.segment_id.id] = segment.objects()
+        logs.append((metadata, segment.log))
+    return open_reader(nursery, store, logs, now_ms=lambda: FIRST_TIMESTAMP_MS + age_ms)
+
+
+@pytest.fixture
+def tier(nursery: trio.Nursery) -> Tier:
+    return open_tier_without_flags(nursery, [segment_at(0), segment_at(10, aborts=0), segment_at(20, aborts=3)])
+
+
+def of(tier: Tier, number: int) -> RemoteLogSegmentMetadata:
+    return tier.logs[number][0]
+
+
+def cache_of(tier: Tier) -> TransactionIndexCache:
+    return tier.storage.transaction_indexes
+
+
+async def test_many_who_ask_cost_one_fetch(tier: Tier) -> None:
+    indexes = cache_of(tier)
+
+    async def ask() -> None:
+        assert [each.first_offset for each in await indexes.get(of(tier, 0))] == [0]
+
+    assert not indexes.is_resident(of(tier, 0))
+    async with trio.open_nursery() as askers:
+        for _ in range(4):
+            askers.start_soon(ask)
+    await ask()
+    assert indexes.is_resident(of(tier, 0))
+    assert tier.store.index_fetches(TRANSACTION) == 1
+    assert tier.sample("tidegate_gets_total", {"object": GetObject.INDEX}) == 1
+
+
+async def test_a_fetch_that_was_begun_is_the_one_that_is_waited_for(tier: Tier) -> None:
+    cache_of(tier).begin(of(tier, 0))
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+    assert tier.store.index_fetches(TRANSACTION) == 1
+
+
+async def test_a_segment_that_says_it_has_none_is_not_asked(tier: Tier) -> None:
+    metadata = replace(of(tier, 0), txn_index_empty=True)
+    assert len(await cache_of(tier).get(metadata)) == 0
+    assert (tier.store.index_fetches(), tier.store.opens()) == (0, 0)
+
+
+async def test_an_absent_index_is_empty_and_remembered_apart(tier: Tier) -> None:
+    indexes, metadata = cache_of(tier), of(tier, 1)
+    for _ in range(2):
+        assert len(await indexes.get(metadata)) == 0
+    assert tier.store.index_fetches(TRANSACTION) == 1
+    assert indexes.is_known_empty(metadata)
+    assert len(indexes) == 0
+
+
+async def test_an_index_of_no_entries_is_remembered_as_empty(tier: Tier) -> None:
+    tier.store.replace(b"", index_type=TRANSACTION)
+    await cache_of(tier).get(of(tier, 0))
+    assert cache_of(tier).is_known_empty(of(tier, 0))
+
+
+async def test_of_the_empty_ones_the_first_remembered_is_forgotten_first(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EMPTY_MAX", 2)
+    tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
+    for number in (0, 1, 2):
+        await cache_of(tier).get(of(tier, number))
+    assert [cache_of(tier).is_known_empty(of(tier, number)) for number in (0, 1, 2)] == [False, True, True]
+
+
+async def test_the_least_recently_used_index_goes_when_the_budget_is_full(nursery: trio.Nursery) -> None:
+    tier = open_tier_without_flags(nursery, [segment_at(base) for base in (0, 10, 20)])
+    size_bytes = len(encode_transaction_index([AbortedTransaction(7, 0, 1, 2)]))
+    indexes = TransactionIndexCache(
+        tier.segments,
+        nursery=nursery,
+        limiter=trio.CapacityLimiter(2),
+        gets=GetProbe(Registry()),
+        bytes_max=2 * size_bytes,
+    )
+    for number in (0, 1, 0, 2):
+        await indexes.get(of(tier, number))
+    assert [indexes.is_resident(of(tier, number)) for number in (0, 1, 2)] == [True, False, True]
+    assert indexes.size_bytes == 2 * size_bytes
+
+
+# --- deleted segments ---
+
+
+async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
+    for number in (0, 1):
+        await cache_of(tier).get(of(tier, number))
+        tier.storage.drop_segment(of(tier, number).segment_id.id)
+        assert not cache_of(tier).is_resident(of(tier, number))
+    assert cache_of(tier).size_bytes == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_an_index_under_way_does_not_land_after_its_segment_was_deleted(
+    nursery: trio.Nursery, tier: Tier, number: int
+) -> None:
+    with tier.store.held(index_type=TRANSACTION) as gate:
+        nursery.start_soon(cache_of(tier).get, of(tier, number))
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        tier.storage.drop_segment(of(tier, number).segment_id.id)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not cache_of(tier).is_resident(of(tier, number))
+
+
+# --- trouble ---
+
+
+@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
+async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for_before_it_is_taken_as_empty(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+) -> None:
+    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
+    assert len(await cache_of(tier).get(of(tier, 0))) == 0
+    assert tier.store.index_fetches(TRANSACTION) == attempts
+
+
+async def test_an_index_that_comes_late_is_used(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
+    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=0)
+    tier.store.fail(ABSENT, index_type=TRANSACTION, times=ATTEMPTS_MAX - 1)
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "content"),
+    [
+        (0, b"x"),
+        (0, b"\xff" * 34),
+        (0, encode_transaction_index([AbortedTransaction(7, 0, 10, 11)])),
+        (10, encode_transaction_index([AbortedTransaction(7, 0, 9, 10)])),
+    ],
+    ids=["cut", "unknown version", "marker behind the segment", "marker before the segment"],
+)
+async def test_a_corrupt_index_is_fetched_once_more_and_then_an_error(
+    nursery: trio.Nursery, base_offset: int, content: bytes
+) -> None:
+    tier = open_tier_without_flags(nursery, [segment_at(base_offset)])
+    tier.store.replace(content, index_type=TRANSACTION, times=CORRUPT_ATTEMPTS_MAX)
+    with pytest.raises(CorruptObjectError, match="transaction index of"):
+        await cache_of(tier).get(of(tier, 0))
+    assert tier.store.index_fetches(TRANSACTION) == CORRUPT_ATTEMPTS_MAX
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+
+
+async def test_an_index_that_was_hurt_on_its_way_is_fetched_once_more(tier: Tier) -> None:
+    tier.store.truncate(3, index_type=TRANSACTION, times=1)
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+
+
+async def test_trouble_is_not_an_absent_index_and_not_remembered(
+    autojump_clock: trio.testing.MockClock, tier: Tier
+) -> None:
+    tier.store.fail(RetriableRemoteStorageError("503"), index_type=TRANSACTION, times=ATTEMPTS_MAX)
+    with pytest.raises(RetriableRemoteStorageError):
+        await cache_of(tier).get(of(tier, 0))
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
+
+
+async def test_a_segment_whose_manifest_is_absent_is_not_one_without_aborts(tier: Tier) -> None:
+    tier.store.fail(RemoteResourceNotFoundError("no manifest"), manifest=True)
+    with pytest.raises(RemoteResourceNotFoundError):
+        await cache_of(tier).get(of(tier, 0))
+    assert not cache_of(tier).is_resident(of(tier, 0))
