@@ -6,11 +6,15 @@ segment's log. Pure: nothing here waits, so that verification can run in a worke
 What is checked: every header that is walked makes sense and stays inside its segment, in bytes and in offsets
 (a batch's CRC covers neither its base offset nor its length); every whole batch that is handed out passes its CRC.
 The leader epoch, too, is outside the CRC; it is handed on as it is.
+
+Messages of v0 and v1, still in old segments, are walked as batches of their own: their CRC covers no offset either,
+and one that wraps others names its last offset only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header
+from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
 from storage.cache.memory import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from storage.model import RemoteLogSegmentMetadata
@@ -157,12 +161,26 @@ def find_first_batch(window: SegmentWindow, position: int, offset: int) -> Found
     Raises:
         CorruptLogError: a header on the way is wrong.
     """
+    return _find(window, position, lambda header: header.last_offset >= offset)
+
+
+def find_batch_by_time(window: SegmentWindow, position: int, timestamp_ms: int, offset: int) -> FoundBatch:
+    """Scan from the batch at `position` for the first that may hold a record of that time or later, at or above
+    `offset`.
+
+    Raises:
+        CorruptLogError: a header on the way is wrong.
+    """
+    return _find(window, position, lambda header: header.max_timestamp >= timestamp_ms and header.last_offset >= offset)
+
+
+def _find(window: SegmentWindow, position: int, matters: Callable[[BatchHeader], bool]) -> FoundBatch:
     while position < window.size_bytes:
         header_end = min(position + HEADER_BYTES, window.size_bytes)
         if window.end < header_end:
             return FoundBatch(position, needs_end=header_end)
         header = window.header_at(position)
-        if header.last_offset >= offset:
+        if matters(header):
             return FoundBatch(position, size_bytes=header.size_bytes)
         position += header.size_bytes
     return FoundBatch(position)
@@ -255,7 +273,16 @@ def _remember(window: SegmentWindow, position: int, batch_end: int, last_offset:
 
 def _next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:
     """The header of the batch at `position`, or None if the batch is not whole below `end`."""
-    if min(position + HEADER_BYTES, window.size_bytes) > end:
+    if min(position + HEADER_BYTES, window.size_bytes) > end and not _is_whole_message(window, position, end):
         return None
     header = window.header_at(position)
     return header if position + header.size_bytes <= end else None
+
+
+def _is_whole_message(window: SegmentWindow, position: int, end: int) -> bool:
+    """Whether a v0 or v1 message, which may be shorter than a batch's header, lies between here and `end`."""
+    try:
+        found = scan_header(b"".join(window.views(position, end)), 0)
+    except CorruptBatchError as error:
+        raise window.corrupt(position, end, str(error)) from error
+    return found is not None and found[1] <= end - position

@@ -204,6 +204,36 @@ class Catalog:
             rows = segments.rows() if epoch is None else segments.rows_of_epoch(epoch)
             return [self._columns.metadata(row, segments.topic_id_partition) for row in rows]
 
+    def first_finished(
+        self,
+        topic_id: bytes,
+        partition: int,
+        epoch: int,
+        *,
+        end_offset_min: int,
+        max_timestamp_ms_min: int,
+        accepts: Callable[[RemoteLogSegmentMetadata], bool],
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first FINISHED segment of an epoch, by start offset, that reaches such an offset and such a time.
+
+        Args:
+            accepts: asked about each of those, under the lock; must not call the catalog.
+        """
+        columns = self._columns
+        with self._lock:
+            segments = self._find(topic_id, partition)
+            if segments is None:
+                return None
+            for row in segments.rows_of_epoch(epoch):
+                if (
+                    columns.end_offsets[row] >= end_offset_min
+                    and columns.max_timestamps_ms[row] >= max_timestamp_ms_min
+                    and columns.is_finished(row)
+                    and accepts(found := columns.metadata(row, segments.topic_id_partition))
+                ):
+                    return found
+        return None
+
     def log_size(self, topic_id: bytes, partition: int, epoch: int) -> int:
         """Bytes of the segments listed for that epoch."""
         with self._lock:
@@ -216,12 +246,6 @@ class Catalog:
         with self._lock:
             segments = self._find(topic_id, partition)
             return () if segments is None else segments.epochs()
-
-    def all_txn_index_empty_from(self, topic_id: bytes, partition: int, offset: int) -> bool:
-        """Whether every FINISHED segment that ends at or after offset has TxnIndexEmpty."""
-        with self._lock:
-            segments = self._find(topic_id, partition)
-            return segments is None or segments.transactional_end_offset() < offset
 
     # --- under the lock ---
 

@@ -37,7 +37,7 @@ class SegmentColumns:
         self.sizes_bytes = array("q")
         self.states = array("b")
         self.txn_index_empty = array("b")
-        self._max_timestamps_ms = array("q")
+        self.max_timestamps_ms = array("q")
         self._event_timestamps_ms = array("q")
         self._broker_ids = array("i")
         self._blob_positions = array("q")
@@ -115,7 +115,7 @@ class SegmentColumns:
             segment_id=RemoteLogSegmentId(partition, self.segment_id(row)),
             start_offset=self.start_offsets[row],
             end_offset=self.end_offsets[row],
-            max_timestamp_ms=self._max_timestamps_ms[row],
+            max_timestamp_ms=self.max_timestamps_ms[row],
             broker_id=self._broker_ids[row],
             event_timestamp_ms=self._event_timestamps_ms[row],
             segment_size_bytes=self.sizes_bytes[row],
@@ -134,7 +134,7 @@ class SegmentColumns:
             self.sizes_bytes,
             self.states,
             self.txn_index_empty,
-            self._max_timestamps_ms,
+            self.max_timestamps_ms,
             self._event_timestamps_ms,
             self._broker_ids,
             self._blob_positions,
@@ -151,7 +151,7 @@ class SegmentColumns:
         self.sizes_bytes[row] = metadata.segment_size_bytes
         self.states[row] = metadata.state
         self.txn_index_empty[row] = metadata.txn_index_empty
-        self._max_timestamps_ms[row] = metadata.max_timestamp_ms
+        self.max_timestamps_ms[row] = metadata.max_timestamp_ms
         self._event_timestamps_ms[row] = metadata.event_timestamp_ms
         self._broker_ids[row] = metadata.broker_id
 

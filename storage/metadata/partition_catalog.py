@@ -33,7 +33,6 @@ class PartitionCatalog:
         "_epoch_list",
         "_epochs",
         "_table",
-        "_transactional_end_offset",
         "finished_segments",
         "generation",
         "topic_id_partition",
@@ -47,7 +46,6 @@ class PartitionCatalog:
         self._table = SegmentTable(columns.ids)
         self._epochs: dict[int, EpochState] = {}
         self._epoch_list: tuple[int, ...] | None = ()
-        self._transactional_end_offset: int | None = -1
         """Highest end offset of the FINISHED segments that may have transactions; -1 without any, None: not known."""
 
     def __len__(self) -> int:
@@ -145,20 +143,6 @@ class PartitionCatalog:
             self._epoch_list = tuple(sorted(e for e, state in self._epochs.items() if state.finished_segments))
         return self._epoch_list
 
-    def transactional_end_offset(self) -> int:
-        """The highest end offset of the FINISHED segments that may have transactions, or -1."""
-        if self._transactional_end_offset is None:
-            columns = self._columns
-            self._transactional_end_offset = max(
-                (
-                    columns.end_offsets[row]
-                    for row in self._table
-                    if columns.is_finished(row) and not columns.txn_index_empty[row]
-                ),
-                default=-1,
-            )
-        return self._transactional_end_offset
-
     def _is_legal(
         self, segment_id: RemoteLogSegmentId, current: RemoteLogSegmentState | None, target: RemoteLogSegmentState
     ) -> bool:
@@ -177,8 +161,6 @@ class PartitionCatalog:
             return
         self._epoch_list = None
         self.finished_segments += 1
-        if self._transactional_end_offset is not None and not self._columns.txn_index_empty[row]:
-            self._transactional_end_offset = max(self._transactional_end_offset, self._columns.end_offsets[row])
 
     def _delete_started(self, row: int, was_finished: bool) -> None:
         for epoch, start_offset, _ in self._columns.epoch_ranges(row):
@@ -188,8 +170,6 @@ class PartitionCatalog:
         if was_finished:
             self._epoch_list = None
             self.finished_segments -= 1
-            if self._columns.end_offsets[row] == self._transactional_end_offset:
-                self._transactional_end_offset = None
 
     def _drop(self, row: int) -> None:
         """Forget a segment that lookups do not see. The epochs stay, for the highest offsets they remember."""

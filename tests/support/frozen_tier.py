@@ -80,8 +80,8 @@ class Recorded:
         return self.log_start <= offset < self.local_log_start
 
     def may_have_aborts(self, offset: int) -> bool:
-        """As Tidegate judges it: whether a segment from the one that holds the offset on has a transaction index."""
-        return not self.catalog.all_txn_index_empty_from(self.key.topic_id, self.key.partition, offset)
+        """Whether a segment from the one that holds the offset on may have a transaction index."""
+        return any(segment.end_offset >= offset and not segment.txn_index_empty for segment in self.segments)
 
     def truth(self) -> Iterator[Any]:
         """Every data record in the tier, as an ordinary consumer got it through the broker."""
@@ -191,7 +191,6 @@ def fetch_request(
             )
             for partition, offset in wants
         ],
-        has_forgotten=False,
         rack_id="",
     )
 

@@ -69,7 +69,7 @@ def test_a_partition_never_heard_of_has_nothing() -> None:
     assert catalog.list_segments(*KEY) == catalog.list_segments(*KEY, 0) == []
     assert catalog.log_size(*KEY, 0) == 0
     assert catalog.epochs(*KEY) == ()
-    assert catalog.all_txn_index_empty_from(*KEY, 0)
+    assert catalog.first_finished(*KEY, 0, end_offset_min=0, max_timestamp_ms_min=0, accepts=bool) is None
     assert not catalog.has_segments(*KEY)
     assert catalog.generation(*KEY) == 0
 

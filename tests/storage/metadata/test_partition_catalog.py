@@ -254,25 +254,36 @@ def test_the_next_segment_with_transactions_is_looked_for_within_the_epoch(catal
     assert found(7, 0) is None
 
 
-def test_whether_transactions_may_lie_ahead(catalog: Catalog) -> None:
-    empty, transactional = started("e", 0, 9, txn_index_empty=True), started("t", 10, 19)
-    finish(catalog, empty, transactional, started("e2", 20, 29, txn_index_empty=True))
+def test_the_first_segment_that_reaches_an_offset_and_a_time_is_found(catalog: Catalog) -> None:
+    early, middle, late = (
+        replace(started(name, first, first + 9), max_timestamp_ms=time)
+        for name, first, time in (("e", 0, 100), ("m", 10, 300), ("l", 20, 200))
+    )
+    finish(catalog, late, early)
+    apply_all(catalog, middle)  # not FINISHED yet
 
-    assert [catalog.all_txn_index_empty_from(*KEY, offset) for offset in (0, 10, 19, 20, 30)] == [
-        False,
-        False,
-        False,
-        True,
-        True,
+    def first(end_offset: int, time_ms: int, *but: RemoteLogSegmentMetadata) -> int | None:
+        refused = {segment.segment_id for segment in but}
+        found = catalog.first_finished(
+            *KEY,
+            0,
+            end_offset_min=end_offset,
+            max_timestamp_ms_min=time_ms,
+            accepts=lambda segment: segment.segment_id not in refused,
+        )
+        return None if found is None else found.start_offset
+
+    assert [first(0, 100), first(9, 0), first(10, 0), first(0, 101), first(0, 201), first(30, 0)] == [
+        0,
+        0,
+        20,
+        20,
+        None,
+        None,
     ]
-
-    apply_all(catalog, moved(transactional, DELETE_STARTED))
-    assert catalog.all_txn_index_empty_from(*KEY, 0)
-
-
-def test_a_segment_being_copied_does_not_count_as_transactional_yet(catalog: Catalog) -> None:
-    apply_all(catalog, S0)
-    assert catalog.all_txn_index_empty_from(*KEY, 0)
+    assert first(0, 0, early) == 20
+    finish(catalog, middle)
+    assert first(0, 101) == 10
 
 
 def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> None:

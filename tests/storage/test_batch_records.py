@@ -1,0 +1,197 @@
+"""Offsets and timestamps of records: every format and codec, as another decoder has them, and nothing from garbage."""
+
+import contextlib
+import itertools
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.record_batches import read_header
+from storage import batch_records
+from storage.batch_records import iterate_records
+from storage.errors import CorruptObjectError
+from tests.support.segments import control_batch, data_batch
+from tests.support.timed_batches import (
+    CODECS,
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    compressed,
+    framed_batch,
+    message,
+    timed_batch,
+    timed_messages,
+)
+
+RECORDS = [(0, 1700), (1, 1600), (4, 2500), (5, 0)]
+AT_100 = [(100 + delta, timestamp) for delta, timestamp in RECORDS]
+
+
+def decoded(batch: bytes, size: int = 10**9) -> list[tuple[int, int]]:
+    return list(iterate_records([memoryview(batch)[at : at + size] for at in range(0, len(batch), size)]))
+
+
+@pytest.mark.parametrize("size", [1, 13, 10**9])
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_of_a_batch(codec: int, size: int) -> None:
+    assert decoded(timed_batch(100, RECORDS, codec=codec), size) == AT_100
+
+
+def test_records_of_a_raw_snappy_batch() -> None:
+    assert decoded(timed_batch(100, RECORDS, codec=SNAPPY, raw_snappy=True)) == AT_100
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_log_append_time_is_every_records(codec: int) -> None:
+    batch = timed_batch(100, RECORDS, codec=codec, append_time_ms=9999)
+    assert decoded(batch) == [(offset, 9999) for offset, _ in AT_100]
+
+
+def test_a_marker_is_a_record() -> None:
+    assert decoded(control_batch(7, producer_id=1, timestamp_ms=55)) == [(7, 55)]
+
+
+def test_a_batch_that_compaction_emptied_has_none() -> None:
+    assert decoded(timed_batch(7, [], last_offset_delta=5)) == []
+
+
+def test_large_values_are_passed_over() -> None:
+    assert len(decoded(data_batch(0, record_count=3, value_bytes=300_000), 4096)) == 3
+    assert decoded(timed_batch(0, [(0, 1), (1, 2)], codec=ZSTD, value_bytes=5_000_000)) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("size", [1, 10**9])
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
+def test_records_of_a_wrapper(codec: int, size: int) -> None:
+    assert decoded(timed_messages(1, AT_100, codec=codec), size) == AT_100
+    assert decoded(timed_messages(0, AT_100, codec=codec), size) == [(offset, -1) for offset, _ in AT_100]
+
+
+def test_log_append_time_of_a_wrapper_is_every_records() -> None:
+    assert decoded(timed_messages(1, AT_100, codec=GZIP, append_time_ms=77)) == [(offset, 77) for offset, _ in AT_100]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_plain_message_is_its_own_record(magic: int) -> None:
+    assert decoded(timed_messages(magic, [(100, 1700)])) == [(100, 1700 if magic else -1)]
+
+
+# --- another encoder ---
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_of_aiokafkas_making(codec: int) -> None:
+    builder: Any = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, 0, 1 << 20)
+    for number in range(200):
+        builder.append(number, 5000 - number, b"key", b"value" * 20, [("header", b"x")])
+    assert decoded(bytes(builder.build()), 500) == [(number, 5000 - number) for number in range(200)]
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, GZIP), (0, SNAPPY), (1, GZIP), (1, SNAPPY), (1, LZ4)])
+def test_wrappers_of_aiokafkas_making(magic: int, codec: int) -> None:
+    builder: Any = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    for number in range(50):
+        builder.append(number, 5000 - number, b"key", b"value" * 20)
+    batch = bytearray(builder.build())
+    # A broker gives the wrapper its last offset.
+    struct.pack_into(">q", batch, 0, 149 if magic else 49)
+    shift = 100 if magic else 0
+    expected = [(number + shift, 5000 - number if magic else -1) for number in range(50)]
+    assert decoded(bytes(batch)) == expected
+
+
+# --- what cannot be ---
+
+
+def with_body(body: bytes, codec: int = NONE, record_count: int = 1) -> bytes:
+    return framed_batch(0, body, flags=codec, record_count=record_count)
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (with_body(b""), "cut"),
+        (with_body(b"\xff" * 30), "does not end"),
+        (with_body(b"\x02\x00\x00\x00"), "length 1"),
+        (with_body(b"\x10\x00\x00\x02\x00\x00\x00\x00\x00"), "offset delta 1"),
+        (with_body(b"\x10\x00\x00\x01\x00\x00\x00\x00\x00"), "offset delta -1"),
+        (with_body(b"\x40\x00\x00\x00\x00"), "before its last record"),
+        (with_body(b"\x0c\x00\x00\x00\x01\x01\x00", record_count=2), "cut"),
+        (with_body(b"nothing", codec=5), "codec 5"),
+        (with_body(b"nothing", codec=ZSTD), "zstd"),
+        (message(1, 0, 0, b"not gzip", GZIP), "gzip"),
+        (message(1, 0, 0, compressed(GZIP, b"short"), GZIP), "cut"),
+        (message(1, 0, 0, compressed(GZIP, message(0, 0, 0, b"")), GZIP), "magic 0"),
+        (message(1, 0, 0, compressed(GZIP, message(1, 0, 0, b"", GZIP)), GZIP), "attributes 1"),
+        (message(1, 0, 0, compressed(GZIP, message(1, 0, 0, b"")[:-2]), GZIP), "before its last record"),
+    ],
+    ids=itertools.count(),
+)
+def test_bytes_that_are_not_the_records_are_corrupt(batch: bytes, reason: str) -> None:
+    with pytest.raises(CorruptObjectError, match=reason):
+        decoded(batch)
+
+
+@pytest.mark.parametrize("at", [26, 26 + 4 + 3])
+@pytest.mark.parametrize("length", [-1, 1000, 2**31 - 1])
+def test_a_wrapper_whose_fields_reach_beyond_it_is_corrupt(at: int, length: int) -> None:
+    batch = bytearray(timed_messages(1, AT_100, codec=GZIP))
+    struct.pack_into(">i", batch, at, length)
+    with pytest.raises(CorruptObjectError):
+        decoded(bytes(batch))
+
+
+def test_half_a_header_is_corrupt() -> None:
+    with pytest.raises(CorruptObjectError):
+        decoded(timed_batch(0, RECORDS)[:40])
+
+
+@pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
+def test_a_bomb_ends_at_the_limit(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_records, "INFLATED_BYTES_MAX", 1_000_000)
+    bomb = with_body(compressed(codec, b"\xfe\xff\xff\x07" + bytes(8_000_000)), codec)
+    with pytest.raises(CorruptObjectError, match="inflates to more than 1000000 bytes"):
+        decoded(bomb)
+
+
+@given(st.sampled_from(CODECS), st.data())
+def test_damage_is_corrupt_or_gives_other_records_and_nothing_else(codec: int, data: st.DataObject) -> None:
+    batch = draw_batch(codec, data)
+    bad = bytearray(batch)
+    for _ in range(data.draw(st.integers(1, 3))):
+        bad[data.draw(st.integers(16, len(bad) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(CorruptObjectError):
+        list(itertools.islice(iterate_records([bytes(bad)]), 1000))
+
+
+def draw_batch(codec: int, data: st.DataObject) -> bytes:
+    if codec == ZSTD or data.draw(st.booleans()):
+        return timed_batch(100, RECORDS, codec=codec)
+    return timed_messages(data.draw(st.integers(0, 1)), AT_100[:1] if codec == NONE else AT_100, codec=codec)
+
+
+TIMES = st.integers(0, 2**45)
+
+
+@given(
+    st.sampled_from(CODECS),
+    st.lists(st.tuples(st.integers(1, 1000), TIMES), min_size=1, max_size=30),
+    st.integers(1, 200),
+    st.integers(0, 2**40),
+)
+def test_any_records_come_out_as_they_were(
+    codec: int, gaps: Sequence[tuple[int, int]], size: int, base_offset: int
+) -> None:
+    deltas = list(itertools.accumulate((gap for gap, _ in gaps[1:]), initial=0))
+    records = [(delta, timestamp) for delta, (_, timestamp) in zip(deltas, gaps, strict=True)]
+    batch = timed_batch(base_offset, records, codec=codec)
+    assert decoded(batch, size) == [(base_offset + delta, timestamp) for delta, timestamp in records]
+    assert read_header(batch, 0).max_timestamp == max(timestamp for _, timestamp in records)
