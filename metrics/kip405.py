@@ -57,6 +57,11 @@ class Kip405Row:
         """The bean's own name: `RemoteFetchBytesPerSec`."""
         return self.mbean.partition("name=")[2].partition(",")[0]
 
+    @property
+    def type_and_name(self) -> str:
+        """`DelayedRemoteFetchMetrics.ExpiresPerSec`, where the name alone is two beans'."""
+        return self.mbean.partition("type=")[2].partition(",")[0] + "." + self.name
+
 
 def _topic_row(
     kind: Kind,
@@ -85,7 +90,6 @@ def _topic_row(
 _NO_FOLLOWER = "A follower broker's bootstrap from the tier; Tidegate replicates no partition."
 _NO_RETENTION = "The used share of a broker's own retention settings; Tidegate holds no log that they apply to."
 _NO_QUOTA = "KIP-956 quotas are a broker's; Tidegate neither has nor inherits `remote.log.manager.*` rates."
-_NO_LIST_OFFSETS = "ListOffsets goes to the broker, whose own metric counts its remote look-ups."
 _OLD_DOMAIN = "The same number under a domain that Kafka 4.2 deprecated; exported once, under `kafka.log.remote`."
 
 _FETCH_ROWS = (
@@ -287,6 +291,19 @@ _POOL_ROWS = (
     ),
 )
 
+_PURGATORY_SIZE = Family(
+    name=_PURGATORY_PREFIX + "purgatorysize",
+    kind=Kind.GAUGE,
+    help="Requests that wait for the tier.",
+    labels=("delayedOperation",),
+)
+_DELAYED_OPERATIONS = Family(
+    name=_PURGATORY_PREFIX + "numdelayedoperations",
+    kind=Kind.GAUGE,
+    help="Requests that wait for the tier and have a deadline, which all have here.",
+    labels=("delayedOperation",),
+)
+
 _WAITING_ROWS = (
     Kip405Row(
         mbean="kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
@@ -300,37 +317,30 @@ _WAITING_ROWS = (
     Kip405Row(
         mbean="kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
         origin="KIP-1075",
-        no_meaning=_NO_LIST_OFFSETS,
+        family=Family(
+            name="kafka_server_delayedremotelistoffsetsmetrics_expires",
+            kind=Kind.COUNTER,
+            help="Look-ups by time in the tier that missed the deadline of their ListOffsets.",
+            labels=("topic", "partition"),
+        ),
     ),
     Kip405Row(
-        mbean=f"{_PURGATORY}PurgatorySize,delayedOperation=RemoteFetch",
-        origin="KIP-405",
-        family=Family(
-            name=_PURGATORY_PREFIX + "purgatorysize",
-            kind=Kind.GAUGE,
-            help="Fetch requests that wait for the tier.",
-            labels=("delayedOperation",),
-        ),
+        mbean=f"{_PURGATORY}PurgatorySize,delayedOperation=RemoteFetch", origin="KIP-405", family=_PURGATORY_SIZE
     ),
     Kip405Row(
         mbean=f"{_PURGATORY}NumDelayedOperations,delayedOperation=RemoteFetch",
         origin="KIP-405",
-        family=Family(
-            name=_PURGATORY_PREFIX + "numdelayedoperations",
-            kind=Kind.GAUGE,
-            help="Fetch requests that wait for the tier and have a deadline, which all have here.",
-            labels=("delayedOperation",),
-        ),
+        family=_DELAYED_OPERATIONS,
     ),
     Kip405Row(
         mbean=f"{_PURGATORY}PurgatorySize,delayedOperation=RemoteListOffsets",
         origin="KIP-1075",
-        no_meaning=_NO_LIST_OFFSETS,
+        family=_PURGATORY_SIZE,
     ),
     Kip405Row(
         mbean=f"{_PURGATORY}NumDelayedOperations,delayedOperation=RemoteListOffsets",
         origin="KIP-1075",
-        no_meaning=_NO_LIST_OFFSETS,
+        family=_DELAYED_OPERATIONS,
     ),
 )
 

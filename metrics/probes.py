@@ -69,14 +69,17 @@ class TierProbe:
         self._requests = Children[str, Counter](registry.kip405_counter("RemoteFetchRequestsPerSec"), topics)
         self._bytes = Children[str, Counter](registry.kip405_counter("RemoteFetchBytesPerSec"), topics)
         self._errors = Children[str, Counter](registry.kip405_counter("RemoteFetchErrorsPerSec"), topics)
-        self._expired = registry.kip405_counter("ExpiresPerSec")
+        self._expired = registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
+        self._look_ups_expired = Children[tuple[str, int], Counter](
+            registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics
+        )
         self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()
         registry.kip405_gauge("RemoteLogReaderAvgIdlePercent").set_function(self._idle.idle_share)
-        self._waiting = tuple(
-            registry.kip405_gauge(name).labels("RemoteFetch") for name in ("PurgatorySize", "NumDelayedOperations")
-        )
+        waiting = [registry.kip405_gauge(name) for name in ("PurgatorySize", "NumDelayedOperations")]
+        self._waiting = tuple(gauge.labels("RemoteFetch") for gauge in waiting)
+        self._look_ups_waiting = tuple(gauge.labels("RemoteListOffsets") for gauge in waiting)
 
     def on_remote_fetch_started(self, topic: str) -> None:
         """A read was submitted."""
@@ -103,6 +106,21 @@ class TierProbe:
         """A Fetch that waited for the tier was answered or given up."""
         for gauge in self._waiting:
             gauge.dec()
+
+    def on_look_up_expired(self, topic: str, partition: int) -> None:
+        """A look-up by time missed its request's deadline."""
+        self._look_ups_expired[topic, partition].inc()
+
+    @contextmanager
+    def look_up_waiting(self) -> Iterator[None]:
+        """A ListOffsets waits for the tier meanwhile."""
+        for gauge in self._look_ups_waiting:
+            gauge.inc()
+        try:
+            yield
+        finally:
+            for gauge in self._look_ups_waiting:
+                gauge.dec()
 
     def on_reader_slots(self, busy: int, total: int, waiting: int) -> None:
         """The read limiter changed: slots taken, slots in all, reads that wait for one."""
@@ -134,6 +152,7 @@ class RelayProbe:
         )
         self._served = registry.counter(names.SERVED_TIER_BYTES)
         self._malformed = registry.counter(names.MALFORMED_FRAMES)
+        self._fetch_sessions = registry.gauge(names.FETCH_SESSIONS)
         self._probes_sent = registry.counter(names.PROBES_SENT)
         self._probes_reused = registry.counter(names.PROBES_REUSED)
         self._probe_discarded = registry.counter(names.PROBE_DISCARDED_BYTES)
@@ -167,6 +186,10 @@ class RelayProbe:
     def on_malformed_frame(self) -> None:
         """A peer's frame could not be read; its connection closes."""
         self._malformed.inc()
+
+    def on_fetch_sessions(self, sessions: int) -> None:
+        """So many Fetch sessions are open now."""
+        self._fetch_sessions.set(sessions)
 
     def on_probe_sent(self) -> None:
         """A probe went to a broker."""

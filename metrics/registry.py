@@ -171,4 +171,15 @@ def _family_of(row: Kip405Row) -> Family:
     return row.family
 
 
-_EXPORTED = {row.name: row for row in ROWS if row.family is not None}
+def _by_name() -> dict[str, Kip405Row]:
+    """Exported rows by type and name, and by name alone where that names one family."""
+    exported = [row for row in ROWS if row.family is not None]
+    families: dict[str, set[Family | None]] = {}
+    for row in exported:
+        families.setdefault(row.name, set()).add(row.family)
+    return {row.type_and_name: row for row in exported} | {
+        row.name: row for row in exported if len(families[row.name]) == 1
+    }
+
+
+_EXPORTED = _by_name()

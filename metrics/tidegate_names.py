@@ -241,6 +241,11 @@ MALFORMED_FRAMES = Family(
     kind=Kind.COUNTER,
     help="Frames of a peer that closed their connection.",
 )
+FETCH_SESSIONS = Family(
+    name="tidegate_fetch_sessions",
+    kind=Kind.GAUGE,
+    help="Incremental Fetch sessions (KIP-227) of clients, relayed ones among them.",
+)
 PROBES_SENT = Family(
     name="tidegate_probes_sent",
     kind=Kind.COUNTER,
@@ -341,6 +346,7 @@ FAMILIES: tuple[Family, ...] = (
     SERVED_TIER_BYTES,
     REQUESTS,
     MALFORMED_FRAMES,
+    FETCH_SESSIONS,
     PROBES_SENT,
     PROBES_REUSED,
     PROBE_DISCARDED_BYTES,

@@ -36,6 +36,10 @@ VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
     (lambda p: p.tier.on_remote_fetch_error("t"), {f"{TOPIC_PREFIX}remotefetcherrors_total{{topic=t}}": 1}),
     (lambda p: p.tier.on_remote_fetch_expired(), {"kafka_server_delayedremotefetchmetrics_expires_total": 1}),
     (
+        lambda p: p.tier.on_look_up_expired("orders", 3),
+        {"kafka_server_delayedremotelistoffsetsmetrics_expires_total{topic=orders}{partition=3}": 1},
+    ),
+    (
         lambda p: p.tier.on_delayed_fetch_parked(),
         {
             f"{PURGATORY_PREFIX}purgatorysize{{delayedOperation=RemoteFetch}}": 1,
@@ -83,6 +87,7 @@ VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
         {"tidegate_requests_total{api_key=1}{route=exchange}": 1},
     ),
     (lambda p: p.relay.on_malformed_frame(), {"tidegate_malformed_frames_total": 1}),
+    (lambda p: p.relay.on_fetch_sessions(3), {"tidegate_fetch_sessions": 3}),
     (lambda p: p.relay.on_probe_sent(), {"tidegate_probes_sent_total": 1}),
     (lambda p: p.relay.on_probe_reused(), {"tidegate_probes_reused_total": 1}),
     (

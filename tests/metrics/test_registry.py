@@ -44,7 +44,7 @@ def test_the_second_name_follows_the_first() -> None:
 
 def test_a_bean_without_a_first_name_keeps_its_name() -> None:
     registry = Registry(Kip405Names.ORIGINAL)
-    registry.kip405_counter("ExpiresPerSec")
+    registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
     assert lines(registry) == ["kafka_server_delayedremotefetchmetrics_expires_total 0.0"]
 
 
