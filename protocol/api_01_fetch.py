@@ -13,16 +13,17 @@ Version notes: 5 log start offset (both ways) · 7 sessions (KIP-227) · 9 curre
 preferred read replica (KIP-392) · 12 flexible, last fetched epoch (KIP-595) · 13 topic ids · 15 replica state moved
 into a tag (KIP-903) · 16 node endpoints (KIP-951) · 17, 18 followers only.
 
-Not here: the forgotten topics of a session (only whether there are any), and `KAFKA_STORAGE_ERROR` as v5 and older
-know it: that is the error table's matter.
+Not here: `KAFKA_STORAGE_ERROR` as v5 and older know it, which is the error table's matter.
 
-The code: `api_01_fetch_request`, `api_01_fetch_response`, `api_01_fetch_walker` (responses that stream by).
+The code: `api_01_fetch_request`, `api_01_fetch_response`, `api_01_fetch_walker` (responses that stream by);
+`fetch_sessions` is what KIP-227 has both sides remember.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import LocalProtocolError
+from protocol.primitives import Cursor
 from protocol.record_batches import Buffer
 
 FETCH_VERSION_MIN = 4
@@ -35,8 +36,15 @@ NO_TAGS = b"\x00"
 """A tagged section without fields, as it stands on the wire."""
 
 NO_SESSION_ID = 0
+OPENING_EPOCH = 0
+"""A full fetch that wants a session, and closes the one it names (KIP-227)."""
 SESSIONLESS_EPOCH = -1
-"""A full fetch that wants no session, and closes the one it names (KIP-227)."""
+"""A full fetch that wants no session, and closes the one it names."""
+
+PartitionKey = tuple[str | None, bytes | None, int]
+"""Topic name, topic id, partition: as the client's version names it."""
+
+_DIVERGING_EPOCH_TAG = 0
 
 
 # Not frozen: these are made by the hundred per request, and a frozen __init__ costs five times as much.
@@ -61,8 +69,9 @@ class FetchRequest:
     """A Fetch request. `replica_id` is −1 for consumers, wherever the version carries it.
 
     `session_epoch_position` is where the session epoch's int32 stands, counted from the frame's length field: writing
-    −1 there makes the request sessionless without re-encoding it. None below v7. `tags` is the raw tagged section of
-    the body: cluster id (0), replica state (1, v15+) and whatever else is there.
+    −1 there makes the request sessionless without re-encoding it, and the session id stands right before it. None below
+    v7. `forgotten` are the partitions that the session shall no longer hold. `tags` is the raw tagged section of the
+    body: cluster id (0), replica state (1, v15+) and whatever else is there.
     """
 
     api_version: int
@@ -77,9 +86,9 @@ class FetchRequest:
     session_epoch: int
     session_epoch_position: int | None
     partitions: list[FetchPartition]
-    has_forgotten: bool
     rack_id: str
     tags: bytes = NO_TAGS
+    forgotten: Sequence[PartitionKey] = ()
 
 
 @dataclass(slots=True)
@@ -117,6 +126,18 @@ class PartitionAnswer:
         """Size of the record set."""
         return sum(map(len, self.records))
 
+    @property
+    def has_diverging_epoch(self) -> bool:
+        """Whether the broker says that the client's log and its own have parted (tag 0, KIP-595)."""
+        if self.tags == NO_TAGS:
+            return False
+        cursor = Cursor(memoryview(self.tags))
+        for _ in range(cursor.uvarint()):
+            if cursor.uvarint() == _DIVERGING_EPOCH_TAG:
+                return True
+            cursor.skip(cursor.uvarint())
+        return False
+
 
 @dataclass(slots=True)
 class FetchResponse:
@@ -128,6 +149,17 @@ class FetchResponse:
     session_id: int
     partitions: list[PartitionAnswer]
     tags: bytes = NO_TAGS
+
+
+def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
+    """What tells the partitions of one request, or of one session, apart."""
+    return item.topic, item.topic_id, item.partition
+
+
+def last_mentions(partitions: list[FetchPartition]) -> list[FetchPartition]:
+    """Each partition once. Of one that is named twice the broker takes the first place and the last wish."""
+    by_key = {key_of(asked): asked for asked in partitions}
+    return partitions if len(by_key) == len(partitions) else list(by_key.values())
 
 
 def require_version(api_version: int) -> None:

@@ -19,6 +19,7 @@ from protocol.api_01_fetch import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
+    PartitionKey,
     require_version,
     topic_key,
 )
@@ -31,6 +32,7 @@ _INT32 = struct.Struct(">i")
 _LIMITS = struct.Struct(">iiib")  # max wait, min bytes, max bytes, isolation level
 _SESSION = struct.Struct(">ii")  # session id, session epoch
 _SESSION_EPOCH_OFFSET = 4
+_SESSION_ID_OFFSET = -4  # seen from the epoch
 
 _PARTITION_V4 = struct.Struct(">iqi")  # partition, fetch offset, max bytes
 _PARTITION_V5 = struct.Struct(">iqqi")  # partition, fetch offset, log start offset, max bytes
@@ -66,13 +68,13 @@ def encode_request(
     max_bytes: int,
     session_id: int = NO_SESSION_ID,
     session_epoch: int = SESSIONLESS_EPOCH,
+    forgotten: Sequence[PartitionKey] = (),
     api_version: int | None = None,
 ) -> bytes:
     """A whole frame (length field included) that asks for `partitions` on behalf of `request`.
 
-    Client id, isolation level, rack, replica id and body tags are the request's; topics are forgotten by none. The
-    version is the request's unless given; partitions must then have the kind of topic name which it wants, and what
-    it has no field for is left out.
+    Client id, isolation level, rack, replica id and body tags are the request's. The version is the request's unless
+    given; partitions must then have the kind of topic name which it wants, and what it has no field for is left out.
 
     Raises:
         LocalProtocolError: a version outside v4–v18, a missing topic name or id, or a follower's request raised
@@ -91,13 +93,20 @@ def encode_request(
         parts.append(_SESSION.pack(session_id, session_epoch))
     _encode_topics(parts, partitions, version, flexible=flexible)
     if version >= 7:
-        parts.append(write_array_length(0, flexible=flexible))  # forgotten topics
+        _encode_forgotten(parts, forgotten, version, flexible=flexible)
     if version >= 11:
         parts.append(write_string(request.rack_id, flexible=flexible))
     if flexible:
         parts.append(request.tags)
     body = b"".join(parts)
     return _INT32.pack(len(body)) + body
+
+
+def patch_session(frame: memoryview, request: FetchRequest, *, session_id: int, session_epoch: int) -> None:
+    """Write another session id and epoch into a request's frame, in place. Nothing below v7, which has none."""
+    at = request.session_epoch_position
+    if at is not None:
+        _SESSION.pack_into(frame, at + _SESSION_ID_OFFSET, session_id, session_epoch)
 
 
 def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
@@ -115,7 +124,7 @@ def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
     partitions: list[FetchPartition] = []
     for _ in range(cursor.present_array_length(flexible=flexible)):
         _decode_topic(cursor, version, partitions)
-    has_forgotten = version >= 7 and _skip_forgotten(cursor, version)
+    forgotten = _decode_forgotten(cursor, version) if version >= 7 else []
     rack_id = ""
     if version >= 11:
         rack_id = _string(cursor, flexible=flexible)
@@ -139,9 +148,9 @@ def _decode_request(frame: memoryview, header: RequestHeader) -> FetchRequest:
         session_epoch,
         session_epoch_position,
         partitions,
-        has_forgotten,
         rack_id,
         tags,
+        forgotten,
     )
 
 
@@ -211,18 +220,23 @@ def _decode_partitions_v12(
     cursor.position = position
 
 
-def _skip_forgotten(cursor: Cursor, version: int) -> bool:
+def _decode_forgotten(cursor: Cursor, version: int) -> list[PartitionKey]:
     flexible = version >= FLEXIBLE_VERSION_MIN
-    count = cursor.present_array_length(flexible=flexible)
-    for _ in range(count):
+    forgotten: list[PartitionKey] = []
+    for _ in range(cursor.present_array_length(flexible=flexible)):
+        topic = topic_id = None
         if version >= TOPIC_ID_VERSION_MIN:
-            cursor.skip(TOPIC_ID_BYTES)
+            topic_id = cursor.raw(TOPIC_ID_BYTES)
         else:
-            cursor.skip_string(flexible=flexible)
-        cursor.skip(4 * cursor.present_array_length(flexible=flexible))
+            topic = _string(cursor, flexible=flexible)
+        count = cursor.present_array_length(flexible=flexible)
+        start = cursor.position
+        cursor.skip(count * _INT32.size)
+        numbers = _INT32.iter_unpack(cursor.view[start : cursor.position])
+        forgotten += [(topic, topic_id, number) for (number,) in numbers]
         if flexible:
             cursor.skip_tags()
-    return count > 0
+    return forgotten
 
 
 def _replica_id(tags: bytes) -> int:
@@ -254,6 +268,18 @@ def _encode_topics(parts: list[bytes], partitions: Sequence[FetchPartition], ver
         parts += [_encode_partition(partition, version) for partition in group]
         if flexible:
             parts.append(group[0].topic_tags)
+
+
+def _encode_forgotten(parts: list[bytes], forgotten: Sequence[PartitionKey], version: int, *, flexible: bool) -> None:
+    groups = [(topic, [key[2] for key in keys]) for topic, keys in groupby(forgotten, key=lambda key: key[:2])]
+    parts.append(write_array_length(len(groups), flexible=flexible))
+    for (topic, topic_id), numbers in groups:
+        by_id = version >= TOPIC_ID_VERSION_MIN
+        parts.append((topic_id or bytes(TOPIC_ID_BYTES)) if by_id else write_string(topic or "", flexible=flexible))
+        parts.append(write_array_length(len(numbers), flexible=flexible))
+        parts += map(_INT32.pack, numbers)
+        if flexible:
+            parts.append(NO_TAGS)
 
 
 def _encode_partition(item: FetchPartition, version: int) -> bytes:

@@ -26,6 +26,9 @@ from protocol.record_batches import Buffer
 
 _FRAME_LENGTH_MAX = 2**31 - 1
 
+SESSION_HEAD_BYTES = 64
+"""Of a response frame, so many bytes hold its session; a head with more unknown tags than that is not understood."""
+
 _INT32 = struct.Struct(">i")
 _FRAME_HEAD = struct.Struct(">ii")  # length, correlation id
 _SESSION = struct.Struct(">hi")  # error code, session id
@@ -56,6 +59,25 @@ def decode_response(frame: memoryview, api_version: int) -> FetchResponse:
         return _decode_response(frame, api_version)
     except struct.error as error:
         raise PeerProtocolError(f"truncated Fetch v{api_version} response") from error
+
+
+def peek_session(head: memoryview, api_version: int) -> tuple[int, int, int]:
+    """Error code, session id, and where the id stands, from the first bytes of a frame (v7 and later).
+
+    Raises:
+        PeerProtocolError: it does not stand in them.
+    """
+    cursor = Cursor(head, _FRAME_HEAD.size)
+    if api_version >= FLEXIBLE_VERSION_MIN:
+        cursor.skip_tags()
+    cursor.skip(_INT32.size)  # throttle time
+    error_code, position = cursor.int16(), cursor.position
+    return error_code, cursor.int32(), position
+
+
+def patch_session_id(head: memoryview, position: int, session_id: int) -> None:
+    """Write another session id where `peek_session` found one."""
+    _INT32.pack_into(head, position, session_id)
 
 
 def encode_response(

@@ -2,7 +2,15 @@
 
 import pytest
 
-from protocol.api_01_fetch import NO_TAGS, FetchPartition, PartitionAnswer, require_version, topic_key
+from protocol.api_01_fetch import (
+    NO_TAGS,
+    FetchPartition,
+    PartitionAnswer,
+    key_of,
+    last_mentions,
+    require_version,
+    topic_key,
+)
 from protocol.errors import ErrorCode, LocalProtocolError
 
 TOPIC_ID = bytes(range(16))
@@ -44,3 +52,24 @@ def test_the_other_kind_of_name_is_no_name() -> None:
 def test_versions_that_are_not_decoded_are_our_own_mistake(version: int) -> None:
     with pytest.raises(LocalProtocolError):
         require_version(version)
+
+
+def test_of_a_partition_named_twice_the_first_place_and_the_last_wish_count() -> None:
+    asked = [FetchPartition("a", None, number, -1, offset, -1, -1, 1) for number, offset in [(0, 5), (1, 6), (0, 7)]]
+    assert [(each.partition, each.fetch_offset) for each in last_mentions(asked)] == [(0, 7), (1, 6)]
+    assert key_of(asked[0]) == key_of(asked[2]) != key_of(asked[1])
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (NO_TAGS, False),
+        (b"\x01\x01\x01\x00", False),
+        (b"\x01\x00\x0d" + bytes(13), True),
+        (b"\x02\x00\x00\x01\x01\x00", True),
+        (b"\x02\x01\x01\x00\x02\x00", False),
+    ],
+)
+def test_a_diverging_epoch_is_a_tag(tags: bytes, expected: bool) -> None:
+    answer = PartitionAnswer("a", None, 0, 0, 1, 1, 0, tags=tags)
+    assert answer.has_diverging_epoch is expected

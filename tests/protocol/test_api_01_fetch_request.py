@@ -17,7 +17,7 @@ from protocol.api_01_fetch import (
     FetchPartition,
     FetchRequest,
 )
-from protocol.api_01_fetch_request import decode_request, encode_request
+from protocol.api_01_fetch_request import decode_request, encode_request, patch_session
 from protocol.errors import LocalProtocolError, PeerProtocolError
 from protocol.headers import decode_request_header
 from tests.support import kio_frames
@@ -124,7 +124,7 @@ def test_what_kio_writes_is_decoded(version: int, given_topics: Topics, client_i
 
     assert request.partitions == expected_partitions(version, given_topics)
     assert (request.api_version, request.correlation_id, request.client_id) == (version, 5, client_id)
-    assert (request.replica_id, request.isolation_level, request.has_forgotten) == (-1, 1, False)
+    assert (request.replica_id, request.isolation_level, request.forgotten) == (-1, 1, [])
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 50 << 20)
     assert (request.session_id, request.session_epoch) == ((77, 3) if version >= 7 else (0, -1))
     assert request.rack_id == ("rack-1" if version >= 11 else "")
@@ -226,19 +226,33 @@ def test_forgotten_topics_are_seen(version: int, forgotten: bool) -> None:
     given_forgotten = [{"topic": "a", "topic_id": id_of(9), "partitions": (1, 2, 3)}] * forgotten
     frame = kio_frames.request_frame(message(version, SAMPLE_TOPICS, forgotten_topics_data=given_forgotten))
 
-    assert decode(frame).has_forgotten == (forgotten and version >= 7)
+    name, topic_id = ("a", None) if version < 13 else (None, id_of(9).bytes)
+    expected = [(name, topic_id, number) for number in (1, 2, 3)] if forgotten and version >= 7 else []
+    request = decode(frame)
+    assert request.forgotten == expected
+    written = encode_request(
+        request,
+        request.partitions,
+        correlation_id=request.correlation_id,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
+        forgotten=request.forgotten,
+    )
+    assert written == frame
 
 
 @every_version
-def test_the_session_epoch_is_patched_in_place(version: int) -> None:
+def test_the_session_is_patched_in_place(version: int) -> None:
     frame = bytearray(kio_frames.request_frame(message(version, SAMPLE_TOPICS)))
-    position = decode(bytes(frame)).session_epoch_position
 
-    if position is None:
-        assert version < 7
-    else:
-        struct.pack_into(">i", frame, position, -1)
-        assert bytes(frame) == kio_frames.request_frame(message(version, SAMPLE_TOPICS, session_epoch=-1))
+    patch_session(memoryview(frame), decode(bytes(frame)), session_id=2**31 - 1, session_epoch=-1)
+
+    changes = {"session_id": 2**31 - 1, "session_epoch": -1}
+    assert bytes(frame) == kio_frames.request_frame(message(version, SAMPLE_TOPICS, **changes))
+    assert (decode(bytes(frame)).session_epoch_position is None) == (version < 7)
 
 
 @every_version

@@ -20,7 +20,13 @@ from protocol.api_01_fetch import (
     FetchResponse,
     PartitionAnswer,
 )
-from protocol.api_01_fetch_response import decode_response, encode_response
+from protocol.api_01_fetch_response import (
+    SESSION_HEAD_BYTES,
+    decode_response,
+    encode_response,
+    patch_session_id,
+    peek_session,
+)
 from protocol.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from tests.support import kio_frames
 
@@ -333,3 +339,24 @@ def test_a_frame_over_two_gibibytes_is_a_local_error() -> None:
         encode_response(
             17, 5, throttle_time_ms=0, error_code=0, session_id=0, answers=[answer(17, 1, 0, records=[block] * 2048)]
         )
+
+
+@pytest.mark.parametrize("version", range(7, 19))
+@pytest.mark.parametrize("header_tags", [b"\x00", b"\x01\x09\x02ab"])
+def test_a_session_is_read_and_written_in_the_first_bytes(version: int, header_tags: bytes) -> None:
+    frame = message_frame(version)
+    if version >= 12:
+        frame = frame[:8] + header_tags + frame[9:]
+    head = memoryview(bytearray(frame[:SESSION_HEAD_BYTES]))
+    error_code, session_id, position = peek_session(head, version)
+    assert (error_code, session_id) == (71, 77)
+    patch_session_id(head, position, 2**31 - 1)
+    assert peek_session(head, version)[:2] == (71, 2**31 - 1)
+    for size in range(position + 4):
+        with pytest.raises(PeerProtocolError):
+            peek_session(head[:size], version)
+
+
+def message_frame(version: int) -> bytes:
+    buffers = encode_response(version, 5, throttle_time_ms=3, error_code=71, session_id=77, answers=[])
+    return b"".join(buffers)
