@@ -17,6 +17,7 @@ import trio
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.fetch_sessions import SessionSlots
 from proxy import exit_codes
 from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
 from proxy.admin import serve_admin
@@ -38,6 +39,7 @@ from proxy.server import Server, ServerSettings
 from proxy.sni_addressing import SniAddressBook, SniPattern, hear_server_names
 from proxy.tier import CatalogTail, Tier
 from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from proxy.timestamp_lookup import TimestampLookup
 from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_gauges, watch_tier
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
@@ -167,8 +169,8 @@ async def run(
                 disk_blocks=disk_blocks,
             )
             nursery.start_soon(tier_storage.run)
-            tier = _tier(config, cluster, catalog, tail, tier_storage, probes, nursery)
-            server, addresses, bootstrap = await _listen(config, cluster, tier, probes, nursery)
+            tier, lookup = _tier(config, cluster, catalog, tail, tier_storage, probes, nursery)
+            server, addresses, bootstrap = await _listen(config, cluster, tier, lookup, probes, nursery)
             admin = await nursery.start(
                 serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
             )
@@ -261,7 +263,7 @@ def _tier(
     tier_storage: TierStorage,
     probes: Probes,
     nursery: trio.Nursery,
-) -> Tier:
+) -> tuple[Tier, TimestampLookup]:
     token = trio.lowlevel.current_trio_token()
 
     def removed(segment_id: RemoteLogSegmentId) -> None:
@@ -270,15 +272,20 @@ def _tier(
 
     catalog.on_segment_removed(removed)
     client = FrontierClient(cluster)
-    return Tier(
+    lineages = Lineages(client, cluster, catalog)
+    tier = Tier(
         catalog=catalog,
         tail=tail,
         reader=tier_storage.reader,
         frontiers=Frontiers(client, nursery, age_s_max=config.authority.frontier_age_ms_max / 1000),
-        lineages=Lineages(client, cluster, catalog),
+        lineages=lineages,
         cluster=cluster,
         probe=probes.tier,
     )
+    lookup = TimestampLookup(
+        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, probe=probes.tier
+    )
+    return tier, lookup
 
 
 def _block_cipher(config: Config) -> BlockCipher | None:
@@ -289,7 +296,7 @@ def _block_cipher(config: Config) -> BlockCipher | None:
 
 
 async def _listen(
-    config: Config, cluster: Cluster, tier: Tier, probes: Probes, nursery: trio.Nursery
+    config: Config, cluster: Cluster, tier: Tier, lookup: TimestampLookup, probes: Probes, nursery: trio.Nursery
 ) -> tuple[Server, AddressBook | SniAddressBook, tuple[str, int]]:
     proxy = config.proxy
     fetch_settings = FetchSettings(
@@ -299,10 +306,13 @@ async def _listen(
         read_prefer_tier=proxy.read_prefer is ReadPreference.TIER,
     )
     generation = LogStartGeneration()
+    slots = SessionSlots(on_changed=probes.relay.on_fetch_sessions)
 
     def handlers() -> ClientExchanges:
-        fetches = FetchService(tier=tier, settings=fetch_settings, generation=generation, probes=probes)
-        return ClientExchanges(fetches, ListOffsetsService(), generation)
+        fetches = FetchService(tier=tier, settings=fetch_settings, generation=generation, slots=slots, probes=probes)
+        return ClientExchanges(
+            fetches, ListOffsetsService(lookup, timeout_s=config.tier.list_offsets_timeout_ms / 1000), generation
+        )
 
     server = Server(
         _server_settings(config),

@@ -23,9 +23,6 @@ def tier_answer(
     asked = part.asked
     if isinstance(result, Exception):
         return PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, error_code_of(result))
-    # As the broker: null where nothing was looked for, a list where READ_COMMITTED was answered with records.
-    nothing = result is None or result.first_batch_too_large
-    committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     return PartitionAnswer(
         asked.topic,
         asked.topic_id,
@@ -34,9 +31,28 @@ def tier_answer(
         authority.high_watermark,
         authority.last_stable_offset,
         authority.log_start_offset,
-        aborted_transactions=[] if committed and not nothing else None,
+        aborted_transactions=_aborted(request, authority, result),
         records=() if result is None else result.buffers,
     )
+
+
+def lacks_aborts(authority: Authority, result: TierRecords | Exception | None) -> bool:
+    """Whether aborted transactions of a READ_COMMITTED answer may be known to neither the tier nor the probe."""
+    if not isinstance(result, TierRecords) or result.aborts is None or result.aborts.is_complete:
+        return False
+    return authority.aborted_tail is None or result.aborts.searched_below < authority.local_log_start_offset
+
+
+def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | None) -> list[tuple[int, int]] | None:
+    """As at the broker: null where nothing was looked for, a list where READ_COMMITTED was answered with records."""
+    if request.isolation_level != IsolationLevel.READ_COMMITTED or result is None or result.first_batch_too_large:
+        return None
+    aborts = result.aborts
+    assert aborts is not None, "a READ_COMMITTED read without its search for aborts"
+    aborted = [*aborts.transactions]
+    if not aborts.is_complete:
+        aborted += [entry for entry in authority.aborted_tail or () if entry[1] < aborts.upper_bound_offset]
+    return list(dict.fromkeys(aborted))
 
 
 def by_key(answers: Sequence[PartitionAnswer]) -> dict[PartitionKey, PartitionAnswer]:

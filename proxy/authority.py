@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import trio
 
+from proxy.aborted_tails import AbortedTail
 from storage.model import TopicIdPartition
 
 AUTHORITIES_MAX = 10_000
@@ -19,16 +20,17 @@ AUTHORITIES_MAX = 10_000
 class Authority:
     """A good probe's answer, and the leader epoch and local log start of which it was asked.
 
-    `abort_free`: no aborted transaction reaches from below that local log start into the local log.
+    `aborted_tail`: for READ_COMMITTED, the aborted transactions that reach from below that local log start into the
+    local log; None if that could not be learned.
     """
 
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    abort_free: bool
     leader_epoch: int
     local_log_start_offset: int
     given_at_s: float
+    aborted_tail: AbortedTail | None = None
 
 
 @dataclass(frozen=True, slots=True)

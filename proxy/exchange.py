@@ -17,7 +17,7 @@ import trio
 from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from protocol.identifiers import IsolationLevel
-from proxy.assembly import assemble, by_key, pass_whole, tier_answer
+from proxy.assembly import assemble, by_key, lacks_aborts, pass_whole, tier_answer
 from proxy.client_reads import ClientReads
 from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
@@ -64,7 +64,8 @@ async def exchange(
     given_back = [*verdicts.given_back]
     bytes_left = request.max_bytes - own_fetch.bytes_got
     for part, authority in verdicts.vouched:
-        if isinstance(result := reads.results.get(part), OffsetNotInTierError):
+        result = reads.results.get(part)
+        if isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
             given_back.append(part)
         else:
             answer = answers[key_of(part.asked)] = tier_answer(request, part, authority, result)

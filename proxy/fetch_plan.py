@@ -5,23 +5,17 @@ limit in advance, in request order; the first that has a limit may exceed it by 
 nothing is answered empty, without a read. What remains is the limit of the client's own Fetch for the other partitions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from protocol.api_01_fetch import FetchPartition, FetchRequest
+from protocol.api_01_fetch import PartitionKey as PartitionKey
+from protocol.api_01_fetch import key_of as key_of
 from proxy.frontier import Frontier
 from storage.model import TopicIdPartition
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
 """Kafka's default of the broker's `fetch.max.bytes`: a larger request is answered as if it had asked for this."""
-
-PartitionKey = tuple[str | None, bytes | None, int]
-"""Topic name, topic id, partition: as the client's version names it."""
-
-
-def key_of(asked: FetchPartition) -> PartitionKey:
-    """What tells the partitions of one request apart."""
-    return asked.topic, asked.topic_id, asked.partition
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +65,16 @@ def plan_fetch(
     return FetchPlan(tier, local, share_out(tier, request.max_bytes))
 
 
+def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
+    """The plan without these parts, which the broker answers."""
+    if not parts:
+        return plan
+    tier = [part for part in plan.tier if part not in parts]
+    kept = {key_of(part.asked) for part in tier}
+    local = [asked for asked in request.partitions if key_of(asked) not in kept]
+    return FetchPlan(tier, local, share_out(tier, request.max_bytes))
+
+
 def share_out(parts: Sequence[TierPart], max_bytes: int) -> int:
     """Give each part its budget, and the first that has any its right to exceed it; returns the bytes left."""
     left = max(0, min(max_bytes, FETCH_BYTES_MAX))
@@ -93,8 +97,3 @@ def share_out_again(parts: Sequence[TierPart], max_bytes: int) -> list[TierPart]
     before = [(part.budget_bytes, part.minimum_one_batch) for part in parts]
     share_out(parts, max_bytes)
     return [part for part, had in zip(parts, before, strict=True) if had != (part.budget_bytes, part.minimum_one_batch)]
-
-
-def has_duplicates(request: FetchRequest) -> bool:
-    """Whether a partition is named twice. The broker then minds the last mention only; no client does it."""
-    return len({key_of(asked) for asked in request.partitions}) < len(request.partitions)

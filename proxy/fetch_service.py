@@ -1,27 +1,35 @@
 """A connection's Fetch handling: decode, decide, exchange (design §3.4 to §3.9, L1, L4).
 
-Sessions: a client is kept sessionless (id 0), which KIP-227 allows: each Fetch is a full one. The epoch of a
-request that is relayed is patched in place; a request for a session that was never given is refused as the
-broker would (70).
+What names no tier partition is relayed, also as part of a session; what does is exchanged, and a session is ours from
+then on (`proxy.fetch_sessions`): its requests are made whole before they are planned.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import trio
 
 from metrics.probes import Probes
-from protocol.api_01_fetch import SESSIONLESS_EPOCH, TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest
+from protocol.api_01_fetch import (
+    OPENING_EPOCH,
+    SESSIONLESS_EPOCH,
+    TOPIC_ID_VERSION_MIN,
+    FetchPartition,
+    FetchRequest,
+    last_mentions,
+)
 from protocol.api_01_fetch_request import decode_request
-from protocol.errors import ErrorCode
+from protocol.fetch_sessions import FetchSession, SessionSlots
 from protocol.headers import decode_request_header
 from protocol.identifiers import IsolationLevel
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
 from proxy.fetch_answer import FetchAnswer, encode_answer
-from proxy.fetch_plan import FetchPlan, has_duplicates, plan_fetch
+from proxy.fetch_plan import FetchPlan, TierPart, leave_to_broker, plan_fetch
+from proxy.fetch_sessions import ClientSessions
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
-from proxy.own_fetch import OwnFetch
+from proxy.own_fetch import OwnFetch, close_upstream_session
 from proxy.probe import Prober
 from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.tier import Tier
@@ -51,12 +59,21 @@ class FetchSettings:
 class FetchService:
     """One for each client connection."""
 
-    def __init__(self, *, tier: Tier, settings: FetchSettings, generation: LogStartGeneration, probes: Probes) -> None:
+    def __init__(
+        self,
+        *,
+        tier: Tier,
+        settings: FetchSettings,
+        generation: LogStartGeneration,
+        slots: SessionSlots,
+        probes: Probes,
+    ) -> None:
         self._tier = tier
         self._settings = settings
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = ClientReads()
+        self._sessions = ClientSessions(slots, probes.relay)
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed.
@@ -64,22 +81,46 @@ class FetchService:
         An answer is followed by `on_answered`.
         """
         request = decode_request(frame, decode_request_header(frame))
-        if request.replica_id != CONSUMER_REPLICA_ID:
+        if request.replica_id != CONSUMER_REPLICA_ID or wire.node_id is None:
             return RELAY
-        if request.session_epoch > 0:
-            return encode_answer(request, FetchAnswer((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-        if request.session_epoch_position is not None:
-            at = request.session_epoch_position
-            frame[at : at + 4] = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
-        node_id = wire.node_id
-        if node_id is None:
-            return RELAY
+        request.partitions = last_mentions(request.partitions)
+        if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
+            return await self._full(frame, request, wire, wire.node_id)
+        return await self._incremental(frame, request, wire, wire.node_id)
+
+    async def _full(self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int) -> Answer | Relay:
+        replaced_id = self._sessions.replaced_by(request)
         plan = await self._plan(request, node_id)
-        if plan is None or not plan.tier or has_duplicates(request) or request.max_bytes < 0:
-            return RELAY
+        if plan is None:
+            return self._sessions.relay_full(frame, request, replaced_id)
+        await close_upstream_session(wire, request, replaced_id)
+        return self._sessions.answer_full(request, await self._exchange(request, plan, wire, node_id))
+
+    async def _incremental(
+        self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int
+    ) -> Answer | Relay:
+        session = self._sessions.go_on(request)
+        if not isinstance(session, FetchSession):
+            return encode_answer(request, FetchAnswer((), error_code=session))
+        if session.is_relayed:
+            # Nothing here may cost work for each partition of the session.
+            named = replace(request, partitions=session.still_named(request))
+            if not named.partitions or await self._plan(named, node_id) is None:
+                return self._sessions.relay_incremental(frame, request, session)
+            await self._sessions.take_over(request, session, wire)
+        if len(session):
+            request = replace(request, partitions=session.asked())
+        plan = await self._plan(request, node_id)
+        if plan is None:
+            answer = await self._sessions.give_back(request, session, wire)
+        else:
+            answer = await self._exchange(request, plan, wire, node_id)
+        return self._sessions.answer_changed(request, session, answer)
+
+    async def _exchange(self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int) -> FetchAnswer:
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)
         try:
-            answer = await exchange(
+            return await exchange(
                 request,
                 plan,
                 tier=self._tier,
@@ -93,7 +134,6 @@ class FetchService:
         except BaseException:
             self._client.release()
             raise
-        return encode_answer(request, answer)
 
     def on_answered(self) -> None:
         """The answer was sent, or cannot be: what it holds of the tier's memory is free."""
@@ -102,6 +142,7 @@ class FetchService:
     def close(self) -> None:
         """The client has gone."""
         self._client.release()
+        self._sessions.close()
         self._tier.forget_reader(self._client.identity)
 
     def forget_authority(self) -> None:
@@ -109,8 +150,9 @@ class FetchService:
         self._authorities.end_all()
 
     async def _plan(self, request: FetchRequest, node_id: int) -> FetchPlan | None:
+        """How a request is split; None if nothing of it is the tier's, or it is the broker's to understand."""
         candidates = await self._candidates(request)
-        if not any(candidates):
+        if not any(candidates) or request.max_bytes < 0:
             return None
         frontiers = self._tier.frontiers
         unknown: list[TopicIdPartition] = []
@@ -138,9 +180,8 @@ class FetchService:
         )
         for part in plan.tier:
             self._probes.relay.on_frontier_used(frontiers.age_s(part.frontier))
-        with trio.move_on_after(LEARN_WAIT_S_MAX):
-            return plan if await self._all_on_lineage(plan) else None
-        return None
+        plan = leave_to_broker(request, plan, await self._off_lineage(plan.tier))
+        return plan if plan.tier else None
 
     async def _candidates(self, request: FetchRequest) -> list[TopicIdPartition | None]:
         """For each partition, its identity if the tier has segments of it."""
@@ -165,31 +206,29 @@ class FetchService:
     ) -> bool:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
         if asked.fetch_offset >= frontier.local_log_start_offset:
-            # Aborts between tier and local log are judged at the frontier only (proxy.probe).
+            # Aborts between tier and local log are told at the frontier only (proxy.aborted_tails).
             prefers_tier = self._settings.read_prefer_tier and not committed
             if not prefers_tier or not self._tier.has_copied(candidate, asked.fetch_offset):
                 return False
         if asked.fetch_offset < 0:
             return False
-        if request.api_version < FOLLOWER_FETCH_VERSION_MIN and not self._tier.leads(node_id, candidate):
-            return False
-        return not (committed and self._tier.holds_aborts_after(candidate, asked.fetch_offset))
+        return request.api_version >= FOLLOWER_FETCH_VERSION_MIN or self._tier.leads(node_id, candidate)
 
-    async def _all_on_lineage(self, plan: FetchPlan) -> bool:
-        """False (relay it all) if a client's last fetched epoch is not on the leader's lineage: the broker says where
-        they part."""
-        for part in plan.tier:
-            if part.asked.last_fetched_epoch < 0:
-                continue
-            try:
-                on_lineage = await self._tier.is_on_lineage(
-                    part.partition,
-                    part.frontier.leader_epoch,
-                    last_fetched_epoch=part.asked.last_fetched_epoch,
-                    offset=part.asked.fetch_offset,
-                )
-            except UpstreamError:
-                on_lineage = False
-            if not on_lineage:
-                return False
-        return True
+    async def _off_lineage(self, parts: Sequence[TierPart]) -> set[TierPart]:
+        """Parts whose client's last fetched epoch is not known to be on the leader's lineage: the broker says whether
+        and where they part."""
+        left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
+        with trio.move_on_after(LEARN_WAIT_S_MAX):
+            for part in [part for part in parts if part in left]:
+                try:
+                    on_lineage = await self._tier.is_on_lineage(
+                        part.partition,
+                        part.frontier.leader_epoch,
+                        last_fetched_epoch=part.asked.last_fetched_epoch,
+                        offset=part.asked.fetch_offset,
+                    )
+                except UpstreamError:
+                    continue
+                if on_lineage:
+                    left.remove(part)
+        return left

@@ -1,7 +1,8 @@
 """The frontier: the offsets of a partition as last seen, broker by broker (design §2, L1).
 
 Offsets below the local log start are the tier's. A broker says where that is only to ListOffsets −4, on
-Tidegate's own connection; high watermark and log start are taken from probe answers as they pass.
+Tidegate's own connection, where it is asked for the log start too; the high watermark is taken from probe answers as
+they pass, and so is a log start.
 
 Rule 1. A frontier belongs to one broker: followers hold other local logs than their leader.
 Rule 2. Questions are gathered: while one request to a broker is under way, further partitions wait for the next.
@@ -16,8 +17,14 @@ from dataclasses import dataclass, replace
 import structlog
 import trio
 
-from proxy.upstream.errors import UpstreamError
-from proxy.upstream.frontier_client import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP, FrontierClient, OffsetAnswer
+from proxy.upstream.errors import UpstreamError, UpstreamUnsupportedError
+from proxy.upstream.frontier_client import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FrontierClient,
+    OffsetAnswer,
+)
 from storage.model import TopicIdPartition
 
 FRONTIERS_MAX = 200_000
@@ -28,6 +35,9 @@ QUESTIONS_MAX = 1000
 
 LEARN_WAIT_S_MAX = 1.0
 """How long a Fetch waits for a question of our own before it goes on without the answer."""
+
+UNSUPPORTED_AGE_S_MAX = 60.0
+"""How long a broker that cannot answer is left alone; it may come back upgraded."""
 
 UNKNOWN_OFFSET = -1
 
@@ -131,20 +141,27 @@ class Frontiers:
         queries = [
             (partition.topic, partition.partition, timestamp)
             for partition in partitions
-            for timestamp in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP)
+            for timestamp in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP, EARLIEST_TIMESTAMP)
         ]
         answers = await self._client.list_offsets(node_id, queries)
         now = trio.current_time()
         for partition in partitions:
             local_start = answers[partition.topic, partition.partition, EARLIEST_LOCAL_TIMESTAMP]
             end = answers[partition.topic, partition.partition, LATEST_TIMESTAMP]
-            self._take(node_id, partition, local_start, end, now)
+            start = answers[partition.topic, partition.partition, EARLIEST_TIMESTAMP]
+            self._take(node_id, partition, start, local_start, end, now)
 
     def _take(
-        self, node_id: int, partition: TopicIdPartition, local_start: OffsetAnswer, end: OffsetAnswer, now: float
+        self,
+        node_id: int,
+        partition: TopicIdPartition,
+        start: OffsetAnswer,
+        local_start: OffsetAnswer,
+        end: OffsetAnswer,
+        now: float,
     ) -> None:
         key = (node_id, partition)
-        error_code = local_start.error_code or end.error_code
+        error_code = local_start.error_code or end.error_code or start.error_code
         if error_code:
             self._frontiers.pop(key, None)
             _log.debug("frontier_refused", node=node_id, partition=str(partition), error_code=error_code)
@@ -152,10 +169,14 @@ class Frontiers:
         known = self._frontiers.get(key)
         if known is None or end.leader_epoch > known.leader_epoch:
             # A new leader epoch may have cut the log: a high watermark of the old one is worth nothing.
-            self._frontiers[key] = Frontier(local_start.offset, end.offset, end.leader_epoch, now)
+            self._frontiers[key] = Frontier(local_start.offset, end.offset, end.leader_epoch, now, start.offset)
         else:
             self._frontiers[key] = replace(
-                known, local_log_start_offset=local_start.offset, log_end_offset=end.offset, learned_at_s=now
+                known,
+                local_log_start_offset=local_start.offset,
+                log_end_offset=end.offset,
+                log_start_offset=start.offset,
+                learned_at_s=now,
             )
         self._frontiers.move_to_end(key)
         while len(self._frontiers) > FRONTIERS_MAX:
@@ -172,9 +193,11 @@ class _Asker:
         self._answered = trio.Event()
         self._running = False
         self._failing = False
+        self._unsupported_until_s = 0.0
 
     def add(self, partitions: Iterable[TopicIdPartition], nursery: trio.Nursery) -> trio.Event:
-        self._waiting.update(dict.fromkeys(partitions))
+        if trio.current_time() >= self._unsupported_until_s:
+            self._waiting.update(dict.fromkeys(partitions))
         if not self._waiting:
             # Nothing will be asked, so nothing would ever set the event.
             nothing_to_wait_for = trio.Event()
@@ -202,6 +225,11 @@ class _Asker:
             # The names of a topic made anew under its old name are told apart by the probe, which goes by id.
             for at in range(0, len(partitions), QUESTIONS_MAX):
                 await self._frontiers.ask(self._node_id, partitions[at : at + QUESTIONS_MAX])
+        except UpstreamUnsupportedError as error:
+            self._unsupported_until_s = trio.current_time() + UNSUPPORTED_AGE_S_MAX
+            if not self._failing:
+                _log.warning("frontier_unsupported", node=self._node_id, reason=f"{error}; all reads are relayed to it")
+            self._failing = True
         except UpstreamError as error:
             if not self._failing:
                 _log.warning("frontier_unknown", node=self._node_id, partitions=len(partitions), reason=str(error))

@@ -1,4 +1,5 @@
-"""The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back.
+"""The client's own Fetch for what is left to the broker: partitions above the frontier, and those given back; or the
+whole of a session that has nothing in the tier at the moment (`fetch_whole`).
 
 It is asked without waiting first, so that a hot partition is answered at once (the broker too ignores min_bytes
 once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
-from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.api_01_fetch import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.identifiers import ApiKey
@@ -88,3 +89,37 @@ class OwnFetch:
         for answer in response.partitions:
             self._answers[answer.topic, answer.topic_id, answer.partition] = answer
             self.bytes_got += answer.records_bytes
+
+
+async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int) -> FetchResponse:
+    """All of a request, with the client's own waits and limits, under a session epoch of our own."""
+    correlation_id = wire.next_correlation_id()
+    frame = encode_request(
+        request,
+        request.partitions,
+        correlation_id=correlation_id,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=min(request.max_bytes, FETCH_BYTES_MAX),
+        session_epoch=session_epoch,
+    )
+    pending = await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
+    return decode_response(await pending.frame(), request.api_version)
+
+
+async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, session_id: int) -> None:
+    """Have upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
+    afterwards."""
+    if session_id == NO_SESSION_ID:
+        return
+    correlation_id = wire.next_correlation_id()
+    frame = encode_request(
+        request,
+        (),
+        correlation_id=correlation_id,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=0,
+        session_id=session_id,
+    )
+    await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)

@@ -3,16 +3,15 @@
 A Fetch of our own on the client's upstream connection, in its place in the stream of requests: the broker
 checks the client's rights, the leader and the epochs, and tells high watermark, LSO and log start.
 
-- READ_UNCOMMITTED: one request for all partitions, each at its high watermark, where there is nothing to read.
-- READ_COMMITTED: one request a partition, at the local log start. Its list of aborted transactions names every
-  transaction that began in the tier and was aborted in the local log (its marker is at or beyond that offset,
-  its first record below it), which no transaction index in the tier tells. Brokers give that list only with
-  records, and max_bytes 1 yields records for one partition a request.
+- One request for all partitions, each at its high watermark, where there is nothing to read.
+- READ_COMMITTED: behind it one more for each partition whose aborted tail is not known (proxy.aborted_tails), at the
+  local log start. Brokers list aborted transactions only with records, and max_bytes 1 yields records for one
+  partition a request.
 - OFFSET_OUT_OF_RANGE is never an answer: our offset was stale. What was known is learned anew, one more probe is
   sent, and then the client is told to ask for metadata again (6).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -29,6 +28,7 @@ from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.identifiers import ApiKey, IsolationLevel
+from proxy.aborted_tails import AbortedTail
 from proxy.assembly import is_whole
 from proxy.authority import Authorities, Authority, AuthorityKey
 from proxy.errors import code_for_version
@@ -39,6 +39,8 @@ from proxy.upstream_wire import PendingAnswer, UpstreamWire
 
 PROBE_BYTES_MAX = 1
 """One batch at most comes back, and is discarded."""
+
+_PartitionId = tuple[bytes | None, int]
 
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 _FRONTIER_GONE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, *_TOPIC_GONE})
@@ -58,6 +60,15 @@ class Verdicts:
     answered: list[tuple[TierPart, PartitionAnswer]] = field(default_factory=list)
     given_back: list[TierPart] = field(default_factory=list)
     learned_anew: list[TierPart] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A request of our own that was sent."""
+
+    version: int
+    asked_at_s: float
+    answer: PendingAnswer
 
 
 class Prober:
@@ -93,31 +104,61 @@ class Prober:
 
     async def _ask(self, request: FetchRequest, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
         """Probe these parts; returns those whose probe offset was stale."""
-        committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        groups = [[part] for part in parts] if committed else [list(parts)] if parts else []
-        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
-        started_at_s = trio.current_time()
-        pending = [(group, await self._send(request, group, version)) for group in groups]
+        if not parts:
+            return []
+        probe = await self._send(request, [(part, part.frontier.probe_offset) for part in parts])
+        tails = self._known_tails(request, parts)
+        questions = [
+            (part, await self._send(request, [(part, part.frontier.local_log_start_offset)]))
+            for part, tail in tails.items()
+            if tail is None
+        ]
+        entries = await self._entries(probe, verdicts)
+        for part, question in questions:
+            tails[part] = self._learn_tail(part, await self._entries(question, verdicts))
         stale: list[TierPart] = []
-        for group, answer in pending:
-            response = decode_response(await answer.frame(), version)
-            discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
-            self._probe.on_probe_answered(trio.current_time() - started_at_s, discarded_bytes)
-            verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
-            if is_whole(response):
-                verdicts.whole = verdicts.whole or response
-                continue
-            by_partition = {(entry.topic_id, entry.partition): entry for entry in response.partitions}
-            for part in group:
-                entry = by_partition.get((part.partition.topic_id, part.partition.partition))
-                if entry is not None and entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    stale.append(part)
-                else:
-                    self._judge(request, part, entry, verdicts)
+        for part in parts if verdicts.whole is None else ():
+            entry = entries.get(_id_of(part))
+            if entry is not None and entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                stale.append(part)
+            else:
+                self._judge(request, part, entry, tails.get(part), verdicts)
         return stale
 
-    async def _send(self, request: FetchRequest, parts: Sequence[TierPart], version: int) -> PendingAnswer:
-        committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+    def _known_tails(self, request: FetchRequest, parts: Sequence[TierPart]) -> dict[TierPart, AbortedTail | None]:
+        """Of READ_COMMITTED parts; None is to be asked for."""
+        if request.isolation_level != IsolationLevel.READ_COMMITTED:
+            return {}
+        tails = self._tier.aborted_tails
+        return {
+            part: tails.get(
+                self._node_id, part.partition, part.frontier.local_log_start_offset, part.frontier.leader_epoch
+            )
+            for part in parts
+        }
+
+    def _learn_tail(self, part: TierPart, entries: Mapping[_PartitionId, PartitionAnswer]) -> AbortedTail | None:
+        return self._tier.aborted_tails.learn(
+            self._node_id,
+            part.partition,
+            part.frontier.local_log_start_offset,
+            part.frontier.leader_epoch,
+            entries.get(_id_of(part)),
+        )
+
+    async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
+        """The answer's partitions; none if it is one to the request as a whole, which is noted."""
+        response = decode_response(await question.answer.frame(), question.version)
+        discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
+        self._probe.on_probe_answered(trio.current_time() - question.asked_at_s, discarded_bytes)
+        verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
+        if is_whole(response):
+            verdicts.whole = verdicts.whole or response
+        return {(entry.topic_id, entry.partition): entry for entry in response.partitions}
+
+    async def _send(self, request: FetchRequest, at: Sequence[tuple[TierPart, int]]) -> _Question:
+        """Ask for a batch of each part at its offset."""
+        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
         correlation_id = self._wire.next_correlation_id()
         questions = [
             FetchPartition(
@@ -125,12 +166,12 @@ class Prober:
                 topic_id=part.partition.topic_id,
                 partition=part.partition.partition,
                 current_leader_epoch=part.asked.current_leader_epoch,
-                fetch_offset=part.frontier.local_log_start_offset if committed else part.frontier.probe_offset,
+                fetch_offset=offset,
                 last_fetched_epoch=-1,
                 log_start_offset=-1,
                 partition_max_bytes=PROBE_BYTES_MAX,
             )
-            for part in parts
+            for part, offset in at
         ]
         frame = encode_request(
             request,
@@ -142,9 +183,17 @@ class Prober:
             api_version=version,
         )
         self._probe.on_probe_sent()
-        return await self._wire.ask(ApiKey.FETCH, version, correlation_id, frame)
+        asked_at_s = trio.current_time()
+        return _Question(version, asked_at_s, await self._wire.ask(ApiKey.FETCH, version, correlation_id, frame))
 
-    def _judge(self, request: FetchRequest, part: TierPart, entry: PartitionAnswer | None, verdicts: Verdicts) -> None:
+    def _judge(
+        self,
+        request: FetchRequest,
+        part: TierPart,
+        entry: PartitionAnswer | None,
+        tail: AbortedTail | None,
+        verdicts: Verdicts,
+    ) -> None:
         if entry is None or entry.error_code in _TOPIC_GONE:
             # Another topic may have the name by now; a client that asks by name is the broker's to answer.
             self._tier.forget_topic(part.partition)
@@ -152,15 +201,23 @@ class Prober:
             verdicts.given_back.append(part)
         elif entry.error_code or entry.preferred_read_replica >= 0:
             self._authorities.end(_key(request, part))
+            self._tier.aborted_tails.forget(self._node_id, part.partition)
             if entry.error_code in _FRONTIER_GONE:
                 self._tier.forget(self._node_id, part.partition)
             entry.topic, entry.topic_id, entry.records = part.asked.topic, part.asked.topic_id, ()
             entry.error_code = code_for_version(entry.error_code, request.api_version)
             verdicts.answered.append((part, entry))
         else:
-            self._take(request, part, entry, verdicts)
+            self._take(request, part, entry, tail, verdicts)
 
-    def _take(self, request: FetchRequest, part: TierPart, entry: PartitionAnswer, verdicts: Verdicts) -> None:
+    def _take(
+        self,
+        request: FetchRequest,
+        part: TierPart,
+        entry: PartitionAnswer,
+        tail: AbortedTail | None,
+        verdicts: Verdicts,
+    ) -> None:
         """A good probe."""
         if part.asked.current_leader_epoch > part.frontier.leader_epoch:
             # The broker let the client's epoch pass, so it is the broker's own, and newer than ours (design L2).
@@ -175,14 +232,14 @@ class Prober:
             log_start_offset=entry.log_start_offset,
             leader_epoch=frontier.leader_epoch,
         )
-        aborted = entry.aborted_transactions or ()
+        self._tier.aborted_tails.saw(self._node_id, part.partition, entry.last_stable_offset)
         authority = Authority(
             entry.high_watermark,
             entry.last_stable_offset,
             entry.log_start_offset,
-            abort_free=not any(first < frontier.local_log_start_offset for _, first in aborted),
             leader_epoch=frontier.leader_epoch,
             local_log_start_offset=frontier.local_log_start_offset,
+            aborted_tail=tail,
             given_at_s=trio.current_time(),
         )
         self._authorities.put(_key(request, part), authority)
@@ -191,8 +248,6 @@ class Prober:
     def _vouch(self, part: TierPart, authority: Authority, verdicts: Verdicts) -> None:
         if part.asked.fetch_offset < authority.log_start_offset:
             verdicts.answered.append((part, _refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)))
-        elif not authority.abort_free:
-            verdicts.given_back.append(part)
         else:
             verdicts.vouched.append((part, authority))
 
@@ -214,17 +269,23 @@ class Prober:
         return again
 
 
+def _id_of(part: TierPart) -> _PartitionId:
+    return part.partition.topic_id, part.partition.partition
+
+
 def _key(request: FetchRequest, part: TierPart) -> AuthorityKey:
     return AuthorityKey(part.partition, request.isolation_level, part.asked.current_leader_epoch)
 
 
 def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -> bool:
-    """Whether what a reused probe was asked of is still so: its leader, and where its search for aborts began.
+    """Whether what a reused probe was asked of is still so: leader, log start, where its aborted tail begins.
 
     Never for a client that asks by name: the probe vouched for a topic id, and the name may be another topic's by now.
     """
     if part.asked.topic_id is None or authority.leader_epoch != part.frontier.leader_epoch:
         return False
+    if authority.log_start_offset < part.frontier.log_start_offset:
+        return False  # another connection has heard of a DeleteRecords
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     return not committed or authority.local_log_start_offset == part.frontier.local_log_start_offset
 

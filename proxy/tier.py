@@ -7,6 +7,7 @@ import structlog
 import trio
 
 from metrics.probes import TierProbe
+from proxy.aborted_tails import AbortedTails
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
 from proxy.upstream.cluster import Cluster
@@ -56,6 +57,7 @@ class Tier:
         probe: TierProbe,
     ) -> None:
         self.frontiers = frontiers
+        self.aborted_tails = AbortedTails()
         self._catalog = catalog
         self._tail = tail
         self._reader = reader
@@ -97,15 +99,12 @@ class Tier:
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """What was known of the partition's offsets is wrong: truncation, another leader, another topic."""
         self.frontiers.forget(node_id, partition)
+        self.aborted_tails.forget(node_id, partition)
         self._lineages.forget(partition)
 
     def forget_topic(self, partition: TopicIdPartition) -> None:
         """Upstream does not know this topic id: its name may be another topic's by now."""
         self._cluster.forget_topic(partition.topic_id)
-
-    def holds_aborts_after(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether a segment from the one that holds offset on may have aborted transactions."""
-        return not self._catalog.all_txn_index_empty_from(partition.topic_id, partition.partition, offset)
 
     def has_copied(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether the tier was ever given a segment up to this offset or beyond."""
@@ -157,12 +156,14 @@ class Tier:
         """One remote read, counted as KIP-405 counts it.
 
         Args:
-            ends_below: only from a segment whose last offset is below this one.
+            ends_below: of a READ_COMMITTED read, the local log start: only from a segment whose last offset is below
+                it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED.
             reader: whose read it is (proxy.client_reads).
 
         Raises:
             ReachesLocalLogError: the segment ends at or above `ends_below`.
-            OffsetNotInTierError: the tier does not hold the offset, as far as the catalog knows.
+            OffsetNotInTierError: the tier does not hold the offset, or not all that follows up to `ends_below`, as
+                far as the catalog knows.
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
@@ -179,7 +180,11 @@ class Tier:
                     minimum_one_batch=minimum_one_batch,
                     lineage=lineage,
                     reader=reader,
+                    committed=ends_below is not None,
                 )
+                if ends_below is not None and not _searched_up_to(records, ends_below):
+                    records.release()
+                    raise OffsetNotInTierError(f"{partition}: no segment tells of aborts up to offset {ends_below}")
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
@@ -206,3 +211,8 @@ class Tier:
         unknown = [name for name in names if self._cluster.topic_id(name) is None]
         if len(self._unknown_names) + len(unknown) <= UNKNOWN_NAMES_MAX:
             self._unknown_names.update(dict.fromkeys(unknown, now_s))
+
+
+def _searched_up_to(records: TierRecords, offset: int) -> bool:
+    aborts = records.aborts
+    return aborts is None or aborts.is_complete or aborts.searched_below >= offset

@@ -31,8 +31,8 @@ class TierReads:
 
     Args:
         nursery: the exchange's; the reads live in it.
-        committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the probe vouches
-            for the absence of aborted transactions below it only (proxy.probe).
+        committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the broker tells
+            the rest of their aborted transactions up to there only (proxy.aborted_tails).
         client: whose reads they are; it holds what they bring.
     """
 

@@ -25,10 +25,13 @@ from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.prefetcher import Prefetcher
 from storage.cache.read_ahead import ReadAhead
+from storage.cache.time_index_cache import TimeIndexCache
+from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.metadata.catalog import Catalog
 from storage.model import Uuid
 from storage.reader import TierReader
 from storage.remote_storage_manager import RemoteStorageManager
+from storage.timestamp_search import TimestampSearch
 
 EXPIRE_INTERVAL_S = 60.0
 
@@ -57,6 +60,9 @@ class TierStorage:
     reader: TierReader
     opened: OpenedSegments
     indexes: OffsetIndexCache
+    transaction_indexes: TransactionIndexCache
+    time_indexes: TimeIndexCache
+    timestamps: TimestampSearch
     blocks: BlockCache
     disk: DiskLevel | None
     _read_ahead: ReadAhead
@@ -85,6 +91,8 @@ class TierStorage:
         """A segment was deleted: nothing of it is served from here any more."""
         self.opened.drop_segment(segment_id)
         self.indexes.drop_segment(segment_id)
+        self.transaction_indexes.drop_segment(segment_id)
+        self.time_indexes.drop_segment(segment_id)
         self.blocks.drop_segment(segment_id)
         self._read_ahead.forget_segment(segment_id)
 
@@ -113,22 +121,14 @@ def open_tier_storage(
     indexes = OffsetIndexCache(
         opened, nursery=nursery, limiter=limiter, probe=probes.cache, gets=probes.gets, now_ms=now_ms
     )
-    read_ahead = ReadAhead(
-        settings.readahead_stream_bytes_max,
-        settings.readahead_total_bytes_max,
-        probe=probes.read_ahead,
-        clock=trio.current_time,
-        block_bytes=settings.block_bytes,
+    transaction_indexes = TransactionIndexCache(
+        opened, nursery=nursery, limiter=limiter, gets=probes.gets, now_ms=now_ms
     )
-    memory = MemoryBlocks(
-        settings.memory_bytes_max,
-        unread_bytes_max=settings.readahead_total_bytes_max,
-        retention_s=settings.retention_s,
-        clock=trio.current_time,
-        probe=probes.cache,
-        read_ahead_probe=probes.read_ahead,
-        on_wasted=read_ahead.on_wasted,
+    time_indexes = TimeIndexCache(
+        opened, nursery=nursery, limiter=limiter, probe=probes.cache, gets=probes.gets, now_ms=now_ms
     )
+    read_ahead = _read_ahead(settings, probes)
+    memory = _memory(settings, probes, read_ahead)
     gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
 
     def land(key: BlockKey, block: Block, demanded: bool) -> None:
@@ -146,15 +146,44 @@ def open_tier_storage(
     )
     disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
     blocks = BlockCache(memory=memory, fills=fills, disk=disk, block_bytes=settings.block_bytes, probe=probes.cache)
+    answers = AnswerBlocks(answers_budget)
     reader = TierReader(
         catalog=catalog,
         opened=opened,
         indexes=indexes,
+        transaction_indexes=transaction_indexes,
         cache=blocks,
-        answers=AnswerBlocks(answers_budget),
+        answers=answers,
         prefetcher=_prefetcher(settings, nursery, read_ahead, opened, indexes, blocks, memory, fills),
     )
-    return TierStorage(reader, opened, indexes, blocks, disk, read_ahead, fills)
+    timestamps = TimestampSearch(
+        catalog=catalog, opened=opened, indexes=indexes, time_indexes=time_indexes, cache=blocks, answers=answers
+    )
+    return TierStorage(
+        reader, opened, indexes, transaction_indexes, time_indexes, timestamps, blocks, disk, read_ahead, fills
+    )
+
+
+def _read_ahead(settings: TierStorageSettings, probes: Probes) -> ReadAhead:
+    return ReadAhead(
+        settings.readahead_stream_bytes_max,
+        settings.readahead_total_bytes_max,
+        probe=probes.read_ahead,
+        clock=trio.current_time,
+        block_bytes=settings.block_bytes,
+    )
+
+
+def _memory(settings: TierStorageSettings, probes: Probes, read_ahead: ReadAhead) -> MemoryBlocks:
+    return MemoryBlocks(
+        settings.memory_bytes_max,
+        unread_bytes_max=settings.readahead_total_bytes_max,
+        retention_s=settings.retention_s,
+        clock=trio.current_time,
+        probe=probes.cache,
+        read_ahead_probe=probes.read_ahead,
+        on_wasted=read_ahead.on_wasted,
+    )
 
 
 def _inflight_budgets(bytes_max: int, probes: Probes) -> tuple[ByteBudget, ByteBudget]:

@@ -157,7 +157,6 @@ def fetch_request(
         session_epoch=-1,
         session_epoch_position=None,
         partitions=partitions,
-        has_forgotten=False,
         rack_id="",
     )
     return encode_request(

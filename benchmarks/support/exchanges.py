@@ -117,7 +117,6 @@ def _frame(wanted: Sequence[Wanted], session_id: int, session_epoch: int) -> byt
         session_epoch=session_epoch,
         session_epoch_position=None,
         partitions=partitions,
-        has_forgotten=False,
         rack_id="",
     )
     return encode_request(

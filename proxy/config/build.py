@@ -153,6 +153,7 @@ def readahead_config(values: Values, budgets: Mapping[str, int]) -> ReadAheadCon
 def tier_config(values: Values, budgets: Mapping[str, int]) -> TierConfig:
     return TierConfig(
         fetch_wait_ms_max=values.of(tier.REMOTE_FETCH_MAX_WAIT_MS),
+        list_offsets_timeout_ms=values.of(tier.REMOTE_LIST_OFFSETS_TIMEOUT_MS),
         linger_ms=values.of(tier.TIER_LINGER_MS),
         concurrent_gets_max=values.of(tier.TIER_CONCURRENT_GETS_MAX),
         inflight_bytes_max=budgets[tier.TIER_INFLIGHT_BYTES_MAX.name],

@@ -173,6 +173,7 @@ class TierConfig:
     """`hedge_gets_per_minute_min` −1: never."""
 
     fetch_wait_ms_max: int
+    list_offsets_timeout_ms: int
     linger_ms: int
     concurrent_gets_max: int
     inflight_bytes_max: int

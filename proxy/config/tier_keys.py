@@ -43,6 +43,12 @@ REMOTE_FETCH_MAX_WAIT_MS = Key(
     default="500",
     doc="How long a tier read may take if the client's own `max_wait` is shorter.",
 )
+REMOTE_LIST_OFFSETS_TIMEOUT_MS = Key(
+    name="remote.list.offsets.request.timeout.ms",
+    kind=integer(1, 3_600_000),
+    default="30000",
+    doc="How long a look-up by time may take in the tier if the request names no time of its own.",
+)
 TIER_LINGER_MS = Key(
     name="tier.linger.ms",
     kind=integer(0, FETCH_WAIT_MS_LIMIT),
@@ -140,6 +146,7 @@ TIER_GROUPS: Final = (
         "Tier reads",
         (
             REMOTE_FETCH_MAX_WAIT_MS,
+            REMOTE_LIST_OFFSETS_TIMEOUT_MS,
             TIER_LINGER_MS,
             TIER_CONCURRENT_GETS_MAX,
             TIER_INFLIGHT_BYTES_MAX,

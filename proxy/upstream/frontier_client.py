@@ -7,6 +7,8 @@
   their own offsets; for an ordinary consumer (-1) only the leader does. LATEST means the log end offset for -2,
   the high watermark or last stable offset for -1.
 - OffsetForLeaderEpoch is answered by the leader only, whatever replica id is given.
+- Topic ids are asked of one broker by name, so that they are no older than what it answered before: a broker learns
+  the id of a topic before it serves its partitions.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +20,7 @@ import trio
 
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError, UpstreamProtocolError
-from proxy.upstream.messages import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api, Values
+from proxy.upstream.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, Values, uuid_bytes
 
 ROLE = "frontier"
 
@@ -153,6 +155,21 @@ class FrontierClient:
         _require_all(node_id, OFFSET_FOR_LEADER_EPOCH, len(found), len(asked))
         # an answer does not repeat the epoch that was asked, the order tells
         return dict(zip(asked, found, strict=True))
+
+    async def topic_ids(self, node_id: int, names: Sequence[str]) -> dict[str, bytes]:
+        """The ids of these topic names as this very broker knows them now; those that it does not tell are left out.
+
+        Raises:
+            UpstreamError: no answer.
+        """
+        values = {
+            "topics": [{"name": name, "topic_id": None} for name in names],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+            "include_cluster_authorized_operations": False,
+        }
+        response = await self._ask(node_id, METADATA, values, None, 0)
+        return {topic.name: uuid_bytes(topic.topic_id) for topic in response.topics if not int(topic.error_code)}
 
     async def _ask(self, node_id: int, api: Api, values: Values, timeout_s: float | None, needed: int) -> Any:
         return await self._cluster.ask(node_id, self._role, api, values, timeout_s=timeout_s, version_needed=needed)

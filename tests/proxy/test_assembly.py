@@ -1,5 +1,7 @@
 """The merged response: the broker's offsets, the tier's bytes, every partition once and in order."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,22 +10,35 @@ from protocol.api_01_fetch import FetchPartition, FetchResponse, PartitionAnswer
 from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
-from proxy.assembly import assemble, by_key, is_whole, pass_whole, tier_answer
+from proxy.aborted_tails import AbortedTail
+from proxy.assembly import assemble, by_key, is_whole, lacks_aborts, pass_whole, tier_answer
 from proxy.authority import Authority
 from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import TierPart, key_of
 from proxy.frontier import Frontier
+from storage.aborted_transactions import TierAborts
 from storage.errors import CorruptObjectError, RetriableRemoteStorageError
 from storage.reader import TierRecords
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of
 
-AUTHORITY = Authority(1500, 1490, 3, True, 5, 1000, 0.0)
+AUTHORITY = Authority(1500, 1490, 3, 5, 1000, 0.0, aborted_tail=((7, 990), (8, 995)))
 PART = TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
 
 
 def decoded(buffers: list[Buffer], api_version: int = 17) -> FetchResponse:
     return decode_response(memoryview(b"".join(buffers)), api_version)
+
+
+def records_with(
+    aborted: list[tuple[int, int]],
+    *,
+    upper_bound_offset: int = 1000,
+    is_complete: bool = False,
+    searched_below: int = 1000,
+) -> TierRecords:
+    aborts = TierAborts(aborted, upper_bound_offset, is_complete, searched_below)
+    return TierRecords([memoryview(b"x")], 1, aborts=aborts)
 
 
 def offsets_of(answer: PartitionAnswer) -> tuple[int, int, int]:
@@ -42,7 +57,11 @@ def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
     ("isolation_level", "result", "aborted"),
     [
         (0, TierRecords([memoryview(b"x")], 1), None),
-        (1, TierRecords([memoryview(b"x")], 1), []),
+        (1, records_with([], is_complete=True), []),
+        (1, records_with([], upper_bound_offset=990), []),
+        (1, records_with([], upper_bound_offset=991), [(7, 990)]),
+        (1, records_with([(9, 17), (7, 990)]), [(9, 17), (7, 990), (8, 995)]),
+        (1, records_with([(9, 17)], is_complete=True), [(9, 17)]),
         (1, TierRecords([], 0, first_batch_too_large=True), None),
         (1, None, None),
     ],
@@ -52,6 +71,26 @@ def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
 ) -> None:
     answer = tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
     assert answer.aborted_transactions == aborted
+
+
+@pytest.mark.parametrize(
+    ("result", "tail", "lacks"),
+    [
+        (records_with([]), (), False),
+        (records_with([]), None, True),
+        (records_with([], is_complete=True), None, False),
+        (records_with([], searched_below=999), (), True),
+        (records_with([], searched_below=999, is_complete=True), (), False),
+        (TierRecords([memoryview(b"x")], 1), None, False),
+        (TierRecords([], 0, first_batch_too_large=True), None, False),
+        (CorruptObjectError("crc"), None, False),
+        (None, None, False),
+    ],
+)
+def test_aborted_transactions_are_known_if_the_tier_tells_all_or_up_to_where_the_brokers_tail_begins(
+    result: TierRecords | Exception | None, tail: AbortedTail | None, lacks: bool
+) -> None:
+    assert lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
 
 
 def test_a_read_that_was_late_is_empty_and_no_error() -> None:

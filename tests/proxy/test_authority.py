@@ -13,7 +13,7 @@ KEY = AuthorityKey(topic_partition("orders", 0), 0, -1)
 
 
 def authority(given_at_s: float = 0.0) -> Authority:
-    return Authority(1500, 1500, 0, True, 5, 1000, given_at_s)
+    return Authority(1500, 1500, 0, 5, 1000, given_at_s)
 
 
 async def test_a_good_probe_counts_until_its_age_is_reached(autojump_clock: MockClock) -> None:

@@ -23,7 +23,7 @@ from tests.support.tier_world import ask, client_frame, fetch_of
 SEGMENT = filled_segment(0)
 BLOCK = 1000
 REQUEST = fetch_of([ask(PARTITION, 0)])
-AUTHORITY = Authority(1500, 1490, 0, True, 5, 1000, 0.0)
+AUTHORITY = Authority(1500, 1490, 0, 5, 1000, 0.0)
 PART = TierPart(REQUEST.partitions[0], PARTITION, Frontier(1000, 1500, 5, 0.0))
 
 

@@ -13,6 +13,7 @@ from protocol.api_18_api_versions import encode_unsupported_version
 from protocol.endpoints import NodeAddress
 from protocol.identifiers import ApiKey
 from proxy.connection import ConnectionLimits
+from proxy.request_handlers import Relay
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
 from tests.support import kio_frames
@@ -261,6 +262,43 @@ async def test_a_fetch_may_be_relayed_after_an_exchange_asked() -> None:
         await talk.upstream.expect(fetch(1, body=b"BODY"))
         await talk.upstream.send(response(1))
         await talk.client.expect(response(1))
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+@pytest.mark.parametrize("body_bytes", [0, 3, 9000])
+async def test_a_response_head_is_seen_and_patched_before_it_goes_on(piece_bytes: int | None, body_bytes: int) -> None:
+    heads: list[bytes] = []
+
+    def on_head(head: memoryview) -> None:
+        heads.append(bytes(head))
+        head[-1:] = b"!"
+
+    async def relay(frame: memoryview, connection: UpstreamWire) -> Relay:
+        return Relay(16, on_head)
+
+    async with conversation(handle_fetch=relay, piece_bytes=piece_bytes) as talk:
+        await talk.client.send(fetch(1))
+        await talk.upstream.expect(fetch(1))
+        answer = response(1, b"x" * body_bytes)
+        await talk.upstream.send(answer)
+        head = answer[:16]
+        await talk.client.expect(head[:-1] + b"!" + answer[16:])
+        assert heads == [head]
+
+
+async def test_an_answer_that_no_exchange_awaits_is_dropped() -> None:
+    async def ask_and_answer(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+        number = connection.next_correlation_id()
+        await connection.ask(1, 12, number, response(number))
+        return [frame[:4], b"exchanged " + bytes(frame[8:12])]
+
+    async with conversation(handle_fetch=ask_and_answer) as talk:
+        await talk.client.send(fetch(1), request(HEARTBEAT, 4, 2))
+        own = struct.unpack_from(">i", await talk.upstream.receive_frame(), 4)[0]
+        await talk.client.expect(exchanged(1))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
+        await talk.upstream.send(response(own, b"dropped"), response(2))
+        await talk.client.expect(response(2))
 
 
 async def test_no_more_requests_are_taken_than_may_be_in_flight() -> None:

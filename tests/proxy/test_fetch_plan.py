@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.api_01_fetch import FetchPartition
-from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, has_duplicates, key_of, plan_fetch, share_out_again
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, key_of, leave_to_broker, plan_fetch, share_out_again
 from proxy.frontier import Frontier
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, fetch_of
@@ -92,11 +92,16 @@ def test_parts_are_told_apart_by_identity() -> None:
     assert len({one, other}) == 2
 
 
-def test_a_partition_named_twice_is_found_by_name_and_by_id() -> None:
-    asked = tier_asks(100, 100)
-    assert not has_duplicates(fetch_of(asked))
-    assert has_duplicates(fetch_of([*asked, ask(topic_partition("orders", 1), 500)]))
-    assert not has_duplicates(fetch_of([*asked, ask(topic_partition("other", 1), 500)]))
+def test_parts_left_to_the_broker_keep_their_place_and_give_up_their_share() -> None:
+    asked = tier_asks(100, 100, 100)
+    plan = plan_of(asked, 150)
+    left = leave_to_broker(fetch_of(asked, max_bytes=150), plan, {plan.tier[0]})
+    assert left.local == [asked[0]]
+    assert [(part.asked, part.budget_bytes, part.minimum_one_batch) for part in left.tier] == [
+        (asked[1], 100, True),
+        (asked[2], 50, False),
+    ]
+    assert left.local_bytes_max == 0
 
 
 @given(

@@ -1,14 +1,11 @@
-"""Which Fetches Tidegate answers and which are relayed, sessions, and what is learned before a decision."""
+"""Which Fetches Tidegate answers and which are relayed, and what is learned before a decision."""
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.api_01_fetch_request import decode_request
 from protocol.errors import ErrorCode, PeerProtocolError
-from protocol.headers import decode_request_header
 from proxy.fetch_service import FetchSettings
-from proxy.request_handlers import RELAY
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
@@ -16,6 +13,7 @@ from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, client_frame, fetch_of, records_of
 
 READ_COMMITTED = 1
+DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4) + (10).to_bytes(8) + b"\x00"
 
 
 @pytest.fixture
@@ -80,12 +78,18 @@ async def test_what_the_catalog_does_not_know_or_is_still_reading_is_relayed(
     assert not world.client_of_ours.offsets_asked
 
 
-async def test_a_partition_named_twice_is_the_brokers_to_understand(
+async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
-    """Failed before: both mentions got the records of the second."""
+    partition, other = world.add_partition(), world.add_partition("orders", 1)
+    wishes = [ask(partition, 17), ask(other, 3, max_bytes=100), ask(partition, 600, max_bytes=100)]
+    response = await world.client().fetch(wishes)
+    assert records_of(response) == [tier_batch(0, 600), tier_batch(1, 3)]
+
+
+async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition()
-    assert await world.client().is_relayed([ask(partition, 17), ask(partition, 600)])
+    assert await world.client().is_relayed([ask(partition, 17)], max_bytes=-1)
 
 
 async def test_two_topics_with_the_same_partition_number_are_told_apart(
@@ -114,46 +118,14 @@ async def test_both_places_are_read_from_the_tier_if_that_is_preferred(
     assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
 
 
-async def test_read_committed_is_relayed_if_a_segment_from_there_on_may_hold_aborts(
+async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_hold_aborts(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
     partition = world.add_partition(segments=[(500, 999)])
     world.add_segment(partition, 0, 499, has_aborts=True)
-    client = world.client()
-    assert await client.is_relayed([ask(partition, 17)], isolation_level=READ_COMMITTED)
-    assert not await client.is_relayed([ask(partition, 500)], isolation_level=READ_COMMITTED)
-    assert not await client.is_relayed([ask(partition, 17)])
-
-
-# --- sessions ---
-
-
-async def test_an_epoch_of_a_session_that_was_never_given_is_refused(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
-    partition = world.add_partition()
-    for version in (7, 12, 17):
-        response = await world.client().fetch(
-            [ask(partition, 1000)], session_id=99, session_epoch=1, api_version=version
-        )
-        assert (response.error_code, response.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
-        assert response.partitions == []
-    assert not world.broker.fetches
-
-
-@pytest.mark.parametrize("version", [7, 12, 17])
-async def test_a_wish_for_a_session_is_patched_away_in_place(
-    world: TierWorld, autojump_clock: MockClock, version: int
-) -> None:
-    partition = world.add_partition()
-    request = fetch_of([ask(partition, 1000)], session_id=7, session_epoch=0, api_version=version)
-    frame = bytearray(client_frame(request))
-    client = world.client()
-    assert await client.service.handle(memoryview(frame), client.wire) is RELAY
-    patched = decode_request(memoryview(frame), decode_request_header(memoryview(frame)))
-    request.session_epoch = -1
-    assert bytes(frame) == client_frame(request)
-    assert (patched.session_id, patched.session_epoch) == (7, -1)
+    for isolation_level in (0, READ_COMMITTED):
+        response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=isolation_level)
+        assert records_of(response) == [tier_batch(0, 17)]
 
 
 async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld, autojump_clock: MockClock) -> None:
@@ -263,12 +235,19 @@ async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, a
 
 
 @pytest.mark.parametrize("epoch", [0, 4, 9])
-async def test_a_last_fetched_epoch_off_the_lineage_is_relayed_whole(
+async def test_a_partition_whose_last_fetched_epoch_is_off_the_lineage_is_the_brokers_alone(
     world: TierWorld, autojump_clock: MockClock, epoch: int
 ) -> None:
+    """Failed before: the whole request was relayed, and the broker read the other partition from its tier."""
     diverged, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.add_segment(diverged, 0, 99, epochs={4: 0})  # a dead branch: upstream does not know the epoch
-    assert await world.client().is_relayed([ask(other, 17), ask(diverged, 17, last_fetched_epoch=epoch)])
+    world.log(diverged).tags = DIVERGING
+    client = world.client()
+    asked = [ask(diverged, 17, last_fetched_epoch=epoch, max_bytes=100), ask(other, 17, max_bytes=100)]
+    response = await client.fetch(asked)
+    assert [answer.tags for answer in response.partitions] == [DIVERGING, b"\x00"]
+    assert records_of(response)[1] == tier_batch(1, 17)
+    assert await client.is_relayed(asked[:1])
 
 
 async def test_a_last_fetched_epoch_that_ended_before_the_offset_is_relayed(
@@ -293,14 +272,16 @@ async def test_a_lineage_that_cannot_be_learned_leaves_the_fetch_to_the_relay(
 async def test_lineages_of_many_partitions_hold_a_fetch_for_a_second_only(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
-    """Failed before: they are learned one after another, without a limit."""
+    """They are learned one after another; the broker answers for those that are not learned yet."""
     partitions = [world.add_partition("orders", number) for number in range(30)]
     world.client_of_ours.latency_s = 0.1
-    asked = [ask(partition, 17, last_fetched_epoch=LEADER_EPOCH) for partition in partitions]
+    asked = [ask(partition, 17, last_fetched_epoch=LEADER_EPOCH, max_bytes=100) for partition in partitions]
     client = world.client()
-    assert await client.is_relayed(asked)
-    assert trio.current_time() == pytest.approx(1.1)  # 0.1 of it for the frontiers
-    # What was learned is kept, so the next ones get further.
-    for _ in range(2):
-        assert await client.is_relayed(asked)
-    assert not await client.is_relayed(asked)
+    from_tier = []
+    for _ in range(4):
+        started_s = trio.current_time()
+        records = records_of(await client.fetch(asked))
+        assert trio.current_time() - started_s < 1.2
+        from_tier.append(sum(record.startswith(b"tier") for record in records))
+    assert from_tier[0] in range(8, 11)
+    assert from_tier[-1] == 30

@@ -1,12 +1,22 @@
 """Frontiers: what is remembered, how questions are gathered, and that nobody waits for an answer that never comes."""
 
+from typing import Any
+
 import pytest
+import structlog.testing
 import trio
+from kio.schema.errors import ErrorCode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.frontier import UNKNOWN_OFFSET, Frontier, Frontiers
+from proxy.frontier import UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamConnectionError
+from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.messages import LIST_OFFSETS, Values
+from proxy.upstream.settings import UpstreamSettings
 from storage.model import TopicIdPartition
+from tests.support.fake_broker import FakeBroker, FakeNetwork
+from tests.support.fake_cluster import FakeCluster
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
 
@@ -39,7 +49,7 @@ async def test_a_frontier_is_what_one_broker_said(world: TierWorld, autojump_clo
     assert world.frontiers.get(NODE_ID, partition) is None
     frontier = await learned(world, partition)
     assert (frontier.local_log_start_offset, frontier.log_end_offset, frontier.leader_epoch) == (500, 1500, 5)
-    assert (frontier.high_watermark, frontier.last_stable_offset, frontier.log_start_offset) == (UNKNOWN_OFFSET,) * 3
+    assert (frontier.high_watermark, frontier.last_stable_offset) == (UNKNOWN_OFFSET,) * 2
     assert world.frontiers.get(NODE_ID + 1, partition) is None
 
 
@@ -70,7 +80,19 @@ async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(
     saw(world, partition, 1500)
     after = await learned(world, partition)
     assert (before.local_log_start_offset, before.high_watermark) == (1000, UNKNOWN_OFFSET)
-    assert (after.local_log_start_offset, after.high_watermark, after.log_start_offset) == (1200, 1500, 3)
+    assert (after.local_log_start_offset, after.high_watermark) == (1200, 1500)
+
+
+async def test_the_log_start_is_learned_with_the_rest(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(log_start_offset=7)
+    assert (await learned(world, partition)).log_start_offset == 7
+    saw(world, partition, 1500)
+    frontier = world.frontiers.get(NODE_ID, partition)
+    assert frontier is not None
+    assert frontier.log_start_offset == 3
+    world.log(partition).log_start_offset = 9
+    assert (await learned(world, partition)).log_start_offset == 9
+    assert world.client_of_ours.partitions_asked == [[("orders", 0)]] * 2
 
 
 async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld, autojump_clock: MockClock) -> None:
@@ -79,7 +101,7 @@ async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld,
     saw(world, partition, 1500)
     world.log(partition).leader_epoch = 6
     frontier = await learned(world, partition)
-    assert (frontier.leader_epoch, frontier.high_watermark, frontier.log_start_offset) == (6, -1, -1)
+    assert (frontier.leader_epoch, frontier.high_watermark, frontier.log_start_offset) == (6, -1, 0)
 
 
 async def test_a_leader_epoch_never_goes_backwards(world: TierWorld, autojump_clock: MockClock) -> None:
@@ -228,3 +250,65 @@ async def test_the_end_of_the_application_leaves_nobody_waiting(autojump_clock: 
         await wait_all_tasks_blocked()
         application.cancel_scope.cancel()
     assert trio.current_time() == 0.0
+
+
+# --- brokers before Kafka 3.6 ---
+
+
+@pytest.fixture
+def old_broker(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    """A broker whose ListOffsets ends at version 7, which does not know -4."""
+    cluster = FakeCluster(FakeNetwork(nursery))
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.network.open_transport)
+    broker = cluster.add(NODE_ID, "a", 1)
+    broker.versions[LIST_OFFSETS.key] = (0, 7)
+    broker.on(LIST_OFFSETS, every_offset)
+    return broker
+
+
+async def every_offset(request: Any) -> Values:
+    await trio.lowlevel.checkpoint()
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": asked.partition_index, "error_code": ErrorCode.none, "offset": 10}
+                for asked in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return {"topics": topics}
+
+
+async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
+    old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1),)), nursery)
+    frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            asked_at_s = trio.current_time()
+            await frontiers.refresh(NODE_ID, [partition])
+            assert trio.current_time() == asked_at_s
+            assert frontiers.get(NODE_ID, partition) is None
+            await trio.sleep(UNSUPPORTED_AGE_S_MAX / 2)
+    (warning,) = (entry for entry in logs if entry["log_level"] == "warning")
+    assert warning["event"] == "frontier_unsupported"
+    assert "list_offsets version 8" in warning["reason"]
+    assert not old_broker.asked(LIST_OFFSETS)
+
+
+async def test_an_old_broker_that_was_upgraded_is_asked_again(
+    old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1),)), nursery)
+    frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
+    await frontiers.refresh(NODE_ID, [partition])
+    old_broker.versions[LIST_OFFSETS.key] = (0, 8)
+    old_broker.disconnect_all()
+    await frontiers.refresh(NODE_ID, [partition])
+    assert frontiers.get(NODE_ID, partition) is None
+    await trio.sleep(UNSUPPORTED_AGE_S_MAX)
+    await frontiers.refresh(NODE_ID, [partition])
+    assert frontiers.get(NODE_ID, partition) is not None

@@ -8,8 +8,8 @@ from trio.testing import MockClock
 
 from protocol.errors import ErrorCode
 from proxy.client_reads import ClientReads
-from proxy.fetch_plan import FetchPlan, plan_fetch
-from proxy.own_fetch import OwnFetch
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, plan_fetch
+from proxy.own_fetch import OwnFetch, close_upstream_session, fetch_whole
 from proxy.tier_reads import TierReads
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import FakeWire, broker_batch
@@ -188,3 +188,29 @@ async def test_the_last_answer_of_a_partition_stands(world: TierWorld, nursery: 
     await own_fetch.ask(request, request.partitions, 1000)
     (answer,) = own_fetch.answers
     assert (answer.high_watermark, answer.records_bytes, own_fetch.bytes_got) == (1001, 100, 100)
+
+
+async def test_a_whole_fetch_waits_as_the_client_would(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition()
+    request = fetch_of([ask(partition, 1000)], max_wait_ms=700, min_bytes=3, max_bytes=2**31 - 1)
+    response = await fetch_whole(FakeWire(world.broker, nursery), request, 0)
+    assert trio.current_time() == pytest.approx(0.7)
+    assert [answer.high_watermark for answer in response.partitions] == [1000]
+    (asked,) = world.broker.fetches
+    assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (700, 3, FETCH_BYTES_MAX)
+    assert (asked.session_id, asked.session_epoch) == (0, 0)
+
+
+async def test_a_session_upstream_is_closed_by_a_fetch_of_nothing_that_nobody_waits_for(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    world.broker.latency_s = 5.0
+    wire = FakeWire(world.broker, nursery)
+    await close_upstream_session(wire, fetch_of([ask(world.add_partition(), 17)]), 99)
+    await close_upstream_session(wire, fetch_of([]), 0)
+    assert trio.current_time() == 0
+    await trio.sleep(10)
+    (asked,) = world.broker.fetches
+    assert (asked.session_id, asked.session_epoch, asked.partitions, asked.max_wait_ms) == (99, -1, [], 0)

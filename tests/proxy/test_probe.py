@@ -8,6 +8,8 @@ from protocol.api_01_fetch import FetchPartition
 from protocol.errors import ErrorCode
 from proxy.fetch_service import FetchSettings
 from proxy.upstream.errors import UpstreamConnectionError
+from storage.aborted_transactions import TierAborts
+from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
 
@@ -63,7 +65,7 @@ async def test_all_partitions_are_probed_in_one_request(world: TierWorld, autoju
     assert world.broker.asked == [[("orders", 0, 1000), ("orders", 1, 1000), ("other", 0, 1000)]]
 
 
-async def test_read_committed_is_probed_one_partition_a_request_at_the_local_log_start(
+async def test_read_committed_asks_for_unknown_aborted_tails_behind_the_probe_one_partition_a_request(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in (0, 1)]
@@ -72,29 +74,109 @@ async def test_read_committed_is_probed_one_partition_a_request_at_the_local_log
         response = await client.fetch([ask(p, 17, max_bytes=100) for p in partitions], isolation_level=READ_COMMITTED)
         assert records_of(response) == [tier_batch(0, 17), tier_batch(1, 17)]
         assert [answer.aborted_transactions for answer in response.partitions] == [[], []]
-    assert world.broker.asked == [[("orders", 0, 1000)], [("orders", 1, 1000)]] * 2
+    both, tail_of_0, tail_of_1, both_again = world.broker.asked
+    assert (both, both_again) == (
+        [("orders", 0, 1000), ("orders", 1, 1000)],
+        [("orders", 0, 1500), ("orders", 1, 1500)],
+    )
+    assert (tail_of_0, tail_of_1) == ([("orders", 0, 1000)], [("orders", 1, 1000)])
     assert {probe.isolation_level for probe in world.broker.fetches} == {READ_COMMITTED}
+    assert {probe.max_bytes for probe in world.broker.fetches} == {1}
 
 
 # --- READ_COMMITTED and aborted transactions ---
 
 
-async def test_an_abort_that_reaches_from_the_tier_into_the_local_log_is_the_brokers(
+async def committed(
+    world: TierWorld, partition: TopicIdPartition, offset: int, client: FakeFetcher | None = None
+) -> tuple[list[bytes], list[tuple[int, int]] | None]:
+    """The records of one batch, and the aborted transactions."""
+    asked = [ask(partition, offset, max_bytes=100)]
+    response = await (client or world.client()).fetch(asked, isolation_level=READ_COMMITTED)
+    return records_of(response), response.partitions[0].aborted_transactions
+
+
+async def test_an_abort_that_reaches_from_the_tier_into_the_local_log_is_listed(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    world.log(partition).aborted = [(7, 990, 1010), (8, 1000, 1020)]
+    assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [(7, 990)])
+    assert await committed(world, partition, 17) == ([tier_batch(0, 17)], [])
+
+
+async def test_what_the_tier_and_the_local_log_tell_is_listed_once(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    world.log(partition).aborted = [(7, 990, 1010), (8, 600, 1011)]
+    world.reader.aborts[partition] = TierAborts([(9, 550), (8, 600)], 700, is_complete=False, searched_below=1000)
+    assert await committed(world, partition, 560) == ([tier_batch(0, 560)], [(9, 550), (8, 600)])
+
+
+async def test_a_tail_is_not_listed_where_the_tier_has_told_it_all(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition(high_watermark=1500)
     world.log(partition).aborted = [(7, 990, 1010)]
-    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=READ_COMMITTED)
-    assert records_of(response) == [broker_batch(0, 17)]
+    world.reader.aborts[partition] = TierAborts([(9, 550)], 1000, is_complete=True, searched_below=1000)
+    assert await committed(world, partition, 560) == ([tier_batch(0, 560)], [(9, 550)])
 
 
-async def test_an_abort_within_the_local_log_does_not_concern_the_tier(
+async def test_with_a_transaction_open_at_the_local_log_start_only_what_the_tier_tells_in_full_is_its_own(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """The marker at 1110 of what began at 990 is hidden behind the open transaction, from 1000 on."""
+    partition = world.add_partition(high_watermark=1500)
+    log = world.log(partition)
+    log.last_stable_offset, log.aborted = 1000, [(7, 990, 1110)]
+    assert await committed(world, partition, 990) == ([broker_batch(0, 990)], [(7, 990)])
+    world.reader.aborts[partition] = TierAborts([(9, 550)], 600, is_complete=True, searched_below=900)
+    assert await committed(world, partition, 560) == ([tier_batch(0, 560)], [(9, 550)])
+    log.last_stable_offset = -1
+    del world.reader.aborts[partition]
+    assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [(7, 990)])
+
+
+async def test_with_nothing_in_the_local_log_the_tier_tells_it_all(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(high_watermark=1000)
+    assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [])
+
+
+async def test_a_tail_is_asked_for_once_for_all_connections_until_the_last_stable_offset_falls(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
     partition = world.add_partition(high_watermark=1500)
-    world.log(partition).aborted = [(7, 1000, 1010)]
-    response = await world.client().fetch([ask(partition, 17, max_bytes=100)], isolation_level=READ_COMMITTED)
-    assert records_of(response) == [tier_batch(0, 17)]
+    log, client = world.log(partition), world.client()
+
+    async def cost() -> int:
+        before = len(world.broker.fetches)
+        await committed(world, partition, 990, client)
+        return len(world.broker.fetches) - before
+
+    assert [await cost(), await cost()] == [2, 1]
+    client = world.client()
+    log.append()
+    assert await cost() == 1
+    log.last_stable_offset = 1400
+    # The probe that sees it fall still goes by what is known; the next asks again.
+    assert [await cost(), await cost(), await cost()] == [1, 2, 1]
+
+
+async def test_an_error_ends_what_is_known_of_a_tail(world: TierWorld, autojump_clock: MockClock) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    await committed(world, partition, 990)
+    assert len(world.tier.aborted_tails) == 1
+    world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    await committed(world, partition, 990)
+    assert len(world.tier.aborted_tails) == 0
+
+
+async def test_a_catalog_that_ends_before_the_local_log_begins_is_caught_up_with(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """An abort whose marker is in the segment that the catalog does not have yet is in neither list."""
+    partition = world.add_partition(segments=[(0, 499)], high_watermark=1500)
+    assert (await committed(world, partition, 17))[0] == [broker_batch(0, 17)]
+    assert world.tail.caught_up == [partition]
+    world.tail.on_catch_up = lambda: world.add_segment(partition, 500, 999)
+    assert (await committed(world, partition, 17))[0] == [tier_batch(0, 17)]
 
 
 async def test_a_segment_that_reaches_into_the_local_log_is_the_brokers_under_read_committed(
@@ -126,8 +208,7 @@ async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has
     log.local_log_start_offset, log.aborted = 1200, [(7, 1100, 1300)]
     patient.add_segment(partition, 1000, 1199)
     await patient.frontiers.refresh(1, [partition])
-    response = await client.fetch([ask(partition, 1100, max_bytes=100)], isolation_level=READ_COMMITTED)
-    assert records_of(response) == [broker_batch(0, 1100)]
+    assert await committed(patient, partition, 1100, client) == ([tier_batch(0, 1100)], [(7, 1100)])
 
 
 # --- a stale probe offset ---
@@ -237,7 +318,7 @@ async def test_a_good_probe_holds_on_its_connection_partition_isolation_and_epoc
     assert await probes_of(patient, client, ask(partition, 17)) == 1
     assert await probes_of(patient, patient.client(), ask(partition, 17)) == 1
     assert await probes_of(patient, client, ask(other, 17)) == 1
-    assert await probes_of(patient, client, ask(partition, 17), isolation_level=READ_COMMITTED) == 1
+    assert await probes_of(patient, client, ask(partition, 17), isolation_level=READ_COMMITTED) == 2
     assert await probes_of(patient, client, ask(partition, 17, current_leader_epoch=LEADER_EPOCH)) == 1
     assert await probes_of(patient, client, ask(partition, 17)) == 0
 

@@ -4,9 +4,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.api_01_fetch import PartitionAnswer
 from proxy.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
+from storage.aborted_transactions import TierAborts
 from storage.errors import CorruptObjectError
 from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
 from storage.reader import OffsetNotInTierError, TierRecords
@@ -75,19 +77,6 @@ async def test_a_broker_leads_as_last_heard(world: TierWorld, autojump_clock: Mo
     assert not world.tier.leads(1, topic_partition("other"))
 
 
-async def test_aborts_are_looked_for_from_the_segment_of_the_offset_on(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
-    partition = world.add_partition(segments=[(0, 99), (200, 299)])
-    world.add_segment(partition, 100, 199, has_aborts=True)
-    assert [world.tier.holds_aborts_after(partition, offset) for offset in (0, 150, 199, 200)] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-
-
 # --- reads ---
 
 
@@ -143,6 +132,28 @@ async def test_a_segment_that_reaches_too_far_is_not_read(
         assert len(world.reader.reads) == 1
 
 
+@pytest.mark.parametrize(
+    ("aborts", "served"),
+    [
+        (TierAborts([], 500, is_complete=False, searched_below=1000), True),
+        (TierAborts([], 500, is_complete=False, searched_below=999), False),
+        (TierAborts([], 500, is_complete=True, searched_below=500), True),
+    ],
+)
+async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_local_log(
+    world: TierWorld, autojump_clock: MockClock, aborts: TierAborts, served: bool
+) -> None:
+    partition = world.add_partition()
+    world.reader.aborts[partition] = aborts
+    if served:
+        assert (await read(world, partition, 17, ends_below=1000)).aborts == aborts
+        assert (await read(world, partition, 17)).aborts is None
+    else:
+        with pytest.raises(OffsetNotInTierError, match="aborts up to offset 1000"):
+            await read(world, partition, 17, ends_below=1000)
+    assert counted(world)[2] == 0
+
+
 async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition()
     await read(world, partition, 17)
@@ -152,12 +163,17 @@ async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, autojump
     assert len(world.client_of_ours.epochs_asked) == 2
 
 
-async def test_forgetting_a_partition_forgets_frontier_and_lineage(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_forgetting_a_partition_forgets_frontier_lineage_and_aborted_tail(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
     partition = world.add_partition()
     await world.frontiers.refresh(1, [partition])
     await read(world, partition, 17)
+    answer = PartitionAnswer("orders", None, 0, 0, 1000, 1000, 0)
+    assert world.tier.aborted_tails.learn(1, partition, 1000, LEADER_EPOCH, answer) == ()
     world.tier.forget(1, partition)
     assert world.frontiers.get(1, partition) is None
+    assert len(world.tier.aborted_tails) == 0
     await read(world, partition, 17)
     assert len(world.client_of_ours.epochs_asked) == 2
 

@@ -38,6 +38,8 @@ class FakePartitionLog:
     local_log_start_offset: int = 1000
     high_watermark: int = 1000
     log_end_offset: int = -1
+    last_stable_offset: int = -1
+    """-1: the high watermark."""
     leader_epoch: int = 5
     error_code: int = 0
     offsets_error_code: int = 0
@@ -51,6 +53,10 @@ class FakePartitionLog:
     @property
     def end_offset(self) -> int:
         return max(self.log_end_offset, self.high_watermark)
+
+    @property
+    def stable_offset(self) -> int:
+        return self.high_watermark if self.last_stable_offset < 0 else self.last_stable_offset
 
     def append(self, records: int = 1) -> None:
         self.high_watermark = self.end_offset + records
@@ -118,13 +124,15 @@ class FakeBrokerLog:
             if log is not None:
                 size = min(asked.partition_max_bytes, left) // BATCH_BYTES * BATCH_BYTES
                 first = asked.fetch_offset
-                count = min(max(size // BATCH_BYTES, int(minimum_one)), log.high_watermark - first)
+                committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+                read_below = log.stable_offset if committed else log.high_watermark
+                count = min(max(size // BATCH_BYTES, int(minimum_one)), read_below - first)
                 if first < log.local_log_start_offset:
                     self.remote_reads += 1
                 if count > 0:
                     answer.records = [broker_batch(asked.partition, first + number) for number in range(count)]
                     left, minimum_one = max(0, left - count * BATCH_BYTES), False
-                if request.isolation_level == IsolationLevel.READ_COMMITTED:
+                if committed:
                     answer.aborted_transactions = [
                         (producer_id, start)
                         for producer_id, start, marker in log.aborted
@@ -157,7 +165,7 @@ class FakeBrokerLog:
             asked.partition,
             ErrorCode.NONE,
             log.high_watermark,
-            log.high_watermark,
+            log.stable_offset,
             log.log_start_offset,
             preferred_read_replica=log.preferred_read_replica,
             tags=log.tags,

@@ -47,7 +47,7 @@ STEP_S_MAX = 5.0
 AnyStream = trio.StapledStream[Any, Any]
 """Of memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
 
-Handle = Callable[[memoryview, UpstreamWire], Awaitable[Sequence[Bytes] | None]]
+Handle = Callable[[memoryview, UpstreamWire], Awaitable[Answer | Relay | None]]
 
 
 class MemoryTransport:

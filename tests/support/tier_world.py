@@ -19,20 +19,24 @@ from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, FetchRe
 from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
+from protocol.fetch_sessions import SessionSlots
 from proxy.authority import LogStartGeneration
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
-from proxy.request_handlers import RELAY, Relay
+from proxy.request_handlers import Relay
 from proxy.tier import Tier
 from proxy.upstream.cluster import Cluster, PartitionLeader, TopicMetadata
 from proxy.upstream.frontier_client import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     EpochEndOffset,
     FrontierClient,
     OffsetAnswer,
     OffsetQuery,
 )
+from storage.aborted_transactions import TierAborts
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
 from storage.model import (
@@ -111,8 +115,12 @@ class FakeClient(FrontierClient):
 def _offset(log: FakePartitionLog | None, timestamp: int) -> OffsetAnswer:
     if log is None:
         return OffsetAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
-    offset = log.local_log_start_offset if timestamp == EARLIEST_LOCAL_TIMESTAMP else log.end_offset
-    return OffsetAnswer(log.offsets_error_code, offset, log.leader_epoch, -1)
+    offsets = {
+        EARLIEST_LOCAL_TIMESTAMP: log.local_log_start_offset,
+        EARLIEST_TIMESTAMP: log.log_start_offset,
+        LATEST_TIMESTAMP: log.end_offset,
+    }
+    return OffsetAnswer(log.offsets_error_code, offsets[timestamp], log.leader_epoch, -1)
 
 
 class FakeClusterView(Cluster):
@@ -158,6 +166,11 @@ class ScriptedReader(TierReader):
         self.failures: dict[TopicIdPartition, Exception] = {}
         self.reads: list[tuple[TopicIdPartition, int, int, bool]] = []
         """Partition, offset, max_bytes, minimum_one_batch."""
+        self.aborts: dict[TopicIdPartition, TierAborts] = {}
+        """What READ_COMMITTED reads find; nothing, in all segments that follow on each other, where it is not said."""
+
+    def forget_reader(self, reader: Hashable) -> None:
+        """Nothing is kept of readers."""
 
     async def read(
         self,
@@ -168,6 +181,7 @@ class ScriptedReader(TierReader):
         minimum_one_batch: bool,
         lineage: LeaderEpochLineage,
         reader: Hashable = None,
+        committed: bool = False,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         segment = self.segment_for(partition, offset, lineage)
@@ -176,7 +190,17 @@ class ScriptedReader(TierReader):
             raise self.failures[partition]
         count = min(max(max_bytes // BATCH_BYTES, int(minimum_one_batch)), segment.end_offset - offset + 1)
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
-        return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count)
+        aborts = self._scripted_aborts(segment, lineage) if committed and count else None
+        return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
+
+    def _scripted_aborts(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage) -> TierAborts:
+        following: RemoteLogSegmentMetadata | None = segment
+        end_offset = segment.end_offset
+        while following is not None:
+            end_offset = following.end_offset
+            following = self._find_segment(segment.topic_id_partition, end_offset + 1, lineage)
+        nothing = TierAborts([], segment.end_offset + 1, is_complete=False, searched_below=end_offset + 1)
+        return self.aborts.get(segment.topic_id_partition, nothing)
 
 
 @dataclass
@@ -204,9 +228,11 @@ class FakeTail:
 class TierWorld:
     """All of it. `settings` are those of every client made afterwards."""
 
-    def __init__(self, nursery: trio.Nursery, *, frontier_age_s_max: float = 1.0) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, *, frontier_age_s_max: float = 1.0, broker: FakeBrokerLog | None = None
+    ) -> None:
         self.nursery = nursery
-        self.broker = FakeBrokerLog()
+        self.broker = broker or FakeBrokerLog()
         self.brokers = {NODE_ID: self.broker}
         self.client_of_ours = FakeClient(self.brokers)
         self.cluster = FakeClusterView()
@@ -226,6 +252,7 @@ class TierWorld:
             probe=self.probes.tier,
         )
         self.generation = LogStartGeneration()
+        self.slots = SessionSlots()
         self.settings = FetchSettings(
             authority_age_s_max=0.0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=False
         )
@@ -292,7 +319,13 @@ class TierWorld:
 
     def client(self, *, node_id: int | None = NODE_ID) -> "FakeFetcher":
         """One more client connection."""
-        service = FetchService(tier=self.tier, settings=self.settings, generation=self.generation, probes=self.probes)
+        service = FetchService(
+            tier=self.tier,
+            settings=self.settings,
+            generation=self.generation,
+            slots=self.slots,
+            probes=self.probes,
+        )
         return FakeFetcher(service, FakeWire(self.brokers[node_id or NODE_ID], self.nursery, node_id=node_id))
 
     def sample(self, name: str, **labels: str) -> float:
@@ -318,7 +351,7 @@ class FakeFetcher:
 
     async def is_relayed(self, asked: Sequence[FetchPartition], **fields: int) -> bool:
         frame = client_frame(fetch_of(asked, **fields))
-        return await self.service.handle(memoryview(bytearray(frame)), self.wire) is RELAY
+        return isinstance(await self.service.handle(memoryview(bytearray(frame)), self.wire), Relay)
 
 
 def ask(
@@ -342,7 +375,7 @@ def ask(
     )
 
 
-def fetch_of(asked: Sequence[FetchPartition], **fields: int) -> FetchRequest:
+def fetch_of(asked: Sequence[FetchPartition], **fields: object) -> FetchRequest:
     """A consumer's Fetch: v17 with session epoch 0 unless `fields` says otherwise."""
     request = FetchRequest(
         api_version=17,
@@ -357,7 +390,6 @@ def fetch_of(asked: Sequence[FetchPartition], **fields: int) -> FetchRequest:
         session_epoch=0,
         session_epoch_position=None,
         partitions=list(asked),
-        has_forgotten=False,
         rack_id="rack-a",
         tags=NO_TAGS,
     )
@@ -380,6 +412,7 @@ def client_frame(request: FetchRequest) -> bytes:
         max_bytes=request.max_bytes,
         session_id=request.session_id,
         session_epoch=request.session_epoch,
+        forgotten=request.forgotten,
     )
 
 

@@ -18,15 +18,19 @@ from proxy.upstream.frontier_client import (
     FrontierClient,
     OffsetAnswer,
 )
-from proxy.upstream.messages import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Values
+from proxy.upstream.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
 from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import FakeBroker, FakeNetwork
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, FakeTopic
 
 
 @pytest.fixture
-def broker(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
-    fake = FakeCluster(FakeNetwork(nursery))
+def fake(nursery: trio.Nursery) -> FakeCluster:
+    return FakeCluster(FakeNetwork(nursery))
+
+
+@pytest.fixture
+def broker(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.network.open_transport)
     broker = fake.add(1, "a", 1)
     broker.on(LIST_OFFSETS, list_offsets)
@@ -154,3 +158,17 @@ async def test_no_question_needs_no_broker(broker: FakeBroker, client: FrontierC
     assert await client.local_log_starts(1, []) == {}
     assert await client.epoch_end_offsets(1, "orders", 0, []) == {}
     assert not broker.requests
+
+
+async def test_topic_ids_are_those_that_this_very_broker_knows(
+    broker: FakeBroker, fake: FakeCluster, client: FrontierClient
+) -> None:
+    other = fake.add(2, "b", 2)
+    fake.topics = {
+        "orders": FakeTopic(bytes(range(16)), [1]),
+        "forbidden": FakeTopic(bytes(16), [1], ErrorCode.topic_authorization_failed),
+    }
+    assert await client.topic_ids(2, ["orders", "forbidden", "absent"]) == {"orders": bytes(range(16))}
+    (request,) = other.asked(METADATA)
+    assert [topic.name for topic in request.topics] == ["orders", "forbidden", "absent"]
+    assert not request.allow_auto_topic_creation

@@ -1,0 +1,90 @@
+"""Look-ups by time: which questions are planned, how many searches run at once, names and vanished segments.
+
+What a whole request makes of it is in test_list_offsets_service.py.
+"""
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from protocol.api_02_list_offsets import ListOffsetsPartition
+from proxy.timestamp_lookup import SEARCHES_MAX, TierQuestion
+from storage.errors import RemoteResourceNotFoundError
+from storage.timestamp_search import FoundTimestamp
+from tests.support.offsets_world import OffsetsWorld
+from tests.support.tier_world import NODE_ID
+
+FOUND = FoundTimestamp(4000, 17, 3)
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> OffsetsWorld:
+    return OffsetsWorld(nursery)
+
+
+def ask(number: int, timestamp_ms: int, topic: str = "orders") -> ListOffsetsPartition:
+    return ListOffsetsPartition(topic, number, -1, timestamp_ms)
+
+
+async def planned(world: OffsetsWorld, *asked: ListOffsetsPartition) -> dict[tuple[str, int], TierQuestion]:
+    return await world.lookup.plan(asked, NODE_ID)
+
+
+async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsWorld) -> None:
+    first, second = world.add("orders", 0), world.add("orders", 1, log_start_offset=600)
+    world.add("orders", 2, segments=())
+    questions = await planned(world, ask(0, 4000), ask(1, 4000), ask(2, 4000), ask(3, 4000), ask(0, -1, "other"))
+    assert {
+        key: (each.partition, each.segment.start_offset, each.log_start_offset) for key, each in questions.items()
+    } == {
+        ("orders", 0): (first, 0, 0),
+        ("orders", 1): (second, 500, 600),
+    }
+    assert world.tier_world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
+
+
+async def test_a_topic_whose_id_is_not_known_is_learned(world: OffsetsWorld) -> None:
+    partition = world.add()
+    cluster = world.tier_world.cluster
+    cluster.unlearned = {"orders": cluster.ids.pop("orders")}
+    questions = await planned(world, ask(0, 4000))
+    assert [each.partition for each in questions.values()] == [partition]
+
+
+async def test_a_partition_whose_metadata_is_not_read_is_the_brokers(world: OffsetsWorld) -> None:
+    world.tier_world.tail.not_ready.add(world.add())
+    assert await planned(world, ask(0, 4000)) == {}
+
+
+async def test_so_many_searches_run_at_once_and_no_more(
+    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    partition = world.add()
+    world.search.delays_s[partition] = 1.0
+    (question,) = (await planned(world, ask(0, 4000))).values()
+    for _ in range(SEARCHES_MAX + 5):
+        nursery.start_soon(world.lookup.answer, question)
+    await wait_all_tasks_blocked()
+    assert len(world.search.searched) == SEARCHES_MAX
+    await trio.sleep(1.5)
+    assert len(world.search.searched) == SEARCHES_MAX + 5
+
+
+async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(world: OffsetsWorld) -> None:
+    partition = world.add()
+    world.search.results[partition] = RemoteResourceNotFoundError("no log")
+    (question,) = (await planned(world, ask(0, 4000))).values()
+    with pytest.raises(RemoteResourceNotFoundError):
+        await world.lookup.answer(question)
+    world.tier_world.catalog.forget(partition.topic_id, partition.partition)
+    assert await world.lookup.answer(question) is None
+    world.search.results[partition] = FOUND
+    assert await world.lookup.answer(question) == FOUND
+
+
+async def test_each_name_is_confirmed_once(world: OffsetsWorld) -> None:
+    for number in range(3):
+        world.add("orders", number)
+    questions = await planned(world, *(ask(number, 4000) for number in range(3)))
+    assert await world.lookup.current(questions, NODE_ID) == set(questions)
+    assert world.ids.asked == [["orders"]]

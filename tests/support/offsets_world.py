@@ -1,0 +1,251 @@
+"""Everything behind a ListOffsetsService, in memory: a broker, catalog, a scripted search, and a client before it.
+
+    world = OffsetsWorld(nursery)
+    orders = world.add("orders", segments=[(0, 499, 5000), (500, 999, 9000)])     # first, last offset, newest time
+    world.search.results[orders] = FoundTimestamp(4000, 17, 5)
+    (answer,) = (await world.list_offsets([("orders", 0, 4000)])).partitions
+
+Its parts are the real ones (catalog, frontiers, lineages, tier, lookup) but for the two ends: `ScriptedSearch` looks
+into no segment, `OffsetsBroker` answers ListOffsets by the logs of `tests.support.tier_world`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+
+from protocol.api_02_list_offsets import (
+    ListOffsetsAnswer,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetTimestamp,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from protocol.errors import ErrorCode
+from protocol.headers import decode_request_header
+from protocol.identifiers import ApiKey, IsolationLevel
+from proxy.list_offsets_service import ListOffsetsService
+from proxy.request_handlers import RELAY, Relay
+from proxy.timestamp_lookup import TimestampLookup
+from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream_wire import PendingAnswer
+from storage.metadata.catalog import Catalog
+from storage.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    TopicIdPartition,
+)
+from storage.timestamp_search import FoundTimestamp, TimestampSearch
+from tests.support.fake_wire import FakePartitionLog
+from tests.support.segments import uuid_of
+from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
+
+Question = tuple[str, int, int]
+"""Topic, partition, timestamp."""
+
+BROKERS_OWN = (77, 1234)
+"""Timestamp and offset with which the broker answers every look-up by time."""
+
+
+class ScriptedSearch(TimestampSearch):
+    """Finds what a test says, in the segment that the real `candidate` names."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        nothing: Any = None
+        super().__init__(
+            catalog=catalog, opened=nothing, indexes=nothing, time_indexes=nothing, cache=nothing, answers=nothing
+        )
+        self.results: dict[TopicIdPartition, FoundTimestamp | Exception] = {}
+        self.delays_s: dict[TopicIdPartition, float] = {}
+        self.on_search: Callable[[], None] | None = None
+        self.searched: list[tuple[int, int, int]] = []
+        """Start offset of the segment, time, log start."""
+
+    async def search(
+        self, segment: RemoteLogSegmentMetadata, timestamp_ms: int, *, log_start_offset: int
+    ) -> FoundTimestamp | None:
+        self.searched.append((segment.start_offset, timestamp_ms, log_start_offset))
+        await trio.sleep(self.delays_s.get(segment.topic_id_partition, 0))
+        if self.on_search is not None:
+            self.on_search()
+        result = self.results.get(segment.topic_id_partition)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+class FakeIds(FrontierClient):
+    """What the broker says of topic names."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, bytes] = {}
+        self.failure: Exception | None = None
+        self.asked: list[list[str]] = []
+
+    async def topic_ids(self, node_id: int, names: Sequence[str]) -> dict[str, bytes]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(list(names))
+        if self.failure is not None:
+            raise self.failure
+        return {name: self.ids[name] for name in names if name in self.ids}
+
+
+class OffsetsBroker:
+    """The client's upstream connection, which nothing but ListOffsets is asked of."""
+
+    def __init__(self, world: TierWorld, node_id: int | None = NODE_ID) -> None:
+        self.node_id = node_id
+        self.requests: list[ListOffsetsRequest] = []
+        self.latency_s = 0.0
+        self.throttle_times_ms = [0]
+        self.latest_error_codes: dict[tuple[str, int], int] = {}
+        """For LATEST only."""
+        self.left_out: set[tuple[str, int]] = set()
+        self._world = world
+        self._correlation_id = 1000
+
+    def next_correlation_id(self) -> int:
+        self._correlation_id += 1
+        return self._correlation_id
+
+    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+        header = decode_request_header(memoryview(frame))
+        assert (api_key, api_version, correlation_id) == (ApiKey.LIST_OFFSETS, header.api_version, self._correlation_id)
+        request = decode_request(memoryview(frame), header)
+        self.requests.append(request)
+        await trio.sleep(self.latency_s)
+        throttle_time_ms = self.throttle_times_ms.pop(0) if self.throttle_times_ms else 0
+        logs = self._world.broker.named()
+        answers = [
+            self._answer(request, asked, logs.get((asked.topic, asked.partition)))
+            for asked in request.partitions
+            if (asked.topic, asked.partition) not in self.left_out
+        ]
+        response = ListOffsetsResponse(correlation_id, throttle_time_ms, answers)
+        pending = PendingAnswer()
+        pending.deliver(encode_response(response, api_version, correlation_id))
+        return pending
+
+    def _answer(
+        self, request: ListOffsetsRequest, asked: ListOffsetsPartition, log: FakePartitionLog | None
+    ) -> ListOffsetsAnswer:
+        is_latest = asked.timestamp == OffsetTimestamp.LATEST
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else log.error_code
+        code = code or (self.latest_error_codes.get((asked.topic, asked.partition), 0) if is_latest else 0)
+        answer = ListOffsetsAnswer(asked.topic, asked.partition, code)
+        if code or log is None:
+            return answer
+        answer.leader_epoch = log.leader_epoch
+        if is_latest:
+            committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+            answer.offset = log.stable_offset if committed else log.high_watermark
+        elif asked.timestamp == OffsetTimestamp.EARLIEST:
+            answer.offset = log.log_start_offset
+        else:
+            answer.timestamp, answer.offset = BROKERS_OWN
+        return answer
+
+    @property
+    def asked(self) -> list[list[Question]]:
+        """What it was asked, request by request."""
+        return [
+            [(each.topic, each.partition, each.timestamp) for each in request.partitions] for request in self.requests
+        ]
+
+
+class OffsetsWorld:
+    """All of it."""
+
+    def __init__(self, nursery: trio.Nursery, *, node_id: int | None = NODE_ID) -> None:
+        self.tier_world = TierWorld(nursery)
+        self.search = ScriptedSearch(self.tier_world.catalog)
+        self.ids = FakeIds()
+        self.lookup = TimestampLookup(
+            tier=self.tier_world.tier,
+            client=self.ids,
+            lineages=self.tier_world.lineages,
+            search=self.search,
+            probe=self.tier_world.probes.tier,
+        )
+        self.service = ListOffsetsService(self.lookup)
+        self.broker = OffsetsBroker(self.tier_world, node_id)
+
+    def add(
+        self,
+        topic: str = "orders",
+        number: int = 0,
+        *,
+        segments: Sequence[tuple[int, int, int]] = ((0, 499, 5000), (500, 999, 9000)),
+        local_log_start_offset: int = 1000,
+        high_watermark: int = 1500,
+        log_start_offset: int = 0,
+    ) -> TopicIdPartition:
+        """A partition whose segments (first and last offset, newest time) are in the tier, all of one leader epoch."""
+        partition = self.tier_world.add_partition(
+            topic,
+            number,
+            segments=(),
+            local_log_start_offset=local_log_start_offset,
+            high_watermark=high_watermark,
+            log_start_offset=log_start_offset,
+        )
+        self.ids.ids[topic] = partition.topic_id
+        for first, last, newest_ms in segments:
+            self.add_segment(partition, first, last, newest_ms)
+        return partition
+
+    def add_segment(self, partition: TopicIdPartition, first: int, last: int, newest_ms: int) -> None:
+        segment_id = RemoteLogSegmentId(partition, uuid_of(f"{partition} {first} by time"))
+        self.tier_world.catalog.apply(
+            RemoteLogSegmentMetadata(segment_id, first, last, newest_ms, NODE_ID, 0, 1000, {LEADER_EPOCH: first}),
+            initialized=True,
+        )
+        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        self.tier_world.catalog.apply(
+            RemoteLogSegmentMetadataUpdate(segment_id, 0, finished, NODE_ID), initialized=True
+        )
+
+    def log(self, partition: TopicIdPartition) -> FakePartitionLog:
+        return self.tier_world.log(partition)
+
+    async def list_offsets(self, questions: Sequence[Question], **fields: Any) -> ListOffsetsResponse:
+        """The answer to a request that is not relayed."""
+        request = request_of(questions, **fields)
+        buffers = await self.service.handle(memoryview(bytearray(frame_of(request))), self.broker)
+        assert not isinstance(buffers, Relay), "the request was relayed"
+        response = decode_response(memoryview(b"".join(buffers)), request.api_version)
+        assert response.correlation_id == request.correlation_id
+        return response
+
+    async def answers(self, questions: Sequence[Question], **fields: Any) -> list[tuple[int, int, int, int]]:
+        """Of each partition: error code, timestamp, offset, leader epoch."""
+        response = await self.list_offsets(questions, **fields)
+        assert [(each.topic, each.partition) for each in response.partitions] == [each[:2] for each in questions]
+        return [(each.error_code, each.timestamp, each.offset, each.leader_epoch) for each in response.partitions]
+
+    async def is_relayed(self, questions: Sequence[Question], **fields: Any) -> bool:
+        frame = frame_of(request_of(questions, **fields))
+        patched = memoryview(bytearray(frame))
+        relayed = await self.service.handle(patched, self.broker) is RELAY
+        assert bytes(patched) == frame
+        return relayed
+
+
+def request_of(questions: Sequence[Question], **fields: Any) -> ListOffsetsRequest:
+    """A consumer's ListOffsets: v11 unless `fields` says otherwise."""
+    partitions = [ListOffsetsPartition(topic, partition, -1, time) for topic, partition, time in questions]
+    request = ListOffsetsRequest(11, 4711, "a-client", -1, IsolationLevel.READ_UNCOMMITTED, partitions)
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
+
+
+def frame_of(request: ListOffsetsRequest) -> bytes:
+    """The frame that a client sends for it."""
+    return encode_request(request, correlation_id=request.correlation_id)
