@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 import pytest
 import trio
+from confluent_kafka import Consumer, TopicPartition
 
 from protocol.errors import ErrorCode
 from proxy import application
@@ -24,6 +25,7 @@ from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.digests import confluent_consumer
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request
 from tests.support.scripted_store import ScriptedStore
@@ -34,6 +36,9 @@ VERSION = 17
 PARTITION_BYTES_MAX = 64 * 1024
 MAX_WAIT_MS = 5000
 """The longest that a tier read may hold a request (design L3)."""
+
+READ_WAIT_MS, SMALL_WAIT_MS = 200, 5
+"""`remote.fetch.max.wait.ms`, and a client's max_wait far below it."""
 
 AT_ONCE_S = 2.0
 """Generous for an answer that waits for nothing, and well below MAX_WAIT_MS."""
@@ -186,6 +191,57 @@ async def test_a_read_that_misses_its_deadline_is_answered_empty_and_the_next_fi
         assert len(tidegate.store.log_fetches()) == 1
 
 
+@pytest.mark.parametrize("with_idle_partition", [False, True])
+async def test_a_client_that_hardly_waits_does_not_spin_while_the_store_is_slow(
+    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path, with_idle_partition: bool
+) -> None:
+    """Each Fetch is held as long as a read may take, whatever the client's own wait, also beside a partition of which
+    the broker has nothing new."""
+    async with in_process(kafka, twenty, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tidegate:
+        targets = tidegate.targets([0])
+        if with_idle_partition:
+            targets += tidegate.targets([1], twenty.offsets[1].high_watermark)
+        with tidegate.store.held():
+            started_s = time.monotonic()
+            for _ in range(3):
+                answers = await tidegate.fetch(targets, max_wait_ms=SMALL_WAIT_MS)
+                assert [(answer.error_code, answer.records) for answer in answers] == [(ErrorCode.NONE, b"")] * len(
+                    targets
+                )
+            require_no_spin(requests=3, elapsed_s=time.monotonic() - started_s)
+        (expected,) = await tidegate.fetch_directly(targets[:1])
+        assert (await tidegate.fetch(targets))[0] == expected
+        assert len(tidegate.store.log_fetches()) == 1
+
+
+async def test_a_consumer_that_hardly_waits_does_not_spin_while_the_store_is_slow(
+    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
+) -> None:
+    """librdkafka asks again at once when a Fetch comes back empty."""
+    async with in_process(kafka, twenty, tmp_path, remote_fetch_max_wait_ms=str(READ_WAIT_MS)) as tidegate:
+        requests = functools.partial(
+            tidegate.sample, "kafka_server_brokertopicmetrics_remotefetchrequests_total", topic=twenty.name
+        )
+        host, port = tidegate.application.bootstrap
+        consumer = confluent_consumer(f"{host}:{port}", "read_uncommitted", {"fetch.wait.max.ms": SMALL_WAIT_MS})
+        try:
+            consumer.assign(
+                [
+                    TopicPartition(twenty.name, 0, 0),
+                    TopicPartition(twenty.name, 1, twenty.offsets[1].high_watermark),
+                ]
+            )
+            with tidegate.store.held() as gate:
+                await in_thread(lambda: gate.wait_for_callers(1))
+                started_s, before = time.monotonic(), requests()
+                await in_thread(lambda: wait_until(lambda: requests() >= before + 4, "four more Fetches"))
+                require_no_spin(requests=int(requests() - before), elapsed_s=time.monotonic() - started_s)
+            first = await in_thread(lambda: wait_until(lambda: records_of(consumer), "the first records"))
+            assert first[0] == (0, 0)
+        finally:
+            await in_thread(consumer.close)
+
+
 async def test_two_clients_of_one_block_cost_one_get(kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path) -> None:
     async with in_process(kafka, twenty, tmp_path) as tidegate, trio.open_nursery() as nursery:
         targets = tidegate.targets([0])
@@ -295,3 +351,14 @@ def segment_at(tidegate: InProcess, partition: int) -> RemoteLogSegmentMetadata:
 def failed(topic: str, partition: int, error_code: ErrorCode) -> FetchedPartition:
     """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
     return FetchedPartition(topic, partition, error_code, -1, -1, -1, None, -1, b"")
+
+
+def require_no_spin(*, requests: int, elapsed_s: float) -> None:
+    """So many Fetches took at least as long as the store was waited for in each; the first may have been under way."""
+    assert elapsed_s >= (requests - 1) * READ_WAIT_MS / 1000, f"{requests} Fetches in {elapsed_s:.3f} s"
+
+
+def records_of(consumer: Consumer) -> list[tuple[int | None, int | None]]:
+    """Partition and offset of the records that a consumer has now."""
+    messages = [message for message in consumer.consume(10, 0.1) if message.error() is None]
+    return [(message.partition(), message.offset()) for message in messages]

@@ -3,14 +3,13 @@
 What clients read stays what a direct reader gets: nothing lost, nothing repeated, nothing of a branch that was cut.
 """
 
-import datetime
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from protocol.errors import ErrorCode
@@ -18,12 +17,12 @@ from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, orders, own_cluster, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.replicas import broker_ports, leaders_of, move_leaders
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
-ALTER_PARTITION_REASSIGNMENTS = 45
 NONE = ErrorCode.NONE
 NOT_LEADER_OR_FOLLOWER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 REPLICA_NOT_AVAILABLE = ErrorCode.REPLICA_NOT_AVAILABLE
@@ -274,44 +273,6 @@ def fill(
             move_leaders(pair, topic, leaders)
     produce(pair, topic, records, acks=acks, batch_num_messages=BATCH_RECORDS, linger_ms=500)
     wait_settled(pair, topic)
-
-
-def move_leaders(pair: KafkaCluster, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
-    """Give partitions these replicas, and have the first of each lead it."""
-    admin = AdminClient({"bootstrap.servers": pair.bootstrap_servers})
-    wanted = [{"partition_index": partition, "replicas": tuple(ids)} for partition, ids in replicas.items()]
-    running = next(broker for broker in pair.brokers if broker.is_running)
-    with RawClient("127.0.0.1", running.port) as client:
-        values = {"timeout": datetime.timedelta(seconds=20), "topics": [{"name": topic, "partitions": wanted}]}
-        answer = client.call(ALTER_PARTITION_REASSIGNMENTS, 0, values)
-        assert answer.error_code == 0, answer
-
-    def are_in_sync() -> bool:
-        found = admin.list_topics(topic, timeout=20).topics[topic].partitions
-        return all(
-            list(found[partition].replicas) == list(ids) and set(found[partition].isrs) == set(ids)
-            for partition, ids in replicas.items()
-        )
-
-    wait_until(are_in_sync, f"{replicas} to be in sync")
-    partitions = [TopicPartition(topic, partition) for partition in replicas]
-
-    def lead() -> bool:
-        admin.elect_leaders(ElectionType.PREFERRED, partitions).result(20)
-        return leaders_of(pair, topic) == {partition: ids[0] for partition, ids in replicas.items()}
-
-    wait_until(lead, f"the first of {replicas} to lead")
-
-
-def leaders_of(pair: KafkaCluster, topic: str) -> dict[int, int]:
-    metadata = AdminClient({"bootstrap.servers": pair.bootstrap_servers}).list_topics(topic, timeout=20)
-    return {partition.id: partition.leader for partition in metadata.topics[topic].partitions.values()}
-
-
-def broker_ports(tidegate: RunningTidegate) -> dict[int, int]:
-    """What clients are told: each broker's listener."""
-    with RawClient(*tidegate.address) as client:
-        return {int(broker.node_id): int(broker.port) for broker in client.metadata([]).brokers}
 
 
 def is_refused(port: int) -> bool:

@@ -123,18 +123,6 @@ def test_a_time_is_looked_for_in_the_first_segment_that_is_not_older(recorded: R
 # --- aborted transactions ---
 
 
-def test_where_the_catalog_says_there_are_no_aborts_the_broker_listed_none(recorded: Recorded) -> None:
-    """Those that it lists from the local log are the probe's to find (proxy.probe)."""
-    topic_id, number = recorded.key.topic_id, recorded.key.partition
-    served = 0
-    for fetch in recorded.fetches(isolation=1):
-        if recorded.catalog.all_txn_index_empty_from(topic_id, number, fetch["offset"]):
-            served += 1
-            assert all(first >= recorded.local_log_start for _, first in fetch["aborted"])
-    # A marker at 6966 is in the last tiered segment of `txn`.
-    assert served == (0 if recorded.key.topic == "txn" else len(recorded.fetches(isolation=1)))
-
-
 def test_the_transaction_index_that_the_broker_left_is_read() -> None:
     index = TransactionIndex(left_by_the_broker("txn-0", ".txnindex").read_bytes())
     (abort,) = index

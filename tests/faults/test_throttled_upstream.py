@@ -1,0 +1,228 @@
+"""A broker that throttles clients by their quotas, before Fetches that Tidegate merges from tier and broker.
+
+A throttled broker answers a Fetch without partitions, says for how long, and reads nothing more of that connection
+until then. The client must hear of it as it would from the broker itself, and get every record in the end.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from confluent_kafka import KafkaError, Message, ThrottleEvent, TopicPartition
+
+from protocol.errors import ErrorCode
+from protocol.record_batches import HEADER_BYTES, read_header
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
+from tests.support.raw_client import FetchTarget, RawClient
+from tests.support.tidegate import RunningTidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+ALTER_CLIENT_QUOTAS = 49
+PARTITION_BYTES_MAX = 64 * 1024
+CONSUMER_BYTE_RATE = 50_000
+"""A broker lets ten seconds' worth go before it throttles."""
+
+LOCAL_RECORDS = 2_800
+TIERED_RECORDS = 3_000
+READS_MAX = 300
+
+_client_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """One partition each: most of `tiered` in the tier alone, all of `local` at the broker."""
+
+    tiered: TieredTopic
+    local: str
+    ids: Mapping[str, bytes]
+
+    @property
+    def ends(self) -> Mapping[str, int]:
+        return {self.tiered.name: TIERED_RECORDS, self.local: LOCAL_RECORDS}
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: KafkaCluster) -> Topics:
+    tiered = tiered_topic(
+        kafka,
+        fresh_name("throttled-tiered"),
+        records=orders(TIERED_RECORDS, 1),
+        configs=small_segments(batches=4),
+        batch_num_messages=100,
+        linger_ms=500,
+    )
+    local = fresh_name("throttled-local")
+    kafka.create_topic(local)
+    produce(kafka, local, orders(LOCAL_RECORDS, 1), batch_num_messages=100, linger_ms=500)
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
+        ids = {name: client.topic_id(name) for name in (tiered.name, local)}
+    return Topics(tiered, local, ids)
+
+
+@pytest.mark.parametrize(
+    ("version", "limits"),
+    [
+        # What the tier gives is none of the broker's bytes, so it throttles for the other topic's.
+        pytest.param(12, {"consumer_byte_rate": CONSUMER_BYTE_RATE}, id="bytes"),
+        # Probes cost the broker time, too.
+        pytest.param(17, {"request_percentage": 0.05}, id="time"),
+    ],
+)
+def test_a_merged_fetch_tells_of_the_throttling_and_loses_nothing(
+    kafka: KafkaCluster, tidegate: RunningTidegate, topics: Topics, limits: Mapping[str, float], version: int
+) -> None:
+    expected = read_whole(("127.0.0.1", kafka.broker(1).port), topics, version)
+    client_id = f"throttled-{next(_client_ids)}"
+    with client_quota(kafka, client_id, limits) as lift:
+        with RawClient("127.0.0.1", kafka.broker(1).port, client_id=client_id) as direct:
+            of_broker = Reading(direct, version, topics)
+            of_broker.read(until=lambda: len(of_broker.throttled_ms) == 2)
+        with RawClient(*listener(tidegate), client_id=client_id) as through:
+            reading = Reading(through, version, topics)
+            reading.read(until=lambda: len(reading.throttled_ms) == 3)
+            lift()
+            reading.read()
+    assert reading.records == expected
+
+
+def test_a_consumer_hears_of_its_throttling_and_reads_both_topics(
+    kafka: KafkaCluster, tidegate: RunningTidegate, topics: Topics
+) -> None:
+    client_id = f"throttled-{next(_client_ids)}"
+    heard: list[ThrottleEvent] = []
+    settings = {"client.id": client_id, "throttle_cb": heard.append, "fetch.message.max.bytes": PARTITION_BYTES_MAX}
+    digest, ended = TopicDigest(range(2)), 0
+    consumer = confluent_consumer(tidegate.bootstrap_servers, "read_uncommitted", settings)
+    names = list(topics.ends)
+    with client_quota(kafka, client_id, {"consumer_byte_rate": CONSUMER_BYTE_RATE}) as lift:
+        try:
+            consumer.assign([TopicPartition(name, 0, 0) for name in names])
+            for _ in range(READS_MAX):
+                for message in consumer.consume(500, 0.1):
+                    error = message.error()
+                    if error is None:
+                        add(digest, names.index(message.topic() or ""), message)
+                    else:
+                        assert error.code() == KafkaError._PARTITION_EOF, str(error)
+                        ended += 1
+                if heard:
+                    lift()
+                if ended == len(names):
+                    break
+        finally:
+            consumer.close()
+    assert heard
+    assert heard[0].throttle_time > 0
+    direct = {
+        at: read_with_confluent(kafka.bootstrap_servers, name, {0: topics.ends[name]}, "read_uncommitted")[0]
+        for at, name in enumerate(names)
+    }
+    assert digest.result() == direct
+
+
+class Reading:
+    """Both topics read side by side on one connection, a Fetch over both at a time."""
+
+    def __init__(self, client: RawClient, version: int, topics: Topics) -> None:
+        self.records = dict.fromkeys(topics.ends, b"")
+        self.throttled_ms: list[int] = []
+        """Of answers without partitions."""
+
+        self._client = client
+        self._version = version
+        self._ends = topics.ends
+        self._ids = topics.ids
+        self._offsets = dict.fromkeys(topics.ends, 0)
+
+    def read(self, *, until: Callable[[], bool] | None = None) -> None:
+        """Read on, to both ends unless told otherwise; from the beginning again rather than miss `until`."""
+
+        def is_there() -> bool:
+            if self._offsets == self._ends:
+                if until is None:
+                    return True
+                self._offsets = dict.fromkeys(self._ends, 0)
+                self.records = dict.fromkeys(self._ends, b"")
+            self._fetch()
+            return until is not None and until()
+
+        wait_until(is_there, "all records")
+
+    def _fetch(self) -> None:
+        targets: list[FetchTarget] = [
+            (topic, self._ids[topic], 0, offset, PARTITION_BYTES_MAX)
+            for topic, offset in self._offsets.items()
+            if offset < self._ends[topic]
+        ]
+        result = self._client.fetch(self._version, targets)
+        assert (result.error_code, result.session_id) == (ErrorCode.NONE, 0)
+        if not result.partitions:
+            assert result.throttle_time_ms > 0
+            self.throttled_ms.append(result.throttle_time_ms)
+        for answer in result.partitions:
+            assert answer.error_code == ErrorCode.NONE
+            self._take(answer.topic, answer.records)
+
+    def _take(self, topic: str, records: bytes) -> None:
+        """Whole batches; the last may be cut."""
+        at = 0
+        while len(records) - at >= HEADER_BYTES:
+            header = read_header(records, at)
+            if at + header.size_bytes > len(records):
+                break
+            assert header.base_offset == self._offsets[topic]
+            self._offsets[topic] = header.last_offset + 1
+            at += header.size_bytes
+        self.records[topic] += records[:at]
+
+
+def read_whole(address: tuple[str, int], topics: Topics, version: int) -> Mapping[str, bytes]:
+    """What a client without a quota gets."""
+    with RawClient(*address) as client:
+        reading = Reading(client, version, topics)
+        reading.read()
+        assert not reading.throttled_ms
+        return reading.records
+
+
+def add(digest: TopicDigest, number: int, message: Message) -> None:
+    """One topic's record as a partition of the digest."""
+    offset = message.offset()
+    assert offset is not None
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    digest.add(number, offset, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+def listener(tidegate: RunningTidegate) -> tuple[str, int]:
+    """Where the only broker is reached through Tidegate."""
+    with RawClient(*tidegate.address) as client:
+        (broker,) = client.metadata([]).brokers
+        return str(broker.host), int(broker.port)
+
+
+@contextmanager
+def client_quota(kafka: KafkaCluster, client_id: str, limits: Mapping[str, float]) -> Iterator[Callable[[], None]]:
+    """Clients of this id have these quotas until the block ends, or what is given is called."""
+    alter_quotas(kafka, client_id, limits, remove=False)
+    try:
+        yield lambda: alter_quotas(kafka, client_id, limits, remove=True)
+    finally:
+        alter_quotas(kafka, client_id, limits, remove=True)
+
+
+def alter_quotas(kafka: KafkaCluster, client_id: str, limits: Mapping[str, float], *, remove: bool) -> None:
+    entry = {
+        "entity": [{"entity_type": "client-id", "entity_name": client_id}],
+        "ops": [{"key": key, "value": value, "remove": remove} for key, value in limits.items()],
+    }
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
+        answer = client.call(ALTER_CLIENT_QUOTAS, 1, {"entries": [entry], "validate_only": False})
+    assert [each.error_code for each in answer.entries] == [ErrorCode.NONE]

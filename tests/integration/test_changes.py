@@ -1,0 +1,474 @@
+"""What an operator changes while consumers read through Tidegate: log starts, retention, the frontier, remote storage.
+
+The broker is the oracle: what it answers after a change, Tidegate answers, at the latest when the broker's last word
+has reached its age. Until then an answer may be the one from before; it is never a third thing. Each test has a topic
+of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from protocol.errors import ErrorCode
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
+from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+RECORDS = 3000
+BATCH_RECORDS = 100
+BATCHES_PER_SEGMENT = 4
+PARTITION_BYTES_MAX = 64 * 1024
+VERSIONS = (12, 17)
+AGE_MS = 1000
+"""Both ages, and as it happens their defaults: named here for what the tests reckon with."""
+
+AGES, NO_AGES = "believing", "asking"
+EARLIEST, EARLIEST_LOCAL = -2, -4
+REMOTE_FETCH_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
+
+SLOW = {"queued.min.messages": 1, "fetch.message.max.bytes": 32 * 1024, "fetch.queue.backoff.ms": 5}
+"""A consumer that holds hardly anything in advance."""
+
+
+@pytest.fixture(scope="module")
+def ageing(kafka: KafkaCluster) -> Iterator[RunningTidegate]:
+    """Believes the broker's word as long as it may."""
+    ages = {"authority.max.age.ms": str(AGE_MS), "frontier.max.age.ms": str(AGE_MS)}
+    with own_tidegate(kafka, ages) as running:
+        yield running
+
+
+@dataclass(slots=True)
+class Sides:
+    """Open connections to the broker and through Tidegates, one for each version, and one partition to ask about."""
+
+    topic: str
+    topic_id: bytes
+    direct: RawClient
+    through: Mapping[str, Mapping[int, RawClient]]
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def open(cls, kafka: KafkaCluster, tidegates: Mapping[str, RunningTidegate], topic: str) -> Self:
+        stack = ExitStack()
+        direct = stack.enter_context(RawClient("127.0.0.1", kafka.broker(1).port))
+        through = {}
+        for name, tidegate in tidegates.items():
+            with RawClient(*tidegate.address) as client:
+                (broker,) = client.metadata([topic]).brokers
+            through[name] = {version: stack.enter_context(RawClient(broker.host, broker.port)) for version in VERSIONS}
+        return cls(topic, direct.topic_id(topic), direct, through, stack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def fetch(self, client: RawClient, version: int, offset: int) -> FetchedPartition:
+        """One answer as it comes, in time or empty."""
+        target = (self.topic, self.topic_id, 0, offset, PARTITION_BYTES_MAX)
+        (answer,) = client.fetch(version, [target], max_wait_ms=100).partitions
+        return answer
+
+    def answer(self, client: RawClient, version: int, offset: int) -> FetchedPartition:
+        """Records or an error: what comes late comes empty, and is asked for again."""
+
+        def answered() -> FetchedPartition | None:
+            found = self.fetch(client, version, offset)
+            return found if found.records or found.error_code else None
+
+        found = wait_until(answered, f"an answer at {offset}")
+        assert found is not None
+        return found
+
+    def clients(self) -> Iterator[tuple[str, int, RawClient]]:
+        for name, by_version in self.through.items():
+            for version, client in by_version.items():
+                yield f"{name}, version {version}", version, client
+
+    def require_the_brokers_answers(self, offsets: Sequence[int]) -> list[FetchedPartition]:
+        """The same at both, through the Tidegate that believes an aged word as soon as it has aged. The broker is asked
+        before and after, so that its own change is not taken for ours."""
+        answers = []
+        for offset in offsets:
+            for name, version, client in self.clients():
+
+                def is_same(
+                    at: int = offset, name: str = name, client: RawClient = client, version: int = version
+                ) -> bool:
+                    before = self.answer(self.direct, version, at)
+                    ours = self.answer(client, version, at)
+                    after = self.answer(self.direct, version, at)
+                    if ours == before == after:
+                        return True
+                    may_differ = name.startswith(AGES) or before != after
+                    assert may_differ, f"{name}, offset {at}: {told(before)} and {told(ours)}"
+                    return False
+
+                wait_until(is_same, f"{name}: the broker's answer at {offset}", timeout_s=5)
+            answers.append(self.answer(self.direct, VERSIONS[-1], offset))
+        return answers
+
+    def wait_gone(self, offset: int) -> None:
+        """Until it is out of range for everyone; the last word that it is not may have to age."""
+
+        def is_gone() -> bool:
+            codes = {self.fetch(client, version, offset).error_code for _, version, client in self.clients()}
+            return codes == {ErrorCode.OFFSET_OUT_OF_RANGE}
+
+        wait_until(is_gone, f"offset {offset} to be gone", timeout_s=5)
+
+    def listed(self, client: RawClient, timestamp: int) -> int:
+        (found,) = client.list_offsets(8, [(self.topic, 0, timestamp)])
+        assert found.error_code == ErrorCode.NONE
+        return found.offset
+
+
+# --- DeleteRecords ---
+
+
+def test_deleted_records_are_gone_for_everyone_at_once_when_tidegate_was_asked(
+    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
+) -> None:
+    """Also for those whose probe of a moment ago would still count."""
+    topic = changing_topic(kafka).name
+    offsets = (0, 399, 499, 500, 501, 1200, RECORDS - 1)
+    with Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic) as sides:
+        assert all(answer.records for answer in sides.require_the_brokers_answers(offsets))
+        delete_records(ageing.bootstrap_servers, topic, 500)
+        for name, version, client in sides.clients():
+            if name.startswith(AGES):
+                # Not asked again: the first answer counts.
+                assert sides.fetch(client, version, 100).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, name
+        answers = sides.require_the_brokers_answers(offsets)
+        assert [answer.error_code for answer in answers] == [1, 1, 1, 0, 0, 0, 0]
+        assert {answer.log_start_offset for answer in answers[3:]} == {500}
+        assert {sides.listed(client, EARLIEST) for _, _, client in sides.clients()} == {500}
+
+
+def test_records_deleted_at_the_broker_are_gone_when_its_last_word_is_old(
+    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
+) -> None:
+    topic = changing_topic(kafka).name
+    with Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic) as sides:
+        expected = sides.require_the_brokers_answers((0, 600, 1200))
+        delete_records(kafka.bootstrap_servers, topic, 1100)
+        deleted_at_s = time.monotonic()
+        for name, version, client in sides.clients():
+
+            def is_gone(name: str = name, client: RawClient = client, version: int = version) -> bool:
+                sent_at_s = time.monotonic()
+                answer = sides.fetch(client, version, 600)
+                if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    return True
+                # Another connection may have heard it already: then no records go out, though the probe counts still.
+                assert answer in (expected[1], replace(expected[1], records=b"")), name
+                assert name.startswith(AGES), f"{name}: the broker was to be asked each time"
+                assert sent_at_s < deleted_at_s + AGE_MS / 1000, f"{name}: answered of too old a word"
+                return False
+
+            wait_until(is_gone, f"{name}: offset 600 to be gone")
+        answers = sides.require_the_brokers_answers((0, 600, 1099, 1100, 1200))
+        assert [answer.error_code for answer in answers] == [1, 1, 1, 0, 0]
+        assert answers[4].records == expected[2].records
+
+
+def test_consumers_whose_position_was_deleted_reset_as_at_the_broker(
+    kafka: KafkaCluster, ageing: RunningTidegate
+) -> None:
+    topic = changing_topic(kafka).name
+    with ExitStack() as stack:
+
+        def reading(policy: str, servers: str, first_offset: int = 0) -> Reading:
+            return stack.enter_context(Reading(servers, topic, policy, first_offset=first_offset))
+
+        policies = ("earliest", "latest", "error")
+        direct = {policy: reading(policy, kafka.bootstrap_servers) for policy in policies}
+        through = {policy: reading(policy, ageing.bootstrap_servers) for policy in policies}
+        above = reading("error", ageing.bootstrap_servers, 1500)
+        everyone = (above, *direct.values(), *through.values())
+        for each in everyone:
+            each.read_to(each.first_offset + 300)
+        delete_records(ageing.bootstrap_servers, topic, 1300)
+        for each in everyone:
+            each.read_to_end()
+        assert above.offsets == list(range(1500, RECORDS))
+        for policy, expected in direct.items():
+            ours = through[policy]
+            for each in (expected, ours):
+                # What it held already is delivered; then it is where its policy sends it.
+                assert 300 <= each.jumps_at < 1300
+                assert each.offsets[each.jumps_at :] == (list(range(1300, RECORDS)) if policy == "earliest" else [])
+            assert ours.errors == expected.errors
+            assert bool(ours.errors) == (policy == "error")
+        assert not above.errors
+
+
+# --- retention ---
+
+
+def test_segments_that_retention_deletes_while_they_are_read_end_in_a_reset(
+    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
+) -> None:
+    """Never wrong bytes, and out of range no sooner than at the broker. An object may be gone a moment before the
+    broker's last word has aged: that one answer may be an error, as it may be at the broker."""
+    topic = changing_topic(kafka).name
+    offsets = range(0, 2000, BATCH_RECORDS)
+    with ExitStack() as stack:
+        sides = stack.enter_context(Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic))
+        readings = [
+            stack.enter_context(Reading(each.bootstrap_servers, topic, "earliest")) for each in (ageing, tidegate)
+        ]
+        expected = dict(zip(offsets, sides.require_the_brokers_answers(offsets), strict=True))
+        for reading in readings:
+            reading.read_to(200)
+        unknown_errors = dict.fromkeys([name for name, _, _ in sides.clients()], 0)
+
+        # About 220 bytes a record: two of seven segments and a half may stay.
+        alter(kafka, topic, {"retention.bytes": str(300_000)})
+
+        def has_moved() -> bool:
+            for offset in offsets:
+                for name, version, client in sides.clients():
+                    answer = sides.fetch(client, version, offset)
+                    log_start = sides.listed(sides.direct, EARLIEST)
+                    unknown_errors[name] += answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+                    if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        assert offset < log_start, f"{name}, offset {offset}"
+                    assert answer.records in (b"", expected[offset].records), f"{name}, offset {offset}"
+            return sides.listed(sides.direct, EARLIEST) > 800
+
+        wait_until(has_moved, "retention to delete segments")
+        log_start = settled(lambda: sides.listed(sides.direct, EARLIEST))
+        # Each connection may have hit each segment once at the moment it went.
+        assert all(count <= log_start // (BATCH_RECORDS * BATCHES_PER_SEGMENT) for count in unknown_errors.values())
+        sides.wait_gone(0)
+        answers = sides.require_the_brokers_answers([*offsets, log_start - 1, log_start])
+        assert [bool(answer.records) for answer in answers[-2:]] == [False, True]
+        for reading in readings:
+            reading.read_to_end()
+            assert not reading.errors
+            after = reading.offsets[reading.jumps_at :]
+            assert after == list(range(after[0], RECORDS))
+
+
+# --- the frontier ---
+
+
+def test_readers_cross_a_frontier_that_moves_under_them(
+    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
+) -> None:
+    """Local retention takes segments away from right before, under and behind the readers, and new ones are rolled and
+    copied while they read."""
+    topic = fresh_name("changes-frontier")
+    tiered_topic_configs = {**small_segments(BATCHES_PER_SEGMENT), "local.retention.bytes": str(64 * 1024 * 1024)}
+    kafka.create_topic(topic, 1, {"remote.storage.enable": "true", "retention.ms": "-1", **tiered_topic_configs})
+    fill(kafka, topic, RECORDS)
+    kafka.wait_tiered(topic, until=lambda offsets: offsets.latest_tiered_offset > RECORDS - 1000)
+    with ExitStack() as stack:
+        sides = stack.enter_context(Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic))
+        readings = [stack.enter_context(Reading(each.bootstrap_servers, topic, "error")) for each in (ageing, tidegate)]
+        assert sides.listed(sides.direct, EARLIEST_LOCAL) == 0
+        end = RECORDS
+        for limit_bytes in (400_000, 200_000, 1):
+            for reading in readings:
+                reading.read_to(len(reading.offsets) + 500)
+            local_start = sides.listed(sides.direct, EARLIEST_LOCAL)
+            alter(kafka, topic, {"local.retention.bytes": str(limit_bytes)})
+            fill(kafka, topic, 500)
+            end += 500
+
+            def has_moved(known: int = local_start) -> bool:
+                now = sides.listed(sides.direct, EARLIEST_LOCAL)
+                around = (known, known + 1, max(now - 1, 0), now, now + 1)
+                assert all(answer.records for answer in sides.require_the_brokers_answers(around))
+                return now > known
+
+            wait_until(has_moved, "the local log start to move")
+        for reading in readings:
+            reading.read_to(end)
+            assert reading.offsets == list(range(end))
+            assert not reading.errors
+            direct = read_with_confluent(kafka.bootstrap_servers, topic, {0: end}, "read_uncommitted")
+            assert reading.digest.result() == direct
+        assert ageing.metric(REMOTE_FETCH_BYTES, topic=topic) > 0
+
+
+# --- remote storage switched off ---
+
+
+def test_remote_storage_is_made_read_only_and_then_taken_away(
+    kafka: KafkaCluster, ageing: RunningTidegate, tidegate: RunningTidegate
+) -> None:
+    """KIP-950: what is tiered is read on; then the log start jumps to the local log's, and the tier is forgotten."""
+    topic = changing_topic(kafka).name
+    tidegates = {AGES: ageing, NO_AGES: tidegate}
+    with Sides.open(kafka, tidegates, topic) as sides:
+        local_start = sides.listed(sides.direct, EARLIEST_LOCAL)
+        offsets = (*range(0, RECORDS, 250), local_start - 1, local_start, RECORDS - 1)
+        before = sides.require_the_brokers_answers(offsets)
+
+        alter(
+            kafka,
+            topic,
+            {"remote.log.copy.disable": "true", "local.retention.bytes": "-2", "local.retention.ms": "-2"},
+        )
+        fill(kafka, topic, 1000)
+        later = sides.require_the_brokers_answers((*offsets, RECORDS + 500))
+        assert [answer.records[:PREFIX] for answer in later[:-1]] == [answer.records[:PREFIX] for answer in before]
+        for tidegate_of in tidegates.values():
+            served_before = tidegate_of.metric(REMOTE_FETCH_BYTES, topic=topic)
+            direct = read_with_confluent(kafka.bootstrap_servers, topic, {0: RECORDS + 1000}, "read_uncommitted")
+            servers = tidegate_of.bootstrap_servers
+            assert direct == read_with_confluent(servers, topic, {0: RECORDS + 1000}, "read_uncommitted")
+            assert tidegate_of.metric(REMOTE_FETCH_BYTES, topic=topic) > served_before
+
+        alter(kafka, topic, {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+        wait_until(lambda: sides.listed(sides.direct, EARLIEST) == local_start, "the log start to be the local one")
+        sides.wait_gone(0)
+        answers = sides.require_the_brokers_answers(offsets)
+        assert {answer.error_code for answer in answers if not answer.records} == {ErrorCode.OFFSET_OUT_OF_RANGE}
+        assert [bool(answer.records) for answer in answers] == [offset >= local_start for offset in offsets]
+        wait_until(lambda: are_relayed(sides, tidegates), "the tier's segments to be forgotten")
+
+
+PREFIX = 1000
+"""Bytes: batches are the same, and where an answer ends is up to the segment."""
+
+
+def are_relayed(sides: Sides, tidegates: Mapping[str, RunningTidegate]) -> bool:
+    """Whether Fetches below the log start cost no probes any more: nothing of the topic is known to be in the tier."""
+
+    def probes() -> float:
+        return sum(each.metric("tidegate_probes_sent_total") for each in tidegates.values())
+
+    before = probes()
+    for _, version, client in sides.clients():
+        assert sides.fetch(client, version, 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    return probes() == before
+
+
+# --- all ---
+
+
+class Reading:
+    """A librdkafka consumer of the one partition that reads as far as it is told. Ends of the partition are noted, and
+    errors that end its reading."""
+
+    def __init__(self, bootstrap_servers: str, topic: str, policy: str, *, first_offset: int = 0) -> None:
+        self.first_offset = first_offset
+        self.offsets: list[int] = []
+        self.errors: list[int] = []
+        self.digest = TopicDigest([0])
+        self.is_over = False
+        self._topic = topic
+        self._consumer: Consumer = confluent_consumer(
+            bootstrap_servers, "read_uncommitted", {**SLOW, "auto.offset.reset": policy}
+        )
+
+    def __enter__(self) -> Self:
+        self._consumer.assign([TopicPartition(self._topic, 0, self.first_offset)])
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._consumer.close()
+
+    @property
+    def jumps_at(self) -> int:
+        """How many records from the first on came without a gap."""
+        run = (at for at, offset in enumerate(self.offsets) if offset != self.first_offset + at)
+        return next(run, len(self.offsets))
+
+    def read_to(self, offset: int) -> None:
+        """Up to the record before this offset."""
+        self._read_on(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1)
+
+    def read_to_end(self) -> None:
+        """To the end of the partition, or to an error."""
+        self._read_on(lambda: self.is_over)
+
+    def _read_on(self, until: Callable[[], bool]) -> None:
+        def is_there() -> bool:
+            if not until():
+                for message in self._consumer.consume(50, 0.1):
+                    self._take(message)
+            return until()
+
+        wait_until(is_there, f"a consumer that has {len(self.offsets)} records to read on")
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        if error is None:
+            _, offset = self.digest.add_message(message)
+            self.offsets.append(offset)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self.is_over = True
+        else:
+            self.errors.append(error.code())
+            self.is_over = True
+
+
+def changing_topic(kafka: KafkaCluster) -> TieredTopic:
+    """A partition with six segments of 400 records in the tier, more or less."""
+    return tiered_topic(
+        kafka,
+        fresh_name("changes"),
+        records=orders(RECORDS, 1),
+        configs=small_segments(BATCHES_PER_SEGMENT),
+        batch_num_messages=BATCH_RECORDS,
+        linger_ms=500,
+    )
+
+
+def fill(kafka: KafkaCluster, topic: str, count: int) -> None:
+    produce(kafka, topic, orders(count, 1), batch_num_messages=BATCH_RECORDS, linger_ms=500)
+
+
+def delete_records(bootstrap_servers: str, topic: str, before_offset: int) -> None:
+    partition = TopicPartition(topic, 0, before_offset)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    (future,) = admin.delete_records([partition]).values()
+    assert future.result(20).low_watermark == before_offset
+
+
+def alter(kafka: KafkaCluster, topic: str, configs: Mapping[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    (future,) = admin.incremental_alter_configs([resource]).values()
+    future.result(20)
+
+
+def settled(look: Callable[[], int], quiet_s: float = 3.0) -> int:
+    """A number once it has been the same for some time: the broker's tasks run each second or two."""
+    seen, since_s = look(), time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal seen, since_s
+        if (now := look()) != seen:
+            seen, since_s = now, time.monotonic()
+        return time.monotonic() - since_s >= quiet_s
+
+    wait_until(is_quiet, "a number to stay")
+    return seen
+
+
+def told(answer: FetchedPartition) -> str:
+    return (
+        f"error {answer.error_code}, high watermark {answer.high_watermark}, log start {answer.log_start_offset}, "
+        f"{len(answer.records)} bytes"
+    )
