@@ -61,11 +61,16 @@ def by_key(answers: Sequence[PartitionAnswer]) -> dict[PartitionKey, PartitionAn
 
 
 def assemble(
-    request: FetchRequest, answers: Mapping[PartitionKey, PartitionAnswer], throttle_time_ms: int
+    request: FetchRequest,
+    answers: Mapping[PartitionKey, PartitionAnswer],
+    throttle_time_ms: int,
+    sections: Sequence[bytes] = (),
 ) -> FetchAnswer:
-    """One answer per partition of the request."""
+    """One answer per partition of the request; `sections` as FetchAnswer has them."""
     return FetchAnswer(
-        [answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions], throttle_time_ms
+        [answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions],
+        throttle_time_ms,
+        sections=sections,
     )
 
 

@@ -276,6 +276,10 @@ class ClientConnection:
         await self._upstream.send_all(frame)
         return pending
 
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """The listeners that stand for these brokers."""
+        return await self._addresses.advertise(nodes)
+
     # The response side.
 
     async def _response_loop(self) -> None:

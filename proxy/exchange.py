@@ -79,7 +79,8 @@ async def exchange(
         return pass_whole(own_fetch.whole)
     answers.update(by_key(own_fetch.answers))
     probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
-    return assemble(request, answers, max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms))
+    throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
+    return assemble(request, answers, throttle_time_ms, [*verdicts.sections, *own_fetch.sections])
 
 
 def _to_read_again(request: FetchRequest, plan: FetchPlan, verdicts: Verdicts) -> list[TierPart]:

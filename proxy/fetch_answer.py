@@ -1,16 +1,15 @@
-"""What a Fetch is answered with, before and after it is bytes. Pure.
-
-Node endpoints of the parts are left out of a merged response: the partitions' current-leader tags stay, and clients
-that miss an address ask for metadata.
-"""
+"""What a Fetch is answered with, before and after it is bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.api_01_fetch import NO_SESSION_ID, FetchRequest, PartitionAnswer
+from protocol.api_01_fetch import NO_SESSION_ID, NO_TAGS, FetchRequest, PartitionAnswer
+from protocol.api_01_fetch_endpoints import endpoints_of
 from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch_walker import ENDPOINTS_VERSION_MIN
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
+from proxy.upstream_wire import UpstreamWire
 
 TOP_LEVEL_ERROR_VERSION_MIN = 7
 """Before, an error of the whole request stands in every partition."""
@@ -19,11 +18,15 @@ TOP_LEVEL_ERROR_VERSION_MIN = 7
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
     """Answers to the partitions of a request, in its order; none in a throttled answer, or one with an error of the
-    whole request."""
+    whole request.
+
+    `sections` are the tagged sections of the responses that it is made of: they name nodes, at upstream's addresses.
+    """
 
     partitions: Sequence[PartitionAnswer]
     throttle_time_ms: int = 0
     error_code: int = ErrorCode.NONE
+    sections: Sequence[bytes] = ()
 
     @property
     def is_whole(self) -> bool:
@@ -31,8 +34,25 @@ class FetchAnswer:
         return bool(self.error_code) or (not self.partitions and self.throttle_time_ms > 0)
 
 
-def encode_answer(request: FetchRequest, answer: FetchAnswer, session_id: int = NO_SESSION_ID) -> list[Buffer]:
-    """The whole response frame, in buffers. What the version cannot say of the whole it says of each partition."""
+async def answer_frame(
+    request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire, session_id: int = NO_SESSION_ID
+) -> list[Buffer]:
+    """The whole response frame, in buffers. Listeners of the nodes that it names are bound when this returns."""
+    tags = NO_TAGS
+    if answer.sections and request.api_version >= ENDPOINTS_VERSION_MIN:
+        endpoints = endpoints_of(answer.sections)
+        if endpoints:
+            tags = endpoints.section(await wire.advertise(endpoints.nodes))
+    return encode_answer(request, answer, session_id, tags)
+
+
+def encode_answer(
+    request: FetchRequest, answer: FetchAnswer, session_id: int = NO_SESSION_ID, tags: bytes = NO_TAGS
+) -> list[Buffer]:
+    """The same with a tagged section that is ready.
+
+    What the version cannot say of the whole it says of each partition.
+    """
     partitions, error_code = answer.partitions, answer.error_code
     if error_code and request.api_version < TOP_LEVEL_ERROR_VERSION_MIN:
         partitions = [
@@ -47,4 +67,5 @@ def encode_answer(request: FetchRequest, answer: FetchAnswer, session_id: int = 
         error_code=error_code,
         session_id=session_id,
         answers=partitions,
+        tags=tags,
     )

@@ -25,7 +25,7 @@ from protocol.identifiers import IsolationLevel
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
-from proxy.fetch_answer import FetchAnswer, encode_answer
+from proxy.fetch_answer import FetchAnswer, answer_frame
 from proxy.fetch_plan import FetchPlan, TierPart, leave_to_broker, plan_fetch
 from proxy.fetch_sessions import ClientSessions
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
@@ -94,14 +94,15 @@ class FetchService:
         if plan is None:
             return self._sessions.relay_full(frame, request, replaced_id)
         await close_upstream_session(wire, request, replaced_id)
-        return self._sessions.answer_full(request, await self._exchange(request, plan, wire, node_id))
+        answer = await self._exchange(request, plan, wire, node_id)
+        return await self._sessions.answer_full(request, answer, wire)
 
     async def _incremental(
         self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int
     ) -> Answer | Relay:
         session = self._sessions.go_on(request)
         if not isinstance(session, FetchSession):
-            return encode_answer(request, FetchAnswer((), error_code=session))
+            return await answer_frame(request, FetchAnswer((), error_code=session), wire)
         if session.is_relayed:
             # Nothing here may cost work for each partition of the session.
             named = replace(request, partitions=session.still_named(request))
@@ -115,7 +116,7 @@ class FetchService:
             answer = await self._sessions.give_back(request, session, wire)
         else:
             answer = await self._exchange(request, plan, wire, node_id)
-        return self._sessions.answer_changed(request, session, answer)
+        return await self._sessions.answer_changed(request, session, answer, wire)
 
     async def _exchange(self, request: FetchRequest, plan: FetchPlan, wire: UpstreamWire, node_id: int) -> FetchAnswer:
         wait_s = min(max(request.max_wait_ms / 1000, self._settings.fetch_wait_s_max), TIER_WAIT_S_MAX)

@@ -8,6 +8,7 @@ What a session is says `protocol.fetch_sessions`; here its requests are relayed,
   for all of it opens a session upstream, and from then on the client's requests are relayed again.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -19,7 +20,7 @@ from protocol.api_01_fetch_response import SESSION_HEAD_BYTES, patch_session_id,
 from protocol.errors import ErrorCode
 from protocol.fetch_sessions import FetchSession, SessionSlots, SessionTable, next_epoch
 from proxy.assembly import is_whole, pass_whole
-from proxy.fetch_answer import FetchAnswer, encode_answer
+from proxy.fetch_answer import FetchAnswer, answer_frame
 from proxy.own_fetch import close_upstream_session, fetch_whole
 from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.upstream_wire import UpstreamWire
@@ -55,16 +56,16 @@ class ClientSessions:
         patch_session(frame, request, session_id=replaced_id, session_epoch=OPENING_EPOCH)
         return Relay(SESSION_HEAD_BYTES, partial(self._on_opened, request.api_version, session))
 
-    def answer_full(self, request: FetchRequest, answer: FetchAnswer) -> Answer:
+    async def answer_full(self, request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire) -> Answer:
         """Answer a full Fetch, with a session of ours if one is wanted and can be kept."""
         session = None
         if request.session_epoch == OPENING_EPOCH and not answer.is_whole:
             session = self._table.begin(request, trio.current_time())
         if session is None:
-            return encode_answer(request, answer)
+            return await answer_frame(request, answer, wire)
         session.told_all(answer.partitions)
         self._table.give_id(session)
-        return encode_answer(request, answer, session.session_id)
+        return await answer_frame(request, answer, wire, session.session_id)
 
     # Incremental ones.
 
@@ -84,14 +85,16 @@ class ClientSessions:
         session.upstream_epoch = next_epoch(session.upstream_epoch)
         return Relay(SESSION_HEAD_BYTES, partial(self._on_continued, request.api_version, session))
 
-    def answer_changed(self, request: FetchRequest, session: FetchSession, answer: FetchAnswer) -> Answer:
+    async def answer_changed(
+        self, request: FetchRequest, session: FetchSession, answer: FetchAnswer, wire: UpstreamWire
+    ) -> Answer:
         """Answer a Fetch of a session of ours. A throttled answer keeps the session, and tells nothing; one that closed
         the session tells all."""
         if not len(session):
-            return encode_answer(request, answer)
+            return await answer_frame(request, answer, wire)
         if not answer.is_whole:
-            answer = FetchAnswer(session.changed(answer.partitions), answer.throttle_time_ms)
-        return encode_answer(request, answer, session.session_id)
+            answer = replace(answer, partitions=session.changed(answer.partitions))
+        return await answer_frame(request, answer, wire, session.session_id)
 
     async def give_back(self, request: FetchRequest, session: FetchSession, wire: UpstreamWire) -> FetchAnswer:
         """All of a session of ours, asked of upstream, which is to have the session from now on if it can."""
@@ -104,7 +107,7 @@ class ClientSessions:
         self._probe.on_relayed(
             Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in response.partitions)
         )
-        return FetchAnswer(response.partitions, response.throttle_time_ms)
+        return FetchAnswer(response.partitions, response.throttle_time_ms, sections=(response.tags,))
 
     async def take_over(self, request: FetchRequest, session: FetchSession, wire: UpstreamWire) -> None:
         """A relayed session is ours from now on."""

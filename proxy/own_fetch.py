@@ -25,12 +25,14 @@ WAIT_S_MIN = 0.005
 
 
 class OwnFetch:
-    """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole."""
+    """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole; `sections` are
+    the tagged sections of its responses."""
 
     def __init__(self, wire: UpstreamWire) -> None:
         self.whole: FetchResponse | None = None
         self.throttle_time_ms = 0
         self.bytes_got = 0
+        self.sections: list[bytes] = []
         self._wire = wire
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
@@ -83,6 +85,8 @@ class OwnFetch:
         pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
         response = decode_response(await pending.frame(), request.api_version)
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
+        if response.tags != NO_TAGS:
+            self.sections.append(response.tags)
         if is_whole(response):
             self.whole = response
             return

@@ -18,6 +18,7 @@ import trio
 
 from metrics.probes import RelayProbe
 from protocol.api_01_fetch import (
+    NO_TAGS,
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
@@ -51,11 +52,13 @@ class Verdicts:
     """What the broker said: each part is vouched for, answered, or given back to the broker.
 
     `whole` is set when the broker answered the request as a whole: throttled, or an error of the request.
-    `learned_anew` are parts of which the probe showed that what their reads were started with is out of date.
+    `sections` are the tagged sections of its responses. `learned_anew` are parts of which the probe showed that what
+    their reads were started with is out of date.
     """
 
     whole: FetchResponse | None = None
     throttle_time_ms: int = 0
+    sections: list[bytes] = field(default_factory=list)
     vouched: list[tuple[TierPart, Authority]] = field(default_factory=list)
     answered: list[tuple[TierPart, PartitionAnswer]] = field(default_factory=list)
     given_back: list[TierPart] = field(default_factory=list)
@@ -152,6 +155,8 @@ class Prober:
         discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
         self._probe.on_probe_answered(trio.current_time() - question.asked_at_s, discarded_bytes)
         verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
+        if response.tags != NO_TAGS:
+            verdicts.sections.append(response.tags)
         if is_whole(response):
             verdicts.whole = verdicts.whole or response
         return {(entry.topic_id, entry.partition): entry for entry in response.partitions}

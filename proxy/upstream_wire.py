@@ -4,9 +4,12 @@ Requests of our own stand in the stream of the client's requests, so the broker 
 the client's principal (design L1). Their correlation ids are ours and never reach the client.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import trio
+
+from protocol.endpoints import NodeAddress
 
 
 class PendingAnswer:
@@ -46,4 +49,8 @@ class UpstreamWire(Protocol):
 
     async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
         """Send a request of our own; its answer is awaited on what is returned."""
+        ...
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> Mapping[int, tuple[str, int]]:
+        """What clients are told for these brokers; their listeners are bound when this returns."""
         ...

@@ -377,3 +377,13 @@ async def test_a_log_start_that_another_connection_heard_of_ends_a_good_probe(
     world.log(partition).log_start_offset = 100
     assert codes_of(await other.fetch([ask(partition, 17)])) == [ErrorCode.OFFSET_OUT_OF_RANGE]
     assert codes_of(await one.fetch([ask(partition, 17)])) == [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+
+async def test_nodes_that_the_broker_names_are_named_at_our_addresses(world: TierWorld) -> None:
+    partition = world.add_partition("orders", 0, high_watermark=1500)
+    world.broker.tags = b"\x01\x00\x13\x02" + b"\x00\x00\x00\x07" + b"\x08kafka-7" + b"\x00\x00\x23\x84" + b"\x00\x00"
+    world.log(partition).error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = await world.client().fetch([ask(partition, 17)])
+    assert codes_of(response) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert b"advertised" in response.tags
+    assert b"kafka-7" not in response.tags

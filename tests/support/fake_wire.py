@@ -19,6 +19,8 @@ import trio
 from protocol.api_01_fetch import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
 from protocol.api_01_fetch_request import decode_request
 from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch_walker import ENDPOINTS_VERSION_MIN
+from protocol.endpoints import NodeAddress
 from protocol.errors import ErrorCode
 from protocol.headers import decode_request_header
 from protocol.identifiers import ApiKey, IsolationLevel
@@ -71,6 +73,7 @@ class FakeBrokerLog:
         self.fetches: list[FetchRequest] = []
         self.remote_reads = 0
         self.throttle_time_ms = 0
+        self.tags = b"\x00"
         self.error_code = 0
         self.left_out: set[TopicIdPartition] = set()
         self.latency_s = 0.0
@@ -193,6 +196,7 @@ class FakeBrokerLog:
             error_code=error_code,
             session_id=0,
             answers=[replace(answer) for answer in answers],
+            tags=self.tags if request.api_version >= ENDPOINTS_VERSION_MIN else b"\x00",
         )
         return b"".join(buffers)
 
@@ -217,6 +221,9 @@ class FakeWire:
         pending = PendingAnswer()
         await self._send.send((frame, pending))
         return pending
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        return {node.node_id: ("advertised", 19092 + node.node_id) for node in nodes}
 
     async def _serve(self) -> None:
         async for frame, pending in self._receive:

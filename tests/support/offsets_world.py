@@ -25,6 +25,7 @@ from protocol.api_02_list_offsets import (
     encode_request,
     encode_response,
 )
+from protocol.endpoints import NodeAddress
 from protocol.errors import ErrorCode
 from protocol.headers import decode_request_header
 from protocol.identifiers import ApiKey, IsolationLevel
@@ -113,6 +114,9 @@ class OffsetsBroker:
     def next_correlation_id(self) -> int:
         self._correlation_id += 1
         return self._correlation_id
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        raise AssertionError(f"a ListOffsets answer names no nodes, and not {nodes}")
 
     async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
         header = decode_request_header(memoryview(frame))

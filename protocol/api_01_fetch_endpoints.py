@@ -1,0 +1,81 @@
+"""Node endpoints (KIP-951, v16+) of Fetch answers that are put together here from several of upstream's.
+
+Upstream names the leaders of partitions that moved in tagged field 0 of a response, each once. An answer made of
+several responses names those of all, with Tidegate's addresses in place of upstream's (design L7). Other tagged fields
+of the responses say nothing of the answer, and are left out.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from protocol.api_01_fetch import NO_TAGS
+from protocol.endpoints import AddressSite, NodeAddress, read_site, splice_sites
+from protocol.errors import PeerProtocolError
+from protocol.primitives import Cursor, write_uvarint
+
+NODE_ENDPOINTS_TAG = 0
+
+
+class NodeEndpoints:
+    """The endpoints of several tagged sections, each node once: the last that was added counts."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[memoryview, AddressSite]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def nodes(self) -> list[NodeAddress]:
+        """As upstream names them."""
+        return [site.address for _, site in self._entries.values()]
+
+    def add(self, section: bytes) -> None:
+        """Take in the raw tagged section of a response.
+
+        Raises:
+            PeerProtocolError: truncated or malformed.
+        """
+        if section == NO_TAGS:
+            return
+        cursor = Cursor(memoryview(section))
+        for _ in range(cursor.uvarint()):
+            tag, size = cursor.uvarint(), cursor.uvarint()
+            start = cursor.position
+            cursor.skip(size)
+            if tag == NODE_ENDPOINTS_TAG:
+                self._read(Cursor(cursor.view, start, cursor.position))
+
+    def section(self, advertised: Mapping[int, tuple[str, int]]) -> bytes:
+        """A tagged section that names them at other addresses; NO_TAGS if there are none.
+
+        Raises:
+            LocalProtocolError: a node id is not in `advertised`.
+        """
+        if not self._entries:
+            return NO_TAGS
+        pieces: list[bytes | memoryview] = [write_uvarint(len(self._entries) + 1)]
+        for view, site in self._entries.values():
+            pieces += splice_sites(view, 0, len(view), (site,), advertised, flexible=True)
+        content = b"".join(pieces)
+        return b"".join((write_uvarint(1), write_uvarint(NODE_ENDPOINTS_TAG), write_uvarint(len(content)), content))
+
+    def _read(self, cursor: Cursor) -> None:
+        for _ in range(cursor.present_array_length(flexible=True)):
+            start = cursor.position
+            site = read_site(cursor, flexible=True)
+            cursor.skip_string(flexible=True)
+            cursor.skip_tags()
+            if not site.address.is_node:
+                raise PeerProtocolError(f"a node endpoint names no node: {site.address}")
+            entry = cursor.view[start : cursor.position]
+            self._entries[site.address.node_id] = entry, AddressSite(site.address, site.start - start, site.end - start)
+
+
+def endpoints_of(sections: Iterable[bytes]) -> NodeEndpoints:
+    """Those of several raw tagged sections."""
+    endpoints = NodeEndpoints()
+    for section in sections:
+        endpoints.add(section)
+    return endpoints

@@ -1,0 +1,84 @@
+"""Node endpoints of an answer that is made of several."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.api_01_fetch import NO_TAGS
+from protocol.api_01_fetch_endpoints import endpoints_of
+from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch_walker import find_nodes
+from protocol.endpoints import NodeAddress
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.primitives import write_string, write_uvarint
+
+ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9093)
+OURS = {1: ("tidegate", 19093), 2: ("tidegate.example", 19094)}
+NOT_AN_ENDPOINT = (5, b"abc")
+
+
+def entry(node: NodeAddress, rack: str | None = "r1") -> bytes:
+    rack_bytes = b"\x00" if rack is None else write_string(rack, flexible=True)
+    host = write_string(node.host, flexible=True)
+    return (
+        node.node_id.to_bytes(4, "big", signed=True)
+        + host
+        + node.port.to_bytes(4, "big", signed=True)
+        + rack_bytes
+        + b"\x00"
+    )
+
+
+def section(*nodes: NodeAddress, others: tuple[tuple[int, bytes], ...] = ()) -> bytes:
+    fields = [(0, write_uvarint(len(nodes) + 1) + b"".join(map(entry, nodes))), *others]
+    tags = b"".join(write_uvarint(tag) + write_uvarint(len(data)) + data for tag, data in fields)
+    return write_uvarint(len(fields)) + tags
+
+
+def nodes_in(tags: bytes) -> list[NodeAddress]:
+    """As a client reads them: the walker knows the section's place in a response."""
+    buffers = encode_response(17, 1, throttle_time_ms=0, error_code=0, session_id=0, answers=(), tags=tags)
+    return find_nodes(memoryview(b"".join(buffers)), 17)
+
+
+def test_nodes_of_all_parts_are_named_once_at_our_addresses() -> None:
+    endpoints = endpoints_of([section(ONE), NO_TAGS, section(ONE, TWO, others=(NOT_AN_ENDPOINT,))])
+    assert endpoints.nodes == [ONE, TWO]
+    assert nodes_in(endpoints.section(OURS)) == [NodeAddress(1, *OURS[1]), NodeAddress(2, *OURS[2])]
+
+
+@pytest.mark.parametrize("sections", [(), (NO_TAGS,), (section(),), (b"\x01\x05\x01x",)])
+def test_where_no_node_is_named_there_is_no_field(sections: tuple[bytes, ...]) -> None:
+    endpoints = endpoints_of(sections)
+    assert not endpoints
+    assert endpoints.section({}) == NO_TAGS
+
+
+def test_all_but_host_and_port_is_kept() -> None:
+    theirs = section(ONE)
+    assert endpoints_of([theirs]).section({1: (ONE.host, ONE.port)}) == theirs
+
+
+def test_a_node_without_a_listener_is_our_own_fault() -> None:
+    with pytest.raises(LocalProtocolError, match="node 2"):
+        endpoints_of([section(TWO)]).section({1: ("tidegate", 1)})
+
+
+def test_an_endpoint_that_is_no_node_is_the_peers_fault() -> None:
+    with pytest.raises(PeerProtocolError, match="names no node"):
+        endpoints_of([section(NodeAddress(-1, "", -1))])
+
+
+@given(st.binary(max_size=40))
+def test_garbage_is_the_peers_fault_or_harmless(garbage: bytes) -> None:
+    with contextlib.suppress(PeerProtocolError):
+        endpoints_of([garbage])
+
+
+@given(st.data())
+def test_a_cut_section_is_the_peers_fault(data: st.DataObject) -> None:
+    whole = section(ONE, TWO)
+    with pytest.raises(PeerProtocolError):
+        endpoints_of([whole[: data.draw(st.integers(0, len(whole) - 1))]])
