@@ -5,7 +5,7 @@
 #   make test           every test but the long ones                        (ARGS='-k name' and the like)
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
-#   make test-tools     what tests of faults need beyond Python: toxiproxy (needs Go)
+#   make test-tools     what tests need beyond Python: toxiproxy, clients of other languages (needs Go, Node)
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
 #   make lock           write requirements/*.txt anew from pyproject.toml
@@ -17,6 +17,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
 TOOLS := build/tools
+GO_CLIENTS := tests/integration/go
+NODE_CLIENT := tests/integration/node/kafkajs
 TOXIPROXY_VERSION := v2.5.0
 VERSITYGW_VERSION := v1.8.0
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
@@ -51,13 +53,23 @@ demo: setup
 test: setup
 	$(BIN)/pytest -m "not long" $(ARGS)
 
-test-tools: $(TOOLS)/toxiproxy-server
+test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
 
 # Go names a command after its folder, which is `server` here.
 $(TOOLS)/toxiproxy-server: Makefile
 	@echo "tools: toxiproxy $(TOXIPROXY_VERSION)"
 	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/Shopify/toxiproxy/v2/cmd/server@$(TOXIPROXY_VERSION)
 	@mv $(TOOLS)/server $@ && touch $@
+
+$(TOOLS)/franz $(TOOLS)/sarama: $(GO_CLIENTS)/go.mod $(GO_CLIENTS)/go.sum $(wildcard $(GO_CLIENTS)/*/*.go)
+	@echo "tools: the client $(@F)"
+	@go build -C $(GO_CLIENTS) -mod=readonly -trimpath -o $(CURDIR)/$@ ./$(@F)
+
+$(TOOLS)/kafkajs/.installed: $(NODE_CLIENT)/package.json $(NODE_CLIENT)/package-lock.json
+	@echo "tools: the client kafkajs"
+	@mkdir -p $(@D) && cp $^ $(@D)
+	@npm ci --prefix $(@D) --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
 
 $(TOOLS)/versitygw: Makefile
 	@echo "tools: versitygw $(VERSITYGW_VERSION)"

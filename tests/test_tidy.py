@@ -23,7 +23,7 @@ TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 120
 
-CODE_SUFFIXES = (".java", ".py", ".sh", ".toml")
+CODE_SUFFIXES = (".go", ".java", ".js", ".py", ".sh", ".toml")
 CODE_NAMES = ("Makefile", "run")
 
 WITHOUT_TEST_FILE = {

@@ -6,12 +6,9 @@ the tier's part must have come from Tidegate, so the broker's own count of remot
 """
 
 import itertools
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -24,7 +21,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.digests import (
-    Digests,
     Isolation,
     Read,
     TopicDigest,
@@ -37,90 +33,22 @@ from tests.support.digests import (
     read_with_kafka_python,
     read_with_kcat,
 )
-from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
+from tests.support.filled_topics import (
+    ABORTED_TRANSACTIONS,
+    CODECS,
+    RECORDS_PER_PARTITION,
+    RECORDS_PER_TRANSACTION,
+    TRANSACTIONS,
+    FilledTopic,
+)
+from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""One partition each."""
-RECORDS_PER_PARTITION = 1500
 READ_UNCOMMITTED: Isolation = "read_uncommitted"
 READ_COMMITTED: Isolation = "read_committed"
-
-
-@dataclass(frozen=True, slots=True)
-class FilledTopic:
-    """A topic that has settled, and what direct reads of it give."""
-
-    name: str
-    ends: dict[int, int]
-    direct: dict[Isolation, Digests]
-    tier_bytes: int
-    local_bytes: int
-
-
-@pytest.fixture(scope="module")
-def codecs(kafka: KafkaCluster) -> FilledTopic:
-    """One codec a partition, and records of every odd kind."""
-    name = fresh_name("clients-codecs")
-    kafka.create_topic(name, len(CODECS), {**TIERED, **small_segments(batches=4)})
-    for partition, codec in enumerate(CODECS):
-        produce(kafka, name, odd_records(partition), compression_type=codec, batch_num_messages=100)
-    return settled(kafka, name)
-
-
-@pytest.fixture(scope="module")
-def transactions(kafka: KafkaCluster, tidegate: RunningTidegate) -> FilledTopic:
-    """Committed and aborted transactions, produced through Tidegate, all but the last in the tier."""
-    name = fresh_name("clients-transactions")
-    kafka.create_topic(name, 1, {**TIERED, **small_segments(batches=4)})
-    producer = new_producer(tidegate, {"transactional.id": name})
-    producer.init_transactions(30)
-    for number in range(12):
-        producer.begin_transaction()
-        for record in orders(20, 1):
-            producer.produce(name, record.value, f"{number}", 0)
-        producer.flush(30)
-        if number % 3 == 1:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-    return settled(kafka, name)
-
-
-def odd_records(partition: int) -> Iterator[Record]:
-    """Null and empty keys and values, repeated, empty and null headers, timestamps that do not rise."""
-    rng = random.Random(partition)
-    keys = (None, b"", b"key", bytes(range(256)))
-    header_lists: tuple[Any, ...] = (
-        (),
-        (("again", b"1"), ("again", b"2")),
-        (("nothing", None), ("empty", b"")),
-        (("", b"unnamed"),),
-    )
-    for number in range(RECORDS_PER_PARTITION):
-        values = (None, b"", f"value {number}".encode(), rng.randbytes(rng.randrange(1, 400)))
-        timestamp_ms = 1_700_000_000_000 + rng.randrange(1_000_000)
-        headers = header_lists[number // 5 % len(header_lists)]
-        yield Record(partition, keys[number % 4], values[number // 4 % 4], headers, timestamp_ms)
-
-
-def settled(kafka: KafkaCluster, name: str) -> FilledTopic:
-    """Wait for the tier, and read the topic directly."""
-    offsets = wait_settled(kafka, name)
-    ends = {partition: known.high_watermark for partition, known in offsets.items()}
-    levels = (READ_UNCOMMITTED, READ_COMMITTED)
-    direct = {level: read_with_confluent(kafka.bootstrap_servers, name, ends, level) for level in levels}
-    tier = sum(path.stat().st_size for path in kafka.tier_dir.glob(f"kafka-tiered-storage/{name}-*/*.log"))
-    local = sum(
-        # A segment's file may outlive the local log start that has gone past it by a moment.
-        path.stat().st_size if int(path.stem) >= known.local_log_start_offset else 0
-        for partition, known in offsets.items()
-        for path in kafka.broker(1).data_dir.glob(f"{name}-{partition}/*.log")
-    )
-    return FilledTopic(name, ends, direct, tier, local)
 
 
 @contextmanager
@@ -230,7 +158,8 @@ def test_transactions_are_read_back_as_the_broker_gives_them(
     digests = read(tidegate.bootstrap_servers, transactions.name, transactions.ends, isolation)
     grown = tidegate.process.counters(transactions.name) - before
     assert digests == transactions.direct[isolation]
-    assert digests[0].records == (12 * 20 if isolation == READ_UNCOMMITTED else 8 * 20)
+    committed = (TRANSACTIONS - ABORTED_TRANSACTIONS) * RECORDS_PER_TRANSACTION
+    assert digests[0].records == (committed if isolation == READ_COMMITTED else TRANSACTIONS * RECORDS_PER_TRANSACTION)
     assert grown.relayed_bytes + grown.served_tier_bytes >= transactions.tier_bytes + transactions.local_bytes
 
 

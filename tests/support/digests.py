@@ -40,9 +40,11 @@ _KCAT_FORMAT = "%p %o %T %K %S\n%k%s%h\n"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDigest:
-    """One partition's records, counted and hashed."""
+    """One partition's records, counted and hashed. Offsets are -1 where there is no record."""
 
     records: int
+    first: int
+    last: int
     sha256: str
 
 
@@ -52,11 +54,13 @@ Read = Callable[[str, str, Mapping[int, int], Isolation], Digests]
 
 
 class TopicDigest:
-    """Takes the records of one read. ConsumerDigest.java computes the same."""
+    """Takes the records of one read. The clients that are not Python's compute the same."""
 
     def __init__(self, partitions: Iterable[int]) -> None:
         self._hashes = {partition: hashlib.sha256() for partition in partitions}
         self._records = dict.fromkeys(self._hashes, 0)
+        self._firsts = dict.fromkeys(self._hashes, -1)
+        self._lasts = dict.fromkeys(self._hashes, -1)
 
     def add(
         self, partition: int, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -68,7 +72,10 @@ class TopicDigest:
         lengths = [-1 if field is None else len(field) for field in fields]
         head = struct.pack(f">qqi{len(lengths)}i", offset, timestamp_ms, len(lengths), *lengths)
         self._hashes[partition].update(b"".join([head, *(field for field in fields if field is not None)]))
+        if self._records[partition] == 0:
+            self._firsts[partition] = offset
         self._records[partition] += 1
+        self._lasts[partition] = offset
 
     def add_message(self, message: Message) -> tuple[int, int]:
         """Take a record of confluent-kafka's; its partition and offset."""
@@ -83,7 +90,9 @@ class TopicDigest:
 
     def result(self) -> Digests:
         return {
-            partition: PartitionDigest(self._records[partition], each.hexdigest())
+            partition: PartitionDigest(
+                self._records[partition], self._firsts[partition], self._lasts[partition], each.hexdigest()
+            )
             for partition, each in sorted(self._hashes.items())
         }
 
@@ -231,8 +240,8 @@ def read_with_java(bootstrap_servers: str, topic: str, ends: Mapping[int, int], 
     lines = java_client("digest", bootstrap_servers, topic, isolation, wanted)
     digests = {}
     for line in lines:
-        partition, records, sha256 = line.split()
-        digests[int(partition)] = PartitionDigest(int(records), sha256)
+        partition, records, first, last, sha256 = line.split()
+        digests[int(partition)] = PartitionDigest(int(records), int(first), int(last), sha256)
     return digests
 
 

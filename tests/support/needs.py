@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
-TOXIPROXY = ROOT / "build" / "tools" / "toxiproxy-server"
+TOOLS = ROOT / "build" / "tools"
+TOXIPROXY = TOOLS / "toxiproxy-server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,10 @@ def _can_mount() -> bool:
     return mounted.returncode == 0
 
 
+def _can_run_kafkajs() -> bool:
+    return shutil.which("node") is not None and (TOOLS / "kafkajs" / ".installed").exists()
+
+
 def _package(name: str) -> Callable[[], bool]:
     return lambda: importlib.util.find_spec(name) is not None
 
@@ -92,8 +97,11 @@ _KINDS = {
         Kind("java", _command("java"), "install a JDK, 17 or 21"),
         Kind("maven", _command("mvn"), "install Maven"),
         Kind("kafka", lambda: (JARS / ".complete").exists(), "run `make setup`, which fetches its jars"),
-        Kind("go", _command("go"), "install Go 1.21 or newer"),
+        Kind("go", _command("go"), "install Go 1.26 or newer"),
         Kind("toxiproxy", TOXIPROXY.exists, "run `make test-tools`, which builds it with Go"),
+        Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
+        Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
+        Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("cargo", _command("cargo"), "install Rust"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),

@@ -2,7 +2,8 @@
  * Kafka's own clients, run through Tidegate by tests/support/digests.py:
  *
  *   java -cp <Kafka's jars> ConsumerDigest.java digest BOOTSTRAP TOPIC ISOLATION PARTITION:END,...
- *       reads each partition from its beginning to END; prints a line each: partition, records, SHA-256
+ *       reads each partition from its beginning to END; prints a line each: partition, records, first and last offset,
+ *       SHA-256
  *   java -cp <Kafka's jars> ConsumerDigest.java admin BOOTSTRAP
  *       prints what Admin says: `quorum LEADER_ID`, `node ID HOST PORT`, `controller ID HOST PORT`, `group ID` each
  *
@@ -90,6 +91,8 @@ public class ConsumerDigest {
     private static final class PartitionDigest {
         private final MessageDigest hash;
         private long records = 0;
+        private long first = -1;
+        private long last = -1;
 
         PartitionDigest() throws Exception {
             hash = MessageDigest.getInstance("SHA-256");
@@ -114,12 +117,13 @@ public class ConsumerDigest {
                     hash.update(field);
                 }
             }
-            records++;
+            first = records++ == 0 ? record.offset() : first;
+            last = record.offset();
         }
 
         @Override
         public String toString() {
-            return records + " " + HexFormat.of().formatHex(hash.digest());
+            return records + " " + first + " " + last + " " + HexFormat.of().formatHex(hash.digest());
         }
     }
 }
