@@ -1,23 +1,21 @@
 """The broker's answers against Tidegate's: random questions over raw sockets, zero may differ.
 
 `TIDEGATE_DIFFERENTIAL_QUESTIONS` is how many (5,000; `make differential` asks 100,000), `TIDEGATE_DIFFERENTIAL_SEED`
-repeats a run, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one question of a run.
+repeats a run with its topics, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one question of a run.
 """
 
 import os
-import random
-import time
 from collections.abc import Iterator, Sequence
+from time import monotonic
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
-from tests.support.differential import Asker, NoAnswerError, Outcome, Questions, asker
-from tests.support.differential_topics import KnownPartition, differential_topics
-from tests.support.tidegate import RunningTidegate
+from tests.support.differential import Asker, NoAnswerError, Outcome, asker
+from tests.support.differential_questions import KINDS, Questions
+from tests.support.differential_world import QUESTIONS, SEED, DifferentialWorld
 
-QUESTIONS = int(os.environ.get("TIDEGATE_DIFFERENTIAL_QUESTIONS") or 5000)
-SEED = int(os.environ.get("TIDEGATE_DIFFERENTIAL_SEED") or random.SystemRandom().randrange(2**32))
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
 ONLY = os.environ.get("TIDEGATE_DIFFERENTIAL_ONLY") or ""
 
 PART_QUESTIONS = 5000
@@ -30,53 +28,47 @@ PARTS: list[Sequence[int]] = (
 )
 SHOWN_MAX = 10
 LOG_SHOWN_MAX = 10_000
-TIER_SHARE_MIN = 0.3
+TIER_SHARE_MIN = 0.25
 ASKED_AGAIN_SHARE_MAX = 0.01
 TIER_READS = "kafka_server_brokertopicmetrics_remotefetchrequests_total"
 
 
-@pytest.fixture(scope="module")
-def partitions(kafka: KafkaCluster) -> Iterator[list[KnownPartition]]:
-    with differential_topics(kafka) as known:
-        yield known
-
-
 @pytest.fixture
-def both(kafka: KafkaCluster, tidegate: RunningTidegate) -> Iterator[Asker]:
-    host, _, port = kafka.bootstrap_servers.rpartition(":")
-    with asker((host, int(port)), tidegate.address) as pairs:
+def both(differential: DifferentialWorld) -> Iterator[Asker]:
+    with asker(differential.broker_address, differential.tidegate.address) as pairs:
         yield pairs
 
 
 @pytest.mark.parametrize("numbers", PARTS, ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
 def test_no_answer_differs_from_the_brokers(
-    numbers: Sequence[int],
-    both: Asker,
-    partitions: list[KnownPartition],
-    tidegate: RunningTidegate,
-    capsys: pytest.CaptureFixture[str],
+    numbers: Sequence[int], both: Asker, differential: DifferentialWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions = Questions(SEED, partitions, both.versions())
-    reads_before, started_s = tidegate.metric(TIER_READS), time.monotonic()
+    questions, tidegate = Questions(SEED, differential.partitions, both.versions()), differential.tidegate
+    reads_before, started_s = tidegate.metric(TIER_READS), monotonic()
     try:
         outcome = both.ask([*questions.openings(), *map(questions.question, numbers)])
     except NoAnswerError as error:
         pytest.fail(f"seed {SEED}: {error}\n{tidegate.log()[-LOG_SHOWN_MAX:]}")
-    took_s, reads = time.monotonic() - started_s, tidegate.metric(TIER_READS) - reads_before
+    took_s, reads = monotonic() - started_s, tidegate.metric(TIER_READS) - reads_before
     with capsys.disabled():
-        print(f"\n{_summary(outcome, reads, took_s)}")
+        print(f"\n{_summary(differential, outcome, reads, took_s)}")
     assert not outcome.differences, _failure(outcome)
     if not ONLY:
+        assert set(outcome.kinds) == set(KINDS)
         assert outcome.asked_again <= max(1, ASKED_AGAIN_SHARE_MAX * outcome.questions)
         assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
 
 
-def _summary(outcome: Outcome, tier_reads: float, took_s: float) -> str:
+def _summary(world: DifferentialWorld, outcome: Outcome, tier_reads: float, took_s: float) -> str:
+    kinds = ", ".join(f"{outcome.kinds[kind]:,} {kind}" for kind in KINDS)
     return (
-        f"differential: seed {SEED}, {outcome.questions:,} questions in {took_s:.1f} s, "
+        f"differential: seed {SEED}, {len(world.partitions)} partitions, {world.schedule.restarts} restarts, "
+        f"ready in {world.prepared_s:.0f} s; {outcome.questions:,} questions in {took_s:.1f} s ({kinds}); "
         f"{outcome.fetched_partitions:,} partitions fetched ({outcome.with_records:,} with records, "
-        f"{outcome.with_errors:,} errors, {outcome.record_bytes:,} bytes), {tier_reads:,.0f} tier reads by Tidegate, "
-        f"{outcome.shared_budget:,} shares of a budget, {outcome.asked_again} asked again, "
+        f"{outcome.with_aborts:,} aborts, {outcome.with_tags:,} tags, {outcome.with_errors:,} errors, "
+        f"{outcome.record_bytes:,} bytes), {tier_reads:,.0f} tier reads by Tidegate, "
+        f"{outcome.shared_budget:,} shares of a budget, {outcome.hidden_endpoints} hidden addresses, "
+        f"{outcome.asked_again} asked again, "
         f"{len(outcome.differences)} differ"
     )
 

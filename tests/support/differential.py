@@ -1,209 +1,86 @@
-"""Questions that a broker and Tidegate must answer alike: made from a seed, asked of both, answers compared.
+"""Questions asked of a broker and of Tidegate, and their answers compared.
 
-A question is a function of (seed, number) and of the topics, so any one can be asked again alone. Both sides get the
-same bytes. Several connections to each side have one question each under way.
+Both sides get the same bytes. Several connections to each side have one question each under way.
 
-What must be equal: error codes, high watermark, last stable offset, log start, preferred replica, the aborted
-transactions as a set, and every record byte. Two differences are Kafka's own freedom:
+What must be equal: every field, tagged ones too, every record byte, and the aborted transactions as a set. A broker's
+addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
 - A Fetch over several partitions shares out its max_bytes, and the broker and Tidegate may do so in another order
   (design L3): then one answer's bytes are a prefix of the other's, and only where the limits can explain it.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
   took that long, or were that, the question is asked again; such questions are counted.
+
+And one of ours: in a response too large to hold, Tidegate hides a broker's addresses instead of replacing them.
 """
 
-import datetime
 import hashlib
-import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from protocol.api_01_fetch import FetchResponse, PartitionAnswer
+from protocol.api_01_fetch_response import decode_response
+from protocol.api_01_fetch_walker import UNUSED_TAG
 from protocol.errors import ErrorCode
 from protocol.record_batches import HEADER_BYTES, read_header
-from tests.support.differential_topics import FIRST_TIMESTAMP_MS, KnownPartition
-from tests.support.kio_frames import fill, schema
-from tests.support.raw_client import (
-    FETCH,
-    LIST_OFFSETS,
-    FetchedPartition,
-    FetchTarget,
-    RawClient,
-    decode_frame,
-    fetch_request,
-    fetch_result,
+from tests.support.differential_questions import (
+    OFFSET_FOR_LEADER_EPOCH,
+    TOPIC_ID_VERSION_MIN,
+    FetchQuestion,
+    OffsetsQuestion,
+    Question,
+    Versions,
+    frame_of,
 )
+from tests.support.kio_frames import decode, schema
+from tests.support.raw_client import FETCH, LIST_OFFSETS, RawClient, decode_frame
 
 LANES = 8
 LATE_S = 0.4
 """Below the 0.5 s after which either side may give up a read from the tier."""
 
 ASKED_AGAIN_MAX = 5
-FETCH_WAIT_MS = 5000
-"""Never waited for, as min_bytes is 0; Tidegate takes it as its own deadline."""
+NODE_ENDPOINTS_VERSION_MIN = 16
+STREAMED_BYTES_MIN = 64 * 1024
+"""`proxy.relay.rewrite.bytes.max`: beyond, Tidegate streams a Fetch response and hides its addresses (design L7)."""
 
-TIMEOUT = datetime.timedelta(seconds=30)
-LIST_TIMESTAMPS = (-1, -2, -3, -4, -5, -6)
-FAR_OFFSETS = (-(2**63), -1000, -2, -1, 2**40, 2**62, 2**63 - 1)
-SMALL_LIMITS = (-1, 0, 1, 60, 61, 62, 100, 500, 1000)
-LARGE_BYTES_LOG2 = 20
+NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+RENAMED_ENDPOINTS = bytes((1, UNUSED_TAG))
 
-ABSENT_TOPIC = ("differential-absent", bytes(range(16)))
+Nodes = Mapping[tuple[str, int], int]
+"""A side's brokers: node id by address."""
+
+Key = tuple[str | bytes, int]
+"""A partition in a Fetch response: topic, or its id, and number."""
 
 
 class NoAnswerError(Exception):
     """One side closed the connection, or said nothing in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchQuestion:
-    """A Fetch without a session. `shares_budget`: the two sides may share out max_bytes in another order."""
-
-    number: int
-    version: int
-    targets: tuple[FetchTarget, ...]
-    isolation: int
-    max_bytes: int
-    current_leader_epoch: int
-    shares_budget: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsQuestion:
-    """A ListOffsets for (topic, partition, timestamp)."""
-
-    number: int
-    version: int
-    targets: tuple[tuple[str, int, int], ...]
-    isolation: int
-    current_leader_epoch: int
-
-
-Question = FetchQuestion | OffsetsQuestion
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """Lowest and highest version that both sides announce."""
-
-    fetch: tuple[int, int]
-    list_offsets: tuple[int, int]
-
-
 @dataclass(slots=True)
 class Outcome:
     """What came of the questions; `shared_budget` counts partitions that differ by their share of max_bytes alone."""
 
-    questions: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
     fetched_partitions: int = 0
     with_records: int = 0
     with_errors: int = 0
+    with_aborts: int = 0
+    with_tags: int = 0
     record_bytes: int = 0
     shared_budget: int = 0
+    hidden_endpoints: int = 0
     asked_again: int = 0
     differences: list[str] = field(default_factory=list)
 
-
-# --- questions ---
-
-
-class Questions:
-    """The questions of one seed."""
-
-    def __init__(self, seed: int, partitions: Sequence[KnownPartition], versions: Versions) -> None:
-        self.seed = seed
-        self._partitions = partitions
-        self._versions = versions
-
-    def openings(self) -> list[Question]:
-        """One of each partition, before all others: a log start that Tidegate has never heard of is found out by a
-        probe, and until then a partition below it is taken for the tier's when the budget is shared out."""
-        return [
-            FetchQuestion(
-                -number,
-                self._versions.fetch[1],
-                ((each.topic, each.topic_id, each.partition, each.offsets.log_start_offset, 1),),
-                isolation=0,
-                max_bytes=1,
-                current_leader_epoch=-1,
-                shares_budget=False,
-            )
-            for number, each in enumerate(self._partitions, start=1)
-        ]
-
-    def question(self, number: int) -> Question:
-        """Three in four a Fetch of one partition, the rest Fetches of several and ListOffsets."""
-        chance = random.Random(f"{self.seed}:{number}")
-        kind = chance.random()
-        if kind < 0.75:
-            return self._fetch(chance, number, [chance.choice(self._partitions)])
-        if kind < 0.88:
-            count = chance.randrange(2, min(6, len(self._partitions)) + 1)
-            return self._fetch(chance, number, chance.sample(self._partitions, count))
-        return self._offsets(chance, number)
-
-    def _fetch(self, chance: random.Random, number: int, chosen: Sequence[KnownPartition]) -> FetchQuestion:
-        targets: list[FetchTarget] = [
-            (each.topic, each.topic_id, each.partition, _offset(chance, each), _limit(chance)) for each in chosen
-        ]
-        if chance.random() < 0.02:
-            topic, topic_id, _, *rest = targets[0]
-            odd: FetchTarget = (topic, topic_id, 99, rest[0], rest[1])
-            targets[0] = odd if chance.random() < 0.5 else (*ABSENT_TOPIC, 0, rest[0], rest[1])
-        isolation = chance.randrange(2)
-        return FetchQuestion(
-            number,
-            chance.randint(*self._versions.fetch),
-            tuple(targets),
-            isolation,
-            max_bytes=50 * 1024 * 1024 if chance.random() < 0.7 else _limit(chance),
-            current_leader_epoch=_leader_epoch(chance),
-            shares_budget=_shares_budget(isolation, chosen, targets),
-        )
-
-    def _offsets(self, chance: random.Random, number: int) -> OffsetsQuestion:
-        chosen = chance.sample(self._partitions, chance.randrange(1, 4))
-        return OffsetsQuestion(
-            number,
-            chance.randint(*self._versions.list_offsets),
-            tuple((each.topic, each.partition, _timestamp(chance, each)) for each in chosen),
-            isolation=chance.randrange(2),
-            current_leader_epoch=_leader_epoch(chance),
-        )
-
-
-def _shares_budget(isolation: int, chosen: Sequence[KnownPartition], targets: Sequence[FetchTarget]) -> bool:
-    """Whether some partitions may be the tier's and others the broker's; aborts make tiered ones the broker's."""
-    offsets = [(each.offsets, target[3]) for each, target in zip(chosen, targets, strict=True)]
-    in_tier = [known.log_start_offset <= offset < known.local_log_start_offset for known, offset in offsets]
-    is_local = [known.local_log_start_offset <= offset <= known.high_watermark for known, offset in offsets]
-    return len(targets) > 1 and any(in_tier) and (isolation == 1 or any(is_local))
-
-
-def _offset(chance: random.Random, known: KnownPartition) -> int:
-    kind = chance.random()
-    if kind < 0.35:
-        return chance.choice(known.borders) + chance.randint(-2, 2)
-    if kind < 0.40:
-        return chance.choice((*FAR_OFFSETS, known.offsets.high_watermark + chance.randrange(1000)))
-    return chance.randrange(max(known.offsets.high_watermark, 1))
-
-
-def _limit(chance: random.Random) -> int:
-    return chance.choice(SMALL_LIMITS) if chance.random() < 0.15 else int(2 ** chance.uniform(5, LARGE_BYTES_LOG2))
-
-
-def _leader_epoch(chance: random.Random) -> int:
-    return -1 if chance.random() < 0.9 else chance.choice((0, 0, 1))
-
-
-def _timestamp(chance: random.Random, known: KnownPartition) -> int:
-    if chance.random() < 0.6:
-        return chance.choice(LIST_TIMESTAMPS)
-    return chance.choice((0, 2**62, chance.randint(FIRST_TIMESTAMP_MS - 1000, known.last_timestamp_ms + 1000)))
+    @property
+    def questions(self) -> int:
+        return self.kinds.total()
 
 
 # --- asking ---
@@ -214,15 +91,16 @@ class Asker:
 
     def __init__(self, lanes: Sequence[tuple[RawClient, RawClient]]) -> None:
         self._lanes = lanes
+        broker, tidegate = lanes[0]
+        self._nodes = (_nodes(broker), _nodes(tidegate))
 
     def versions(self) -> Versions:
         """What both sides have in common."""
         broker, tidegate = (client.api_versions() for client in self._lanes[0])
-        shared = [
-            (max(broker[key][0], tidegate[key][0]), min(broker[key][1], tidegate[key][1]))
-            for key in (FETCH, LIST_OFFSETS)
-        ]
-        return Versions(*shared)
+        return {
+            key: (max(broker[key][0], tidegate[key][0]), min(broker[key][1], tidegate[key][1]))
+            for key in (FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH)
+        }
 
     def ask(self, questions: Sequence[Question]) -> Outcome:
         """Ask all, compare all."""
@@ -233,15 +111,22 @@ class Asker:
                 self._judge(question, frames, took_s, outcome)
         return outcome
 
+    def ask_one(self, question: Question) -> tuple[Outcome, bytes]:
+        """One question, and the broker's answer to it."""
+        outcome = Outcome()
+        (frames,), (took_s,) = self._round([question])
+        self._judge(question, frames, took_s, outcome)
+        return outcome, frames[0]
+
     def _judge(self, question: Question, frames: tuple[bytes, bytes], took_s: float, outcome: Outcome) -> None:
-        outcome.questions += 1
-        complaints = compare(question, *frames, outcome)
+        outcome.kinds[question.kind] += 1
+        complaints = compare(question, *frames, self._nodes, outcome)
         for _ in range(ASKED_AGAIN_MAX):
             if not complaints or not _may_be_late(question, frames, took_s):
                 break
             outcome.asked_again += 1
             (frames,), (took_s,) = self._round([question])
-            complaints = compare(question, *frames, Outcome())
+            complaints = compare(question, *frames, self._nodes, Outcome())
         if complaints:
             outcome.differences.append(described(question, *frames, complaints))
 
@@ -250,9 +135,9 @@ class Asker:
         started_s = time.monotonic()
         pairs = list(zip(questions, self._lanes, strict=False))
         for question, clients in pairs:
-            message = message_of(question)
+            frame = frame_of(question)
             for client in clients:
-                client.send_bytes(client.frame(message, question.number))
+                client.send_bytes(frame)
         frames, times = [], []
         for question, (broker, tidegate) in pairs:
             frames.append((_answer(broker, "the broker", question), _answer(tidegate, "Tidegate", question)))
@@ -269,9 +154,15 @@ def asker(broker: tuple[str, int], tidegate: tuple[str, int], lanes: int = LANES
         )
 
 
+def _nodes(client: RawClient) -> Nodes:
+    return {(str(each.host), int(each.port)): int(each.node_id) for each in client.metadata([]).brokers}
+
+
 def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float) -> bool:
     if isinstance(question, FetchQuestion):
         return took_s >= LATE_S
+    if not isinstance(question, OffsetsQuestion):
+        return False
     answers = [decode_frame(LIST_OFFSETS, question.version, frame) for frame in frames]
     return any(
         each.error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -288,122 +179,163 @@ def _answer(client: RawClient, side: str, question: Question) -> bytes:
         raise NoAnswerError(f"{side} gave no answer ({error!r}) to {question}") from error
 
 
-def message_of(question: Question) -> Any:
-    """The question as kio's request."""
-    if isinstance(question, FetchQuestion):
-        return fetch_request(
-            question.version,
-            question.targets,
-            isolation=question.isolation,
-            max_bytes=question.max_bytes,
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=0,
-            current_leader_epoch=question.current_leader_epoch,
-        )
-    topics = [
-        {"name": topic, "partitions": [{"partition_index": partition, "timestamp": timestamp, **_epoch(question)}]}
-        for topic, partition, timestamp in question.targets
-    ]
-    values = {"replica_id": -1, "isolation_level": question.isolation, "topics": topics, "timeout": TIMEOUT}
-    return fill(schema(LIST_OFFSETS, question.version, kind="request"), values)
-
-
-def _epoch(question: OffsetsQuestion) -> dict[str, object]:
-    return {"current_leader_epoch": question.current_leader_epoch}
-
-
 # --- comparing ---
 
 
-def compare(question: Question, broker: bytes, tidegate: bytes, outcome: Outcome) -> list[str]:
+def compare(
+    question: Question, broker: bytes, tidegate: bytes, nodes: tuple[Nodes, Nodes], outcome: Outcome
+) -> list[str]:
     """What differs between two response frames, a line each; `outcome` counts what the broker's holds."""
-    if isinstance(question, OffsetsQuestion):
-        return _compare_offsets(question, broker, tidegate)
-    names = {topic_id: topic for topic, topic_id, *_ in question.targets if topic_id}
-    expected, found = (fetch_result(frame, question.version, names) for frame in (broker, tidegate))
-    complaints = []
-    for name in ("error_code", "session_id", "throttle_time_ms"):
-        if getattr(expected, name) != getattr(found, name):
-            complaints.append(f"{name}: {getattr(expected, name)} and {getattr(found, name)}")
-    theirs, ours = ({(each.topic, each.partition): each for each in side.partitions} for side in (expected, found))
+    if not isinstance(question, FetchQuestion):
+        return [] if broker == tidegate else _compare_messages(question, broker, tidegate)
+    expected = decode_response(memoryview(broker), question.version)
+    for answer in expected.partitions:
+        _count(answer, outcome)
+    if broker == tidegate and question.version < NODE_ENDPOINTS_VERSION_MIN:
+        return []
+    found = decode_response(memoryview(tidegate), question.version)
+    complaints = [
+        f"{name}: {getattr(expected, name)} and {getattr(found, name)}"
+        for name in ("correlation_id", "error_code", "session_id", "throttle_time_ms")
+        if getattr(expected, name) != getattr(found, name)
+    ]
+    if len(tidegate) > STREAMED_BYTES_MIN and bytes(found.tags).startswith(RENAMED_ENDPOINTS):
+        outcome.hidden_endpoints += 1
+    else:
+        their_nodes, our_nodes = map(_endpoints, (expected, found), (question.version,) * 2, nodes)
+        if their_nodes != our_nodes:
+            complaints.append(f"node endpoints: {their_nodes} and {our_nodes}")
+    theirs, ours = ({_key(each): each for each in side.partitions} for side in (expected, found))
     if theirs.keys() != ours.keys() or len(expected.partitions) != len(found.partitions):
-        complaints.append(f"partitions: {sorted(theirs)} and {sorted(ours)}")
+        complaints.append(f"partitions: {sorted(map(str, theirs))} and {sorted(map(str, ours))}")
+    if _order(theirs) != _order(ours):
+        complaints.append(f"order: {_order(theirs)} and {_order(ours)}")
     charged_bytes = max(_charged_bytes(question, side) for side in (theirs, ours))
     for key in theirs.keys() & ours.keys():
-        _count(theirs[key], outcome)
-        complaints += _compare_partition(question, theirs[key], ours[key], charged_bytes, outcome)
+        complaints += _compare_partition(question, key, theirs[key], ours[key], charged_bytes, outcome)
     return complaints
 
 
-def _charged_bytes(question: FetchQuestion, answers: Mapping[tuple[str, int], FetchedPartition]) -> int:
+def _key(answer: PartitionAnswer) -> Key:
+    return (answer.topic if answer.topic is not None else bytes(answer.topic_id or b""), answer.partition)
+
+
+def _endpoints(response: FetchResponse, version: int, nodes: Nodes) -> list[tuple[int, int | None, str | None]]:
+    """(node, node whose address it has, rack); the records before the tags are left out, as kio would read them."""
+    if version < NODE_ENDPOINTS_VERSION_MIN:
+        return []
+    without_topics = bytes(10) + b"\x01" + bytes(response.tags)
+    endpoints = decode(schema(FETCH, version), without_topics).node_endpoints
+    return [(int(each.node_id), nodes.get((str(each.host), int(each.port))), each.rack) for each in endpoints]
+
+
+def _order(answers: Mapping[Key, PartitionAnswer]) -> list[Key]:
+    """A broker answers last for what is not there, Tidegate in the request's place: clients look partitions up."""
+    return [key for key, answer in answers.items() if answer.error_code not in NOT_THERE]
+
+
+def _charged_bytes(question: FetchQuestion, answers: Mapping[Key, PartitionAnswer]) -> int:
     """What the partitions may take of max_bytes: their limits, or more where one batch was granted beyond."""
     return sum(
-        max(limit, len(answers[topic, partition].records) if (topic, partition) in answers else 0)
-        for topic, _, partition, _, limit in question.targets
+        max(limit, answers[key].records_bytes if key in answers else 0) for key, limit in _limits(question).items()
     )
 
 
-def _count(answer: FetchedPartition, outcome: Outcome) -> None:
+def _limits(question: FetchQuestion) -> dict[Key, int]:
+    has_ids = question.version >= TOPIC_ID_VERSION_MIN
+    return {
+        (target.topic_id if has_ids else target.topic, target.partition): target.limit_bytes
+        for target in question.targets
+    }
+
+
+def _count(answer: PartitionAnswer, outcome: Outcome) -> None:
     outcome.fetched_partitions += 1
-    outcome.with_records += bool(answer.records)
+    outcome.with_records += bool(answer.records_bytes)
     outcome.with_errors += answer.error_code != 0
-    outcome.record_bytes += len(answer.records)
+    outcome.with_aborts += bool(answer.aborted_transactions)
+    outcome.with_tags += bytes(answer.tags) != b"\x00"
+    outcome.record_bytes += answer.records_bytes
 
 
-def _compare_offsets(question: OffsetsQuestion, broker: bytes, tidegate: bytes) -> list[str]:
-    expected, found = (decode_frame(LIST_OFFSETS, question.version, frame) for frame in (broker, tidegate))
-    theirs, ours = (
-        {(str(topic.name), int(each.partition_index)): each for topic in side.topics for each in topic.partitions}
-        for side in (expected, found)
+def _compare_messages(question: Question, broker: bytes, tidegate: bytes) -> list[str]:
+    """Partitions in any order: a broker answers them as its hash map has them."""
+    expected, found = (decode_frame(question.api_key, question.version, frame) for frame in (broker, tidegate))
+    theirs, ours = (_flat(side) for side in (expected, found))
+    complaints = [f"{each} only from the broker" for each in (theirs - ours).elements()]
+    complaints += [f"{each} only from Tidegate" for each in (ours - theirs).elements()]
+    if replace(expected, topics=()) != replace(found, topics=()):
+        complaints.append(f"head: {expected} and {found}")
+    return complaints
+
+
+def _flat(message: Any) -> Counter[tuple[str, Any]]:
+    return Counter(
+        (str(topic.name if hasattr(topic, "name") else topic.topic), each)
+        for topic in message.topics
+        for each in topic.partitions
     )
-    if theirs.keys() != ours.keys():
-        return [f"partitions: {sorted(theirs)} and {sorted(ours)}"]
-    return [f"{key}: {theirs[key]} and {ours[key]}" for key in theirs if theirs[key] != ours[key]]
 
 
 def _compare_partition(
-    question: FetchQuestion, theirs: FetchedPartition, ours: FetchedPartition, charged_bytes: int, outcome: Outcome
+    question: FetchQuestion,
+    key: Key,
+    theirs: PartitionAnswer,
+    ours: PartitionAnswer,
+    charged_bytes: int,
+    outcome: Outcome,
 ) -> list[str]:
-    where = f"{theirs.topic}-{theirs.partition}"
     complaints = [
-        f"{where} {name}: {getattr(theirs, name)} and {getattr(ours, name)}"
-        for name in ("error_code", "high_watermark", "last_stable_offset", "log_start_offset", "preferred_read_replica")
+        f"{key} {name}: {getattr(theirs, name)} and {getattr(ours, name)}"
+        for name in (
+            "error_code",
+            "high_watermark",
+            "last_stable_offset",
+            "log_start_offset",
+            "preferred_read_replica",
+            "tags",
+            "topic_tags",
+            "records_are_null",
+        )
         if getattr(theirs, name) != getattr(ours, name)
     ]
-    if theirs.records == ours.records:
+    their_records, our_records = _records(theirs), _records(ours)
+    if their_records == our_records:
         if not _same_aborts(question, theirs, ours):
-            complaints.append(f"{where} aborted: {_aborts(theirs)} and {_aborts(ours)}")
-    elif not question.shares_budget or not _limits_explain(question, theirs, ours, charged_bytes):
-        complaints.append(f"{where} records: {len(theirs.records)} and {len(ours.records)} bytes")
+            complaints.append(f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}")
+    elif not question.shares_budget or not _limits_explain(question, key, their_records, our_records, charged_bytes):
+        complaints.append(f"{key} records: {len(their_records)} and {len(our_records)} bytes")
     else:
         outcome.shared_budget += 1
-        short, long = sorted((theirs, ours), key=lambda answer: len(answer.records))
+        short, long = sorted((theirs, ours), key=lambda answer: answer.records_bytes)
         if not set(_aborts(short) or ()) <= set(_aborts(long) or ()):
-            complaints.append(f"{where} aborted: {_aborts(theirs)} and {_aborts(ours)}")
+            complaints.append(f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}")
     return complaints
 
 
-def _same_aborts(question: FetchQuestion, theirs: FetchedPartition, ours: FetchedPartition) -> bool:
-    if question.shares_budget and not theirs.records:
-        return (_aborts(theirs) or []) == (_aborts(ours) or [])  # why an answer is empty decides between null and []
+def _records(answer: PartitionAnswer) -> bytes:
+    return b"".join(answer.records)
+
+
+def _same_aborts(question: FetchQuestion, theirs: PartitionAnswer, ours: PartitionAnswer) -> bool:
+    if question.shares_budget and not theirs.records_bytes:
+        # Why an answer is empty decides between null (not read at all) and a list (read with nothing left for it).
+        return None in (_aborts(theirs), _aborts(ours)) or _aborts(theirs) == _aborts(ours)
     return _aborts(theirs) == _aborts(ours)
 
 
-def _aborts(answer: FetchedPartition) -> list[tuple[int, int]] | None:
-    return None if answer.aborted is None else sorted(answer.aborted)
+def _aborts(answer: PartitionAnswer) -> list[tuple[int, int]] | None:
+    return None if answer.aborted_transactions is None else sorted(answer.aborted_transactions)
 
 
-def _limits_explain(
-    question: FetchQuestion, theirs: FetchedPartition, ours: FetchedPartition, charged_bytes: int
-) -> bool:
+def _limits_explain(question: FetchQuestion, key: Key, theirs: bytes, ours: bytes, charged_bytes: int) -> bool:
     """Whether one is a prefix of the other, and a limit (or who may exceed it by one batch) may have cut it."""
-    short, long = sorted((theirs.records, ours.records), key=len)
+    short, long = sorted((theirs, ours), key=len)
     if not long.startswith(short):
         return False
-    limits = {(topic, partition): limit for topic, _, partition, _, limit in question.targets}
     if charged_bytes > question.max_bytes:
         return True
-    return not short and _first_batch_bytes(long) > limits[theirs.topic, theirs.partition]
+    return not short and _first_batch_bytes(long) > _limits(question)[key]
 
 
 def _first_batch_bytes(records: bytes) -> int:
@@ -423,18 +355,18 @@ def described(question: Question, broker: bytes, tidegate: bytes, complaints: Se
 
 
 def _told(question: Question, frame: bytes) -> Iterator[str]:
-    if isinstance(question, OffsetsQuestion):
-        yield str(decode_frame(LIST_OFFSETS, question.version, frame))
+    if not isinstance(question, FetchQuestion):
+        yield str(decode_frame(question.api_key, question.version, frame))
         return
-    result = fetch_result(
-        frame, question.version, {topic_id: topic for topic, topic_id, *_ in question.targets if topic_id}
-    )
-    yield f"error {result.error_code}, session {result.session_id}, throttle {result.throttle_time_ms} ms"
-    for answer in result.partitions:
-        digest = hashlib.sha256(answer.records).hexdigest()[:16]
-        first = read_header(answer.records, 0) if len(answer.records) >= HEADER_BYTES else None
+    response = decode_response(memoryview(frame), question.version)
+    yield f"error {response.error_code}, session {response.session_id}, throttle {response.throttle_time_ms} ms"
+    for answer in response.partitions:
+        records = _records(answer)
+        digest = hashlib.sha256(records).hexdigest()[:16]
+        first = read_header(records, 0) if len(records) >= HEADER_BYTES else None
         yield (
-            f"{answer.topic}-{answer.partition}: error {answer.error_code}, high watermark {answer.high_watermark}, "
+            f"{_key(answer)}: error {answer.error_code}, high watermark {answer.high_watermark}, "
             f"last stable {answer.last_stable_offset}, log start {answer.log_start_offset}, "
-            f"aborted {_aborts(answer)}, {len(answer.records)} bytes, sha256 {digest}, first batch {first}"
+            f"aborted {_aborts(answer)}, tags {bytes(answer.tags).hex()}, {len(records)} bytes, sha256 {digest}, "
+            f"first batch {first}"
         )

@@ -1,25 +1,40 @@
-"""Topics for the differential test: one of each kind that is read differently, settled, and still from then on.
+"""Topics for the differential test: one of each kind that is read differently, and the generated ones; all settled.
 
-Records, batches and timestamps are the same in every run, so that a seed gives the same questions again.
+The fixed topics' records, batches and timestamps are the same in every run, the generated ones' for the same seed, so
+that a seed gives the same questions again (but for topics whose timestamps the broker gives). The broker is restarted
+on the way, so every tiered topic has several leader epochs, and some segments hold two.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.cimpl import NewTopic
 
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from tests.support.kafka import TIERED, Record, produce, small_segments, wait_settled
-from tests.support.raw_client import RawClient
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.differential_known import KnownPartition, local_logs, look_up, wait_all_settled
+from tests.support.differential_schedule import Schedule
+from tests.support.differential_steps import (
+    FIRST_TIMESTAMP_MS,
+    TIMESTAMP_STEP_MS,
+    ScheduleRunner,
+    admin_client,
+    alter_configs,
+    delete_records,
+    end_transaction,
+    flush,
+    transactional_producer,
+)
+from tests.support.kafka import TIERED, Record, produce, small_segments
 
-FIRST_TIMESTAMP_MS = 1_700_000_000_000
-TIMESTAMP_STEP_MS = 10
 PREFIX = "differential"
+
+CLUSTER_PROPERTIES = {"log.cleaner.backoff.ms": "300"}
+"""What a cluster needs for these topics beyond the usual: `holes` is compacted before it is tiered."""
 
 TRIMMED_AT = 747
 """Inside the third segment of `trimmed`, and inside a batch: 15 batches of 20 records to a segment."""
@@ -27,21 +42,13 @@ TRIMMED_AT = 747
 OVERLAP_LOCAL_BYTES = 250_000
 """Local retention of `overlap`: two of its segments are in the tier and in the local log."""
 
-TRANSACTION_TIMEOUT_MS = 900_000
-SETTLED_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPartition:
-    """A partition that questions are asked about, and the offsets at which something changes."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    offsets: PartitionOffsets
-    last_stable_offset: int
-    last_timestamp_ms: int
-    borders: tuple[int, ...]
+UNCLEANED: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": str(1024 * 1024),
+    **small_segments(10),
+}
+CLEANED_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,10 @@ class _Plan:
     def topic(self) -> str:
         return f"{PREFIX}-{self.name}"
 
+    @property
+    def all_configs(self) -> Mapping[str, str]:
+        return {**(TIERED if self.is_tiered else {"retention.ms": "-1"}), **self.configs}
+
 
 _PLANS = (
     _Plan("plain", 5000, (200, 2200), 10, partitions=2),
@@ -69,47 +80,77 @@ _PLANS = (
     _Plan("big", 24, (60_000, 400_000), 1),
     _Plan("tiny", 600, (0, 30), 1, small_segments(50)),
     _Plan("trimmed", 1500, (20, 500), 20, small_segments(15)),
-    _Plan(
-        "overlap",
-        2500,
-        (20, 500),
-        20,
-        {**small_segments(15), "local.retention.bytes": str(OVERLAP_LOCAL_BYTES)},
-    ),
+    _Plan("overlap", 2500, (20, 500), 20, {**small_segments(15), "local.retention.bytes": str(OVERLAP_LOCAL_BYTES)}),
     _Plan("local", 1000, (20, 500), 20, is_tiered=False),
 )
 
-LOCAL_ABORT, EARLY_ABORTS = f"{PREFIX}-local-abort", f"{PREFIX}-early-aborts"
+LOCAL_ABORT, EARLY_ABORTS, HOLES = (f"{PREFIX}-{name}" for name in ("local-abort", "early-aborts", "holes"))
+_TRANSACTIONAL = {**TIERED, **small_segments(12)}
 
 
 @contextmanager
-def differential_topics(cluster: KafkaCluster) -> Iterator[list[KnownPartition]]:
-    """All topics, filled and settled; a transaction is open on one of them until the end."""
-    transactional = {**TIERED, **small_segments(12)}
+def differential_topics(cluster: KafkaCluster, schedule: Schedule) -> Iterator[list[KnownPartition]]:
+    """All topics, filled and settled; transactions are open on some of them until the end."""
+    _create(cluster, schedule)
+    runner = ScheduleRunner(cluster, schedule)
+    _fill_holes(cluster)
+    _fill(cluster, 0, 2)
+    _fill_early_aborts(cluster)
+    for number, phase in enumerate(schedule.phases):
+        if number > 0:
+            cluster.restart_broker(1)
+        runner.run(phase)
+    _tier_holes(cluster)
+    _fill(cluster, 1, 2)
+    configs: dict[str, Mapping[str, str]] = {plan.topic: plan.all_configs for plan in _PLANS}
+    configs |= dict.fromkeys((LOCAL_ABORT, EARLY_ABORTS), _TRANSACTIONAL) | {HOLES: TIERED}
+    with _open_transaction(cluster):
+        try:
+            wait_all_settled(cluster, configs | dict(runner.configs))
+            delete_records(cluster, f"{PREFIX}-trimmed", 0, TRIMMED_AT)
+            runner.cut(schedule.cuts)
+            wait_all_settled(cluster, configs | dict(runner.configs))
+            known = list(look_up(cluster, [*configs, *runner.configs]))
+            _check(known)
+            yield known
+        finally:
+            runner.close()
+
+
+def _check(known: list[KnownPartition]) -> None:
+    """The topics are what they are named for."""
+    overlap = next(each for each in known if each.topic == f"{PREFIX}-overlap").offsets
+    assert overlap.local_log_start_offset < overlap.latest_tiered_offset
+    holes = next(each for each in known if each.topic == HOLES)
+    gaps = [after.base_offset - before.last_offset for before, after in itertools.pairwise(holes.batches)]
+    assert max(gaps) > 1, "nothing was compacted away"
+    assert holes.offsets.log_start_offset == 0 < holes.offsets.local_log_start_offset
+    assert sum(len(each.epochs) > 1 for each in known) > 5
+
+
+def _create(cluster: KafkaCluster, schedule: Schedule) -> None:
+    wanted = [NewTopic(plan.topic, plan.partitions, 1, config=dict(plan.all_configs)) for plan in _PLANS]
+    wanted += [NewTopic(topic, 1, 1, config=dict(_TRANSACTIONAL)) for topic in (LOCAL_ABORT, EARLY_ABORTS)]
+    wanted += [NewTopic(HOLES, 1, 1, config=dict(UNCLEANED))]
+    wanted += [NewTopic(topic.name, topic.partitions, 1, config=dict(topic.configs)) for topic in schedule.topics]
+    admin = admin_client(cluster)
+    for made in admin.create_topics(wanted, operation_timeout=30).values():
+        made.result(30)
+
+
+def _fill(cluster: KafkaCluster, part: int, parts: int) -> None:
+    """One part of the records of each plain topic."""
     for plan in _PLANS:
-        cluster.create_topic(plan.topic, plan.partitions, {**(TIERED if plan.is_tiered else {}), **plan.configs})
-    for topic in (LOCAL_ABORT, EARLY_ABORTS):
-        cluster.create_topic(topic, 1, transactional)
-    for plan in _PLANS:
+        share = plan.count // parts
         produce(
             cluster,
             plan.topic,
-            _records(plan),
+            itertools.islice(_records(plan), part * share, (part + 1) * share),
             batch_num_messages=plan.batch_records,
             batch_size=1_000_000,
             linger_ms=1000,
             compression_type=plan.compression,
         )
-    _fill_early_aborts(cluster)
-    with _open_transaction(cluster):
-        topics = {plan.topic: plan.is_tiered for plan in _PLANS} | {LOCAL_ABORT: True, EARLY_ABORTS: True}
-        for topic, is_tiered in topics.items():
-            if topic == f"{PREFIX}-overlap":
-                _wait_overlap_settled(cluster, topic)
-            elif is_tiered:
-                wait_settled(cluster, topic)
-        _delete_records(cluster, f"{PREFIX}-trimmed", TRIMMED_AT)
-        yield [known for topic in topics for known in _look_up(cluster, topic)]
 
 
 def _records(plan: _Plan) -> Iterator[Record]:
@@ -126,48 +167,31 @@ def _records(plan: _Plan) -> Iterator[Record]:
         yield Record(number % plan.partitions, key, value or None, (("n", b"%d" % number),), timestamp_ms)
 
 
-def _transactional_producer(cluster: KafkaCluster, name: str) -> Producer:
-    producer = Producer(
-        {
-            "bootstrap.servers": cluster.bootstrap_servers,
-            "transactional.id": f"{PREFIX}-{name}",
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            "linger.ms": 0,
-        }
-    )
-    producer.init_transactions(30)
-    return producer
+# --- transactions ---
 
 
 def _send(producer: Producer, topic: str, count: int) -> None:
     """A batch of its own."""
     for number in range(count):
         producer.produce(topic, b"%d " % number * 20, b"key", 0, timestamp=FIRST_TIMESTAMP_MS + number)
-    producer.flush(30)
-
-
-def _end(producer: Producer, commits: bool) -> None:
-    if commits:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
+    flush(producer)
 
 
 def _transaction(producer: Producer, topic: str, count: int, *, commits: bool) -> None:
     producer.begin_transaction()
     _send(producer, topic, count)
-    _end(producer, commits)
+    end_transaction(producer, commits=commits)
 
 
 def _fill_early_aborts(cluster: KafkaCluster) -> None:
     """Aborts in the first segments only, one of them with its marker two segments on; commits in all others."""
     chance = random.Random(EARLY_ABORTS)
-    slow, quick = _transactional_producer(cluster, "slow"), _transactional_producer(cluster, "quick")
+    slow, quick = (transactional_producer(cluster, f"{PREFIX}-{name}") for name in ("slow", "quick"))
     slow.begin_transaction()
     _send(slow, EARLY_ABORTS, 5)
     for number in range(14):
         _transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=number % 3 > 0)
-    _end(slow, commits=False)
+    end_transaction(slow, commits=False)
     for _ in range(26):
         _transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=True)
 
@@ -177,13 +201,13 @@ def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
     """Aborts throughout, the last with its marker in the local log; then one that is open while this runs, so
     that the last stable offset stays below the high watermark."""
     topic, chance = LOCAL_ABORT, random.Random(LOCAL_ABORT)
-    slow, quick = _transactional_producer(cluster, "slow-too"), _transactional_producer(cluster, "quick-too")
+    slow, quick = (transactional_producer(cluster, f"{PREFIX}-{name}") for name in ("slow-too", "quick-too"))
     _transaction(quick, topic, 10, commits=True)
     slow.begin_transaction()
     _send(slow, topic, 3)
     for number in range(20):
         _transaction(quick, topic, chance.randrange(1, 30), commits=number % 4 > 0)
-    _end(slow, commits=False)
+    end_transaction(slow, commits=False)
     for _ in range(14):
         _transaction(quick, topic, chance.randrange(1, 30), commits=True)
     slow.begin_transaction()
@@ -191,7 +215,7 @@ def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
     begun_in = _active_segment(cluster, topic)
     while _active_segment(cluster, topic) == begun_in:
         _transaction(quick, topic, 2, commits=True)
-    _end(slow, commits=False)
+    end_transaction(slow, commits=False)
     quick.begin_transaction()
     _send(quick, topic, 6)
     try:
@@ -200,55 +224,37 @@ def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
         quick.abort_transaction(30)
 
 
-def _local_logs(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Path]:
-    return sorted((cluster.broker(1).data_dir / f"{topic}-{partition}").glob("*.log"))
-
-
 def _active_segment(cluster: KafkaCluster, topic: str) -> int:
-    return int(_local_logs(cluster, topic)[-1].stem)
+    return int(local_logs(cluster, topic)[-1].stem)
 
 
-def _wait_overlap_settled(cluster: KafkaCluster, topic: str) -> None:
-    """Until all but the active segment is in the tier, and local retention has nothing more to delete."""
+# --- holes ---
 
-    def has_settled(offsets: PartitionOffsets) -> bool:
-        logs = _local_logs(cluster, topic)
-        surplus_bytes = sum(log.stat().st_size for log in logs) - OVERLAP_LOCAL_BYTES
-        return (
-            offsets.local_log_start_offset == int(logs[0].stem) > 0
-            and offsets.latest_tiered_offset + 1 == int(logs[-1].stem)
-            and surplus_bytes < logs[0].stat().st_size
+
+def _fill_holes(cluster: KafkaCluster) -> None:
+    """Few keys over and over, and now and then one that stays."""
+    records = (
+        Record(
+            0,
+            b"once-%d" % number if number % 40 == 0 else b"key-%d" % (number % 31),
+            b"%d " % number * 30,
+            timestamp_ms=FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number,
         )
-
-    offsets = cluster.wait_tiered(topic, until=has_settled)[0]
-    assert offsets.local_log_start_offset < offsets.latest_tiered_offset
-
-
-def _delete_records(cluster: KafkaCluster, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        assert deleted.result(30).low_watermark == before
-    deadline_s = time.monotonic() + SETTLED_TIMEOUT_S
-    while cluster.partition_offsets(topic)[0].log_start_offset != before:
-        assert time.monotonic() < deadline_s, f"{topic}: its log start does not follow"
-        time.sleep(0.1)
+        for number in range(1500)
+    )
+    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000, linger_ms=1000)
+    # Not before all is there: one round cleans it all, and a run is like the next.
+    alter_configs(cluster, HOLES, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
 
 
-def _look_up(cluster: KafkaCluster, topic: str) -> Iterator[KnownPartition]:
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    for partition, offsets in cluster.partition_offsets(topic).items():
-        with RawClient(host, int(port)) as client:
-            topic_id = client.topic_id(topic)
-            (stable,) = client.list_offsets(5, [(topic, partition, -1)], isolation=1)
-        tiered = (cluster.tier_dir / "kafka-tiered-storage").glob(f"{topic}-{partition}-*/*.log")
-        starts = {int(log.name[:20]) for log in (*tiered, *_local_logs(cluster, topic, partition))}
-        ends = (
-            offsets.log_start_offset,
-            offsets.local_log_start_offset,
-            stable.offset,
-            offsets.high_watermark,
-        )
-        last_timestamp_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * offsets.high_watermark
-        yield KnownPartition(
-            topic, topic_id, partition, offsets, stable.offset, last_timestamp_ms, tuple(sorted({*starts, *ends}))
-        )
+def _tier_holes(cluster: KafkaCluster) -> None:
+    """Wait for the cleaner, and only then let the topic into the tier: both at once are not allowed. Records that no
+    cleaner has seen follow."""
+    checkpoint = cluster.broker(1).data_dir / "cleaner-offset-checkpoint"
+    deadline_s = time.monotonic() + CLEANED_TIMEOUT_S
+    while f"{HOLES} 0 {_active_segment(cluster, HOLES)}" not in checkpoint.read_text().splitlines():
+        assert time.monotonic() < deadline_s, f"{HOLES} is not cleaned:\n{checkpoint.read_text()}"
+        time.sleep(0.2)
+    alter_configs(cluster, HOLES, {**TIERED, "cleanup.policy": "delete"})
+    records = (Record(0, b"late", b"%d " % number * 30) for number in range(300))
+    produce(cluster, HOLES, records, batch_num_messages=10, batch_size=1_000_000, linger_ms=1000)

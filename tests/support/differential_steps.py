@@ -1,0 +1,225 @@
+"""Carries out a generated schedule on a real broker: producers, transactions, log starts that move."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tests.support.differential_known import local_logs, look_up, segment_starts, tiered_logs
+from tests.support.differential_schedule import (
+    Cut,
+    DeleteRecords,
+    DropSegments,
+    End,
+    Produce,
+    Schedule,
+    Send,
+    Step,
+    Timestamps,
+)
+from tests.support.kafka import Record, produce
+
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+TIMESTAMP_STEP_MS = 10
+TRANSACTION_TIMEOUT_MS = 900_000
+TIMEOUT_S = 60.0
+QUIETLY: Mapping[str, str | int] = {"log_level": 0}
+"""The broker's restart is nothing that a producer need write home about."""
+
+
+class ScheduleRunner:
+    """Runs phases and cuts in order; transactions that are still open are aborted by `close`."""
+
+    def __init__(self, cluster: KafkaCluster, schedule: Schedule) -> None:
+        self._cluster = cluster
+        self._configs = {topic.name: dict(topic.configs) for topic in schedule.topics}
+        self._producers: dict[tuple[str, int], Producer] = {}
+        self._open: set[tuple[str, int]] = set()
+        self._written: Counter[tuple[str, int]] = Counter()
+
+    @property
+    def configs(self) -> Mapping[str, Mapping[str, str]]:
+        """The topics' settings as they are by now."""
+        return self._configs
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """One phase."""
+        for step in steps:
+            match step:
+                case Produce():
+                    self._produce(step)
+                case Send():
+                    self._send(step)
+                case End():
+                    self._end((step.topic, step.producer), commits=step.commits)
+                case DeleteRecords():
+                    self._delete_records(step)
+
+    def cut(self, cuts: Sequence[Cut]) -> None:
+        """Raise log starts of topics that have settled."""
+        for cut in cuts:
+            if isinstance(cut, DropSegments):
+                self._drop_segments(cut)
+            else:
+                self._delete_records(cut)
+
+    def close(self) -> None:
+        for key in sorted(self._open):
+            self._end(key, commits=False)
+
+    def _produce(self, step: Produce) -> None:
+        settings: dict[str, str | int] = {
+            "batch_num_messages": step.batch_records,
+            "batch_size": 1_000_000,
+            "linger_ms": 1000,
+            "compression_type": step.codec,
+            "message_max_bytes": 4_000_000,
+            "enable_idempotence": "true" if step.is_idempotent else "false",
+        }
+        produce(self._cluster, step.topic, self._records(step), **settings)
+
+    def _records(self, step: Produce) -> Iterator[Record]:
+        key = (step.topic, step.partition)
+        first = self._written[key]
+        chance = random.Random(f"{key} {first}")
+        low, high = step.value_bytes
+        for number in range(first, first + step.batches * step.batch_records):
+            size = chance.randrange(low, high)
+            # Half of it compresses, unless it is to be larger than every limit.
+            random_bytes = size if low > 1_000_000 else size // 2
+            value = chance.randbytes(random_bytes) + b"." * (size - random_bytes)
+            timestamp_ms = _timestamp_ms(chance, step.timestamps, number, first)
+            yield Record(step.partition, b"key-%d" % (number % 31), value, (("n", b"%d" % number),), timestamp_ms)
+        self._written[key] += step.batches * step.batch_records
+
+    def _send(self, step: Send) -> None:
+        key = (step.topic, step.producer)
+        producer = self._producers.get(key)
+        if producer is None:
+            producer = self._producers[key] = transactional_producer(self._cluster, f"{step.topic}-{step.producer}")
+        if key not in self._open:
+            producer.begin_transaction()
+            self._open.add(key)
+        written = self._written[step.topic, step.partition]
+        for number in range(written, written + step.records):
+            at_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number
+            producer.produce(step.topic, b"%d " % number * 20, b"key", step.partition, timestamp=at_ms)
+        flush(producer)
+        self._written[step.topic, step.partition] += step.records
+
+    def _end(self, key: tuple[str, int], *, commits: bool) -> None:
+        if key not in self._open:
+            return
+        self._open.remove(key)
+        end_transaction(self._producers[key], commits=commits)
+
+    def _delete_records(self, step: DeleteRecords) -> None:
+        (known,) = (each for each in look_up(self._cluster, [step.topic]) if each.partition == step.partition)
+        offsets = known.offsets
+        first = offsets.log_start_offset
+        starts = [first, *(start for start in known.segments if start > first)]
+        match step.place:
+            case "offset":
+                before = int(offsets.high_watermark * step.share)
+            case "local":
+                local = offsets.local_log_start_offset
+                before = local + int((offsets.high_watermark - local) * step.share)
+            case "inside_batch":
+                batches = [each for each in known.batches if each.last_offset > each.base_offset]
+                chosen = batches[int(len(batches) * step.share)] if batches else None
+                before = chosen.last_offset if chosen else int(offsets.high_watermark * step.share)
+            case _:
+                at = int(len(starts) * step.share)
+                end = starts[at + 1] if at + 1 < len(starts) else offsets.high_watermark
+                inside = {"segment": 0, "behind_segment": 1, "inside_segment": (end - starts[at]) // 2}
+                before = starts[at] + inside[step.place]
+        if offsets.log_start_offset < before <= offsets.high_watermark:
+            delete_records(self._cluster, step.topic, step.partition, before)
+
+    def _drop_segments(self, cut: DropSegments) -> None:
+        tiered = {int(log.name[:20]): log.stat().st_size for log in tiered_logs(self._cluster, cut.topic)}
+        local = {int(log.stem): log.stat().st_size for log in local_logs(self._cluster, cut.topic)}
+        starts = segment_starts(self._cluster, cut.topic)
+        count = min(cut.count, len(tiered) - 1)
+        if count < 1:
+            return
+        retention_bytes = sum((local | tiered).values()) - sum(tiered[start] for start in starts[:count])
+        configs = self._configs[cut.topic]
+        configs["local.retention.bytes"] = str(min(int(configs["local.retention.bytes"]), retention_bytes))
+        configs["retention.bytes"] = str(retention_bytes)
+        alter_configs(
+            self._cluster, cut.topic, {name: configs[name] for name in ("local.retention.bytes", "retention.bytes")}
+        )
+        wait_offsets(self._cluster, cut.topic, 0, lambda offsets: offsets.log_start_offset >= starts[count])
+
+
+# --- what fixed topics use too ---
+
+
+def admin_client(cluster: KafkaCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIETLY})
+
+
+def transactional_producer(cluster: KafkaCluster, name: str) -> Producer:
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "transactional.id": name,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "linger.ms": 1000,
+            **QUIETLY,
+        }
+    )
+    producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def flush(producer: Producer) -> None:
+    """What was produced since the last flush is one batch to a partition: linger is longer than that takes."""
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def end_transaction(producer: Producer, *, commits: bool) -> None:
+    if commits:
+        producer.commit_transaction(TIMEOUT_S)
+    else:
+        producer.abort_transaction(TIMEOUT_S)
+
+
+def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:
+    """Raise the log start, and return when ListOffsets says so."""
+    admin = admin_client(cluster)  # named: it would end with the call
+    for deleted in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        assert deleted.result(TIMEOUT_S).low_watermark == before
+    wait_offsets(cluster, topic, partition, lambda offsets: offsets.log_start_offset == before)
+
+
+def alter_configs(cluster: KafkaCluster, topic: str, configs: Mapping[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = admin_client(cluster)
+    for altered in admin.incremental_alter_configs([resource]).values():
+        altered.result(TIMEOUT_S)
+
+
+def wait_offsets(cluster: KafkaCluster, topic: str, partition: int, until: Callable[[PartitionOffsets], bool]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not until(offsets := cluster.partition_offsets(topic)[partition]):
+        assert time.monotonic() < deadline_s, f"{topic}-{partition}: still {offsets}"
+        time.sleep(0.1)
+
+
+def _timestamp_ms(chance: random.Random, kind: Timestamps, number: int, first: int) -> int:
+    places: Mapping[Timestamps, float] = {
+        "rising": number,
+        "shuffled": number + chance.randrange(-300, 300),
+        "falling": first - (number - first) / 2,
+        "equal": first,
+    }
+    return FIRST_TIMESTAMP_MS + int(TIMESTAMP_STEP_MS * places[kind])
