@@ -93,6 +93,7 @@ lint: $(VENV)/.installed
 bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/relay.py $(ARGS)
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
+	$(BIN)/python benchmarks/fetch_exchange.py $(ARGS)
 	$(BIN)/python benchmarks/cold_read.py $(ARGS)
 
 # The later files are bound to the first, so that one environment can hold them all.

@@ -16,8 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,8 +33,8 @@ from benchmarks.support.exchanges import Exchanges, Wanted, exchange_for
 from benchmarks.support.stage import JARS, JVM_OPTIONS, Address, Stage, stage_on
 from benchmarks.support.tidegate_usage import cpu_s
 from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.logs import LogFormat, configure_logs
 
-LOCAL_TOPIC, TIERED_TOPIC = "local", "tiered"
 RECORD_BYTES = 1024
 OLD_TIMESTAMP_MS = 1_600_000_000_000
 """Records older than the local retention: the broker rolls, tiers and drops even an active segment."""
@@ -79,49 +78,59 @@ def main() -> int:
     options = parser.parse_args()
     if options.partitions < 1 or options.seconds <= 0 or options.rounds < 1:
         parser.error("at least one partition, one round and more than 0 s")
-    with _stage(options.partitions) as (stage, folder):
-        counts = [count for count in (1, 10, 100, 1000) if count < options.partitions] + [options.partitions]
-        kinds = _kinds(stage)
-        copied = _copied_bytes(stage.cluster, folder, kinds, counts)
-        cells = [
-            _cell(stage, kind, wanted(count), options.seconds, options.rounds, incremental, copied)
-            for kind, wanted in kinds.items()
-            for incremental in (False, True)
-            for count in counts
-        ]
+    configure_logs("warning", LogFormat.CONSOLE)
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
+    try:
+        with KafkaCluster(jars=JARS, work=folder, jvm_options=JVM_OPTIONS) as cluster:
+            topics = fill_topics(cluster, "exchange", options.partitions)
+            cells = measure(cluster, folder, topics, options.seconds, options.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     _show(cells, as_json=options.json)
     return 1 if any(cell.through_errors for cell in cells) else 0
 
 
-@contextmanager
-def _stage(partitions: int) -> Iterator[tuple[Stage, Path]]:
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
-    try:
-        with KafkaCluster(jars=JARS, work=folder, jvm_options=JVM_OPTIONS) as cluster:
-            cluster.create_topic(LOCAL_TOPIC, partitions, LOCAL_CONFIGS)
-            cluster.create_topic(TIERED_TOPIC, partitions, TIERED_CONFIGS)
-            _fill(cluster, partitions)
-            cluster.wait_tiered(
-                TIERED_TOPIC, until=lambda offsets: offsets.local_log_start_offset == 1, timeout_s=TIER_S_MAX
-            )
-            with stage_on(cluster, LOCAL_TOPIC, {}, folder) as stage:
-                yield stage, folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Two topics of as many partitions: one at the broker, one in the tier."""
+
+    local: str
+    tiered: str
+    partitions: int
 
 
-def _fill(cluster: KafkaCluster, partitions: int) -> None:
+def fill_topics(cluster: KafkaCluster, stem: str, partitions: int) -> Topics:
+    """One record in each partition; wait until those of the tiered topic are in the tier alone."""
+    topics = Topics(f"{stem}-local", f"{stem}-tiered", partitions)
+    cluster.create_topic(topics.local, partitions, LOCAL_CONFIGS)
+    cluster.create_topic(topics.tiered, partitions, TIERED_CONFIGS)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 50})
-    for topic in (LOCAL_TOPIC, TIERED_TOPIC):
+    for topic in (topics.local, topics.tiered):
         for partition in range(partitions):
             producer.produce(topic, bytes(RECORD_BYTES), partition=partition, timestamp=OLD_TIMESTAMP_MS)
     if left := producer.flush(60):
         raise RuntimeError(f"{left} records were not produced")
+    cluster.wait_tiered(topics.tiered, until=lambda offsets: offsets.local_log_start_offset == 1, timeout_s=TIER_S_MAX)
+    return topics
 
 
-def _kinds(stage: Stage) -> Mapping[str, Callable[[int], list[Wanted]]]:
+def measure(cluster: KafkaCluster, folder: Path, topics: Topics, seconds: float, rounds: int) -> list[Cell]:
+    """All kinds of exchange, full and incremental, over 1, 10, 100, 1,000 and all partitions."""
+    counts = [count for count in (1, 10, 100, 1000) if count < topics.partitions] + [topics.partitions]
+    with stage_on(cluster, topics.local, {}, folder) as stage:
+        kinds = _kinds(stage, topics)
+        copied = _copied_bytes(cluster, folder, kinds, counts)
+        return [
+            _cell(stage, kind, wanted(count), seconds, rounds, incremental, copied)
+            for kind, wanted in kinds.items()
+            for incremental in (False, True)
+            for count in counts
+        ]
+
+
+def _kinds(stage: Stage, topics: Topics) -> Mapping[str, Callable[[int], list[Wanted]]]:
     with BareClient(stage.direct) as client:
-        local_id, tiered_id = client.topic_id(LOCAL_TOPIC), client.topic_id(TIERED_TOPIC)
+        local_id, tiered_id = client.topic_id(topics.local), client.topic_id(topics.tiered)
 
     def local(count: int) -> list[Wanted]:
         return [Wanted(local_id, partition, 1) for partition in range(count)]

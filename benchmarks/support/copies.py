@@ -23,7 +23,6 @@ from proxy import application
 from proxy.config import load
 from proxy.demo.kafka_cluster import KafkaCluster
 from proxy.demo.kafka_properties import properties_text
-from proxy.logs import LogFormat, configure_logs
 from proxy.upstream_wire import PendingAnswer
 
 START_S_MAX = 60.0
@@ -63,7 +62,6 @@ def counting_tidegate(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[Add
         "admin.listen": "127.0.0.1:0",
     }
     file.write_text(properties_text(lines), encoding="utf-8")
-    configure_logs("warning", LogFormat.CONSOLE)
 
     async def run() -> None:
         stop = trio.Event()

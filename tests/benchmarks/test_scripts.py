@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import relay, warm_read
+from benchmarks import fetch_exchange, relay, warm_read
 from benchmarks.support.bare_fetch import learn_requests, read_for
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
@@ -43,6 +43,23 @@ def test_the_warm_tier_is_measured_without_a_get(kafka: KafkaCluster, tmp_path: 
     assert report.complaints == []
     assert rows_of(report) == ["bare Fetch", "consumer"]
     assert sum("0 GETs" in note for note in report.notes) == 2
+
+
+def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topics = fetch_exchange.fill_topics(kafka, fresh_name("benchmark-exchange"), 3)
+    cells = fetch_exchange.measure(kafka, tmp_path, topics, 0.05, 1)
+    assert len(cells) == 3 * 2 * 2
+    assert {(cell.kind, cell.mode) for cell in cells} == {
+        (kind, mode) for kind in ("all local", "all tier", "half and half") for mode in ("full", "incremental")
+    }
+    for cell in cells:
+        assert cell.through_us > 0
+        assert (cell.direct_errors, cell.through_errors) == (0, 0)
+        assert 0 <= cell.copied_bytes < fetch_exchange.RECORD_BYTES
+    quiet = [cell for cell in cells if (cell.kind, cell.mode) == ("all local", "incremental")]
+    # Nothing to say: a session's head, whatever the partitions are; and it is relayed, so nothing is copied.
+    assert len({cell.answer_bytes for cell in quiet}) == 1
+    assert [cell.copied_bytes for cell in quiet] == [0, 0]
 
 
 def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
