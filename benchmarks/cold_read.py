@@ -27,7 +27,7 @@ from benchmarks.support.fresh_tidegate import FreshTidegate, fresh_tidegate
 from benchmarks.support.stage import Address, bootstrap_of
 from benchmarks.support.tier_fetch import Run, Seeker, TierReadError, read_partitions, read_streams
 from benchmarks.support.tier_usage import TierUsage
-from proxy.config.sizes import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, TIER_INFLIGHT_SHARE, memory_share
+from proxy.config.memory_shares import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, TIER_INFLIGHT_SHARE, memory_share
 
 RATIO_AIM = 0.8
 PLUGIN_RATIO_AIM = 5.0

@@ -18,6 +18,14 @@ class LocalProtocolError(ProtocolError):
     """We asked for something that cannot be put on the wire: our bug, not the peer's."""
 
 
+class UnsupportedVersionError(ProtocolError):
+    """The broker has no version of an API that our question needs; the message names both."""
+
+
+class AuthenticationFailedError(ProtocolError):
+    """Signing in failed. The message names principal and mechanism, never the password or token."""
+
+
 class ErrorCode(enum.IntEnum):
     """The codes that Tidegate itself writes or acts on (spec/kafka-remote.md §13.4)."""
 
@@ -44,3 +52,11 @@ class ErrorCode(enum.IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
     OFFSET_MOVED_TO_TIERED_STORAGE = 109
+
+
+MOVED_CODES = frozenset({3, 5, 6, 9, 72, 74, 75, 100, 103})
+"""To a client: the asked broker does not lead or does not know the topic (any more): leader, epoch or id have moved."""
+
+PASSING_CODES = MOVED_CODES | {-1, 2, 7, 13, 14, 15, 19, 20, 56, 78, 89}
+"""To a client: the same question may be answered later. Kafka's retriable codes that a Fetch, a Produce, a Metadata or
+a ListOffsets can meet, and the unexpected server error."""

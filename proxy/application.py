@@ -17,6 +17,7 @@ import trio
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.client_messages import preload_schemas
 from protocol.fetch_sessions import SessionSlots
 from proxy import exit_codes
 from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
@@ -26,7 +27,7 @@ from proxy.authority import LogStartGeneration
 from proxy.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
 from proxy.client_exchanges import ClientExchanges
 from proxy.config.model import Config, ReadPreference
-from proxy.config.ssl_contexts import client_ssl_context, server_ssl_context
+from proxy.config.ssl_contexts import server_ssl_context
 from proxy.connection import ConnectionLimits
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
@@ -44,10 +45,10 @@ from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream.messages import preload_schemas
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
+from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager

@@ -14,6 +14,7 @@ from typing import TextIO
 
 import trio
 
+from protocol.client_messages import DESCRIBE_CONFIGS, LIST_OFFSETS
 from proxy import exit_codes
 from proxy.check_report import CheckReport
 from proxy.config.model import Config
@@ -22,7 +23,6 @@ from proxy.upstream.cluster import Cluster, TopicMetadata
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream.messages import DESCRIBE_CONFIGS, LIST_OFFSETS
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError
 from storage.metadata import serde

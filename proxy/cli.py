@@ -132,7 +132,8 @@ def _demo(options: DemoOptions) -> int:
 
 def _load(file: Path) -> "Config | None":
     """The configuration, its warnings on standard error; None after every problem was written there, a line each."""
-    from proxy.config import ConfigError, load
+    from proxy.config import load
+    from storage.config.errors import ConfigError
 
     try:
         config = load(file, os.environ)

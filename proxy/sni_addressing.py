@@ -16,7 +16,7 @@ import structlog
 
 from protocol.addresses import NodeAddress
 from proxy.address_book import Target
-from proxy.config.kinds import NODE_ID_MAX, NODE_ID_VARIABLE
+from proxy.config.listener_kinds import NODE_ID_MAX, NODE_ID_VARIABLE
 
 _NODE_ID = re.compile("0|[1-9][0-9]{0,9}")
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SniPattern:
-    """A host name that holds `$(nodeId)` once, as `proxy.config.kinds` lets it through."""
+    """A host name that holds `$(nodeId)` once, as `proxy.config.listener_kinds` lets it through."""
 
     text: str
 

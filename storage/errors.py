@@ -43,6 +43,18 @@ class MetadataRecordError(RemoteStorageError):
     """A record of the metadata topic that cannot be decoded (spec/kafka-remote.md §1.3)."""
 
 
+class MetadataBatchError(RemoteStorageError):
+    """A record batch of the metadata topic cannot be read; the message names offset and reason."""
+
+
+class CorruptMetadataBatchError(MetadataBatchError):
+    """The batch's bytes are wrong: length, magic, CRC or a record's layout. Another fetch may give the right ones."""
+
+
+class UnsupportedMetadataCompressionError(MetadataBatchError):
+    """The batch is right, but compressed in a way that no writer of the metadata topic uses."""
+
+
 class IllegalMetadataError(RemoteStorageError, ValueError):
     """A caller's metadata breaks KIP-405's rules: a first state other than COPY_SEGMENT_STARTED, a bad range."""
 

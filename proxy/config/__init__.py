@@ -1,12 +1,12 @@
-"""The configuration: `load(path, environ)` gives a checked `Config` or raises `ConfigError` with every problem.
+"""The configuration: `load(path, environ)` gives a checked `Config`, or raises `ConfigError` with every problem.
 
-keys, tier_keys   the one table of keys        sources   FILE, environment, broker.config and their precedence
-kinds, sizes      how values are written       values    typed, with problems noted
-model             the typed result             build     the groups, and the checks across keys
+keys    the table of serve's keys              build   the groups, and the checks across keys
+model   the typed result                       later   what is refused in this version
+
+What other readers of the tier need of the same file too is in `storage.config`.
 """
 
-from proxy.config.errors import ConfigError
 from proxy.config.load import load
 from proxy.config.model import Config
 
-__all__ = ["Config", "ConfigError", "load"]
+__all__ = ["Config", "load"]

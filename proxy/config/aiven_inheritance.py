@@ -9,9 +9,9 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from proxy.config import tier_keys as tier
-from proxy.config.sizes import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, memory_share
-from proxy.config.sources import Setting, Settings
+from proxy.config.memory_shares import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, memory_share
+from storage.config import tier_keys as tier
+from storage.config.sources import Setting, Settings
 
 PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 CACHE_PREFIX: Final = "fetch.chunk.cache."

@@ -1,46 +1,33 @@
-"""From typed values to the groups of Config, with the checks that need more than one key."""
+"""From typed values to the groups of Config that are the proxy's own, with the checks that need more than one key."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import Final
 
 from proxy.config import keys as table
-from proxy.config import tier_keys as tier
-from proxy.config.broker_config import CLIENT_PREFIXES, COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, PRODUCER_PREFIX, Plugin
-from proxy.config.java_security import JavaSecurity
-from proxy.config.kinds import HOST_PORTS, NODE_ID_VARIABLE, Key
+from proxy.config.listener_kinds import NODE_ID_VARIABLE
+from proxy.config.memory_shares import (
+    CACHE_MEMORY_SHARE,
+    READAHEAD_TOTAL_SHARE,
+    TIER_INFLIGHT_SHARE,
+    memory_share,
+)
 from proxy.config.model import (
     AuthorityConfig,
     CacheConfig,
     CatalogConfig,
-    HostPort,
-    MetadataClientConfig,
     ProxyConfig,
     ReadAheadConfig,
     TierConfig,
-    UpstreamConfig,
 )
-from proxy.config.security import server_tls, upstream_security
-from proxy.config.sizes import (
-    CACHE_MEMORY_SHARE,
-    MIB,
-    READAHEAD_TOTAL_SHARE,
-    TIER_INFLIGHT_SHARE,
-    format_size,
-    memory_share,
-)
-from proxy.config.sources import Setting, Settings
-from proxy.config.values import Values
+from proxy.config.server_tls import server_tls
+from storage.config import tier_keys as tier
+from storage.config.model import HostPort
+from storage.config.sizes import MIB, format_size
+from storage.config.values import Values
 
 # Over 30 ms and 60 MB/s a connection, ten GETs of 12 MiB at once; half of it would hold one partition to 280 MB/s.
 READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
-
-
-def upstream_config(values: Values) -> UpstreamConfig:
-    return UpstreamConfig(
-        bootstrap_servers=values.of(table.UPSTREAM_BOOTSTRAP_SERVERS), security=upstream_security(values)
-    )
 
 
 def proxy_config(values: Values) -> ProxyConfig:
@@ -121,7 +108,7 @@ def _broker_ports(values: Values, listen: HostPort) -> Mapping[int, int]:
 def memory_budgets(values: Values) -> dict[str, int]:
     """The three budgets by key: as set, or their share of `memory.max.bytes`."""
     memory_bytes_max = values.of(table.MEMORY_MAX_BYTES)
-    shares: tuple[tuple[Key[int], int], ...] = (
+    shares = (
         (tier.CACHE_MEMORY_BYTES, CACHE_MEMORY_SHARE),
         (tier.READAHEAD_TOTAL_MAX_BYTES, READAHEAD_TOTAL_SHARE),
         (tier.TIER_INFLIGHT_BYTES_MAX, TIER_INFLIGHT_SHARE),
@@ -197,33 +184,3 @@ def catalog_config(values: Values) -> CatalogConfig:
         snapshot_interval_ms=values.of(tier.CATALOG_SNAPSHOT_INTERVAL_MS),
         segments_max=values.of(tier.CATALOG_SEGMENTS_MAX),
     )
-
-
-def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problems: list[str]) -> MetadataClientConfig:
-    """The consumer's properties over the common ones, and what they leave open from upstream."""
-    by_prefix: dict[str, dict[str, tuple[str, Setting]]] = {prefix: {} for prefix in CLIENT_PREFIXES}
-    for name, setting in settings.metadata.items():
-        for prefix in CLIENT_PREFIXES:
-            if name.startswith(prefix):
-                whole_key = settings.prefixes.spelled(Plugin.METADATA, name)
-                by_prefix[prefix][name.removeprefix(prefix)] = (whole_key, setting)
-    consumer = by_prefix[COMMON_CLIENT_PREFIX] | by_prefix[CONSUMER_PREFIX]
-    bootstrap_servers = upstream.bootstrap_servers
-    key, setting_given = consumer.get("bootstrap.servers", ("", None))
-    if setting_given is not None and setting_given.text is not None:
-        try:
-            bootstrap_servers = HOST_PORTS.parse(setting_given.text)
-        except ValueError as error:
-            problems.append(f"{setting_given.origin}: {key} = {setting_given.text}: {error}")
-    return MetadataClientConfig(
-        bootstrap_servers=bootstrap_servers,
-        security=JavaSecurity(consumer, upstream.security, problems).security(),
-        common_client=texts({name: setting for name, (_, setting) in by_prefix[COMMON_CLIENT_PREFIX].items()}),
-        consumer=texts({name: setting for name, (_, setting) in by_prefix[CONSUMER_PREFIX].items()}),
-        producer=texts({name: setting for name, (_, setting) in by_prefix[PRODUCER_PREFIX].items()}),
-    )
-
-
-def texts(settings: Mapping[str, Setting]) -> Mapping[str, str]:
-    """Names and resolved values, read-only; what could not be resolved was reported and is left out."""
-    return MappingProxyType({name: s.text for name, s in settings.items() if s.text is not None})

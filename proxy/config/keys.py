@@ -1,49 +1,20 @@
-"""The one table of keys: name, kind, default, limits and what each is for.
+"""The table of `tidegate serve`'s keys: name, kind, default, limits and what each is for.
 
-The loader, the nearest-key help, the environment's names and docs/configuration.md all come from here; the tier's half
-is in `tier_keys`. A key is added to the table and read in `proxy.config.build`; nothing else needs to know it.
+The loader, the nearest-key help, the environment's names and docs/configuration.md all come from here. What other
+readers of the tier need too is in `storage.config.keys` and `storage.config.tier_keys`. A key is added to the table
+and read in `proxy.config.build`; nothing else needs to know it.
 """
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
-from proxy.config.kinds import (
-    ADVERTISED_HOST,
-    BROKER_PORTS,
-    HOST_PORTS,
-    IDENTIFICATION,
-    LISTEN,
-    NODE_ID_MAX,
-    PATH,
-    SNI_PATTERN,
-    TEXT,
-    Key,
-    KeyGroup,
-    integer,
-    one_of,
-    size,
-)
-from proxy.config.model import (
-    ClientAuth,
-    Kip405Names,
-    LogFormat,
-    LogLevel,
-    Mode,
-    ReadPreference,
-    SaslMechanism,
-    SecurityProtocol,
-)
-from proxy.config.sizes import GIB, KIB, MIB, TIB
-from proxy.config.tier_keys import TIER_GROUPS
+from proxy.config.listener_kinds import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NODE_ID_MAX, SNI_PATTERN
+from proxy.config.model import ClientAuth, Kip405Names, LogFormat, LogLevel, ReadPreference
+from storage.config.key_table import KeyTable
+from storage.config.keys import BROKER_CONFIG, MODE, UPSTREAM_GROUP
+from storage.config.kinds import PATH, TEXT, Key, KeyGroup, integer, one_of, size
+from storage.config.sizes import GIB, KIB, MIB, TIB
+from storage.config.tier_keys import CACHE_GROUP, KNOWN_GROUP, PLUGIN_GROUP, TIER_READS_GROUP
 
-MODE = Key(
-    name="mode", kind=one_of(Mode), default="replica", doc="`replica`: the brokers write the tier; `standalone`: we do."
-)
-BROKER_CONFIG = Key(
-    name="broker.config",
-    kind=PATH,
-    doc="The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
-)
 MEMORY_MAX_BYTES = Key(
     name="memory.max.bytes",
     kind=size(192 * MIB, TIB),
@@ -54,48 +25,6 @@ MEMORY_MAX_BYTES = Key(
 LOG_LEVEL = Key(name="log.level", kind=one_of(LogLevel), default="info", doc="The least severe line that is written.")
 LOG_FORMAT = Key(
     name="log.format", kind=one_of(LogFormat), default="json", doc="One JSON object a line, or text for a terminal."
-)
-
-UPSTREAM_BOOTSTRAP_SERVERS = Key(
-    name="upstream.bootstrap.servers", kind=HOST_PORTS, stand_in="unset:1", doc="The brokers that are asked first."
-)
-UPSTREAM_SECURITY_PROTOCOL = Key(
-    name="upstream.security.protocol",
-    kind=one_of(SecurityProtocol),
-    default="PLAINTEXT",
-    doc="How brokers are reached. Clients' upstream connections take only the transport from it.",
-)
-UPSTREAM_SASL_MECHANISM = Key(
-    name="upstream.sasl.mechanism",
-    kind=one_of(SaslMechanism),
-    aliases=("upstream.sasl.mechanisms",),
-    doc="Tidegate's own mechanism; clients' exchanges are relayed, whatever they use.",
-)
-UPSTREAM_SASL_USERNAME = Key(name="upstream.sasl.username", kind=TEXT, doc="Tidegate's own user.")
-UPSTREAM_SASL_PASSWORD = Key(name="upstream.sasl.password", kind=TEXT, secret=True, doc="Its password.")
-UPSTREAM_SSL_CA_LOCATION = Key(
-    name="upstream.ssl.ca.location", kind=PATH, doc="PEM file of CA certificates; unset: the system's."
-)
-UPSTREAM_SSL_CERTIFICATE_LOCATION = Key(
-    name="upstream.ssl.certificate.location", kind=PATH, doc="PEM file of Tidegate's own certificate and its chain."
-)
-UPSTREAM_SSL_KEY_LOCATION = Key(
-    name="upstream.ssl.key.location", kind=PATH, doc="PEM file of its private key; unset: the certificate's file."
-)
-UPSTREAM_SSL_KEY_PASSWORD = Key(
-    name="upstream.ssl.key.password", kind=TEXT, secret=True, doc="The private key's password."
-)
-UPSTREAM_SSL_KEYSTORE_LOCATION = Key(
-    name="upstream.ssl.keystore.location", kind=PATH, doc="PKCS#12 file instead of certificate and key."
-)
-UPSTREAM_SSL_KEYSTORE_PASSWORD = Key(
-    name="upstream.ssl.keystore.password", kind=TEXT, secret=True, doc="The PKCS#12 file's password."
-)
-UPSTREAM_SSL_IDENTIFICATION = Key(
-    name="upstream.ssl.endpoint.identification.algorithm",
-    kind=IDENTIFICATION,
-    default="https",
-    doc="`none` checks the broker's certificate but not its host name.",
 )
 
 PROXY_LISTEN = Key(
@@ -211,64 +140,43 @@ METRICS_KIP405_NAMES = Key(
 )
 
 
-GROUPS: Final = (
-    KeyGroup("General", (MODE, BROKER_CONFIG, MEMORY_MAX_BYTES, LOG_LEVEL, LOG_FORMAT)),
-    KeyGroup(
-        "Upstream: Tidegate's own identity, named as librdkafka names it",
-        (
-            UPSTREAM_BOOTSTRAP_SERVERS,
-            UPSTREAM_SECURITY_PROTOCOL,
-            UPSTREAM_SASL_MECHANISM,
-            UPSTREAM_SASL_USERNAME,
-            UPSTREAM_SASL_PASSWORD,
-            UPSTREAM_SSL_CA_LOCATION,
-            UPSTREAM_SSL_CERTIFICATE_LOCATION,
-            UPSTREAM_SSL_KEY_LOCATION,
-            UPSTREAM_SSL_KEY_PASSWORD,
-            UPSTREAM_SSL_KEYSTORE_LOCATION,
-            UPSTREAM_SSL_KEYSTORE_PASSWORD,
-            UPSTREAM_SSL_IDENTIFICATION,
+SERVE_KEYS: Final = KeyTable(
+    (
+        KeyGroup("General", (MODE, BROKER_CONFIG, MEMORY_MAX_BYTES, LOG_LEVEL, LOG_FORMAT)),
+        UPSTREAM_GROUP,
+        KeyGroup(
+            "Listeners",
+            (
+                PROXY_LISTEN,
+                PROXY_ADVERTISED_HOST,
+                PROXY_BROKER_PORT_START,
+                PROXY_BROKER_ID_MIN,
+                PROXY_BROKER_PORTS,
+                PROXY_ADVERTISED_PORT_START,
+                PROXY_READ_PREFER,
+                PROXY_TLS_CERTIFICATE_FILE,
+                PROXY_TLS_KEY_FILE,
+                PROXY_TLS_KEY_PASSWORD,
+                PROXY_TLS_CLIENT_CA_FILE,
+                PROXY_TLS_CLIENT_AUTH,
+                PROXY_TLS_SNI_PATTERN,
+            ),
         ),
-    ),
-    KeyGroup(
-        "Listeners",
-        (
-            PROXY_LISTEN,
-            PROXY_ADVERTISED_HOST,
-            PROXY_BROKER_PORT_START,
-            PROXY_BROKER_ID_MIN,
-            PROXY_BROKER_PORTS,
-            PROXY_ADVERTISED_PORT_START,
-            PROXY_READ_PREFER,
-            PROXY_TLS_CERTIFICATE_FILE,
-            PROXY_TLS_KEY_FILE,
-            PROXY_TLS_KEY_PASSWORD,
-            PROXY_TLS_CLIENT_CA_FILE,
-            PROXY_TLS_CLIENT_AUTH,
-            PROXY_TLS_SNI_PATTERN,
+        KeyGroup(
+            "Limits on clients",
+            (
+                PROXY_CONNECTIONS_MAX,
+                PROXY_FRAME_REQUEST_BYTES_MAX,
+                PROXY_RESPONSE_HELD_BYTES_MAX,
+                PROXY_INFLIGHT_REQUESTS_MAX,
+                RELAY_REWRITE_BYTES_MAX,
+                PROXY_DRAIN_TIMEOUT_MS,
+            ),
         ),
-    ),
-    KeyGroup(
-        "Limits on clients",
-        (
-            PROXY_CONNECTIONS_MAX,
-            PROXY_FRAME_REQUEST_BYTES_MAX,
-            PROXY_RESPONSE_HELD_BYTES_MAX,
-            PROXY_INFLIGHT_REQUESTS_MAX,
-            RELAY_REWRITE_BYTES_MAX,
-            PROXY_DRAIN_TIMEOUT_MS,
-        ),
-    ),
-    *TIER_GROUPS,
-    KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES)),
+        PLUGIN_GROUP,
+        TIER_READS_GROUP,
+        CACHE_GROUP,
+        KNOWN_GROUP,
+        KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES)),
+    )
 )
-
-
-def all_keys() -> Iterator[Key[Any]]:
-    """Every key of the table, in the reference's order."""
-    for group in GROUPS:
-        yield from group.keys
-
-
-KEY_BY_NAME: Final = {name: key for key in all_keys() for name in (key.name, *key.aliases)}
-"""Every spelling that a file may use, aliases included."""

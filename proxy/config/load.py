@@ -1,23 +1,26 @@
 """`load`: FILE and the environment in, a checked Config out, or every problem at once.
 
-The order is: gather what was given (`sources`), parse it (`values`), build the groups and check them against each
-other (`build`), refuse what this version does not do (`later`). Nothing stops at the first problem.
+The order is: gather what was given (`storage.config.sources`), parse it (`storage.config.values`), build the groups
+and check them against each other (`storage.config.build`, `build`), refuse what this version does not do (`later`).
+Nothing stops at the first problem.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from proxy.config import aiven_inheritance, build
+from proxy.config import aiven_inheritance, build, later
 from proxy.config import keys as table
-from proxy.config import tier_keys as tier
-from proxy.config.broker_config import Plugin
 from proxy.config.effective import effective_keys
-from proxy.config.errors import ConfigError
-from proxy.config.later import refusals
 from proxy.config.model import AdminConfig, Config, EffectiveKey, LogConfig, MetricsConfig
-from proxy.config.sizes import format_size
-from proxy.config.sources import Setting, Settings, gather
-from proxy.config.values import Values
+from storage.config import build as shared_build
+from storage.config import keys
+from storage.config import tier_keys as tier
+from storage.config.broker_config import Plugin
+from storage.config.errors import ConfigError
+from storage.config.later import refusals
+from storage.config.sizes import format_size
+from storage.config.sources import Setting, Settings, gather
+from storage.config.values import Values
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -27,20 +30,20 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     broker nor the tier is asked anything here.
     """
     problems: list[str] = []
-    settings = gather(path, environ, problems)
+    settings = gather(path, environ, table.SERVE_KEYS, problems)
     # The plugin's cache sizes are cut to our budget, so that one number has to be known before the rest is parsed.
-    memory_bytes_max = Values(settings.table, [], []).of(table.MEMORY_MAX_BYTES)
+    memory_bytes_max = Values(table.SERVE_KEYS, settings.table, [], []).of(table.MEMORY_MAX_BYTES)
     aiven_inheritance.inherit(settings, memory_bytes_max)
-    values = Values(settings.table, problems, settings.warnings)
+    values = Values(table.SERVE_KEYS, settings.table, problems, settings.warnings)
     config = _config(settings, values)
-    problems.extend(refusals(config))
+    problems.extend(refusals(later.LATER, config))
     if problems:
         raise ConfigError(problems)
     return config
 
 
 def _config(settings: Settings, values: Values) -> Config:
-    upstream, listeners = build.upstream_config(values), build.proxy_config(values)
+    upstream, listeners = shared_build.upstream_config(values), build.proxy_config(values)
     budgets = build.memory_budgets(values)
     readahead, cache, catalog = (
         build.readahead_config(values, budgets),
@@ -58,7 +61,7 @@ def _config(settings: Settings, values: Values) -> Config:
     if catalog.snapshot_path is not None:
         derived[tier.CATALOG_SNAPSHOT_PATH.name] = str(catalog.snapshot_path)
     return Config(
-        mode=values.of(table.MODE),
+        mode=values.of(keys.MODE),
         upstream=upstream,
         proxy=listeners,
         tier=build.tier_config(values, budgets),
@@ -69,12 +72,12 @@ def _config(settings: Settings, values: Values) -> Config:
         admin=admin,
         log=LogConfig(level=values.of(table.LOG_LEVEL), format=values.of(table.LOG_FORMAT)),
         metrics=MetricsConfig(kip405_names=values.of(table.METRICS_KIP405_NAMES)),
-        metadata_client=build.metadata_client_config(settings, upstream, values.problems),
+        metadata_client=shared_build.metadata_client_config(settings, upstream, values.problems),
         memory_bytes_max=values.of(table.MEMORY_MAX_BYTES),
         remote_storage_manager_class_name=values.of(tier.STORAGE_MANAGER_CLASS),
-        remote_storage_config=build.texts(settings.storage),
+        remote_storage_config=shared_build.texts(settings.storage),
         remote_log_metadata_manager_class_name=values.of(tier.METADATA_MANAGER_CLASS),
-        remote_log_metadata_config=build.texts(settings.metadata),
+        remote_log_metadata_config=shared_build.texts(settings.metadata),
         effective=_effective(settings, derived),
         warnings=tuple(settings.warnings),
     )

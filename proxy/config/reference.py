@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from proxy.config.broker_config import CLIENT_PREFIXES
-from proxy.config.environment import variable_name
-from proxy.config.keys import GROUPS
-from proxy.config.kinds import Key
+from proxy.config.keys import SERVE_KEYS
 from proxy.config.later import LATER
+from storage.config.broker_config import CLIENT_PREFIXES
+from storage.config.environment import variable_name
+from storage.config.kinds import Key
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -88,7 +88,7 @@ def reference() -> str:
         for prefix in CLIENT_PREFIXES
     )
     text = INTRODUCTION.format(disk=variable_name("cache.disk.bytes"), clients=clients, client_rows=rows)
-    for group in GROUPS:
+    for group in SERVE_KEYS.groups:
         text += f"\n## {group.title}\n\n| key | kind | default | |\n|---|---|---|---|\n"
         text += "".join(_row(key) for key in group.keys)
     text += "\n## Not in this version\n\nThese are read and checked, and refused until what they turn on is there:\n\n"

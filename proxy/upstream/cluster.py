@@ -18,6 +18,7 @@ from typing import Any
 
 import trio
 
+from protocol.client_messages import METADATA, Api, Values, kio_uuid, uuid_bytes
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
 from proxy.upstream.connection_pool import PooledConnection
 from proxy.upstream.errors import (
@@ -26,7 +27,6 @@ from proxy.upstream.errors import (
     UpstreamError,
     UpstreamUnsupportedError,
 )
-from proxy.upstream.messages import METADATA, Api, Values, kio_uuid, uuid_bytes
 from proxy.upstream.settings import UpstreamSettings
 
 METADATA_ROLE = "metadata"

@@ -18,6 +18,18 @@ from typing import Any, NoReturn
 import structlog
 import trio
 
+from protocol.client_messages import (
+    API_VERSIONS,
+    SOFTWARE_NAME,
+    Api,
+    Values,
+    decode_response,
+    encode_request,
+    negotiate,
+    software_version,
+)
+from protocol.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
+from protocol.sasl import SESSION_LIFETIME_SHARE
 from proxy.upstream.errors import (
     TransportError,
     UpstreamAuthenticationError,
@@ -26,16 +38,13 @@ from proxy.upstream.errors import (
     UpstreamProtocolError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
+    UpstreamUnsupportedError,
 )
-from proxy.upstream.messages import API_VERSIONS, Api, Values, decode_response, encode_request, negotiate
 from proxy.upstream.sasl import sign_in
-from proxy.upstream.settings import SOFTWARE_NAME, UpstreamSettings, software_version
+from proxy.upstream.settings import UpstreamSettings
 from proxy.upstream.transport import Transport, open_transport
 
 log = structlog.get_logger(__name__)
-
-SESSION_LIFETIME_SHARE = 0.8
-"""A connection is replaced after this share of its SASL session; the rest is for requests under way."""
 
 _LENGTH = struct.Struct(">i")
 _CORRELATION_ID_BYTES = 4
@@ -116,15 +125,20 @@ class BrokerConnection:
             UpstreamUnsupportedError: the broker lacks the version; nothing was sent.
             UpstreamTimeoutError, UpstreamConnectionError, UpstreamProtocolError: the connection is gone.
         """
-        version = negotiate(api, self._versions, self.broker_name, version_needed)
+        try:
+            version = negotiate(api, self._versions, self.broker_name, version_needed)
+        except UnsupportedVersionError as error:
+            raise UpstreamUnsupportedError(str(error)) from error
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             frame = await self._exchange(api, version, values)
             try:
                 return decode_response(api, version, frame, self.broker_name)
-            except UpstreamProtocolError as error:
-                self._fail(error)
-                raise
+            except UnsupportedVersionError as error:
+                raise UpstreamUnsupportedError(str(error)) from error
+            except PeerProtocolError as error:
+                self._fail(UpstreamProtocolError(str(error)))
+                self._raise_failure()
         self._fail(UpstreamTimeoutError(f"{self.broker_name}: no answer to {api.name} within {limit_s:g} s"))
         return self._raise_failure()
 
@@ -143,8 +157,10 @@ class BrokerConnection:
         assert credentials is not None, "no credentials to sign in with"
         try:
             lifetime_s = await sign_in(self.request, credentials)
-        except UpstreamAuthenticationError as error:
+        except AuthenticationFailedError as error:
             raise UpstreamAuthenticationError(f"{self.broker_name}: {error}") from error
+        except PeerProtocolError as error:
+            raise UpstreamProtocolError(f"{self.broker_name}: {error}") from error
         if lifetime_s > 0:
             self._session_ends_at = trio.current_time() + lifetime_s * SESSION_LIFETIME_SHARE
 

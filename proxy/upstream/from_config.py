@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from proxy.config.model import ClientSecurity, HostPort
-from proxy.config.ssl_contexts import client_ssl_context
-from proxy.upstream.sasl import SaslCredentials
+from protocol.sasl import SaslCredentials
 from proxy.upstream.settings import UpstreamSettings
+from storage.config.model import ClientSecurity, HostPort
+from storage.config.ssl_contexts import client_ssl_context
 
 
 def upstream_settings(bootstrap_servers: Sequence[HostPort], security: ClientSecurity) -> UpstreamSettings:

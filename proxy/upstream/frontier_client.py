@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import trio
 
+from protocol.client_messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, Values, uuid_bytes
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError, UpstreamProtocolError
-from proxy.upstream.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, Values, uuid_bytes
 
 ROLE = "frontier"
 

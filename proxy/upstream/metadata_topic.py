@@ -17,12 +17,20 @@ from typing import Any
 
 import trio
 
+from protocol.client_messages import FETCH, PRODUCE, Api, Values, kio_uuid
+from protocol.errors import MOVED_CODES, PASSING_CODES
 from proxy.upstream.cluster import Cluster, TopicMetadata
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.frontier_client import CONSUMER_REPLICA, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FrontierClient
-from proxy.upstream.messages import FETCH, PRODUCE, Api, Values, kio_uuid
-from proxy.upstream.record_batches import CorruptBatchError, UnsupportedCompressionError, build_batch, parse_batches
-from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RemoteStorageError, RetriableRemoteStorageError
+from storage.errors import (
+    CorruptMetadataBatchError,
+    MetadataLogError,
+    MetadataOffsetOutOfRange,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    UnsupportedMetadataCompressionError,
+)
+from storage.metadata.record_batches import build_batch, parse_batches
 from storage.metadata.topic_log import FetchedRecords, TopicDescription
 
 METADATA_TOPIC = "__remote_log_metadata"
@@ -35,11 +43,6 @@ _OFFSET_OUT_OF_RANGE = 1
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _TOPIC_AUTHORIZATION_FAILED = 29
 _ALL_IN_SYNC_REPLICAS = -1
-
-_STALE_CODES = frozenset({3, 5, 6, 9, 72, 74, 75, 100, 103})
-"""The asked broker does not lead or does not know the topic (any more): leader, epoch or id have moved."""
-_PASSING_CODES = _STALE_CODES | {-1, 2, 7, 13, 14, 15, 19, 20, 56, 78, 89}
-"""Kafka's retriable ones that a fetch, a produce or ListOffsets can meet, and the unexpected server error."""
 
 
 class KafkaMetadataTopicClient:
@@ -183,9 +186,9 @@ class KafkaMetadataTopicClient:
         data = answer.records or b""
         try:
             parsed = parse_batches(data, partition)
-        except CorruptBatchError as error:
+        except CorruptMetadataBatchError as error:
             raise RetriableRemoteStorageError(f"{self._topic}-{partition}: {error}") from error
-        except UnsupportedCompressionError as error:
+        except UnsupportedMetadataCompressionError as error:
             raise MetadataLogError(f"{self._topic}-{partition}: {error}") from error
         if data and parsed.next_offset < 0:
             # would be asked again at once, for ever
@@ -200,11 +203,11 @@ class KafkaMetadataTopicClient:
             raise MetadataLogError(
                 f"{api_name} of {where} is denied: ACL {operation} on Topic {self._topic} is missing"
             )
-        if code in _STALE_CODES:
+        if code in MOVED_CODES:
             topic_id = self._cluster.topic_id(self._topic)
             if topic_id is not None:
                 self._cluster.forget_topic(topic_id)
-        kind: type[RemoteStorageError] = RetriableRemoteStorageError if code in _PASSING_CODES else MetadataLogError
+        kind: type[RemoteStorageError] = RetriableRemoteStorageError if code in PASSING_CODES else MetadataLogError
         raise kind(f"{api_name} of {where}: the broker answered with error code {code}")
 
     @contextmanager

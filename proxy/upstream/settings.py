@@ -1,23 +1,11 @@
 """How to reach the upstream brokers as Tidegate itself: one plain value, mapped from the configuration elsewhere."""
 
-import functools
-import importlib.metadata
 import socket
 import ssl
 from dataclasses import dataclass, field
 
-from proxy.upstream.sasl import SaslCredentials
-
-SOFTWARE_NAME = "tidegate"
-
-
-@functools.cache
-def software_version() -> str:
-    """The installed distribution's version, for ApiVersions; a checkout that is not installed has none."""
-    try:
-        return importlib.metadata.version(SOFTWARE_NAME)
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
+from protocol.client_messages import SOFTWARE_NAME
+from protocol.sasl import SaslCredentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     UserScramCredentialUpsertion,
 )
 
+from protocol.client_messages import LIST_OFFSETS
+from protocol.sasl import SaslCredentials
 from proxy import check, exit_codes
 from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from proxy.upstream.cluster import Cluster
@@ -38,9 +40,7 @@ from proxy.upstream.frontier_client import (
     FrontierClient,
     OffsetQuery,
 )
-from proxy.upstream.messages import LIST_OFFSETS
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
-from proxy.upstream.sasl import SaslCredentials
 from proxy.upstream.settings import UpstreamSettings
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata import serde

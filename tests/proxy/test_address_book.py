@@ -13,7 +13,8 @@ import trio.testing
 
 from protocol.addresses import NodeAddress
 from proxy.address_book import AddressBook, AddressError, Target
-from proxy.config.model import HostPort, ProxyConfig, ReadPreference
+from proxy.config.model import ProxyConfig, ReadPreference
+from storage.config.model import HostPort
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
+from protocol.client_messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
 from proxy import check, exit_codes
-from proxy.upstream.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
 from proxy.upstream.metadata_topic import METADATA_TOPIC
-from proxy.upstream.record_batches import build_batch
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata import serde
+from storage.metadata.record_batches import build_batch
 from storage.model import (
     LogSegmentData,
     RemoteLogSegmentId,

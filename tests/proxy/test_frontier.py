@@ -8,11 +8,11 @@ import trio
 from kio.schema.errors import ErrorCode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from protocol.client_messages import LIST_OFFSETS, Values
 from proxy.frontier import UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamConnectionError
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream.messages import LIST_OFFSETS, Values
 from proxy.upstream.settings import UpstreamSettings
 from storage.model import TopicIdPartition
 from tests.support.fake_broker import FakeBroker, FakeNetwork

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import Config, ConfigError, load
-
-MINIMAL = "upstream.bootstrap.servers=broker:9092\nremote.log.storage.manager.class.name=tidegate.PlainObjects\n"
+from proxy.config import Config, load
+from storage.config.errors import ConfigError
+from tests.support.tier_config_files import tier_file
 
 
 def load_lines(folder: Path, lines: str, *, environ: Mapping[str, str] | None = None, minimal: bool = True) -> Config:
     """The Config of `folder/tidegate.properties` with these lines after the minimal ones."""
-    file = folder / "tidegate.properties"
-    file.write_text((MINIMAL if minimal else "") + lines, encoding="latin-1")
-    return load(file, environ or {})
+    return load(tier_file(folder, lines, minimal=minimal), environ or {})
 
 
 def problems_of(

@@ -15,8 +15,8 @@ import trio
 import trio.testing
 from kio import index, serial
 
+from protocol.client_messages import API_VERSIONS, APIS, Api, Values, build
 from proxy.upstream.errors import TransportError, UpstreamConnectionError
-from proxy.upstream.messages import API_VERSIONS, APIS, Api, Values, build
 from proxy.upstream.transport import Bytes, Transport
 
 Handler = Callable[[Any], Awaitable[Values | bytes | None]]

@@ -6,7 +6,6 @@ those are not to be had everywhere, so they are counted by name in the summary i
 """
 
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -15,8 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.session import java_problems, missing_packages
+
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
+SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TOOLS = ROOT / "build" / "tools"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 
@@ -87,8 +89,10 @@ def _can_run_kafkajs() -> bool:
     return shutil.which("node") is not None and (TOOLS / "kafkajs" / ".installed").exists()
 
 
-def _package(name: str) -> Callable[[], bool]:
-    return lambda: importlib.util.find_spec(name) is not None
+@functools.cache
+def _can_run_spark() -> bool:
+    has_jars = (SPARK_JARS / ".complete").exists()
+    return has_jars and not missing_packages() and not java_problems(os.environ)
 
 
 _KINDS = {
@@ -109,7 +113,7 @@ _KINDS = {
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
-        Kind("spark", _package("pyspark"), "pip install -r requirements/spark.txt"),
+        Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
         Kind(
             "vectors",
             lambda: vectors_dir().is_dir(),

@@ -18,10 +18,16 @@ all. A stream is one log fetch, matched when it is opened; `fetch_log_segment` i
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, Uuid
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentStream
+from storage.remote_storage_manager import (
+    OpenedSegment,
+    RemoteStorageManager,
+    SegmentInspection,
+    SegmentStream,
+    StoredObject,
+)
 from tests.support.opened_bytes import StreamOfBytes
 
 HOLD_S_MAX = 30.0
@@ -267,6 +273,16 @@ class ScriptedStore:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.inner.delete_log_segment_data(metadata)
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        _before(self._begin(FetchCall(metadata.segment_id.id, manifest=True)))
+        inspection = self.inner.inspect_segment(metadata)
+        if inspection.opened is None:
+            return inspection
+        return replace(inspection, opened=_ScriptedSegment(self, metadata, inspection.opened))
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        return self.inner.list_objects(topic)
 
     @property
     def has_manifests(self) -> bool:

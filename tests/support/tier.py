@@ -34,7 +34,7 @@ from storage.model import (
     Uuid,
 )
 from storage.reader import TierReader, TierRecords
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentInspection, StoredObject
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
@@ -83,6 +83,12 @@ class MemoryStore:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.objects.pop(metadata.segment_id.id, None)
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        raise NotImplementedError("nothing that reads asks for this")
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        raise NotImplementedError("nothing that reads asks for this")
 
     @property
     def has_manifests(self) -> bool:

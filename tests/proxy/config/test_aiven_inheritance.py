@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proxy.config.sizes import GIB, MIB
+from storage.config.sizes import GIB, MIB
 from tests.support.config_files import load_lines, shown
 
 AIVEN = (

@@ -1,39 +1,25 @@
-"""Which names are taken for secrets."""
+"""Each key as it took effect: once, in the table's order, with its origin."""
 
-import pytest
+from pathlib import Path
 
-from proxy.config.effective import is_secret_name
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rlmm.config.remote.log.metadata.common.client.sasl.jaas.config",
-        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.password",
-        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.key",
-        "rsm.config.storage.aws.secret.access.key",
-        "rsm.config.storage.aws.session.token",
-        "rsm.config.storage.azure.account.key",
-        "rsm.config.storage.azure.sas.token",
-        "rsm.config.storage.azure.connection.string",
-        "rsm.config.storage.gcs.credentials.json",
-    ],
-)
-def test_a_secret_is_known_by_its_name(name: str) -> None:
-    assert is_secret_name(name)
+from proxy.config.keys import SERVE_KEYS
+from tests.support.config_files import load_lines, shown
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rsm.config.encryption.key.pairs.key1.private.key.file",
-        "rsm.config.encryption.key.pair.id",
-        "rsm.config.storage.gcs.credentials.path",
-        "rsm.config.storage.aws.credentials.provider.class",
-        "rsm.config.chunk.size",
-        "rsm.config.key.prefix",
-        "rlmm.config.remote.log.metadata.common.client.sasl.mechanism",
-    ],
-)
-def test_a_path_a_class_or_a_number_is_none(name: str) -> None:
-    assert not is_secret_name(name)
+def test_every_key_is_shown_once(tmp_path: Path) -> None:
+    names = [key.name for key in load_lines(tmp_path, "rsm.config.a=1\n").effective]
+    assert names == [*(key.name for key in SERVE_KEYS.all_keys()), "rsm.config.a"]
+
+
+def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("rsm.config.a=1\nrsm.config.b=1\nrsm.config.c=1\n")
+    config = load_lines(
+        tmp_path,
+        "broker.config=server.properties\nrsm.config.b=2\nrsm.config.c=2\nlog.level=debug\n",
+        environ={"TIDEGATE_RSM_CONFIG_C": "3", "TIDEGATE_LOG_LEVEL": "error"},
+    )
+    assert shown(config, "rsm.config.a") == ("1", "broker.config server.properties:1")
+    assert shown(config, "rsm.config.b") == ("2", "tidegate.properties:4")
+    assert shown(config, "rsm.config.c") == ("3", "environment TIDEGATE_RSM_CONFIG_C")
+    assert shown(config, "log.level") == ("error", "environment TIDEGATE_LOG_LEVEL")
+    assert shown(config, "tier.linger.ms") == ("20", "default")

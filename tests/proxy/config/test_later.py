@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.keys import KEY_BY_NAME
+from proxy.config.keys import SERVE_KEYS
 from proxy.config.later import LATER
 from tests.support.config_files import problems_of
 
@@ -40,4 +40,4 @@ def test_such_a_key_is_still_checked(tmp_path: Path) -> None:
 
 
 def test_every_refusal_stands_under_a_key_that_exists() -> None:
-    assert all(later.key in KEY_BY_NAME or later.key.startswith("remote.log.metadata.") for later in LATER)
+    assert all(later.key in SERVE_KEYS.by_name or later.key.startswith("remote.log.metadata.") for later in LATER)

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import keys as table
-from proxy.config.kinds import Key
-from proxy.config.sizes import MIB
+from storage.config.sizes import MIB
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown
 
@@ -41,6 +39,18 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
         "tidegate.properties:3: cache.block.bytes = 32 MiB: at most 16 MiB",
     )
+
+
+def test_relative_paths_are_relative_to_their_file(tmp_path: Path) -> None:
+    assert load_lines(tmp_path, "cache.path=cache\n").cache.path == tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("line", "nearest"), [("cache.disc.bytes=1", "cache.disk.bytes"), ("proxy.listeners=a:1", "proxy.listen")]
+)
+def test_an_unknown_key_is_told_the_nearest(line: str, nearest: str, tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, line)
+    assert problem.startswith(f"tidegate.properties:3: unknown key {line.partition('=')[0]}; the nearest is {nearest} ")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"])
@@ -90,21 +100,6 @@ def test_a_block_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
     assert problem.endswith("cache.block.bytes = 4 MiB: at most cache.memory.bytes = 2 MiB")
 
 
-def test_sasl_needs_all_its_keys(tmp_path: Path) -> None:
-    assert problems_of(tmp_path, "upstream.security.protocol=sasl_plaintext\nupstream.sasl.username=a\n") == (
-        "upstream.sasl.mechanism: is required: upstream.security.protocol has SASL",
-        "upstream.sasl.password: is required: upstream.security.protocol has SASL",
-    )
-
-
-def test_keys_without_effect_are_warnings(tmp_path: Path) -> None:
-    config = load_lines(tmp_path, "upstream.sasl.username=a\nupstream.ssl.ca.location=ca.pem\n")
-    assert config.warnings == (
-        "upstream.sasl.username has no effect: upstream.security.protocol is PLAINTEXT",
-        "upstream.ssl.ca.location has no effect: upstream.security.protocol is PLAINTEXT",
-    )
-
-
 def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
     secret = "hunter2"
     (tmp_path / "secret").write_text(secret)
@@ -126,70 +121,6 @@ def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
     assert shown(config, "rsm.config.harmless")[0] == "${dir:.:secret}"
     failing = problems_of(tmp_path, f"{lines}mode=x\nupstream.sasl.mechanisms=y\nproxy.tls.key.password={secret}\n")
     assert secret not in "\n".join(failing)
-
-
-def test_every_key_is_shown_once(tmp_path: Path) -> None:
-    names = [key.name for key in load_lines(tmp_path, "rsm.config.a=1\n").effective]
-    assert names == [*(key.name for key in table.all_keys()), "rsm.config.a"]
-
-
-def test_every_default_parses_within_its_own_limits() -> None:
-    def text_of(key: Key[object]) -> str | None:
-        return key.default if key.stand_in is None else key.stand_in
-
-    for key in table.all_keys():
-        text = text_of(key)
-        if text is not None:
-            key.kind.parse(text)
-
-
-def test_upstream_tls_reads_its_files_and_clients_get_the_transport_only(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    lines = (
-        "upstream.security.protocol=ssl\nupstream.ssl.ca.location=server.pem\n"
-        "upstream.ssl.certificate.location=server.pem\nupstream.ssl.key.location=server.key\n"
-        "upstream.ssl.endpoint.identification.algorithm=none\n"
-    )
-    tls = load_lines(tmp_path, lines).upstream.security.tls
-    relay = load_lines(tmp_path, lines).upstream.security.relay_tls
-    assert tls is not None
-    assert relay is not None
-    assert tls.private_key_pem == (tmp_path / "server.key").read_bytes()
-    assert tls.ca_certificates_pem == (tmp_path / "server.pem").read_bytes() == relay.ca_certificates_pem
-    assert (tls.verify_hostname, relay.verify_hostname) == (False, False)
-    assert (relay.certificate_chain_pem, relay.private_key_pem) == (None, None)
-
-
-def test_upstream_tls_problems_name_their_keys(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed")
-    tls = "upstream.security.protocol=SSL\n"
-    assert "upstream.ssl.ca.location" in problems_of(tmp_path, f"{tls}upstream.ssl.ca.location=absent.pem\n")[0]
-    assert (
-        "needs upstream.ssl.certificate.location"
-        in problems_of(tmp_path, f"{tls}upstream.ssl.key.location=server.key\n")[0]
-    )
-    (jks,) = problems_of(tmp_path, f"{tls}upstream.ssl.keystore.location=store.jks\n")
-    assert "keytool -importkeystore" in jks
-    both = f"{tls}upstream.ssl.keystore.location=a.p12\nupstream.ssl.certificate.location=server.pem\n"
-    assert "keep one of them" in problems_of(tmp_path, both)[0]
-    alone = f"{tls}upstream.ssl.certificate.location=server.pem\n"
-    assert "no readable private key" in problems_of(tmp_path, alone)[0]
-
-
-def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
-    certificate, key = server_certificate(tmp_path)
-    (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
-    config = load_lines(
-        tmp_path,
-        "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=required\nproxy.tls.client.ca.file=server.pem\n",
-    )
-    assert config.proxy.tls is not None
-    assert config.proxy.tls.client_auth == "required"
-    assert config.proxy.tls.client_ca_certificates_pem == certificate.read_bytes()
-    assert "needs proxy.tls.certificate.file" in problems_of(tmp_path, "proxy.tls.key.file=server.key\n")[0]
-    lacking = "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=requested\n"
-    assert "needs proxy.tls.client.ca.file" in problems_of(tmp_path, lacking)[0]
 
 
 SNI = "proxy.tls.sni.pattern=broker-$(nodeId).example\n"

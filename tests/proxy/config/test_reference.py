@@ -1,6 +1,6 @@
 """docs/configuration.md is what the table says today."""
 
-from proxy.config.keys import KEY_BY_NAME, all_keys
+from proxy.config.keys import SERVE_KEYS
 from proxy.config.reference import DOCUMENT, reference
 
 
@@ -11,10 +11,10 @@ def test_the_document_is_current() -> None:
 
 def test_every_key_and_alias_is_in_it() -> None:
     text = reference()
-    assert all(f"`{name}`" in text for name in KEY_BY_NAME)
+    assert all(f"`{name}`" in text for name in SERVE_KEYS.by_name)
 
 
 def test_every_key_is_listed_once_and_says_what_it_is_for() -> None:
-    names = [key.name for key in all_keys()]
+    names = [key.name for key in SERVE_KEYS.all_keys()]
     assert len(names) == len(set(names))
-    assert all(key.doc.endswith(".") for key in all_keys())
+    assert all(key.doc.endswith(".") for key in SERVE_KEYS.all_keys())

@@ -5,10 +5,10 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client_messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
+from protocol.sasl import SaslCredentials
 from proxy.upstream.cluster import BrokerNode, Cluster, PartitionLeader
 from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
-from proxy.upstream.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
-from proxy.upstream.sasl import SaslCredentials
 from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic

@@ -9,18 +9,18 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client_messages import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    Values,
+)
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from proxy.upstream.errors import (
     UpstreamConnectionError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
     UpstreamUnsupportedError,
-)
-from proxy.upstream.messages import (
-    API_VERSIONS,
-    FETCH,
-    METADATA,
-    Values,
 )
 from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair

@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
+from protocol.sasl import SaslCredentials
 from proxy.upstream.from_config import upstream_settings
-from proxy.upstream.sasl import SaslCredentials
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
+from protocol.client_messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamUnsupportedError
 from proxy.upstream.frontier_client import (
@@ -18,7 +19,6 @@ from proxy.upstream.frontier_client import (
     FrontierClient,
     OffsetAnswer,
 )
-from proxy.upstream.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
 from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic

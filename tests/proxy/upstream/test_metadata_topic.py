@@ -8,13 +8,13 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client_messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
-from proxy.upstream.record_batches import build_batch, parse_batches
 from proxy.upstream.settings import UpstreamSettings
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata.event_log import MetadataEvent
+from storage.metadata.record_batches import build_batch, parse_batches
 from storage.metadata.topic_log import FetchedRecords, TopicDescription
 from tests.support.fake_broker import FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic

@@ -1,0 +1,17 @@
+"""How the memory budgets derive from one number, `memory.max.bytes`."""
+
+from typing import Final
+
+from storage.config.sizes import KIB
+
+# design §6: 1.5 GiB gives 256, 512 and 512 MiB. The sixth that is left is the process itself: interpreter, catalog
+# and connections.
+MEMORY_SHARES_TOTAL: Final = 1536
+CACHE_MEMORY_SHARE: Final = 256
+READAHEAD_TOTAL_SHARE: Final = 512
+TIER_INFLIGHT_SHARE: Final = 512
+
+
+def memory_share(memory_bytes_max: int, share: int) -> int:
+    """One budget's part of `memory.max.bytes`, rounded down to a whole KiB so that it reads well."""
+    return memory_bytes_max * share // MEMORY_SHARES_TOTAL // KIB * KIB

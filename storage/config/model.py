@@ -1,0 +1,109 @@
+"""The configuration of a reader of the tier: frozen, typed, checked. `storage.config.build` makes its parts.
+
+Field names are the keys' words with units last. Secrets are left out of every repr.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Mode(StrEnum):
+    """Who writes the tier (design §1)."""
+
+    REPLICA = "replica"
+    STANDALONE = "standalone"
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's own names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class SaslMechanism(StrEnum):
+    """The mechanisms that Tidegate's own identity can use. Clients' own exchanges are relayed, whatever they are."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A TCP address; the host without the brackets of IPv6."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslCredentials:
+    """One identity. `options` holds the login module's own options of OAUTHBEARER and is empty otherwise."""
+
+    mechanism: SaslMechanism
+    username: str = ""
+    password: str = field(default="", repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """TLS towards a broker. All PEM: CA certificates (None: the system's), own certificate chain and its key.
+
+    The key is unencrypted PKCS#8: `storage.config.ssl_contexts` hands it to OpenSSL without a plain copy on disk.
+    """
+
+    ca_certificates_pem: bytes | None = field(default=None, repr=False)
+    certificate_chain_pem: bytes | None = field(default=None, repr=False)
+    private_key_pem: bytes | None = field(default=None, repr=False)
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """How Tidegate's own connections reach a broker: `tls` is set exactly if the protocol has it, so is `sasl`."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: ClientTls | None = None
+    sasl: SaslCredentials | None = None
+
+    @property
+    def relay_tls(self) -> ClientTls | None:
+        """The transport for clients' upstream connections: never our certificate, never our credentials (design §6)."""
+        return None if self.tls is None else replace(self.tls, certificate_chain_pem=None, private_key_pem=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamConfig:
+    bootstrap_servers: tuple[HostPort, ...]
+    security: ClientSecurity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataClientConfig:
+    """The client of the metadata topic: the broker's `remote.log.metadata.*` client keys over `upstream.*`.
+
+    The mappings hold those keys as written, their prefix off, for what the typed fields do not cover.
+    """
+
+    bootstrap_servers: tuple[HostPort, ...]
+    security: ClientSecurity
+    common_client: Mapping[str, str] = field(repr=False)
+    consumer: Mapping[str, str] = field(repr=False)
+    producer: Mapping[str, str] = field(repr=False)

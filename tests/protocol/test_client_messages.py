@@ -1,0 +1,157 @@
+"""Versions that are negotiated, requests that are built, responses that are not to be believed."""
+
+import importlib.metadata
+import struct
+import subprocess
+import sys
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio import index, serial
+from kio.schema.index import schema_name_map
+
+from protocol.client_messages import (
+    API_VERSIONS,
+    APIS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    Api,
+    decode_response,
+    encode_request,
+    kio_uuid,
+    negotiate,
+    software_version,
+    uuid_bytes,
+)
+from protocol.errors import PeerProtocolError, UnsupportedVersionError
+from tests.support.fake_broker import api_versions_values, encode_response
+
+FETCH_VALUES = {
+    "replica_id": -1,
+    "max_wait": timedelta(milliseconds=500),
+    "min_bytes": 1,
+    "max_bytes": 1000,
+    "topics": [
+        {
+            "topic": "t",
+            "topic_id": uuid.UUID(int=7),
+            "partitions": [{"partition": 3, "fetch_offset": 9, "partition_max_bytes": 500}],
+        }
+    ],
+    "forgotten_topics_data": (),
+}
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_kio_has_every_version_that_the_table_names_and_no_newer_one(api: Api) -> None:
+    versions = sorted(schema_name_map[api.name])
+    assert set(range(api.version_min, api.version_max + 1)) <= set(versions)
+    assert api is API_VERSIONS or versions[-1] == api.version_max
+    request_type = index.load_request_schema(api.key, api.version_max)
+    assert (request_type.__api_key__, request_type.__version__) == (api.key, api.version_max)
+
+
+def test_importing_the_upstream_package_does_not_import_kio() -> None:
+    code = (
+        "import sys, proxy.upstream.cluster, proxy.upstream.frontier_client, proxy.upstream.metadata_topic;"
+        "sys.exit(any(name.split('.')[0] == 'kio' for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_preloading_imports_every_newest_schema() -> None:
+    code = (
+        "import sys; from protocol.client_messages import preload_schemas; preload_schemas();"
+        "sys.exit('kio.schema.fetch.v18.response' not in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("offered", "needed", "version"),
+    [((0, 11), 0, 11), ((0, 99), 0, 11), ((1, 7), 0, 7), ((8, 8), 8, 8)],
+)
+def test_the_newest_common_version_is_taken(offered: tuple[int, int], needed: int, version: int) -> None:
+    assert negotiate(LIST_OFFSETS, {2: offered}, "b", needed) == version
+
+
+@pytest.mark.parametrize(
+    ("offered", "needed", "says"),
+    [
+        ({2: (0, 7)}, 8, "b: list_offsets version 8 or later is needed, the broker has versions 0 to 7"),
+        ({2: (0, 0)}, 0, "version 1 or later is needed"),
+        ({2: (12, 20)}, 0, "has versions 12 to 20"),
+        ({}, 0, "does not have it"),
+    ],
+)
+def test_no_common_version_is_said_clearly(offered: dict[int, tuple[int, int]], needed: int, says: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match=says):
+        negotiate(LIST_OFFSETS, offered, "b", needed)
+
+
+@pytest.mark.parametrize("version", range(FETCH.version_min, FETCH.version_max + 1))
+def test_one_set_of_values_makes_a_request_of_every_version(version: int) -> None:
+    frame = encode_request(FETCH, version, FETCH_VALUES, 5, "me")
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    assert struct.unpack_from(">hhi", frame, 4) == (1, version, 5)
+    request_type = index.load_request_schema(FETCH.key, version)
+    _, header_size = serial.entity_reader(request_type.__header_schema__)(frame, 4)
+    request: Any
+    request, size = serial.entity_reader(request_type)(frame, 4 + header_size)
+    assert 4 + header_size + size == len(frame)
+    [topic] = request.topics
+    assert topic.partitions[0].fetch_offset == 9
+    assert (topic.topic if version <= 12 else topic.topic_id) == ("t" if version <= 12 else uuid.UUID(int=7))
+
+
+def test_a_missing_field_is_our_bug() -> None:
+    with pytest.raises(TypeError, match="min_bytes"):
+        encode_request(FETCH, 12, {key: FETCH_VALUES[key] for key in FETCH_VALUES if key != "min_bytes"}, 1, "me")
+
+
+def test_a_response_is_read_whole_and_refused_when_cut_or_too_long() -> None:
+    frame = encode_response(API_VERSIONS.key, 3, 1, api_versions_values({1: (4, 18), 3: (0, 13)}))
+    response = decode_response(API_VERSIONS, 3, frame, "b")
+    assert [(key.api_key, key.max_version) for key in response.api_keys] == [(1, 18), (3, 13)]
+    for size in range(4, len(frame)):
+        with pytest.raises(PeerProtocolError, match="b: bad api_versions response"):
+            decode_response(API_VERSIONS, 3, frame[:size], "b")
+    with pytest.raises(PeerProtocolError, match="2 bytes left over"):
+        decode_response(API_VERSIONS, 3, frame + b"\0\0", "b")
+
+
+def test_an_unknown_error_code_is_a_protocol_error() -> None:
+    frame = bytearray(encode_response(API_VERSIONS.key, 3, 1, api_versions_values({})))
+    frame[4:6] = struct.pack(">h", 30000)
+    with pytest.raises(PeerProtocolError):
+        decode_response(API_VERSIONS, 3, frame, "b")
+
+
+def test_a_broker_too_old_for_our_api_versions_is_named_as_such() -> None:
+    answer_of_version_0 = struct.pack(">ihi", 1, 35, 0)
+    with pytest.raises(UnsupportedVersionError, match=r"older than Kafka 2\.8"):
+        decode_response(API_VERSIONS, 3, answer_of_version_0, "b")
+
+
+def test_garbage_is_a_protocol_error() -> None:
+    with pytest.raises(PeerProtocolError):
+        decode_response(METADATA, 12, bytes(4) + b"\xff" * 40, "b")
+
+
+def test_the_zero_topic_id_is_none_for_kio_and_back() -> None:
+    assert kio_uuid(bytes(16)) is None
+    assert uuid_bytes(None) == bytes(16)
+    assert uuid_bytes(kio_uuid(b"0123456789abcdef")) == b"0123456789abcdef"
+
+
+def test_a_checkout_that_is_not_installed_has_a_version_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(_name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError
+
+    monkeypatch.setattr(importlib.metadata, "version", not_found)
+    software_version.cache_clear()
+    assert software_version() == "0"
+    software_version.cache_clear()

@@ -1,0 +1,115 @@
+"""Signing in step by step: what is asked, what is computed, what is said when it fails."""
+
+import base64
+import hashlib
+import hmac
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.client_messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.errors import AuthenticationFailedError, PeerProtocolError
+from protocol.sasl import Ask, Compute, SaslCredentials, SignIn, sign_in
+
+ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
+
+
+def answer(auth_bytes: bytes = b"", *, lifetime: object = timedelta(0), code: int = 0) -> SimpleNamespace:
+    message = None if code == 0 else "Authentication failed"
+    return SimpleNamespace(error_code=code, error_message=message, auth_bytes=auth_bytes, session_lifetime=lifetime)
+
+
+def asked_bytes(step: object) -> bytes:
+    assert isinstance(step, Ask)
+    assert step.api is SASL_AUTHENTICATE
+    sent = step.values["auth_bytes"]
+    assert isinstance(sent, bytes)
+    return sent
+
+
+def end(steps: SignIn, response: SimpleNamespace) -> float:
+    """The lifetime that the generator returns for its last response."""
+    with pytest.raises(StopIteration) as done:
+        steps.send(response)
+    lifetime_s: float = done.value.value
+    return lifetime_s
+
+
+def test_plain_takes_two_questions_and_acts_as_nobody_else() -> None:
+    steps = sign_in(SaslCredentials("PLAIN", "alice", "open sesame"))
+    assert next(steps) == Ask(SASL_HANDSHAKE, {"mechanism": "PLAIN"})
+    assert asked_bytes(steps.send(ACCEPTED)) == b"\0alice\0open sesame"
+    assert end(steps, answer(lifetime=timedelta(seconds=90))) == 90.0
+
+
+def test_scram_shows_its_expensive_step_to_the_shell() -> None:
+    steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "open sesame"))
+    next(steps)
+    client_first = asked_bytes(steps.send(ACCEPTED)).decode()
+    bare = client_first.removeprefix("n,,")
+    server_first = f"{bare.partition(',')[2]}more,s={base64.b64encode(b'salt').decode()},i=4096"
+    compute = steps.send(answer(server_first.encode()))
+    assert isinstance(compute, Compute)
+    client_final = compute.work()
+    assert asked_bytes(steps.send(client_final)) == client_final
+    assert end(steps, answer(_server_final(bare, server_first, client_final.decode()))) == 0.0
+
+
+def test_a_server_that_cannot_prove_itself_is_refused() -> None:
+    steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "open sesame"))
+    next(steps)
+    nonce = asked_bytes(steps.send(ACCEPTED)).decode().partition("r=")[2]
+    compute = steps.send(answer(f"r={nonce}more,s=c2FsdA==,i=4096".encode()))
+    assert isinstance(compute, Compute)
+    steps.send(compute.work())
+    with pytest.raises(AuthenticationFailedError, match="signature is wrong"):
+        steps.send(answer(b"v=" + base64.b64encode(bytes(32))))
+
+
+def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
+    steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "x"))
+    next(steps)
+    with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256 for 'alice'; it offers GSSAPI, PLAIN"):
+        steps.send(SimpleNamespace(error_code=33, mechanisms=("GSSAPI", "PLAIN")))
+
+
+def test_a_refusal_names_principal_and_mechanism_but_no_password() -> None:
+    credentials = SaslCredentials("PLAIN", "alice", "open sesame")
+    steps = sign_in(credentials)
+    next(steps)
+    step = steps.send(ACCEPTED)
+    with pytest.raises(AuthenticationFailedError) as caught:
+        steps.send(answer(code=58))
+    assert str(caught.value) == "PLAIN for 'alice' failed: Authentication failed"
+    assert "open sesame" not in repr(credentials) + repr(step)
+
+
+def test_a_refused_token_is_ended_as_the_rfc_says() -> None:
+    steps = sign_in(SaslCredentials("OAUTHBEARER", "svc", "abc.def"))
+    next(steps)
+    assert asked_bytes(steps.send(ACCEPTED)) == b"n,,\x01auth=Bearer abc.def\x01\x01"
+    assert asked_bytes(steps.send(answer(b'{"status":"invalid_token"}'))) == b"\x01"
+    with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER for 'svc' failed: the token was refused"):
+        steps.send(answer())
+
+
+def test_a_lifetime_that_is_no_time_is_the_brokers_fault() -> None:
+    steps = sign_in(SaslCredentials("OAUTHBEARER", "svc", "abc.def"))
+    next(steps)
+    steps.send(ACCEPTED)
+    with pytest.raises(PeerProtocolError, match="session lifetime is None"):
+        steps.send(answer(lifetime=None))
+
+
+def test_an_unknown_mechanism_is_refused_when_it_is_configured() -> None:
+    with pytest.raises(ValueError, match="GSSAPI"):
+        SaslCredentials("GSSAPI", "alice", "x")
+
+
+def _server_final(client_first_bare: str, server_first: str, client_final: str) -> bytes:
+    """RFC 5802 §3: the server's signature over the whole exchange."""
+    salted = hashlib.pbkdf2_hmac("sha256", b"open sesame", b"salt", 4096)
+    message = f"{client_first_bare},{server_first},{client_final.rpartition(',p=')[0]}".encode()
+    key = hmac.digest(salted, b"Server Key", "sha256")
+    return b"v=" + base64.b64encode(hmac.digest(key, message, "sha256"))

@@ -1,0 +1,103 @@
+"""load_tier_config: serve's own file, read for its tier, with serve's checks and none of serve's other keys."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
+
+ROOT = Path(__file__).parents[3]
+COMMON = "rlmm.config.remote.log.metadata.common.client."
+
+
+def test_the_smallest_file_gives_the_tables_defaults(tmp_path: Path) -> None:
+    config = load_tier_lines(tmp_path, "")
+    assert [str(server) for server in config.upstream.bootstrap_servers] == ["broker:9092"]
+    assert (config.upstream.security.tls, config.upstream.security.sasl) == (None, None)
+    assert config.metadata_client.security == config.upstream.security
+    assert config.remote_storage_manager_class_name == "tidegate.PlainObjects"
+    assert config.remote_log_metadata_manager_class_name.endswith(".TopicBasedRemoteLogMetadataManager")
+    assert (dict(config.remote_storage_config), dict(config.remote_log_metadata_config)) == ({}, {})
+    assert config.warnings == ()
+
+
+def test_serves_own_keys_are_passed_over_unread(tmp_path: Path) -> None:
+    lines = (
+        "proxy.listen=nonsense\nproxy.tls.key.password=${env:ABSENT}\nproxy.tls.certificate.file=absent.pem\n"
+        "cache.disk.bytes=much\ncache.disc.bytes=1\nlog.level=loud\nlog.level=quiet\nadmin.listen=x\n"
+        "metrics.kip405.names=x\nmemory.max.bytes=x\nreadahead.total.max.bytes=x\nrelay.rewrite.bytes.max=x\n"
+        "authority.max.age.ms=x\nfrontier.max.age.ms=x\ncatalog.segments.max=x\n"
+    )
+    environ = {"TIDEGATE_CACHE_PATH": "x", "TIDEGATE_PROXY_LISTEN": "x"}
+    assert load_tier_lines(tmp_path, lines, environ=environ).warnings == ()
+
+
+def test_what_concerns_brokers_and_tier_is_reported_with_key_and_origin(tmp_path: Path) -> None:
+    lines = (
+        "upstream.security.protocol=TLS\ntier.linger.ms=x\nrsm.config.key=${env:ABSENT}\n"
+        f"{COMMON}bootstrap.servers=nowhere\nmode=both\n"
+    )
+    environ = {"TIDEGATE_REMOTE_FETCH_MAX_WAIT_MS": "-1"}
+    assert tier_problems_of(tmp_path, lines, environ=environ, minimal=False) == (
+        "tidegate.properties:3: rsm.config.key: ${env:ABSENT}: environment variable ABSENT is not set",
+        "tidegate.properties:5: mode = both: must be one of replica, standalone",
+        "upstream.bootstrap.servers is required: The brokers that are asked first.",
+        "tidegate.properties:1: upstream.security.protocol = TLS: must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, "
+        "SASL_SSL",
+        "remote.log.storage.manager.class.name is required: Kafka's "
+        "`org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
+        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
+        "environment TIDEGATE_REMOTE_FETCH_MAX_WAIT_MS: remote.fetch.max.wait.ms = -1: at least 0",
+        "tidegate.properties:2: tier.linger.ms = x: must be a whole number",
+        f"tidegate.properties:4: {COMMON}bootstrap.servers = nowhere: must be host:port, an IPv6 address in brackets",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("upstrem.bootstrap.servers", "upstream.bootstrap.servers"),
+        ("remote.log.storage.manager.clas.name", "remote.log.storage.manager.class.name"),
+        ("rsm.confg.chunk.size", "rsm.config.chunk.size"),
+        ("prxy.listen", "proxy.listen"),
+    ],
+)
+def test_a_misspelt_key_is_told_the_nearest_right_one(key: str, nearest: str, tmp_path: Path) -> None:
+    (problem,) = tier_problems_of(tmp_path, f"{key}=x\n")
+    assert problem.startswith(f"tidegate.properties:3: unknown key {key}; the nearest is {nearest} ")
+
+
+def test_a_misspelt_variable_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = load_tier_lines(tmp_path, "", environ={"TIDEGATE_TIER_LINGERS_MS": "1"}).warnings
+    assert warning.endswith("names no key and is ignored; the nearest is TIDEGATE_TIER_LINGER_MS")
+
+
+def test_secrets_are_in_no_repr_and_in_no_problem(tmp_path: Path) -> None:
+    secret = "hunter2"
+    lines = (
+        "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\nupstream.sasl.username=a\n"
+        f"upstream.sasl.password={secret}\nrsm.config.storage.aws.secret.access.key={secret}\n"
+        f"{COMMON}sasl.mechanism=PLAIN\n"
+        f"{COMMON}sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule "
+        f'required username="u" password="{secret}";\n'
+    )
+    config = load_tier_lines(tmp_path, lines)
+    assert config.upstream.security.sasl is not None
+    assert config.upstream.security.sasl.password == secret
+    assert config.remote_storage_config["storage.aws.secret.access.key"] == secret
+    assert secret not in repr(config)
+    assert secret not in "\n".join(tier_problems_of(tmp_path, f"{lines}mode=x\nupstream.sasl.mechanisms=y\n"))
+
+
+def test_it_is_loaded_without_trio_an_sdk_or_the_proxy(tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib\n"
+        "from storage.config import load_tier_config\n"
+        f"load_tier_config(pathlib.Path({str(tier_file(tmp_path, ''))!r}), {{}})\n"
+        "heavy = {'trio', 'boto3', 'kio', 'cryptography', 'proxy', 'metrics'} & set(sys.modules)\n"
+        "sys.exit(repr(heavy) if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
