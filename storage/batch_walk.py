@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
+from storage.batch_placement import order_fault, placement_fault
 from storage.cache.memory import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from storage.model import RemoteLogSegmentMetadata
@@ -109,18 +110,9 @@ class SegmentWindow:
             header = read_header(views[0] if len(views) == 1 else b"".join(views), 0)
         except CorruptBatchError as error:
             raise self.corrupt(position, end, str(error)) from error
-        if position + header.size_bytes > self.size_bytes:
-            raise self.corrupt(
-                position, end, f"its {header.size_bytes} bytes reach beyond the segment's {self.size_bytes}"
-            )
-        segment = self._segment
-        if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
-            raise self.corrupt(
-                position,
-                end,
-                f"offsets {header.base_offset} to {header.last_offset} in a segment of "
-                f"{segment.start_offset} to {segment.end_offset}",
-            )
+        fault = placement_fault(header, position, self._segment)
+        if fault is not None:
+            raise self.corrupt(position, end, fault)
         return header
 
     def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
@@ -233,8 +225,8 @@ class _Frontier:
 
 def _advance(window: SegmentWindow, frontier: _Frontier, base_offset: int, run_end: int, last_offset: int) -> None:
     """Take one run of batches more; where two runs meet either side may be the bad one."""
-    if base_offset <= frontier.last_offset:
-        reason = f"offset {base_offset} follows offset {frontier.last_offset}"
+    reason = order_fault(base_offset, frontier.last_offset)
+    if reason is not None:
         error = window.corrupt(frontier.position, frontier.position + HEADER_BYTES, reason)
         error.position = frontier.previous
         raise error

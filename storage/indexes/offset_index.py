@@ -62,6 +62,21 @@ class OffsetIndex:
             return self._base_offset, 0
         return self._entry(entries_at_or_below - 1)
 
+    def position_at_or_below(self, position: int) -> int:
+        """The position of the last entry at or below `position`; 0 when there is none."""
+        entries_at_or_below = bisect_right(range(self._entry_count), position, key=self._position)
+        return self._position(entries_at_or_below - 1) if entries_at_or_below else 0
+
+    def position_above(self, position: int) -> int | None:
+        """The position of the first entry beyond `position`; None when there is none."""
+        entries_at_or_below = bisect_right(range(self._entry_count), position, key=self._position)
+        return self._position(entries_at_or_below) if entries_at_or_below < self._entry_count else None
+
+    def position_after_offset(self, offset: int) -> int | None:
+        """A position at or behind the end of the batch that holds `offset`; None when no entry tells one."""
+        entries_below = bisect_left(range(self._entry_count), offset - self._base_offset, key=self._relative_offset)
+        return self._position(entries_below + 1) if entries_below + 1 < self._entry_count else None
+
     def fetch_upper_bound_offset(self, end_position: int) -> int | None:
         """What bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
         READ_COMMITTED (spec/kafka-remote.md §3.6): the offset of the first entry at or beyond it, or None.

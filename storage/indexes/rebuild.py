@@ -8,7 +8,7 @@ SCAN_PIECE_BYTES are in memory, whatever the segment's size.
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
-from protocol.record_batches import HEADER_BYTES, CorruptBatchError, read_header
+from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, read_header
 from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import build_offset_index
 from storage.model import RemoteLogSegmentMetadata
@@ -40,6 +40,19 @@ def scan_batches(
     opened: OpenedSegment, segment: RemoteLogSegmentMetadata, *, on_get: OnGet | None = None
 ) -> Iterator[tuple[int, int]]:
     """(position, last offset) of every batch of the segment's log, in order."""
+    for position, header in scan_headers(opened, segment, on_get=on_get):
+        yield position, header.last_offset
+
+
+def scan_headers(
+    opened: OpenedSegment, segment: RemoteLogSegmentMetadata, *, on_get: OnGet | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch of the segment's log, in order. What is inside batches is not looked at.
+
+    Raises:
+        CorruptObjectError: a header that makes no sense, or a log shorter than the metadata says.
+        RemoteStorageError: the log cannot be read.
+    """
     position, size = 0, segment.segment_size_bytes
     with closing(_Headers(opened, size, on_get)) as headers:
         while position < size:
@@ -52,7 +65,7 @@ def scan_batches(
                 raise CorruptObjectError(
                     f"segment {segment.segment_id}: the batch at {position} reaches beyond its end"
                 )
-            yield position, header.last_offset
+            yield position, header
             position += header.size_bytes
 
 

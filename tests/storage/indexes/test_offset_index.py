@@ -139,3 +139,20 @@ def test_a_rebuilt_index_of_one_batch_is_empty() -> None:
 def test_batches_that_do_not_ascend_are_a_corrupt_log(batches: list[tuple[int, int]]) -> None:
     with pytest.raises(CorruptObjectError, match="cannot be indexed"):
         build_offset_index(0, batches)
+
+
+@given(entries=index_entries(), position=st.integers(0, 2**31))
+def test_entries_are_found_by_position(entries: list[tuple[int, int]], position: int) -> None:
+    index = OffsetIndex(encode_offset_index(BASE_OFFSET, entries), BASE_OFFSET)
+
+    assert index.position_at_or_below(position) == max((at for _, at in entries if at <= position), default=0)
+    assert index.position_above(position) == min((at for _, at in entries if at > position), default=None)
+
+
+@pytest.mark.parametrize(
+    ("offset", "position"), [(6000, 169780), (6323, 169780), (6324, 234937), (6695, 365251), (6696, None), (7000, None)]
+)
+def test_the_entry_behind_the_one_that_stands_for_an_offset_is_behind_its_batch(
+    offset: int, position: int | None
+) -> None:
+    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).position_after_offset(offset) == position

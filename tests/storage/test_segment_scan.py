@@ -1,0 +1,367 @@
+"""SegmentScan: every batch once, checked, in windows; what is bad fails or is stepped over."""
+
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
+from storage.indexes.offset_index import OffsetIndex
+from storage.segment_scan import BadBatch, BadBatchError, ScannedBatch, SegmentScan
+from storage.segment_window import HOLE_BYTES
+from tests.support.one_segment import CountedStream, OneSegment
+from tests.support.segments import build_segment, data_batch, filled_segment
+
+KIB = 1024
+Bad = list[BadBatch]
+
+
+def scan_of(world: OneSegment, start: int = 0, end: int | None = None, **how: Any) -> SegmentScan:
+    how.setdefault("window_bytes", 4 * KIB)
+    how.setdefault("range_bytes", 8 * KIB)
+    return SegmentScan(world, world.metadata, start, len(world.log) if end is None else end, **how)
+
+
+def all_of(scan: SegmentScan) -> list[ScannedBatch]:
+    with scan:
+        return [batch for batches in scan for batch in batches]
+
+
+def skipped(world: OneSegment, *, has_index: bool = True, **how: Any) -> tuple[list[int], Bad]:
+    """Base offsets of what was read, and what was stepped over."""
+    bad: Bad = []
+    index = OffsetIndex(world.segment.offset_index, world.segment.base_offset) if has_index else None
+    batches = all_of(scan_of(world, on_bad=bad.append, index=index, **how))
+    assert world.streams_open == 0
+    return [batch.header.base_offset for batch in batches], bad
+
+
+def offsets_without(world: OneSegment, *bad: int) -> list[int]:
+    """Base offsets of all batches but those with these numbers."""
+    batches = world.segment.batches
+    return [struct.unpack_from(">q", batch)[0] for number, batch in enumerate(batches) if number not in bad]
+
+
+# --- what is right ---
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=12),
+    chunk_bytes=st.sampled_from([1, 7, 100, 1000, 5000]),
+    window_bytes=st.integers(40, 6000),
+    range_bytes=st.integers(40, 9000),
+)
+def test_every_batch_is_handed_out_once_as_it_is_in_the_log(
+    sizes: list[int], chunk_bytes: int, window_bytes: int, range_bytes: int
+) -> None:
+    world = OneSegment(
+        build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
+    )
+
+    batches = all_of(scan_of(world, window_bytes=window_bytes, range_bytes=range_bytes))
+
+    assert [bytes(batch.data) for batch in batches] == list(world.segment.batches)
+    assert [batch.position for batch in batches] == list(world.segment.batch_positions)
+    assert world.streams_open == 0
+    starts, ends = zip(*world.gets, strict=True)
+    assert starts == (0, *ends[:-1]), "no byte is fetched twice"
+
+
+@given(cut=st.integers(0, 30_000))
+def test_a_batch_belongs_to_the_range_in_which_it_begins(cut: int) -> None:
+    world = OneSegment(filled_segment())
+    positions = world.segment.batch_positions
+    cut = min(cut, len(world.log))
+    start = next((position for position in positions if position >= cut), len(world.log))
+
+    former, latter = all_of(scan_of(world, 0, cut)), all_of(scan_of(world, start))
+
+    assert [batch.position for batch in [*former, *latter]] == list(positions)
+
+
+def test_a_list_holds_what_is_whole_in_a_window_and_views_it() -> None:
+    world = OneSegment(filled_segment(batch_count=20, value_bytes=100))  # 1.2 KiB each
+
+    with scan_of(world) as scan:
+        lists = list(scan)
+
+    assert [len(batches) for batches in lists][:3] == [3, 3, 4]
+    first, second = lists[0][:2]
+    assert first.data.obj is second.data.obj
+    assert lists[1][0].data.obj is not lists[1][1].data.obj, "the one that straddles is a copy"
+
+
+def test_a_get_is_a_range_of_whole_chunks_and_ends_with_the_batch_that_fetch_end_tells() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=1000)
+    start, end = world.segment.batch_positions[3], world.segment.batch_positions[7]
+
+    batches = all_of(scan_of(world, start, end - 5, fetch_end=end, range_bytes=3500))
+
+    assert len(batches) == 4
+    assert world.gets == [(start, 6000), (6000, 9000)]
+
+
+def test_no_more_than_one_piece_is_fetched_ahead() -> None:
+    world = OneSegment(filled_segment(batch_count=100))
+    with scan_of(world, range_bytes=4 * KIB) as scan:
+        next(scan)
+        scan._window._executor.submit(int).result()  # what was submitted before it has ended
+
+        assert len(world.gets) == 2
+
+
+def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = OneSegment(filled_segment(batch_count=100))
+    threads_before = threading.active_count()
+    scan = scan_of(world)
+    next(scan)
+
+    scan.close()
+    scan.close()
+
+    assert world.streams_open == 0
+    assert threading.active_count() == threads_before
+
+
+def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MAX", 0.0)
+    world = OneSegment(filled_segment())
+    world.failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
+    read = CountedStream.read
+    cuts = [RetriableRemoteStorageError("reset")]
+
+    def cut_once(stream: CountedStream, size_bytes: int) -> bytes:
+        if stream._next == 4 * KIB and cuts:
+            raise cuts.pop()
+        return read(stream, size_bytes)
+
+    monkeypatch.setattr(CountedStream, "read", cut_once)
+
+    batches = all_of(scan_of(world))
+
+    assert [batch.position for batch in batches] == list(world.segment.batch_positions)
+    assert world.gets[:4] == [(0, 8 * KIB)] * 3 + [(4 * KIB, 12 * KIB)]
+
+
+def test_trouble_that_does_not_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MAX", 0.0)
+    world = OneSegment(filled_segment())
+    world.failures = [RetriableRemoteStorageError("503")] * 3
+
+    with pytest.raises(RetriableRemoteStorageError, match="503"):
+        all_of(scan_of(world))
+
+
+def test_a_batch_that_is_larger_than_the_window_is_put_together_up_to_the_limit() -> None:
+    big = data_batch(1, value_bytes=50_000)
+    world = OneSegment(build_segment([data_batch(0), big, data_batch(2)]))
+
+    assert bytes(all_of(scan_of(world))[1].data) == big
+    limit = len(big) - 1
+    position = world.segment.batch_positions[1]
+    with pytest.raises(RemoteStorageError, match=rf"orders-0 .*batch at {position} has {len(big)} .* {limit} can"):
+        all_of(scan_of(world, batch_bytes_max=limit))
+
+
+def test_messages_of_the_old_formats_are_batches_too() -> None:
+    messages = [legacy_message(offset, magic) for offset, magic in enumerate([0, 1, 0])]
+    world = OneSegment(filled_segment(batch_count=1, records_per_batch=3, value_bytes=1))
+    world.log[:] = b"".join(messages)
+    size = len(world.log)
+    object.__setattr__(world.metadata, "segment_size_bytes", size)
+
+    assert [batch.header.magic for batch in all_of(scan_of(world, window_bytes=10))] == [0, 1, 0]
+    world.log[-1] ^= 1
+    with pytest.raises(BadBatchError, match="CRC"):
+        all_of(scan_of(world))
+
+
+def legacy_message(offset: int, magic: int) -> bytes:
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", 5) if magic else b"") + struct.pack(">ii", -1, -1)
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+# --- what is bad ---
+
+
+def flip_value(world: OneSegment, number: int) -> None:
+    world.log[world.segment.batch_positions[number] + 100] ^= 1
+
+
+def flip_magic(world: OneSegment, number: int) -> None:
+    world.log[world.segment.batch_positions[number] + 16] = 9
+
+
+def flip_length(world: OneSegment, number: int) -> None:
+    world.log[world.segment.batch_positions[number] + 10] ^= 1
+
+
+def lower_offset(world: OneSegment, number: int) -> None:
+    struct.pack_into(">q", world.log, world.segment.batch_positions[number], world.segment.base_offset)
+
+
+def raise_offset(world: OneSegment, number: int) -> None:
+    position = world.segment.batch_positions[number]
+    struct.pack_into(">q", world.log, position, struct.unpack_from(">q", world.log, position)[0] + 35)
+
+
+def wild_offset(world: OneSegment, number: int) -> None:
+    struct.pack_into(">q", world.log, world.segment.batch_positions[number], 1 << 40)
+
+
+DAMAGES = [flip_value, flip_magic, flip_length, lower_offset, raise_offset, wild_offset]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_bad_batch_fails_the_scan_by_object_and_position(damage: Callable[[OneSegment, int], None]) -> None:
+    world = OneSegment(filled_segment(5000))
+    damage(world, 9)
+    # Where offsets do not ascend either of the two may be at fault, and the latter is named.
+    at = world.segment.batch_positions[10 if damage is raise_offset else 9]
+
+    with pytest.raises(BadBatchError, match=rf"segment orders-0 \(.*batch at {at}: ") as failure:
+        all_of(scan_of(world))
+
+    assert failure.value.position == at
+    assert isinstance(failure.value, CorruptObjectError)
+    assert world.streams_open == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("number", [1, 9, 10, 11, 19])
+def test_with_a_dense_index_only_the_bad_batch_is_left_out(
+    damage: Callable[[OneSegment, int], None], number: int
+) -> None:
+    world = OneSegment(filled_segment(5000, interval_bytes=0))
+    damage(world, number)
+
+    offsets, bad = skipped(world, window_bytes=len(world.log))
+
+    assert offsets == offsets_without(world, number)
+    assert [entry.position for entry in bad] == [world.segment.batch_positions[number]]
+    assert not bad[0].is_rest or number == 19
+
+
+def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index() -> None:
+    world = OneSegment(filled_segment())
+    flip_value(world, 0)
+    flip_value(world, 9)
+    flip_value(world, 19)
+
+    offsets, bad = skipped(world, has_index=False)
+
+    assert offsets == offsets_without(world, 0, 9, 19)
+    sizes = {len(batch) for batch in world.segment.batches}
+    assert {entry.size_bytes for entry in bad} == sizes
+    assert "CRC" in bad[0].reason
+
+
+def test_behind_a_header_without_sense_the_next_index_entry_is_where_it_goes_on() -> None:
+    world = OneSegment(filled_segment())  # an entry every third batch or so
+    flip_magic(world, 4)
+    index = OffsetIndex(world.segment.offset_index, 0)
+    resumes_at = index.position_above(world.segment.batch_positions[4])
+    assert resumes_at is not None
+    resumed_number = world.segment.batch_positions.index(resumes_at)
+
+    offsets, bad = skipped(world)
+
+    assert offsets == offsets_without(world, *range(4, resumed_number))
+    assert [(entry.position, entry.position + entry.size_bytes) for entry in bad] == [
+        (world.segment.batch_positions[4], resumes_at)
+    ]
+
+
+def test_without_any_index_entry_behind_the_rest_of_the_range_is_reported() -> None:
+    world = OneSegment(filled_segment())
+    flip_magic(world, 4)
+
+    offsets, bad = skipped(world, has_index=False)
+
+    assert offsets == offsets_without(world, *range(4, 20))
+    position = world.segment.batch_positions[4]
+    assert [(entry.position, entry.size_bytes, entry.is_rest) for entry in bad] == [
+        (position, len(world.log) - position, True)
+    ]
+
+
+def test_a_length_that_leads_over_an_index_entry_is_not_believed() -> None:
+    world = OneSegment(filled_segment(interval_bytes=0))
+    size = len(world.segment.batches[5])
+    # Twice the size of equal batches: what follows is a batch, but another lies between.
+    struct.pack_into(">i", world.log, world.segment.batch_positions[4] + 8, 2 * size - 12)
+
+    offsets, _ = skipped(world)
+
+    assert offsets == offsets_without(world, 4)
+    struct.pack_into(">i", world.log, world.segment.batch_positions[4] + 8, 12 * size - 12)
+    assert skipped(world, batch_bytes_max=10 * size)[0] == offsets
+
+
+def test_where_a_window_ended_between_two_that_do_not_ascend_one_batch_is_lost_and_not_more() -> None:
+    world = OneSegment(filled_segment(interval_bytes=0))
+    raise_offset(world, 9)
+
+    offsets, bad = skipped(world, window_bytes=60)  # less than a header
+
+    assert len(offsets) == 19
+    assert [entry.position for entry in bad] == [world.segment.batch_positions[10]]
+
+
+@pytest.mark.parametrize("chunk", [0, 3, 7, 8])
+def test_a_chunk_that_does_not_decode_costs_the_batches_that_it_holds_bytes_of(chunk: int) -> None:
+    world = OneSegment(filled_segment(interval_bytes=0), chunk_bytes=3000)
+    world.corrupt_chunks = {chunk}
+    positions = [*world.segment.batch_positions, len(world.log)]
+    first, end = 3000 * chunk, 3000 * (chunk + 1)
+    hurt = [number for number in range(20) if positions[number] < end and positions[number + 1] > first]
+
+    offsets, bad = skipped(world)
+
+    assert offsets == offsets_without(world, *hurt)
+    assert [entry.position for entry in bad] == [positions[hurt[0]]]
+    assert "its tag is wrong" in bad[0].reason
+    with pytest.raises(CorruptObjectError, match="its tag is wrong"):
+        all_of(scan_of(world))
+
+
+def test_of_a_truncated_object_what_is_there_is_read_and_the_gets_stay_few() -> None:
+    world = OneSegment(filled_segment(batch_count=2000, interval_bytes=0))
+    cut = 300 * KIB
+    del world.log[cut:]
+    bad: Bad = []
+    index = OffsetIndex(world.segment.offset_index, 0)
+    end = world.metadata.segment_size_bytes
+
+    batches = all_of(scan_of(world, end=end, on_bad=bad.append, index=index, window_bytes=256 * KIB))
+
+    assert cut - HOLE_BYTES - 2 * KIB < batches[-1].position < cut
+    assert bad[-1].position + bad[-1].size_bytes == end
+    assert "truncated" in bad[0].reason
+    assert len(world.gets) < 150
+
+
+@given(flips=st.lists(st.tuples(st.integers(0, 28_000), st.integers(0, 7)), max_size=6), has_index=st.booleans())
+def test_whatever_is_flipped_all_bytes_are_read_or_reported(flips: list[tuple[int, int]], has_index: bool) -> None:
+    world = OneSegment(filled_segment(interval_bytes=2000))
+    for position, bit in flips:
+        world.log[position % len(world.log)] ^= 1 << bit
+    bad: Bad = []
+    index = OffsetIndex(world.segment.offset_index, 0) if has_index else None
+
+    batches = all_of(scan_of(world, on_bad=bad.append, index=index))
+
+    spans = [(batch.position, len(batch.data)) for batch in batches]
+    spans += [(entry.position, entry.size_bytes) for entry in bad]
+    end = 0
+    for position, size in sorted(spans):
+        assert position == end
+        end += size
+    assert end == len(world.log)
