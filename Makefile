@@ -6,6 +6,7 @@
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make test-tools     what tests need beyond Python: toxiproxy, clients of other languages (needs Go, Node)
+#   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
 #   make lock           write requirements/*.txt anew from pyproject.toml
@@ -16,6 +17,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
+SPARK_JARS := build/spark/jars
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -24,7 +26,7 @@ VERSITYGW_VERSION := v1.8.0
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header pyproject.toml
 
-.PHONY: setup doctor demo test test-tools test-long differential lint bench lock
+.PHONY: setup doctor demo spark test test-tools test-long differential lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -47,10 +49,26 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete
+
+# Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
+$(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
+	@echo "setup: Spark into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
+		-r requirements/spark.txt
+	@touch $@
+
+$(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
+	@echo "setup: Spark's Kafka connector into $(SPARK_JARS)"
+	@rm -rf $(SPARK_JARS)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(SPARK_JARS)
+	@touch $@
+
 demo: setup
 	$(BIN)/tidegate demo $(ARGS)
 
-test: setup
+test: setup spark
 	$(BIN)/pytest -m "not long" $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
@@ -76,21 +94,21 @@ $(TOOLS)/versitygw: Makefile
 	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
 	@touch $@
 
-test-long: setup
+test-long: setup spark
 	$(BIN)/pytest -m long $(ARGS)
 
 differential: setup
 	TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
 		$(BIN)/pytest -m "long or not long" tests/integration/test_differential.py $(ARGS)
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.spark
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/test_tidy.py
 
-bench: setup $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
+bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/relay.py $(ARGS)
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
 	$(BIN)/python benchmarks/fetch_exchange.py $(ARGS)

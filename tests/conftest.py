@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pipeline.session import missing_packages
 from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
@@ -34,9 +35,15 @@ settings.load_profile(os.environ.get("TIDEGATE_HYPOTHESIS_PROFILE") or "fast")
 _NEEDS_OF_FIXTURE = {
     "kafka": ("java", "kafka"),
     "oracle": ("java", "kafka"),
+    "spark": ("spark",),
+    "spark_cluster": ("spark",),
+    "spark_files": ("spark",),
+    "spark_topics": ("java", "kafka"),
     "toxics": ("toxiproxy",),
     "vectors": ("vectors",),
 }
+_FOLDERS_WITH_THE_EXTRA = tuple(Path(__file__).with_name(name) for name in ("pipeline", "spark"))
+"""Test modules here cannot even be imported without pyspark and pyarrow."""
 _lacking: Counter[str] = Counter()
 
 
@@ -93,13 +100,25 @@ def pytest_configure() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+class _LackingModule(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip(needs.kind("spark").reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> _LackingModule | None:
+    if missing_packages() and any(module_path.is_relative_to(folder) for folder in _FOLDERS_WITH_THE_EXTRA):
+        return _LackingModule.from_parent(parent, path=module_path)
+    return None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
         for fixture, kinds in _NEEDS_OF_FIXTURE.items():
             if fixture in names:
                 item.add_marker(pytest.mark.needs(*kinds))
-        if "kafka" in names:
+        if "kafka" in names or "spark_topics" in names:
             item.add_marker(pytest.mark.integration)
         unknown = [name for name in _needed(item) if not needs.is_kind(name)]
         if unknown:

@@ -16,10 +16,11 @@ from pathlib import Path
 PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 13)
 JAVA_VERSIONS = (17, 21)
 GIB = 1024**3
-DISK_GIB_MIN = 3
-"""1 GiB of packages and jars, the demo's 1 GiB of records and tier, and as much again for the tests."""
-MEMORY_GIB_MIN = 2
-"""The largest test runs two brokers of 512 MiB heap beside Tidegate."""
+DISK_GIB_MIN = 5
+"""2 GiB of packages and jars, half of it Spark; the demo's 1 GiB of records and tier; and 2 GiB for the tests, or for
+pip while it makes Spark's package."""
+MEMORY_GIB_MIN = 3
+"""The largest tests run Spark with 1 GiB of heap and two brokers with 512 MiB each beside Tidegate."""
 OPEN_FILES_MIN = 8192
 """1,000 idle connections are three sockets each when client, Tidegate and broker share a machine."""
 

@@ -1,0 +1,108 @@
+"""What a job is told where there can be no Spark session, and what the proxy must not need."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from pipeline import session
+
+ROOT = Path(__file__).parents[2]
+
+
+def java(folder: Path, version_line: str) -> Path:
+    """A program that answers like a Java; it stands in folder/bin."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{version_line}' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+def without(*names: str) -> Callable[[str], ModuleSpec | None]:
+    found = importlib.util.find_spec
+    return lambda name: None if name in names else found(name)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "21-ea", "17.0.15+6"])
+def test_java_17_and_21_will_do(tmp_path: Path, version: str) -> None:
+    program = java(tmp_path, f'openjdk version "{version}" 2025-04-15')
+    assert session.java_problems({"PATH": str(program.parent)}) == []
+
+
+@pytest.mark.parametrize(("version", "number"), [("1.8.0_392", 8), ("11.0.2", 11), ("22-ea", 22), ("25", 25)])
+def test_another_java_is_named_with_its_number(tmp_path: Path, version: str, number: int) -> None:
+    program = java(tmp_path, f'java version "{version}"')
+    (problem,) = session.java_problems({"PATH": str(program.parent)})
+    assert problem.startswith(f"Java 17 or 21 is needed, {program} is {number}: install it (")
+    assert problem.endswith("put it first on PATH")
+
+
+def test_java_home_comes_before_path(tmp_path: Path) -> None:
+    old = java(tmp_path / "old", 'java version "11.0.2"')
+    new = java(tmp_path / "new", 'openjdk version "21.0.1"')
+    environ = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(new.parent)}
+    (problem,) = session.java_problems(environ)
+    assert problem.startswith(f"Java 17 or 21 is needed, {old} is 11: ")
+    assert problem.endswith("point JAVA_HOME at it")
+    assert session.java_problems({"JAVA_HOME": str(tmp_path / "new"), "PATH": str(old.parent)}) == []
+
+
+def test_no_java_at_all_is_said(tmp_path: Path) -> None:
+    (problem,) = session.java_problems({"PATH": str(tmp_path)})
+    assert problem.startswith("Java 17 or 21 is needed, and there is none on PATH (JAVA_HOME is not set): install it")
+
+
+def test_a_java_home_without_java_is_said(tmp_path: Path) -> None:
+    (problem,) = session.java_problems({"JAVA_HOME": str(tmp_path)})
+    assert problem.startswith(f"Java 17 or 21 is needed, {tmp_path}/bin/java cannot be run (")
+
+
+def test_a_program_that_is_no_java_is_said(tmp_path: Path) -> None:
+    program = java(tmp_path, "hello")
+    (problem,) = session.java_problems({"PATH": str(program.parent)})
+    assert problem.startswith(f"Java 17 or 21 is needed, {program} -version gave no version: ")
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert session.missing_packages() == []
+    monkeypatch.setattr(importlib.util, "find_spec", without("pyspark", "pyarrow"))
+    sentence = "pyspark and pyarrow cannot be imported: pip install 'tidegate[spark]'"
+    assert session.missing_packages() == [sentence]
+    with pytest.raises(session.SessionError, match="cannot be imported: pip install") as raised:
+        session.start_session("a job")
+    assert str(raised.value) == sentence
+
+
+def test_no_session_is_tried_under_another_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, 'java version "11.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    with pytest.raises(session.SessionError, match=r"^Java 17 or 21 is needed, .* is 11: "):
+        session.start_session("a job")
+
+
+@pytest.mark.parametrize("module", ["proxy.cli", "proxy.application", "pipeline.session"])
+def test_spark_is_not_imported_by(module: str) -> None:
+    """Given an installation without the extra, when Tidegate starts, then nothing asks for what is not there."""
+    program = f"""
+import sys
+for name in ("pyspark", "pyarrow", "numpy", "matplotlib"):
+    sys.modules[name] = None
+import {module}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
