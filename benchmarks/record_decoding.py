@@ -1,0 +1,249 @@
+"""Record batches to Arrow columns: the pipeline's decoder against two clients' record readers building the same ones.
+
+    python benchmarks/record_decoding.py [--rounds 5] [--megabytes 16] [--json]
+
+The readers are aiokafka's, which is compiled, and kafka-python's, which is not; each makes a list of every field and
+Arrow arrays of the lists. All sides see the same batches (none, lz4, zstd; 16 KB and 1 MB; records of 100 B and 1 KB),
+in turns, within one run; a figure is the median of the rounds, in CPU time of the one thread that works. Exit code 1
+when the sides' rows are not the same ones, or when the decoder is slower than aiokafka's anywhere.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import lz4.frame  # type: ignore[import-untyped]  # it ships neither types nor stubs
+import pyarrow as pa
+import zstandard
+from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
+from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
+from rich.box import SIMPLE_HEAVY
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.record_decoder import RecordDecoder
+from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
+from pipeline.tasks import ReadOptions
+from protocol.record_batches import read_header
+from storage.segment_scan import ScannedBatch
+
+TOPIC, PARTITION = "orders", 3
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+RECORD_BYTES = (100, 1000)
+BATCH_BYTES = (16 * 1000, 1000 * 1000)
+CODECS = {"none": 0, "lz4": 3, "zstd": 4}
+COLUMNS_ALONE = ("offset", "timestamp")
+FLOOR = 1.0
+
+_CHECKED = struct.Struct(">hiqqqhii")
+_WORDS = [random.Random(number).randbytes(4).hex().encode() for number in range(300)]
+
+Read = Callable[[Sequence[bytes]], list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of batch. Rows per second of each side; MB/s are of plain record bytes."""
+
+    record_bytes: int
+    batch_bytes: int
+    codec: str
+    decoder_rows_per_s: float
+    aiokafka_rows_per_s: float
+    kafka_python_rows_per_s: float
+    without_values_rows_per_s: float
+    decoder_megabytes_per_s: float
+    are_equal: bool
+
+    @property
+    def times_aiokafka(self) -> float:
+        return self.decoder_rows_per_s / self.aiokafka_rows_per_s
+
+    @property
+    def times_kafka_python(self) -> float:
+        return self.decoder_rows_per_s / self.kafka_python_rows_per_s
+
+    @property
+    def holds(self) -> bool:
+        return self.are_equal and self.times_aiokafka >= FLOOR
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Record batches to Arrow columns: the decoder against two readers.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (5)")
+    parser.add_argument("--megabytes", type=int, default=16, help="plain records of each kind (16)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    options = parser.parse_args()
+    if options.rounds < 1 or options.megabytes < 1:
+        parser.error("at least one round and 1 MB")
+    cells = measure(options.rounds, options.megabytes * 1000 * 1000)
+    show(cells, as_json=options.json)
+    return 0 if all(cell.holds for cell in cells) else 1
+
+
+def measure(rounds: int, plain_bytes: int) -> list[Cell]:
+    """Every kind of batch."""
+    return [
+        measure_kind(rounds, plain_bytes, record_bytes, batch_bytes, codec)
+        for record_bytes in RECORD_BYTES
+        for batch_bytes in BATCH_BYTES
+        for codec in CODECS
+    ]
+
+
+def measure_kind(rounds: int, plain_bytes: int, record_bytes: int, batch_bytes: int, codec: str) -> Cell:
+    """All sides over the same batches."""
+    blobs, rows, size_bytes = make_batches(plain_bytes, record_bytes, batch_bytes, CODECS[codec])
+    sides: dict[str, Read] = {
+        "decoder": lambda blobs: decode(blobs, DEFAULT_COLUMNS),
+        "aiokafka": lambda blobs: read_one_by_one(blobs, lambda blob: AiokafkaRecords(blob).next_batch()),
+        "kafka-python": lambda blobs: read_one_by_one(blobs, lambda blob: KafkaPythonRecords(blob).next_batch()),
+        "without values": lambda blobs: decode(blobs, COLUMNS_ALONE),
+    }
+    # The untimed round also compares, and loads what is loaded late.
+    tables = [pa.Table.from_batches(sides[name](blobs)) for name in ("decoder", "aiokafka", "kafka-python")]
+    are_equal = all(table.equals(tables[0]) for table in tables[1:]) and tables[0].num_rows == rows
+    del tables
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides) if number % 2 else reversed(sides):
+            started_s = time.process_time()
+            sides[name](blobs)
+            seconds[name].append(time.process_time() - started_s)
+    rates = {name: rows / statistics.median(measured) for name, measured in seconds.items()}
+    megabytes_per_s = rates["decoder"] * size_bytes / rows / 1e6
+    return Cell(
+        record_bytes,
+        batch_bytes,
+        codec,
+        decoder_rows_per_s=rates["decoder"],
+        aiokafka_rows_per_s=rates["aiokafka"],
+        kafka_python_rows_per_s=rates["kafka-python"],
+        without_values_rows_per_s=rates["without values"],
+        decoder_megabytes_per_s=megabytes_per_s,
+        are_equal=are_equal,
+    )
+
+
+# --- the sides ---
+
+
+def decode(blobs: Sequence[bytes], columns: tuple[str, ...]) -> list[pa.RecordBatch]:
+    """As a task does: a window of about 8 MB after the other."""
+    decoder = RecordDecoder(ReadOptions(columns=columns), TOPIC, PARTITION, where="benchmark")
+    produced: list[pa.RecordBatch] = []
+    for window in windows(blobs):
+        batches = [ScannedBatch(0, read_header(blob, 0), memoryview(blob)) for blob in window]
+        produced += decoder.decode(batches, first_offset=0, end_offset=2**62)
+    return produced
+
+
+def read_one_by_one(blobs: Sequence[bytes], opened: Callable[[bytes], Iterable[Any]]) -> list[pa.RecordBatch]:
+    """With a client's reader: a Python object for every field."""
+    schema = arrow_schema(DEFAULT_COLUMNS)
+    produced = []
+    for window in windows(blobs):
+        keys, values, offsets, timestamps, types = [], [], [], [], []
+        for blob in window:
+            for record in opened(blob):
+                keys.append(record.key)
+                values.append(record.value)
+                offsets.append(record.offset)
+                timestamps.append(record.timestamp * 1000)
+                types.append(record.timestamp_type)
+        count = len(keys)
+        columns = [keys, values, [TOPIC] * count, [PARTITION] * count, offsets, timestamps, types]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        produced.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return produced
+
+
+def windows(blobs: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    """The batches in runs of about 8 MB."""
+    each = max(1, 8_000_000 // len(blobs[0]))
+    return (blobs[at : at + each] for at in range(0, len(blobs), each))
+
+
+# --- the batches ---
+
+
+def make_batches(plain_bytes: int, record_bytes: int, batch_bytes: int, codec: int) -> tuple[list[bytes], int, int]:
+    """Batches as a producer makes them, how many records they hold, and those records' plain bytes."""
+    rng = random.Random(1)
+    blobs, offset, size_bytes = [], 0, 0
+    count = batch_bytes // record_bytes
+    while size_bytes < plain_bytes:
+        plain = b"".join(encode_record(rng, record_bytes, number) for number in range(count))
+        body = plain if codec == 0 else zstandard.compress(plain) if codec == 4 else lz4.frame.compress(plain)
+        first_ms = FIRST_TIMESTAMP_MS + offset
+        checked = _CHECKED.pack(codec, count - 1, first_ms, first_ms + count, -1, -1, -1, count) + body
+        # Nobody here looks at the CRC.
+        blobs.append(struct.pack(">qiibI", offset, 9 + len(checked), 0, 2, 0) + checked)
+        offset += count
+        size_bytes += len(plain)
+    return blobs, offset, size_bytes
+
+
+def encode_record(rng: random.Random, record_bytes: int, number: int) -> bytes:
+    """A record of about so many bytes: words, which compress as text does, under a short key."""
+    value = b" ".join(rng.choices(_WORDS, k=record_bytes // 9 + 1))[: record_bytes - 20]
+    body = b"\0" + varint(number // 3) + varint(number) + varint(10) + b"key-%06d" % (number % 10**6)
+    body += varint(len(value)) + value + b"\0"
+    return varint(len(body)) + body
+
+
+def varint(value: int) -> bytes:
+    raw, out = value << 1, bytearray()
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+# --- the report ---
+
+
+def show(cells: Sequence[Cell], *, as_json: bool) -> None:
+    """Print the figures."""
+    if as_json:
+        print(json.dumps({"cells": [{**asdict(cell), "holds": cell.holds} for cell in cells]}, indent=2))
+        return
+    table = Table(
+        title="record batches to Arrow columns, one core", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left"
+    )
+    headings = ("record", "batch", "codec", "decoder", "", "aiokafka", "kafka-python", "×", "×", "offset, timestamp")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for cell in cells:
+        table.add_row(
+            f"{cell.record_bytes} B",
+            f"{cell.batch_bytes // 1000} KB",
+            cell.codec,
+            f"{cell.decoder_rows_per_s:,.0f} rows/s",
+            f"{cell.decoder_megabytes_per_s:,.0f} MB/s",
+            f"{cell.aiokafka_rows_per_s:,.0f} rows/s",
+            f"{cell.kafka_python_rows_per_s:,.0f} rows/s",
+            f"{cell.times_aiokafka:.1f}",
+            f"{cell.times_kafka_python:.0f}",
+            f"{cell.without_values_rows_per_s:,.0f} rows/s",
+            style="" if cell.holds else "bold red",
+        )
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
+    for cell in cells:
+        if not cell.are_equal:
+            console.print(f"failed: rows differ: {cell}", style="bold red", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
