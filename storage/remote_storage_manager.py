@@ -6,9 +6,12 @@ A reader that comes back for more opens a segment once (`open_log_segment`: a ma
 keeps what it got; `fetch_log_segment` and `fetch_index` are KIP-405's own calls, each complete by itself.
 """
 
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
-from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
 
 
 class SegmentStream(Protocol):
@@ -57,6 +60,56 @@ class OpenedSegment(Protocol):
     def fetch_index(self, index_type: IndexType) -> bytes:
         """One whole index, as RemoteStorageManager.fetch_index."""
         ...
+
+
+class ObjectContent(enum.Enum):
+    """What an object of a segment is for."""
+
+    LOG = "log"
+    INDEXES = "indexes"
+    MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObject:
+    """An object that a segment has or should have. Sizes are bytes in the store.
+
+    `name`: for messages. `size_bytes` is None when there is no such object, `expected_bytes` when nothing says how
+    large it has to be. `index_types`: what lies in it, of INDEXES only.
+    """
+
+    name: str
+    content: ObjectContent
+    size_bytes: int | None
+    expected_bytes: int | None = None
+    is_required: bool = True
+    index_types: tuple[IndexType, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInspection:
+    """What a segment has in the store, looked at without reading its log.
+
+    `manifest_problem`: one sentence when the manifest breaks its format or is not this segment's; None otherwise, and
+    of a format without manifests. `opened` reads the segment; None when the manifest is absent or has a problem.
+    """
+
+    objects: tuple[SegmentObject, ...]
+    opened: OpenedSegment | None
+    manifest_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that is in the store. `name`: for messages. `modified_ms`: since the epoch.
+
+    `segment_id`: whose it is by its key; None when its key is none that the format would have written.
+    """
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+    segment_id: RemoteLogSegmentId | None
 
 
 class RemoteStorageManager(Protocol):
@@ -119,6 +172,26 @@ class RemoteStorageManager(Protocol):
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete all objects of the segment. Idempotent: what is absent already is no error."""
+        ...
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        """Which objects the segment has and should have. An absent or broken object is a part of the answer, no error.
+
+        Raises:
+            RetriableRemoteStorageError, RemoteAccessDeniedError: as the store answers.
+            RemoteStorageError: this configuration cannot read the segment, a key pair is missing for instance.
+        """
+        ...
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        """Everything in the store where this manager keeps segments, page by page, in no order that matters.
+
+        Args:
+            topic: only objects of topics of that name, whatever their ids; then none without a segment id.
+
+        Raises:
+            RemoteStorageError: while iterating, as the store answers. A store that holds nothing yet is no error.
+        """
         ...
 
     def close(self) -> None:

@@ -28,9 +28,10 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
+from storage.formats.local_objects import inspect_folder, list_folder
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES, partition_directory_name, segment_object_name
-from storage.remote_storage_manager import OpenedSegment, SegmentStream
+from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
 
@@ -131,6 +132,17 @@ class LocalTieredStorage:
             path = self._path(metadata, suffix)
             with _storage_errors(path):
                 path.unlink(missing_ok=True)
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        """Looks at the files' sizes; see RemoteStorageManager.inspect_segment."""
+        with _storage_errors(self._directory(metadata)):
+            objects = inspect_folder(self._directory(metadata), metadata)
+        return SegmentInspection(objects, self.open_log_segment(metadata))
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        """All files below the root; see RemoteStorageManager.list_objects."""
+        with _storage_errors(self._root):
+            yield from list_folder(self._root, topic)
 
     @property
     def has_manifests(self) -> bool:

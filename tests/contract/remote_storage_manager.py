@@ -17,7 +17,7 @@ import pytest
 from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.remote_storage_manager import ObjectContent, OpenedSegment, RemoteStorageManager
 from tests.support.segments import (
     SyntheticSegment,
     build_segment,
@@ -284,6 +284,59 @@ class RemoteStorageManagerContract:
         with pytest.raises(RemoteResourceNotFoundError):
             manager.fetch_log_segment(metadata, 0)
 
+    def test_an_inspection_of_a_whole_segment_names_its_objects_with_the_sizes_that_they_should_have(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        for segment in (SEGMENT, TRANSACTIONAL):
+            inspection = manager.inspect_segment(copy(segment))
+            assert inspection.manifest_problem is None
+            assert inspection.opened is not None
+            assert_streamable(inspection.opened, segment)
+            present = [each for each in inspection.objects if each.size_bytes is not None]
+            assert all(each.is_required is False for each in inspection.objects if each not in present)
+            assert all(each.expected_bytes in (None, each.size_bytes) for each in present)
+            (log,) = [each for each in present if each.content is ObjectContent.LOG]
+            assert log.expected_bytes is not None
+            held = {index_type for each in present for index_type in each.index_types}
+            assert {index_type.value for index_type in held} == set(segment.objects()) - {"log"}
+
+    def test_an_inspection_of_what_is_not_there_finds_no_object(self, manager: RemoteStorageManager) -> None:
+        inspection = manager.inspect_segment(metadata_of(PARTITION, SEGMENT))
+        assert {each.size_bytes for each in inspection.objects} == {None}
+        assert ObjectContent.LOG in {each.content for each in inspection.objects}
+        assert inspection.manifest_problem is None
+
+    def test_a_listing_has_just_the_objects_of_what_was_copied(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        assert list(manager.list_objects()) == []
+        metadatas = [copy(SEGMENT), copy(TRANSACTIONAL), copy(SEGMENT, partition=topic_partition("other-3", 0))]
+        expected = {
+            (each.name, each.size_bytes, metadata.segment_id)
+            for metadata in metadatas
+            for each in manager.inspect_segment(metadata).objects
+            if each.size_bytes is not None
+        }
+        listed = list(manager.list_objects())
+        assert {(each.name, each.size_bytes, each.segment_id) for each in listed} == expected
+        assert len(listed) == len(expected)
+        assert min(each.modified_ms for each in listed) > 1_500_000_000_000
+        assert {each.segment_id.topic_id_partition.topic for each in listed if each.segment_id} == {"orders", "other-3"}
+
+    def test_a_listing_of_one_topic_has_no_other_topics_objects(
+        self, manager: RemoteStorageManager, copy: "Copy"
+    ) -> None:
+        for topic in ("orders", "orders-3", "order", "3"):
+            copy(SEGMENT, partition=topic_partition(topic, 3))
+        listed = list(manager.list_objects("orders"))
+        assert {each.segment_id for each in listed} == {metadata_of(PARTITION, SEGMENT).segment_id}
+        assert list(manager.list_objects("orders-")) == []
+
+    def test_a_deleted_segment_is_listed_no_longer(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        kept, deleted = copy(SEGMENT), copy(TRANSACTIONAL)
+        manager.delete_log_segment_data(deleted)
+        assert {each.segment_id for each in manager.list_objects()} == {kept.segment_id}
+
     @pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250])
     def test_no_topic_name_leads_out_of_the_tier(
         self, manager: RemoteStorageManager, topic: str, tmp_path: Path
@@ -300,6 +353,8 @@ class RemoteStorageManagerContract:
             manager.fetch_index(metadata, IndexType.OFFSET)
         with pytest.raises(IllegalMetadataError):
             manager.delete_log_segment_data(metadata)
+        with pytest.raises(IllegalMetadataError):
+            manager.inspect_segment(metadata)
 
 
 class Copy:

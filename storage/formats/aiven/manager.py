@@ -6,12 +6,19 @@
 - Segments are read only: copies and deletes are the broker's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.formats.aiven.config import aiven_config
-from storage.formats.aiven.custom_metadata import decode_custom_metadata
+from storage.formats.aiven.custom_metadata import CustomMetadataFields, decode_custom_metadata
 from storage.formats.aiven.encryption import ChunkCipher
+from storage.formats.aiven.inspection import (
+    listed_objects,
+    manifest_problem,
+    read_problem,
+    segment_objects,
+    stored_sizes,
+)
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, Manifest, decode_manifest
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from storage.formats.aiven.opened_segment import AivenSegment
@@ -19,6 +26,7 @@ from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import open_object_store
+from storage.remote_storage_manager import SegmentInspection, StoredObject
 
 
 class AivenRemoteStorageManager:
@@ -48,16 +56,10 @@ class AivenRemoteStorageManager:
             RemoteStorageError: besides, the segment is encrypted and its key pair is not configured, or a chunk is
                 larger than can be decoded.
         """
-        objects = SegmentObjects(self._store, self._places(metadata))
+        objects = SegmentObjects(self._store, self._places(metadata, decode_custom_metadata(metadata.custom_metadata)))
         data, name = objects.get_whole(ObjectSuffix.MANIFEST, MANIFEST_BYTES_MAX)
         manifest = decode_manifest(data, name)
-        file_bytes = manifest.chunk_index.original_file_bytes
-        if file_bytes != metadata.segment_size_bytes:
-            raise CorruptObjectError(
-                f"{name}: chunkIndex.originalFileSize is {file_bytes}, and segment {metadata.segment_id} "
-                f"has {metadata.segment_size_bytes} bytes"
-            )
-        return AivenSegment(objects, manifest, self._cipher(manifest, name))
+        return self._open(objects, manifest, name, metadata)
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
@@ -78,6 +80,37 @@ class AivenRemoteStorageManager:
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
         """One whole index; see RemoteStorageManager.fetch_index."""
         return self.open_log_segment(metadata).fetch_index(index_type)
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        """Three HEADs and a GET of the manifest; see RemoteStorageManager.inspect_segment."""
+        fields, problem, manifest, opened = CustomMetadataFields(), None, None, None
+        try:
+            fields = decode_custom_metadata(metadata.custom_metadata)
+        except CorruptObjectError as error:
+            problem = str(error)
+        places = self._places(metadata, fields)
+        sizes = stored_sizes(self._store, places)
+        objects = SegmentObjects(self._store, places)
+        try:
+            data, name = objects.get_whole(ObjectSuffix.MANIFEST, MANIFEST_BYTES_MAX)
+            try:
+                manifest = decode_manifest(data, name)
+                problem = problem or manifest_problem(data, name, manifest, metadata)
+                opened = self._open(objects, manifest, name, metadata) if problem is None else None
+            except CorruptObjectError as error:
+                problem = problem or read_problem(error, name)
+        except RemoteResourceNotFoundError:
+            sizes[ObjectSuffix.MANIFEST] = sizes[ObjectSuffix.MANIFEST][0], None
+        except CorruptObjectError as error:
+            problem = problem or str(error)  # it is empty, or larger than any manifest
+        return SegmentInspection(segment_objects(sizes, manifest, fields), opened, problem)
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        """All objects below the prefix; see RemoteStorageManager.list_objects."""
+        try:
+            yield from listed_objects(self._store, self._config.key_prefix, self._config.key_prefix_mask, topic)
+        except RemoteResourceNotFoundError:
+            return  # the file system's root comes into being with the first object
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         """Not in this version: RemoteStorageError."""
@@ -103,12 +136,22 @@ class AivenRemoteStorageManager:
         """Close the store."""
         self._store.close()
 
-    def _places(self, metadata: RemoteLogSegmentMetadata) -> list[ObjectPlace]:
+    def _open(
+        self, objects: SegmentObjects, manifest: Manifest, name: str, metadata: RemoteLogSegmentMetadata
+    ) -> AivenSegment:
+        file_bytes = manifest.chunk_index.original_file_bytes
+        if file_bytes != metadata.segment_size_bytes:
+            raise CorruptObjectError(
+                f"{name}: chunkIndex.originalFileSize is {file_bytes}, and segment {metadata.segment_id} "
+                f"has {metadata.segment_size_bytes} bytes"
+            )
+        return AivenSegment(objects, manifest, self._cipher(manifest, name))
+
+    def _places(self, metadata: RemoteLogSegmentMetadata, fields: CustomMetadataFields) -> list[ObjectPlace]:
         """Where the segment's objects may be: as custom metadata say, then as the configuration does."""
         prefix, masked = self._config.key_prefix, self._config.key_prefix_mask
         path = main_path(metadata)
         configured = ObjectPlace(prefix, path, masked)
-        fields = decode_custom_metadata(metadata.custom_metadata)
         recorded = ObjectPlace(
             prefix if fields.object_prefix is None else fields.object_prefix,
             path if fields.object_key is None else fields.object_key,
