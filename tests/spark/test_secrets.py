@@ -1,0 +1,175 @@
+"""Credentials reach executors, and are in nothing that Spark shows or writes on the way.
+
+Searched: plans as explain() prints them, event logs, every page and REST answer of the UI, logs and output of driver,
+executors and daemons, and the sentences of errors. Each search has a control: something harmless that must be found.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proxy.demo.kafka_properties import properties_text
+from tests.support import secret_search
+from tests.support.secret_search import files_below, found_in, ui_pages
+from tests.support.secured_kafka import password, secured_kafka
+from tests.support.spark_cluster import SparkCluster
+from tests.support.spark_topics import PLAIN, SparkTopics
+from tools.spark_package.build import Built
+
+if TYPE_CHECKING:
+    from tests.support.spark_session import RunningSpark
+
+pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
+
+STORAGE_SECRET = "planted/storage+secret=d41d8cd9"
+SASL_SECRET = "planted/sasl+secret=8f00b204"
+CONTROL = "planted-control-e9800998"
+STORAGE_KEYS = {"rsm.config.storage.aws.secret.access.key": STORAGE_SECRET}
+EXPLAIN_MODES = ("simple", "extended", "codegen", "cost", "formatted")
+S3_THAT_IS_NOT_THERE = {
+    "remote.log.storage.manager.class.name": "io.aiven.kafka.tieredstorage.RemoteStorageManager",
+    "rsm.config.chunk.size": "4096",
+    "rsm.config.storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
+    "rsm.config.storage.s3.bucket.name": "nowhere",
+    "rsm.config.storage.s3.region": "us-east-1",
+    "rsm.config.storage.s3.endpoint.url": "http://127.0.0.1:9",
+    "rsm.config.storage.aws.access.key.id": "who",
+    **STORAGE_KEYS,
+}
+SASL_TO_A_PORT_WITHOUT = {
+    "upstream.security.protocol": "SASL_PLAINTEXT",
+    "upstream.sasl.mechanism": "PLAIN",
+    "upstream.sasl.username": "who",
+    "upstream.sasl.password": SASL_SECRET,
+}
+
+PROGRAM = """
+import sys
+from pathlib import Path
+import secret_search
+from pyspark.sql import SparkSession
+import tidegate_spark
+
+config, topic, folder, control = sys.argv[1:]
+spark = SparkSession.builder.appName(control).getOrCreate()
+tidegate_spark.register(spark)
+spark.sparkContext.setJobDescription(control)
+rows = spark.read.format("tidegate").option("config", config).option("subscribe", topic).load()
+for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+    rows.explain(mode=mode)
+print("ROWS", rows.where("length(value) > 0").count())
+rows.foreachPartition(lambda found: print(control, "on an executor", sum(1 for _ in found)))
+for number, (path, page) in enumerate(secret_search.ui_pages(spark.sparkContext.uiWebUrl).items()):
+    Path(folder, str(number)).write_bytes(path.encode() + b"\\n" + page)
+"""
+
+
+def properties(folder: Path, *wanted: Mapping[str, str]) -> Path:
+    """A configuration of `serve`; later ones win."""
+    path = folder / "tidegate.properties"
+    path.write_text(properties_text({name: value for some in wanted for name, value in some.items()}))
+    return path
+
+
+def of_cluster(topics: SparkTopics) -> dict[str, str]:
+    cluster = topics.cluster
+    servers = {"upstream.bootstrap.servers": cluster.bootstrap_servers}
+    return {**servers, "broker.config": str(cluster.server_properties_path(1))}
+
+
+def shown(running: "RunningSpark") -> dict[str, bytes]:
+    """All that a session in this process shows and writes."""
+    url = running.session.sparkContext.uiWebUrl
+    assert url is not None
+    written = [(running.driver_log.name, running.driver_log.read_bytes()), *files_below(running.event_log_dir)]
+    return {**ui_pages(url), **dict(written)}
+
+
+def kinds(names: list[str], *wanted: str) -> set[str]:
+    """Those of `wanted` that are a part of some name."""
+    return {part for part in wanted if any(part in name for name in names)}
+
+
+def test_a_secret_of_the_configuration_is_in_no_plan_page_or_log(
+    spark_files: "RunningSpark", spark_topics: SparkTopics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipeline.data_source import TidegateDataSource
+
+    spark = spark_files.session
+    spark.dataSource.register(TidegateDataSource)
+    config = properties(tmp_path, of_cluster(spark_topics), STORAGE_KEYS)
+    rows = spark.read.format("tidegate").option("config", str(config)).option("subscribe", PLAIN).load()
+    spark.sparkContext.setJobDescription(CONTROL)
+    try:
+        assert rows.where("length(value) > 0").count() > 0
+    finally:
+        spark.sparkContext.setJobDescription("")
+    for mode in EXPLAIN_MODES:
+        rows.explain(mode=mode)
+    printed = capsys.readouterr().out
+    assert "tidegate" in printed.lower()
+    assert found_in(STORAGE_SECRET, [("explain()", printed.encode())]) == []
+
+    texts = shown(spark_files)
+    assert kinds(found_in(CONTROL, texts.items()), "/jobs", "/sql", "/SQL/", "events") >= {"/jobs", "/SQL/", "events"}
+    assert found_in(STORAGE_SECRET, texts.items()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "secret", "said"),
+    [
+        # The store is asked several times before the task fails.
+        pytest.param(S3_THAT_IS_NOT_THERE, STORAGE_SECRET, "nowhere", id="no store", marks=pytest.mark.long),
+        pytest.param(SASL_TO_A_PORT_WITHOUT, SASL_SECRET, "does not accept SASL mechanism", id="no SASL"),
+    ],
+)
+def test_no_error_of_a_configuration_that_does_not_work_has_its_secrets(
+    spark_files: "RunningSpark",
+    spark_topics: SparkTopics,
+    tmp_path: Path,
+    wrong: Mapping[str, str],
+    secret: str,
+    said: str,
+) -> None:
+    from pyspark.errors import PySparkException
+
+    from pipeline.data_source import TidegateDataSource
+
+    spark = spark_files.session
+    spark.dataSource.register(TidegateDataSource)
+    config = properties(tmp_path, of_cluster(spark_topics), wrong)
+    rows = spark.read.format("tidegate").option("config", str(config)).option("subscribe", PLAIN)
+    with pytest.raises(PySparkException) as caught:
+        rows.load().count()
+    error = f"{caught.value}\n{caught.value!r}"
+    assert said in error
+    assert found_in(secret, [("the error", error.encode()), *shown(spark_files).items()]) == []
+
+
+@pytest.mark.long
+def test_secrets_that_are_in_use_are_in_nothing_that_a_cluster_shows_or_writes(
+    spark_cluster: SparkCluster, spark_package: Built, tmp_path: Path
+) -> None:
+    pages, program = tmp_path / "pages", tmp_path / "program.py"
+    pages.mkdir()
+    program.write_text(PROGRAM)
+    files = f"{spark_package.zip},{secret_search.__file__}"
+    with secured_kafka() as secured:
+        broker = {"broker.config": str(secured.cluster.server_properties_path(1))}
+        identity = secured.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
+        config = properties(tmp_path, broker, identity, STORAGE_KEYS)
+        topic = secured.topic.name
+        done = spark_cluster.spark_submit("--py-files", files, program, config, topic, pages, CONTROL)
+    assert done.returncode == 0, done.stderr[-8000:]
+    texts = {
+        "driver's output": done.stdout.encode(),
+        "driver's log": done.stderr.encode(),
+        **dict(files_below(pages, spark_cluster.folder / "logs", spark_cluster.folder / "events")),
+        **{str(path): path.read_bytes() for path in spark_cluster.written()},
+    }
+    wanted = {"driver's log", "pages", "events", "master.log", "std"}
+    assert kinds(found_in(CONTROL, texts.items()), *wanted) == wanted
+    for secret in (STORAGE_SECRET, password("tidegate")):
+        assert found_in(secret, texts.items()) == []

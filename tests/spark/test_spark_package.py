@@ -1,0 +1,146 @@
+"""The zip and the wheel as users have them: beside modules of their own that are called like our packages."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark_cluster import cluster_python
+from tests.support.spark_package import USERS_NAMES, users_modules
+from tools.spark_package.build import LAUNCHER, NAME, Built, build
+
+pytestmark = pytest.mark.needs("spark")
+
+PROGRAM = """
+import json, sys
+import metrics, pipeline, protocol, proxy, storage
+users = [metrics.WHOSE, pipeline.WHOSE, protocol.WHOSE, proxy.WHOSE, storage.WHOSE]
+
+import tidegate_spark
+from tidegate_spark.pipeline.tasks import SegmentTask
+from tidegate_spark.storage.errors import RemoteStorageError
+from tidegate_spark.storage.registry import open_remote_storage_manager
+import boto3, cryptography.hazmat.bindings._rust, zstandard
+
+print(json.dumps({
+    "users": users,
+    "modules": [SegmentTask.__module__, RemoteStorageError.__module__],
+    "libraries": [boto3.__file__, zstandard.__file__],
+    "ours": tidegate_spark.__file__,
+    "path": sys.path,
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cluster_python(tmp_path_factory.mktemp("python"))
+
+
+def run(python: Path, folder: Path, path: Sequence[Path], program: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+    """The program by that Python, with these on sys.path and a temporary folder below `folder`."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    environ = {"PYTHONPATH": os.pathsep.join(map(str, path)), "TMPDIR": str(folder / "tmp")}
+    return subprocess.run([python, "-c", program], cwd=folder, env=environ, capture_output=True, text=True, check=False)
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
+    assert done.returncode == 0, done.stderr
+    answered: dict[str, list[str]] = json.loads(done.stdout)
+    return answered
+
+
+def test_users_modules_and_ours_of_the_same_names_both_work(spark_package: Built, python: Path, tmp_path: Path) -> None:
+    found = answer(run(python, tmp_path, [spark_package.zip, users_modules(tmp_path / "users")]))
+    assert found["users"] == ["the user's"] * len(USERS_NAMES)
+    assert found["modules"] == ["tidegate_spark.pipeline.tasks", "tidegate_spark.storage.errors"]
+
+
+def test_libraries_come_from_the_zip_by_way_of_a_private_folder_at_the_end_of_the_path(
+    spark_package: Built, python: Path, tmp_path: Path
+) -> None:
+    found = answer(run(python, tmp_path, [spark_package.zip, users_modules(tmp_path / "users")]))
+    folder = found["path"][-1]
+    assert Path(folder).parent == tmp_path / "tmp" / f"{NAME}-{os.geteuid()}"
+    assert all(name.startswith(folder + "/") for name in found["libraries"])
+    assert str(found["ours"]).startswith(str(spark_package.zip))
+
+
+def test_nothing_of_ours_but_one_name_can_be_imported_from_the_zip(spark_package: Built) -> None:
+    names = zipfile.ZipFile(spark_package.zip).namelist()
+    assert {name.partition("/")[0] for name in names} == {NAME}
+
+
+def test_what_the_cluster_has_already_wins(spark_package: Built, python: Path, tmp_path: Path) -> None:
+    clusters = tmp_path / "clusters"
+    (clusters / "zstandard-99.0.dist-info").mkdir(parents=True)
+    (clusters / "zstandard-99.0.dist-info" / "METADATA").write_text("Name: zstandard\nVersion: 99.0\n")
+    (clusters / "zstandard").mkdir()
+    (clusters / "zstandard" / "__init__.py").write_text("__version__ = 'the cluster’s'\n")
+    program = "import tidegate_spark, zstandard; print(zstandard.__version__)"
+    done = run(python, tmp_path, [spark_package.zip, clusters], program)
+    assert done.stdout == "the cluster’s\n", done.stderr
+
+
+def test_a_library_of_the_cluster_that_is_too_old_is_one_error_that_names_it(
+    spark_package: Built, python: Path, tmp_path: Path
+) -> None:
+    clusters = tmp_path / "clusters"
+    (clusters / "cryptography-3.4.8.dist-info").mkdir(parents=True)
+    (clusters / "cryptography-3.4.8.dist-info" / "METADATA").write_text("Name: cryptography\nVersion: 3.4.8\n")
+    done = run(python, tmp_path, [spark_package.zip, clusters], "import tidegate_spark")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"{NAME}._bundled.LibrariesError: tidegate_spark cannot run in {python}: ")
+    assert last.endswith(f"cryptography 3.4.8 is in {clusters}, cryptography>=44 is needed")
+
+
+def test_without_arrow_on_the_cluster_the_error_says_so(spark_package: Built, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    done = run(tmp_path / "bare" / "bin" / "python", tmp_path, [spark_package.zip], "import tidegate_spark")
+    assert "pyarrow is missing (pyarrow>=15 is needed)" in done.stderr.splitlines()[-1]
+
+
+def test_lines_of_a_traceback_are_those_of_the_repository(spark_package: Built, python: Path, tmp_path: Path) -> None:
+    program = "from tidegate_spark.storage.registry import *\nopen_remote_storage_manager('no', {})"
+    done = run(python, tmp_path, [spark_package.zip], program)
+    source = Path(__file__).parents[2] / "storage" / "registry.py"
+    lines = source.read_text().splitlines()
+    raised = 1 + next(number for number, line in enumerate(lines) if "raise _unknown_name(STORAGE" in line)
+    assert f'registry.py", line {raised}, in open_remote_storage_manager' in done.stderr
+
+
+def test_the_wheel_installs_and_needs_what_its_metadata_says(
+    spark_package: Built, python: Path, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    target = tmp_path / "site"
+    subprocess.run([*command, "--target", target, spark_package.wheel], check=True)
+    done = run(python, tmp_path, [target], "import tidegate_spark; print(tidegate_spark.__file__)")
+    assert done.stdout == f"{target}/tidegate_spark/__init__.py\n", done.stderr
+    metadata = (next(target.glob("*.dist-info")) / "METADATA").read_text()
+    needed = {line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist")}
+    assert {"pyarrow>=15", "numpy>=1.26", "boto3>=1.36", "zstandard>=0.23"} <= needed
+    assert not [line for line in needed if line.startswith(("pyspark", "trio", "hypercorn", "starlette", "confluent"))]
+
+
+@pytest.mark.long
+def test_the_same_sources_are_the_same_bytes(spark_package: Built, tmp_path: Path) -> None:
+    again = build(tmp_path)
+    for path, other in ((spark_package.wheel, again.wheel), (spark_package.zip, again.zip)):
+        assert path.name == other.name
+        assert path.read_bytes() == other.read_bytes()
+    assert again.launcher.name == LAUNCHER

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from tools.spark_package.build import OTHER_PACKAGES, ROOT, SHIPPED_PACKAGES
+from tools.spark_package.our_modules import ShippedModules, UnshippableImport, imported_names, shipped_modules
+
+
+def tree(folder: Path, **sources: str) -> ShippedModules:
+    """Modules of storage and pipeline, by dotted name with __ for the dot."""
+    for name, source in {"pipeline": "", "storage": "", **sources}.items():
+        parts = name.split("__")
+        path = folder.joinpath(*parts[:-1], f"{parts[-1]}.py") if len(parts) > 1 else folder / name / "__init__.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return shipped_modules(folder, start="pipeline", shipped=("pipeline", "storage"), ours=("proxy", "metrics"))
+
+
+def test_all_of_the_pipeline_is_shipped_and_of_the_rest_what_it_reaches(tmp_path: Path) -> None:
+    shipped = tree(
+        tmp_path,
+        pipeline__job="from storage.model import A",
+        pipeline__other="",
+        storage__model="def f():\n    from storage import errors",
+        storage__errors="import zlib, zstandard.backend",
+        storage__reader="import trio",
+    )
+    names = ["pipeline", "pipeline.job", "pipeline.other", "storage", "storage.errors", "storage.model"]
+    assert list(shipped.sources) == names
+    assert shipped.libraries == {"zstandard": "storage.errors"}
+
+
+def test_an_import_for_types_alone_is_not_followed(tmp_path: Path) -> None:
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from proxy import a\n    import mypy_boto3_s3\n"
+    shipped = tree(tmp_path, pipeline__job=source + "else:\n    import lz4\n")
+    assert shipped.libraries == {"lz4": "pipeline.job"}
+
+
+def test_a_module_that_is_imported_by_its_name_is_followed(tmp_path: Path) -> None:
+    shipped = tree(tmp_path, pipeline__job='importlib.import_module("storage.late")', storage__late="")
+    assert "storage.late" in shipped.sources
+
+
+def test_a_name_that_is_made_at_run_time_brings_every_module_that_it_may_be(tmp_path: Path) -> None:
+    source = 'importlib.import_module(f"storage.{kind}")'
+    assert "storage.late" in tree(tmp_path, pipeline__job=source, storage__late="").sources
+
+
+def test_reaching_what_is_not_for_executors_fails_and_names_the_way(tmp_path: Path) -> None:
+    with pytest.raises(UnshippableImport, match=r"storage\.cached imports metrics\.probes, which is not for executors"):
+        tree(tmp_path, pipeline__job="import storage.cached as c", storage__cached="from metrics.probes import P")
+
+
+def test_reaching_a_module_that_does_not_exist_fails(tmp_path: Path) -> None:
+    with pytest.raises(UnshippableImport, match=r"pipeline\.job imports storage\.gone\.A, which does not exist"):
+        tree(tmp_path, pipeline__job="from storage.gone import A")
+
+
+def test_a_folder_without_init_fails_because_a_zip_has_no_such_packages(tmp_path: Path) -> None:
+    with pytest.raises(UnshippableImport, match=r"pipeline\.jobs\.stats is in a folder without __init__\.py"):
+        tree(tmp_path, pipeline__jobs__stats="")
+
+
+def test_names_are_those_that_running_the_source_may_import() -> None:
+    source = (
+        "import a.b as c, d\nfrom e.f import g\nfrom . import h\ntry:\n    import i\nexcept ImportError:\n    pass\n"
+    )
+    assert sorted(imported_names(source)) == ["a.b", "d", "e.f", "e.f.g", "i"]
+
+
+def test_our_own_pipeline_needs_no_part_of_the_proxy_and_no_trio() -> None:
+    shipped = shipped_modules(ROOT, start="pipeline", shipped=SHIPPED_PACKAGES, ours=OTHER_PACKAGES)
+    assert not {"confluent_kafka", "hypercorn", "prometheus_client", "starlette", "trio"} & {*shipped.libraries}
