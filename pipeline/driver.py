@@ -1,0 +1,95 @@
+"""The driver's way to the tier: from serve's properties file to everything that planning needs, opened as one.
+
+    with open_tier(config) as tier:
+        views = tier.view.partitions(...)
+
+Brokers are asked for what only they know (rights, log starts, ends, leader epochs); no record is read from them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.broker_client import BrokerClient
+from pipeline.broker_settings import client_settings
+from pipeline.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
+from pipeline.metadata_topic import MetadataFollower
+from pipeline.options import OptionsError
+from pipeline.read_task import ShippedTail
+from pipeline.tier_transactions import TierTransactions
+from pipeline.tier_view import TierView
+from storage.config.kinds import HOST_PORTS
+from storage.config.tier_client import TierClientConfig, load_tier_config
+from storage.errors import StorageConfigError
+from storage.metadata.catalog import Catalog
+from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
+from storage.remote_storage_manager import RemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What is open. Of one thread."""
+
+    view: TierView
+    client: BrokerClient
+    catalog: Catalog
+    manager: RemoteStorageManager
+    transactions: TierTransactions
+
+
+def load_config(path: str, environ: Mapping[str, str]) -> TierClientConfig:
+    """The tier's part of serve's properties file; relative to the working folder.
+
+    Raises:
+        ConfigError: with every problem found.
+        StorageConfigError: the metadata is not in Kafka's topic.
+    """
+    config = load_tier_config(Path(path), environ)
+    if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is not MetadataManagerKind.TOPIC_BASED:
+        raise StorageConfigError(f"{METADATA_MANAGER_KEY}: Spark reads metadata from Kafka's topic only")
+    return config
+
+
+def shipped_storage(config: TierClientConfig) -> ShippedStorage:
+    """What executors open the tier with."""
+    return ship_storage(config.remote_storage_manager_class_name, config.remote_storage_config)
+
+
+def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> ShippedTail:
+    """How executors read the tail: through these servers (`host:port,…`), else through `upstream.bootstrap.servers`.
+
+    Raises:
+        OptionsError: they are no such list.
+    """
+    servers = config.upstream.bootstrap_servers
+    if bootstrap_servers is not None:
+        try:
+            servers = HOST_PORTS.parse(bootstrap_servers)
+        except ValueError as error:
+            raise OptionsError([f"kafka.bootstrap.servers {error}"]) from None
+    return ShippedTail(servers, config.upstream.security)
+
+
+@contextmanager
+def open_tier(config: TierClientConfig) -> Iterator[Tier]:
+    """Connections are made when they are first needed.
+
+    Raises:
+        StorageConfigError: the storage manager's configuration is wrong.
+    """
+    with ExitStack() as stack:
+        client = stack.enter_context(
+            BrokerClient(client_settings(config.upstream.bootstrap_servers, config.upstream.security))
+        )
+        of_metadata = client
+        if (config.metadata_client.bootstrap_servers, config.metadata_client.security) != (
+            config.upstream.bootstrap_servers,
+            config.upstream.security,
+        ):
+            settings = client_settings(config.metadata_client.bootstrap_servers, config.metadata_client.security)
+            of_metadata = stack.enter_context(BrokerClient(settings))
+        catalog = Catalog()
+        manager = open_shipped_storage(shipped_storage(config))
+        view = TierView(client, MetadataFollower(of_metadata, catalog), catalog, manager)
+        yield Tier(view, client, catalog, manager, TierTransactions(manager))

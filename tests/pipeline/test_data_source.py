@@ -1,0 +1,293 @@
+"""The source without Spark: what a batch plans, where a stream's batches begin and end, what of it travels.
+
+Brokers and metadata are in memory; whole reads with a real Spark are in tests/spark/test_data_source.py.
+"""
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pipeline import data_source
+from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
+from pipeline.driver import Tier
+from pipeline.metadata_topic import MetadataFollower
+from pipeline.offset_bounds import OffsetBoundsError
+from pipeline.options import OptionsError
+from pipeline.stream_progress import TOPIC_IDS, StreamOffset
+from pipeline.tasks import TailTask, TierTask
+from pipeline.tier_transactions import TierTransactions
+from pipeline.tier_view import TierView
+from storage.config import TierClientConfig
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.metadata.catalog import Catalog
+from storage.model import TopicIdPartition, uuid_to_text
+from tests.support.fake_broker_client import FakeBrokerClient
+from tests.support.metadata_records import finish, named_partition, named_uuid, started
+from tests.support.sent import sent
+from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
+from tests.support.tier_config_files import tier_file
+
+SECRET = "planted+secret/of+storage"
+ORDERS = named_partition()
+LOG_END = 500
+
+
+class World(MetadataFollower):
+    """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500. Its
+    metadata topic has nothing that the catalog has not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.client = FakeBrokerClient()
+        self.catalog = Catalog()
+        self.opened = 0
+        self.tiered = 0
+        self.client.add(ORDERS, end_offset=LOG_END)
+        self.tier_more(3)
+
+    def catch_up(self) -> int:
+        return 0
+
+    def tier_more(self, count: int = 1) -> None:
+        for _ in range(count):
+            finish(self.catalog, started(f"{self.tiered}", self.tiered, self.tiered + 99))
+            self.tiered += 100
+
+    @contextmanager
+    def open_tier(self, _config: TierClientConfig) -> Iterator[Tier]:
+        self.opened += 1
+        manager = LocalTieredStorage({"dir": str(self.folder)})
+        view = TierView(self.client, self, self.catalog, manager)
+        yield Tier(view, self.client, self.catalog, manager, TierTransactions(manager))
+
+    def source(self, **options: str) -> TidegateDataSource:
+        config = tier_file(self.folder, f"rsm.config.some.password={SECRET}\n")
+        return TidegateDataSource({"config": str(config), "subscribe": "orders", **options})
+
+    def reader(self, **options: str) -> TierReader:
+        reader = self.source(**options).reader(StructType())
+        assert isinstance(reader, TierReader)
+        return reader
+
+    def stream(self, **options: str) -> TierStreamReader:
+        reader = self.source(**options).streamReader(StructType())
+        assert isinstance(reader, TierStreamReader)
+        return reader
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    monkeypatch.setattr(data_source, "open_tier", made.open_tier)
+    return made
+
+
+def progress(offset: int) -> StreamOffset:
+    """As Spark gives it back from its checkpoint."""
+    kept: StreamOffset = json.loads(
+        json.dumps({"orders": {"0": offset}, TOPIC_IDS: {"orders": uuid_to_text(ORDERS.topic_id)}})
+    )
+    return kept
+
+
+def ranges_of(partitions: object) -> list[tuple[str, int, int]]:
+    """Of each task: where from, first offset and end."""
+    assert isinstance(partitions, list)
+    found = []
+    for each in partitions:
+        assert isinstance(each, TaskPartition)
+        match each.task:
+            case TierTask(parts=parts):
+                found.append(("tier", parts[0].first_offset, parts[-1].end_offset))
+            case TailTask(first_offset=first, end_offset=end):
+                found.append(("tail", first, end))
+    return found
+
+
+# --- batch ---
+
+
+def test_a_read_is_of_the_tier_and_with_a_tail_of_the_rest(world: World) -> None:
+    assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
+    assert ranges_of(world.reader(tail="kafka").partitions()) == [("tail", 300, 500), ("tier", 0, 300)]
+
+
+def test_the_schema_is_that_of_the_columns(world: World) -> None:
+    assert world.source(columns="offset,topic").schema() == "`offset` bigint, `topic` string"
+    assert "headers" not in world.source().schema()
+    assert world.source(includeHeaders="true").schema().endswith("`headers` array<struct<key:string,value:binary>>")
+    assert TidegateDataSource.name() == "tidegate"
+
+
+def test_filters_that_are_taken_narrow_the_plan_and_the_rows(world: World) -> None:
+    reader = world.reader(tail="kafka")
+    moment = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    of_value = EqualTo(("value",), b"x")
+    filters = [GreaterThanOrEqual(("offset",), 120), LessThan(("offset",), 190), of_value]
+
+    assert list(reader.pushFilters([*filters, GreaterThanOrEqual(("timestamp",), moment)])) == [of_value]
+
+    # The segments' newest records are older than that.
+    assert reader.partitions() == []
+    assert list(world.reader(tail="kafka").pushFilters([])) == []
+    reader.pushFilters(filters)
+    assert reader._tasks.options == reader._options.read_options
+    reader = world.reader(tail="kafka")
+    reader.pushFilters(filters)
+    assert ranges_of(reader.partitions()) == [("tier", 120, 190)]
+
+
+def test_pushing_filters_down_does_not_count_as_declared_where_spark_has_that_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark 4.1 asks it; it refuses what is not the method that readers inherit."""
+
+    def inherited(_reader: DataSourceReader, filters: list[object]) -> list[object]:
+        return filters
+
+    monkeypatch.setattr(DataSourceReader, "pushFilters", inherited, raising=False)
+    for reader in (world.reader(), sent(world.reader())):
+        assert reader.pushFilters.__func__ is inherited
+        assert list(reader.pushFilters([EqualTo(("topic",), "orders")])) == []
+
+
+def test_there_is_nothing_to_read_without_tasks(world: World) -> None:
+    assert list(world.reader().read(None)) == []
+    assert list(world.stream().read(None)) == []
+    assert list(world.reader().read(InputPartition(None))) == []
+
+
+def test_wrong_options_are_said_when_the_reader_is_made(world: World) -> None:
+    with pytest.raises(OptionsError, match="maxBytesPerTrigger is for streaming reads only"):
+        world.reader(maxBytesPerTrigger="1m")
+    with pytest.raises(OptionsError, match="they have no end"):
+        world.stream(endingOffsets="latest")
+
+
+# --- what travels ---
+
+
+def test_readers_travel_without_what_is_open_and_without_showing_a_secret(world: World) -> None:
+    stream, batch = world.stream(), world.reader()
+    stream.latestOffset()
+    assert world.opened == 1
+
+    for reader in (stream, batch, sent(stream), sent(batch)):
+        shown = repr(reader) + repr(vars(reader)) + repr(reader._tasks)
+        assert SECRET not in shown
+        assert dict(reader._tasks.storage.config)["some.password"] == SECRET
+    assert list(sent(stream).read(None)) == []
+    (partition,) = batch.partitions()
+    assert SECRET not in repr(vars(partition))
+    assert ranges_of([sent(partition)]) == [("tier", 0, 300)]
+
+
+def test_a_stream_opens_the_tier_once_and_closes_it_in_the_end(world: World) -> None:
+    stream = world.stream()
+    stream.latestOffset()
+    stream.partitions(stream.initialOffset(), stream.latestOffset())
+    assert world.opened == 1
+    stream.stop()
+    stream.stop()
+
+
+# --- streams ---
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "end"),
+    [
+        ({}, 0, 300),
+        ({"tail": "kafka"}, 0, 500),
+        ({"startingOffsets": "latest", "tail": "kafka"}, 500, 500),
+        # Behind the tier: it waits there for the tier.
+        ({"startingOffsets": "latest"}, 500, 500),
+        ({"startingOffsets": json.dumps({"orders": {"0": 150}}), "maxBytesPerTrigger": "500"}, 150, 200),
+        ({"startingOffsets": json.dumps({"orders": {"0": 150}}), "maxBytesPerTrigger": "100"}, 150, 160),
+        ({"maxBytesPerTrigger": "2500", "tail": "kafka"}, 0, 200),
+        ({"maxBytesPerTrigger": "3000", "tail": "kafka"}, 0, 500),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("asks_initial_first", [True, False])
+def test_a_new_query_begins_where_it_was_told_to(
+    world: World, options: Mapping[str, str], first: int, end: int, asks_initial_first: bool
+) -> None:
+    """Whichever Spark asks first, and when the log grows between the two."""
+    stream = world.stream(**options)
+    if asks_initial_first:
+        initial, latest = stream.initialOffset(), stream.latestOffset()
+    else:
+        latest = stream.latestOffset()
+        world.client.partitions["orders", 0].end_offset += 7
+        initial = stream.initialOffset()
+    assert (initial, latest) == (progress(first), progress(end))
+
+
+def test_batches_follow_each_other_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world: World) -> None:
+    stream = world.stream(maxBytesPerTrigger="1500")
+    ends = []
+    reached = stream.initialOffset()
+    for _ in range(4):
+        latest = stream.latestOffset()
+        ends.append(latest)
+        stream.partitions(reached, latest)
+        reached = latest
+    assert ends == [progress(end) for end in (100, 200, 300, 300)]
+    world.tier_more()
+    assert stream.latestOffset() == progress(400)
+    assert ranges_of(stream.partitions(reached, progress(400))) == [("tier", 300, 400)]
+
+
+def test_a_restarted_query_goes_on_from_where_spark_says_it_stands(world: World) -> None:
+    stream = world.stream(maxBytesPerTrigger="1000")
+    assert stream.partitions(progress(200), progress(200)) == []
+    assert stream.latestOffset() == progress(300)
+
+
+def test_a_first_batch_that_was_not_finished_ends_where_it_ended(world: World) -> None:
+    stream = world.stream(startingOffsets="latest", tail="kafka")
+    stream.partitions(progress(480), progress(480))
+    assert stream.initialOffset() == progress(480)
+    assert stream.partitions(progress(480), progress(480)) == []
+
+
+def test_a_batch_never_ends_before_it_begins(world: World) -> None:
+    stream = world.stream()
+    stream.partitions(progress(450), progress(450))
+    assert stream.latestOffset() == progress(450)
+
+
+def test_the_same_offsets_are_planned_alike_while_the_tier_grows_but_for_where_they_are_read(world: World) -> None:
+    stream = world.stream(tail="kafka")
+    assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tail", 300, 400), ("tier", 250, 300)]
+    world.tier_more()
+    assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tier", 250, 400)]
+
+
+def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
+    stream = world.stream(tail="kafka")
+    latest = stream.latestOffset()
+    stream.partitions(stream.initialOffset(), latest)
+    world.client.partitions.clear()
+    world.client.add(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
+    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+        stream.latestOffset()
+    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+        stream.partitions(latest, progress(600))
+    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
+        world.stream().partitions(progress(0), progress(300))
+
+
+def test_partitions_that_come_later_are_read_from_their_start(world: World) -> None:
+    stream = world.stream(tail="kafka")
+    before = stream.latestOffset()
+    stream.partitions(stream.initialOffset(), before)
+    world.client.add(named_partition("orders", 1), end_offset=50)
+    assert ranges_of(stream.partitions(before, stream.latestOffset())) == [("tail", 0, 50)]

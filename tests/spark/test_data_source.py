@@ -1,0 +1,210 @@
+"""`format("tidegate")`: the rows of Spark's Kafka source over the same range, and nothing asked of the broker for them.
+
+That the Kafka source gives the same through Tidegate is shown for each of these topics in test_kafka_source.py, and
+here for all three at once.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession, functions
+
+from pipeline.data_source import TidegateDataSource
+from pipeline.options import BYTES_PER_PARTITION_MIN
+from tests.support.differential_steps import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS
+from tests.support.source_rows import assert_same_rows, cached, offsets_of, read_kafka, read_tier, with_tail
+from tests.support.spark_topics import (
+    COMPRESSED,
+    PLAIN,
+    RECORDS,
+    TOPICS,
+    TRANSACTIONAL,
+    TRIMMED,
+    TRIMMED_AT,
+    WIDE,
+    WIDE_RECORDS,
+    SparkTopics,
+)
+
+if TYPE_CHECKING:
+    from tests.support.spark_session import RunningSpark
+
+TASKS = 6
+MIDDLE_MS = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * RECORDS
+"""Half way through the timestamps of `plain`, in the tier; its two partitions take turns."""
+BOUNDS: Mapping[str, Mapping[str, str]] = {
+    "offsets": {
+        "startingOffsets": json.dumps({PLAIN: {"0": 17, "1": -2}}),
+        "endingOffsets": json.dumps({PLAIN: {"0": 1003, "1": -1}}),
+    },
+    "times": {
+        "startingTimestamp": str(MIDDLE_MS),
+        "endingOffsetsByTimestamp": json.dumps({PLAIN: {"0": MIDDLE_MS + 500, "1": MIDDLE_MS + 2000}}),
+    },
+}
+READ_COUNTERS = ("RemoteFetchRequestsPerSec", "BytesOutPerSec")
+
+
+@pytest.fixture(autouse=True)
+def source(spark: SparkSession) -> None:
+    spark.dataSource.register(TidegateDataSource)
+
+
+@pytest.mark.parametrize(
+    ("name", "isolation"),
+    [
+        (COMPRESSED, "read_uncommitted"),
+        (TRIMMED, "read_committed"),
+        (TRANSACTIONAL, "read_committed"),
+        (TRANSACTIONAL, "read_uncommitted"),
+    ],
+)
+def test_a_topic_reads_as_by_the_kafka_source(
+    spark: SparkSession, spark_topics: SparkTopics, name: str, isolation: str
+) -> None:
+    """Given a topic of two leader epochs that is mostly in the tier, when all of it is read, the rest through Tidegate,
+    then row by row as from the broker: no gap, no repeat."""
+    options = {"kafka.isolation.level": isolation}
+    with (
+        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, name, options)) as direct,
+        cached(read_tier(spark, spark_topics, name, with_tail(spark_topics, options))) as rows,
+    ):
+        assert_same_rows(rows, direct)
+        assert rows.count() == spark_topics.topics[name].visible(isolation)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TOPICS)
+def test_each_topic_reads_alike_in_all_three_ways_and_in_many_tasks(
+    spark: SparkSession, spark_topics: SparkTopics, name: str
+) -> None:
+    options = {"kafka.isolation.level": "read_committed"}
+    size_bytes = max(BYTES_PER_PARTITION_MIN, spark_topics.topics[name].tier_bytes // (2 * TASKS))
+    in_tasks = {**options, "bytesPerPartition": str(size_bytes)}
+    with (
+        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, name, options)) as direct,
+        cached(read_kafka(spark, spark_topics.tidegate.bootstrap_servers, name, options)) as through,
+        cached(read_tier(spark, spark_topics, name, with_tail(spark_topics, in_tasks))) as rows,
+    ):
+        assert_same_rows(rows, direct)
+        assert_same_rows(rows, through)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+def test_bounds_are_those_of_the_kafka_source_directly_and_through_tidegate(
+    spark: SparkSession, spark_topics: SparkTopics, bounds: Mapping[str, str]
+) -> None:
+    """Given offsets or times to begin and end with, when a topic is read by all three, then row by row alike."""
+    with (
+        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, PLAIN, bounds)) as direct,
+        cached(read_kafka(spark, spark_topics.tidegate.bootstrap_servers, PLAIN, bounds)) as through,
+        cached(read_tier(spark, spark_topics, PLAIN, with_tail(spark_topics, bounds))) as rows,
+    ):
+        assert_same_rows(rows, direct)
+        assert_same_rows(rows, through)
+
+
+def test_many_tasks_read_one_partition_and_the_broker_reads_nothing(
+    spark: SparkSession, spark_files: "RunningSpark", spark_topics: SparkTopics
+) -> None:
+    """Given a small `bytesPerPartition`, when a topic of one partition is read without saying where to end, then in
+    many tasks, each offset of the tier once; the broker gives out no record, and what is left out is told."""
+    topic, broker = spark_topics.topics[WIDE], spark_topics.cluster.broker(1)
+    options = {"bytesPerPartition": str(topic.tier_bytes // TASKS)}
+    with cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, WIDE)) as direct:
+        assert direct.count() == WIDE_RECORDS
+        before = [broker.broker_topic_count(name, WIDE) for name in READ_COUNTERS]
+        with cached(read_tier(spark, spark_topics, WIDE, options)) as rows:
+            end = topic.offsets[0].latest_tiered_offset + 1
+            assert_same_rows(rows, direct.where(f"offset < {end}"))
+            assert rows.count() == end < WIDE_RECORDS
+            assert rows.rdd.getNumPartitions() >= TASKS - 1
+        assert [broker.broker_topic_count(name, WIDE) for name in READ_COUNTERS] == before
+    assert before[0] > 0, "the Kafka source makes the broker read the tier"
+    left_out = f"{WIDE}-0: {end} to {WIDE_RECORDS - 1}"
+    assert left_out in spark_files.driver_log.read_text("utf-8", "replace")
+
+
+def test_columns_and_times_are_chosen_in_the_source(spark: SparkSession, spark_topics: SparkTopics) -> None:
+    """Given some columns and a time from and to, when a topic is read, then as Spark itself would choose them."""
+    first, last = MIDDLE_MS, MIDDLE_MS + 300 * TIMESTAMP_STEP_MS
+    options = {
+        "columns": "offset,value,partition",
+        "includeHeaders": "false",
+        "timestampFrom": str(first),
+        "timestampTo": str(last),
+    }
+    direct = read_kafka(spark, spark_topics.cluster.bootstrap_servers, PLAIN)
+    kept = direct.where(functions.unix_millis("timestamp").between(first, last)).select("offset", "value", "partition")
+    rows = read_tier(spark, spark_topics, PLAIN, options)
+    assert rows.columns == ["offset", "value", "partition"]
+    with cached(kept) as expected, cached(rows) as found:
+        assert_same_rows(found, expected)
+        assert found.count() < RECORDS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"endingOffsets": "latest"}, f"{TRIMMED}-0: offsets {{tier_end}} to {RECORDS - 1} are not in the tier yet"),
+        (
+            {"startingOffsets": json.dumps({TRIMMED: {"0": 5}})},
+            f"offsets 5 to {TRIMMED_AT - 1} are below the log start",
+        ),
+        ({"minPartitions": "3"}, "here bytesPerPartition decides how many tasks there are"),
+        ({"subscribe": "no-such-topic"}, "topics that were named do not exist: no-such-topic"),
+        ({"config": "nowhere.properties"}, "nowhere.properties"),
+    ],
+    ids=["latest without a tail", "below the log start", "unknown option", "unknown topic", "no configuration"],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence(
+    spark: SparkSession, spark_topics: SparkTopics, options: Mapping[str, str], said: str
+) -> None:
+    tier_end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
+    with pytest.raises(PySparkException) as caught:
+        read_tier(spark, spark_topics, TRIMMED, options).count()
+    assert said.format(tier_end=tier_end) in str(caught.value)
+
+
+def test_data_loss_is_passed_over_if_it_is_told_to(spark: SparkSession, spark_topics: SparkTopics) -> None:
+    options = {"startingOffsets": json.dumps({TRIMMED: {"0": 5}}), "failOnDataLoss": "false"}
+    end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
+    assert offsets_of(read_tier(spark, spark_topics, TRIMMED, options)) == list(range(TRIMMED_AT, end))
+
+
+def test_a_flipped_bit_fails_the_task_or_is_left_out_and_written_down(
+    spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
+) -> None:
+    """Given a tier with one bit flipped in a segment's log, when it is read, then the task fails with the object and
+    the position; with badRecords=skip it gives all other batches, and a file tells what is missing."""
+    shutil.copytree(spark_topics.cluster.tier_dir, tmp_path / "tier")
+    log = max((tmp_path / "tier").glob(f"**/{TRIMMED}-0-*/*.log"))
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    config = tmp_path / "tidegate.properties"
+    serve = spark_topics.tidegate.process.properties_path.read_text("utf-8")
+    config.write_text(f"{serve}\nrsm.config.dir={tmp_path / 'tier'}\n", "utf-8")
+
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        read_tier(spark, spark_topics, TRIMMED, {"config": str(config)}).count()
+    said = str(caught.value)
+    assert f"segment {TRIMMED}-0" in said
+    assert "batch at" in said
+
+    skip = {"config": str(config), "badRecords": "skip", "badRecordsPath": str(tmp_path / "bad")}
+    found = offsets_of(read_tier(spark, spark_topics, TRIMMED, skip))
+
+    reports = [json.loads(path.read_text()) for path in (tmp_path / "bad").iterdir()]
+    assert [report["bad_batches"] for report in reports] == [1]
+    end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
+    missing = sorted(set(range(TRIMMED_AT, end)) - set(found))
+    assert missing
+    assert missing == list(range(missing[0], missing[-1] + 1))
+    assert missing[-1] + 1 in (end, *(part["end_offset"] for part in reports)), "it is a segment's last batch"
