@@ -1,0 +1,139 @@
+"""What each job's command line has. Only argparse: `--help` needs neither Spark nor Arrow."""
+
+import argparse
+import re
+from typing import Final
+
+SIZE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+BYTES_PER_STEP: Final = 4 << 30
+OFFSETS_PER_FOLDER: Final = 1_000_000
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of all jobs."""
+    whole = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Spark jobs over Kafka's tiered storage (docs/spark.md).",
+        epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration. A job that was cut off goes on "
+        "when the same command is run again.",
+    )
+    jobs = whole.add_subparsers(dest="job", metavar="JOB", required=True)
+    for name, told, add in (
+        ("backfill", "write a topic's history as Parquet", _add_backfill),
+        ("audit", "check every object of the tier against its metadata", _add_audit),
+        ("stats", "say what is in the tier, from batch headers alone", _add_stats),
+    ):
+        job = jobs.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.", allow_abbrev=False)
+        job.add_argument("--config", required=True, metavar="FILE", help="the properties file of tidegate serve")
+        job.add_argument("--master", metavar="URL", help="Spark's master, for example local[4] or spark://host:7077")
+        job.add_argument(
+            "--conf", action="append", default=[], type=setting, metavar="K=V", help="a setting of Spark's; repeatable"
+        )
+        add(job)
+    return whole
+
+
+def setting(text: str) -> tuple[str, str]:
+    """K=V, for argparse."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        # Not the text itself: it may be a secret without its name.
+        raise argparse.ArgumentTypeError("it is not of the form K=V")
+    return name, value
+
+
+def size(text: str) -> int:
+    """Bytes, with k, m, g or t for powers of 1024, for argparse."""
+    match = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.strip().lower(), re.ASCII)
+    if not match or not int(match[1]):
+        raise argparse.ArgumentTypeError("it is not a size, as 512m or 4g")
+    return int(match[1]) * SIZE_UNITS[match[2]]
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    if not re.fullmatch(r"\d{1,18}", text, re.ASCII) or not int(text):
+        raise argparse.ArgumentTypeError("it is not a whole number from 1 on")
+    return int(text)
+
+
+def _add_backfill(job: argparse.ArgumentParser) -> None:
+    job.add_argument("--topic", required=True)
+    job.add_argument("--output", required=True, metavar="DIR", help="any file system that Spark reaches")
+    job.add_argument(
+        "--source",
+        choices=("tier", "kafka"),
+        default="tier",
+        help="read objects of the tier (the default), or Spark's Kafka source through Tidegate",
+    )
+    job.add_argument(
+        "--bootstrap", metavar="HOST:PORT", help="Tidegate's address: for --source kafka, and for --tail kafka"
+    )
+    job.add_argument(
+        "--tail",
+        choices=("none", "kafka"),
+        default="none",
+        help="what is not in the tier yet: left out (the default), or read through Kafka",
+    )
+    job.add_argument(
+        "--option",
+        "--kafka-option",
+        dest="source_options",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="K=V",
+        help="an option of the source, for example bytesPerPartition=64m or minPartitions=8; repeatable. No "
+        "credentials: Spark shows options. Those of the Kafka source belong in a JAAS file (docs/spark.md)",
+    )
+    _add_bounds(job)
+    job.add_argument("--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
+    job.add_argument("--include-headers", action="store_true")
+    job.add_argument(
+        "--partition-by",
+        choices=("date", "offsets"),
+        default="date",
+        help="folders: date=… of the record (the default), or partition=…/offset_range=…",
+    )
+    job.add_argument("--offsets-per-folder", type=count, default=OFFSETS_PER_FOLDER, metavar="N")
+    job.add_argument(
+        "--bytes-per-step",
+        type=size,
+        default=BYTES_PER_STEP,
+        metavar="SIZE",
+        help="of log, about; a step is what a job that is cut off does again (default 4g)",
+    )
+    job.add_argument(
+        "--bad-records", choices=("fail", "skip"), default="fail", help="corrupt batches, tier source only"
+    )
+    job.add_argument(
+        "--restart", action="store_true", help="delete what an earlier backfill wrote into DIR, begin anew"
+    )
+
+
+def _add_bounds(job: argparse.ArgumentParser) -> None:
+    start, end = job.add_mutually_exclusive_group(), job.add_mutually_exclusive_group()
+    start.add_argument("--starting-offsets", metavar="OFFSETS", help='earliest (the default) or {"topic":{"0":17}}')
+    start.add_argument("--starting-timestamp", metavar="TIME", help="ISO-8601 with an offset from UTC, or milliseconds")
+    end.add_argument("--ending-offsets", metavar="OFFSETS", help='latest, tiered or {"topic":{"0":17}}')
+    end.add_argument("--ending-timestamp", metavar="TIME", help="exclusive")
+
+
+def _add_audit(job: argparse.ArgumentParser) -> None:
+    _add_topics(job)
+    job.add_argument("--report", metavar="DIR", help="keep what was found; a second run goes on from there")
+
+
+def _add_stats(job: argparse.ArgumentParser) -> None:
+    _add_topics(job)
+    job.add_argument(
+        "--report", metavar="DIR", help="keep what each segment gave; a second run reads new segments only"
+    )
+    job.add_argument("--output", metavar="DIR", help="write the figures as Parquet and JSON")
+    job.add_argument("--plot", metavar="FILE.png", help="draw the figures")
+
+
+def _add_topics(job: argparse.ArgumentParser) -> None:
+    which = job.add_mutually_exclusive_group()
+    which.add_argument("--topic", action="append", default=[], dest="topics", help="repeatable; all without it")
+    which.add_argument("--pattern", help="a regular expression that whole names match")

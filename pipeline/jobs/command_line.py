@@ -1,0 +1,207 @@
+"""The command line of the jobs: `python -m pipeline backfill|audit|stats …`, the same under spark-submit.
+
+- Exit codes: 0 done, 1 found something wrong or could not be finished, 2 usage, configuration, or no Spark here
+  (pyspark or Java is missing); 130 and 143 after Ctrl-C and SIGTERM. What is done stays done: the same command goes on.
+- Only the chosen job's modules are imported, and Spark is started when command line and configuration were found right.
+- Under spark-submit the session has the settings of its command line; those given here win over them.
+- Results go to standard output, progress and troubles to standard error.
+- The job has a thread of its own, and the main thread waits for it: a signal in the midst of a call to the JVM would
+  leave a connection on which nothing can be said any more, not even that jobs are to be cancelled.
+"""
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from pipeline.jobs.arguments import parser
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from pipeline.jobs.job_context import RunJob
+    from storage.config.tier_client import TierClientConfig
+
+INTERRUPTED: Final = 128 + signal.SIGINT
+TERMINATED: Final = 128 + signal.SIGTERM
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    # It would write over our own progress.
+    "spark.ui.showConsoleProgress": "false",
+}
+_FIXED_SETTINGS: Final[Mapping[str, str]] = {
+    # Dates of records, and the folders that are named after them, are the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+}
+CANCEL_S: Final = 1.0
+CANCELS_MAX: Final = 30
+FILE_COLUMNS: Final = 180
+SPARK_LINES_MAX: Final = 15
+"""Of what Spark says about a failure: its stack traces have hundreds."""
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM has come."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one job and return its exit code; argparse itself exits with 2 on a wrong command line, 0 on --help."""
+    parsed = parser().parse_args(arguments)
+    try:
+        with _sigterm_raises():
+            return _main(parsed)
+    except KeyboardInterrupt:
+        _say("interrupted; the same command goes on")
+        return INTERRUPTED
+    except _TerminatedError:
+        _say("terminated; the same command goes on")
+        return TERMINATED
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    from pipeline.jobs.job_context import USAGE, UsageError
+    from pipeline.logs import configure_logs
+    from pipeline.session import SessionError, missing_packages
+    from storage.config.errors import ConfigError
+    from storage.errors import StorageConfigError
+
+    configure_logs()
+    try:
+        if problems := missing_packages():
+            raise UsageError(*problems)
+        from pipeline.driver import load_config
+        from pipeline.options import OptionsError
+
+        try:
+            job: RunJob = importlib.import_module(f"pipeline.jobs.{arguments.job}_command").prepare(arguments)
+        except OptionsError as error:
+            raise UsageError(*error.problems) from error
+        config = load_config(arguments.config, os.environ)
+        for warning in config.warnings:
+            _say(f"warning: {warning}")
+        with _session(arguments) as spark:
+            return _interruptible(spark, lambda cancelled: _run(job, spark, config, cancelled))
+    except (ConfigError, UsageError) as error:
+        for problem in error.problems:
+            _say(problem)
+    except (SessionError, StorageConfigError) as error:
+        _say(str(error))
+    return USAGE
+
+
+def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int]) -> int:
+    """What `run` returns or raises. When a signal comes, Spark's jobs are cancelled, and `run` is told so."""
+    result: Future[int] = Future()
+    cancelled = threading.Event()
+
+    def work() -> None:
+        try:
+            result.set_result(run(cancelled))
+        except BaseException as error:  # raised in the main thread
+            result.set_exception(error)
+
+    thread = threading.Thread(target=work, name="job", daemon=True)
+    thread.start()
+    try:
+        return result.result()
+    except (KeyboardInterrupt, _TerminatedError):
+        cancelled.set()
+        for _ in range(CANCELS_MAX):
+            # Again and again: it may have been between two jobs.
+            spark.sparkContext.cancelAllJobs()
+            thread.join(CANCEL_S)
+            if not thread.is_alive():
+                break
+        raise
+
+
+def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cancelled: threading.Event) -> int:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from rich.console import Console
+
+    from pipeline.broker_errors import BrokerError
+    from pipeline.data_source import TidegateDataSource
+    from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
+    from pipeline.offset_bounds import OffsetBoundsError
+    from pipeline.tier_view import TierViewError
+    from storage.errors import RemoteStorageError, StorageConfigError
+
+    spark.dataSource.register(TidegateDataSource)
+    context = JobContext(spark=spark, config=config, output=_console(), messages=Console(stderr=True))
+    try:
+        return job(context)
+    except StorageConfigError:
+        raise
+    except (BrokerError, JobError, OffsetBoundsError, RemoteStorageError, TierViewError, OSError, ValueError) as error:
+        told = str(error)
+    except (PySparkException, Py4JError) as error:
+        told = shortened(str(error))
+    if not cancelled.is_set():
+        for line in told.splitlines():
+            _say(line)
+    return FOUND_WRONG
+
+
+@contextmanager
+def _session(arguments: argparse.Namespace) -> Iterator["SparkSession"]:
+    """The session that is there already, or one that ends with the job."""
+    from pyspark.sql import SparkSession
+
+    from pipeline.session import start_session
+
+    settings = {**_SETTINGS, **dict(arguments.conf), **_FIXED_SETTINGS}
+    if arguments.master is not None:
+        settings["spark.master"] = arguments.master
+    if settings.get("spark.master", "local").startswith("local"):
+        # Workers would be the `python3` of PATH, which need not have what we have.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_ours = SparkSession.getActiveSession() is None
+    spark = start_session(f"tidegate {arguments.job}", settings)
+    try:
+        yield spark
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # where it cannot be set
+        return
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise _TerminatedError
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def shortened(told: str) -> str:
+    """The first lines of a failure, without Java's stack."""
+    lines = [line for line in told.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "\tat "))]
+    left_out = len(lines) - SPARK_LINES_MAX
+    return "\n".join([*lines[:SPARK_LINES_MAX], *([f"… {left_out} more lines in Spark's log"] if left_out > 0 else [])])
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    # Elsewhere than on a terminal it would be 80 columns, too few for our tables.
+    return Console() if sys.stdout.isatty() else Console(width=FILE_COLUMNS)
+
+
+def _say(text: str) -> None:
+    print(f"tidegate: {text}", file=sys.stderr)

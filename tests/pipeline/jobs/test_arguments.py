@@ -1,0 +1,59 @@
+"""The jobs' command lines as argparse takes them."""
+
+import argparse
+
+import pytest
+
+from pipeline.jobs.arguments import count, parser, setting, size
+
+BACKFILL = ["backfill", "--config", "f", "--topic", "orders", "--output", "out"]
+
+
+def test_a_backfill_needs_little() -> None:
+    parsed = parser().parse_args(BACKFILL)
+    assert (parsed.source, parsed.tail, parsed.partition_by, parsed.bytes_per_step) == ("tier", "none", "date", 4 << 30)
+    assert (parsed.conf, parsed.master, parsed.restart) == ([], None, False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["backfill"],
+        ["stats"],
+        ["stats", "--config", "f", "--topic", "a", "--pattern", "b"],
+        [*BACKFILL, "--starting-offsets", "earliest", "--starting-timestamp", "1"],
+        [*BACKFILL, "--bytes-per-step", "0"],
+        [*BACKFILL, "--bytes-per-step", "4x"],
+        [*BACKFILL, "--offsets-per-folder", "-1"],
+        [*BACKFILL, "--conf", "spark.ui.enabled"],
+        [*BACKFILL, "--isol", "read_committed"],
+        ["forward", "--config", "f"],
+    ],
+)
+def test_a_wrong_command_line_is_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(arguments)
+    assert ended.value.code == 2
+    assert "usage: python -m pipeline" in capsys.readouterr().err
+
+
+def test_settings_may_have_an_equals_sign_in_their_value() -> None:
+    assert setting(" spark.driver.extraJavaOptions = -Da=b ") == ("spark.driver.extraJavaOptions", "-Da=b")
+
+
+def test_what_may_be_a_secret_without_its_name_is_not_shown() -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as refused:
+        setting("hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", 1), ("4g", 4 << 30), ("64M", 64 << 20), ("2kb", 2048)])
+def test_sizes_have_units(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+def test_counts_begin_with_one() -> None:
+    assert count("1") == 1
+    with pytest.raises(argparse.ArgumentTypeError):
+        count("0")

@@ -1,0 +1,106 @@
+"""`python -m pipeline` without a Spark: exit codes, what is printed where, and what is imported when."""
+
+import os
+import signal
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pipeline.jobs import command_line, stats_command
+from pipeline.jobs.command_line import main, shortened
+from pipeline.session import SessionError
+from tests.support.tier_config_files import tier_file
+
+
+@contextmanager
+def no_session(arguments: Namespace) -> Iterator[None]:
+    if arguments.job:
+        raise SessionError("Java 17 or 21 is needed")
+    yield
+
+
+@pytest.fixture(autouse=True)
+def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one configuration of logs, and it would outlive this test's standard error."""
+    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    storage = f"rsm.config.storage.root={tmp_path}\n"
+    return str(tier_file(tmp_path, storage))
+
+
+def test_help_imports_no_spark_and_no_arrow() -> None:
+    """Given a new process, when it is asked for help, then it answers without what takes seconds to import."""
+    code = (
+        "import sys\n"
+        "from pipeline.jobs.command_line import main\n"
+        "try:\n    main(['stats', '--help'])\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "print({'pyspark', 'pyarrow', 'numpy', 'matplotlib', 'boto3'} & sys.modules.keys())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "set()"
+
+
+def test_every_problem_of_the_configuration_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tier_file(tmp_path, "an.unknown.key=1\nno.such.key=1\n")
+    assert main(["stats", "--config", str(file)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("tidegate: ") for line in lines)
+
+
+def test_options_are_looked_at_before_spark_is_started(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "_session", no_session)
+    wanted = ["backfill", "--config", config, "--topic", "a", "--output", "o"]
+    assert main([*wanted, "--source", "kafka"]) == 2
+    assert "--bootstrap is missing" in capsys.readouterr().err
+    assert main([*wanted, "--ending-offsets", "later"]) == 2
+    assert "endingOffsets" in capsys.readouterr().err
+
+
+def test_no_spark_is_a_sentence(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "_session", no_session)
+    assert main(["stats", "--config", config]) == 2
+    assert capsys.readouterr().err == "tidegate: Java 17 or 21 is needed\n"
+
+
+def test_without_the_extra_it_says_what_to_install(
+    config: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.session.PACKAGES", ("no_such_package",))
+    assert main(["stats", "--config", config]) == 2
+    assert "pip install 'tidegate[spark]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_its_own_code(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def send(_arguments: Namespace) -> None:
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(stats_command, "prepare", send)
+    assert main(["stats", "--config", "f"]) == code
+    assert "the same command goes on" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+
+
+def test_of_a_failure_of_spark_the_first_lines_are_shown() -> None:
+    told = "failed\n\tat org.apache.Some(Class.java:1)\n" + "\n".join(f"line {number}" for number in range(40))
+    lines = shortened(told).splitlines()
+    assert lines[:2] == ["failed", "line 0"]
+    assert lines[-1] == "… 26 more lines in Spark's log"
