@@ -51,12 +51,15 @@ def set_up(
     topic_configs: Mapping[str, str],
     is_tiered: bool,
     tidegate_properties: Mapping[str, str] | None = None,
+    record_bytes: int = RECORD_BYTES,
 ) -> Iterator[Stage]:
     """Start a broker, and a stage on it."""
     work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
     try:
         with KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster:
-            offsets = fill_topic(cluster, "benchmark", megabytes, topic_configs, is_tiered=is_tiered)
+            offsets = fill_topic(
+                cluster, "benchmark", megabytes, topic_configs, is_tiered=is_tiered, record_bytes=record_bytes
+            )
             with stage_on(cluster, "benchmark", offsets, work, tidegate_properties) as stage:
                 yield stage
     finally:
@@ -87,7 +90,13 @@ def stage_on(
 
 
 def fill_topic(
-    cluster: KafkaCluster, topic: str, megabytes: int, configs: Mapping[str, str], *, is_tiered: bool
+    cluster: KafkaCluster,
+    topic: str,
+    megabytes: int,
+    configs: Mapping[str, str],
+    *,
+    is_tiered: bool,
+    record_bytes: int = RECORD_BYTES,
 ) -> dict[int, PartitionOffsets]:
     """Create and fill a topic; if it is tiered, wait until all but the active segments are in the tier alone."""
 
@@ -97,12 +106,12 @@ def fill_topic(
         return is_behind_tier and _local_segments(cluster, topic) == PARTITIONS
 
     cluster.create_topic(topic, PARTITIONS, configs)
-    fill(cluster.bootstrap_servers, topic, megabytes)
+    fill(cluster.bootstrap_servers, topic, megabytes, record_bytes)
     return cluster.wait_tiered(topic, until=has_settled) if is_tiered else cluster.partition_offsets(topic)
 
 
-def fill(bootstrap_servers: str, topic: str, megabytes: int) -> None:
-    """Produce records of RECORD_BYTES, uncompressed, as many in each partition."""
+def fill(bootstrap_servers: str, topic: str, megabytes: int, record_bytes: int = RECORD_BYTES) -> None:
+    """Produce records of that many bytes, uncompressed, as many in each partition."""
     failures: list[str] = []
     producer = Producer(
         {
@@ -112,11 +121,11 @@ def fill(bootstrap_servers: str, topic: str, megabytes: int) -> None:
             "error_cb": lambda error: failures.append(str(error)) if error.fatal() else None,
         }
     )
-    for number in range(megabytes * MEGABYTE // RECORD_BYTES):
+    for number in range(megabytes * MEGABYTE // record_bytes):
         if number % 1000 == 0:
             while len(producer) > _QUEUE_RECORDS_MAX:
                 producer.poll(0.01)
-        producer.produce(topic, b"%016d" % number + bytes(RECORD_BYTES - 16), partition=number % PARTITIONS)
+        producer.produce(topic, b"%016d" % number + bytes(record_bytes - 16), partition=number % PARTITIONS)
     left = producer.flush(_FLUSH_S)
     if left or failures:
         raise RuntimeError(f"{left} records were not produced in {_FLUSH_S} s; {failures[:1]}")
