@@ -4,15 +4,16 @@
     spark.dataSource.register(TidegateDataSource)
     rows = spark.read.format("tidegate").option("config", "tidegate.properties").option("subscribe", "orders").load()
 
-Options are pipeline.options'; rows are the Kafka source's (pipeline.schema). Who runs what: Spark makes the source,
-plans and pickles in Python workers on the driver's machine, and runs `read` in Python workers of executors. So a reader
-holds what executors need from the moment it is made (how credentials travel: pipeline.executor_storage, rule 1), and
-each plan opens the tier anew.
+Options are pipeline.planning.options'; rows are the Kafka source's (pipeline.schema). Who runs what: Spark makes the
+source, plans and pickles in Python workers on the driver's machine, and runs `read` in Python workers of executors. So
+a reader holds what executors need from the moment it is made (how credentials travel: rule 1 of
+pipeline.reading.executor_storage), and each plan opens the tier anew.
 
-Streaming: a query's offset is pipeline.stream_progress'. What is followed is the tier's end, or with `tail=kafka` the
-log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset. But it plans an
-empty range before that when it restarts one, and the end of that says so; a query that has no such range is new, and
-Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts from there.
+Streaming: a query's offset is pipeline.planning.stream_progress'. What is followed is the tier's end, or with
+`tail=kafka` the log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset.
+But it plans an empty range before that when it restarts one, and the end of that says so; a query that has no such
+range is new, and Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts
+from there.
 `Trigger.AvailableNow` is a single batch with a source like this: with `maxBytesPerTrigger` it ends after one trigger's
 bytes, and the next run goes on from there.
 """
@@ -29,14 +30,20 @@ from pyspark.sql.types import StructType
 
 from pipeline.driver import Tier, load_config, open_tier, shipped_storage, shipped_tail
 from pipeline.logs import configure_logs
-from pipeline.offset_bounds import starting_offsets, wanted_between, wanted_offsets
-from pipeline.options import SourceOptions, columns_of, parse_options
-from pipeline.partition_view import PartitionView, WantedOffsets
-from pipeline.planner import limit_end_offsets, plan
-from pipeline.pushed_filters import PushedFilters, push_filters
-from pipeline.read_task import TaskReader
+from pipeline.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.options import SourceOptions, columns_of, parse_options
+from pipeline.planning.partition_view import PartitionView, WantedOffsets
+from pipeline.planning.planner import limit_end_offsets, plan
+from pipeline.planning.pushed_filters import PushedFilters, push_filters
+from pipeline.planning.stream_progress import (
+    StreamOffset,
+    StreamProgress,
+    check_same_topics,
+    parse_progress,
+    progress_of,
+)
+from pipeline.reading.read_task import TaskReader
 from pipeline.schema import spark_schema
-from pipeline.stream_progress import StreamOffset, StreamProgress, check_same_topics, parse_progress, progress_of
 from pipeline.tasks import Task
 
 

@@ -11,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.broker_client import BrokerClient
-from pipeline.broker_settings import client_settings
-from pipeline.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
-from pipeline.metadata_topic import MetadataFollower
-from pipeline.options import OptionsError
-from pipeline.read_task import ShippedTail
-from pipeline.tier_transactions import TierTransactions
-from pipeline.tier_view import TierView
+from pipeline.brokers.client import BrokerClient
+from pipeline.brokers.metadata_topic import MetadataFollower
+from pipeline.brokers.settings import client_settings
+from pipeline.planning.options import OptionsError
+from pipeline.planning.tier_transactions import TierTransactions
+from pipeline.planning.tier_view import TierView
+from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
+from pipeline.reading.read_task import ShippedTail
 from storage.config.kinds import HOST_PORTS
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError

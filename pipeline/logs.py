@@ -20,6 +20,7 @@ def configure_logs() -> None:
             structlog.processors.LogfmtRenderer(key_order=("timestamp", "level", "event")),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # Looked up for each logger: programs, and tests, put another stream in its place.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

@@ -29,8 +29,8 @@ class SegmentTask:
     """The batches of one segment that begin at byte positions [start_position, end_position), cut to the offsets
     [first_offset, end_offset).
 
-    The positions are the planner's, not a batch's: whoever reads moves both up to the next entry of the offset index,
-    so that neighbours meet at the same batch (pipeline.segment_task).
+    The positions are the planner's, not a batch's: a batch belongs to the task in whose range it begins, so that
+    neighbours give each batch once, whatever the offset index says (pipeline.reading.segment_batches).
     """
 
     segment: RemoteLogSegmentMetadata

@@ -5,7 +5,7 @@ report.json and what a run that is cut off has done (pipeline.jobs.audit_record)
 
 The order of the questions decides whether gaps are real while segments are copied and deleted meanwhile: first where
 brokers' own logs begin, since all below that was in the tier by then; then the metadata and log starts
-(pipeline.tier_view); then leader epochs.
+(pipeline.planning.tier_view); then leader epochs.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from typing import Any
 from rich.table import Table
 
 from pipeline.driver import Tier, open_tier, shipped_storage
-from pipeline.executor_storage import ShippedStorage, open_shipped_storage
 from pipeline.jobs.audit import AuditedPartition, AuditInputs, AuditResult, audit
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_context import DONE, FOUND_WRONG, JobContext, RunJob
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.jobs.progress import JobProgress, size
 from pipeline.jobs.topics import topic_selection
-from pipeline.options import TopicSelection
-from pipeline.partition_view import PartitionView
+from pipeline.planning.options import TopicSelection
+from pipeline.planning.partition_view import PartitionView
+from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from protocol.api_02_list_offsets import OffsetTimestamp
 from storage.checks.partition_check import PartitionState
 from storage.leader_epoch_lineage import LeaderEpochLineage
@@ -85,7 +85,7 @@ def audit_inputs(tier: Tier, shipped: ShippedStorage, selection: TopicSelection)
     """Ask brokers and metadata.
 
     Raises:
-        TierViewError, BrokerError: see pipeline.tier_view.
+        TierViewError, BrokerError: see pipeline.planning.tier_view.
     """
     known = [view for view in tier.view.partitions(selection, False) if view.segments or _has_segments(tier, view)]
     asked = dict.fromkeys([view.key for view in known], int(OffsetTimestamp.EARLIEST_LOCAL))

@@ -1,8 +1,8 @@
 """What a backfill reads: from the bounds that were asked for to offsets of each partition, settled when it begins.
 
-Both sources are asked the same way (pipeline.tier_view, pipeline.offset_bounds), so the same bounds are the same
-offsets. What differs is the end: the tier source alone ends where the tier does; the Kafka source, and the tier source
-with `tail=kafka`, where the log does (high watermark, or last stable offset for READ_COMMITTED).
+Both sources are asked the same way (pipeline.planning.tier_view, pipeline.planning.offset_bounds), so the same bounds
+are the same offsets. What differs is the end: the tier source alone ends where the tier does; the Kafka source, and
+the tier source with `tail=kafka`, where the log does (high watermark, or last stable offset for READ_COMMITTED).
 
 Sizes are the segments'; what is not in the tier counts as much an offset as what is.
 """
@@ -13,9 +13,9 @@ from dataclasses import replace
 from pipeline.driver import Tier
 from pipeline.jobs.backfill import BackfillRange
 from pipeline.jobs.backfill_plan import OffsetRange
-from pipeline.offset_bounds import wanted_offsets
-from pipeline.options import SourceOptions, parse_options
-from pipeline.partition_view import WantedOffsets
+from pipeline.planning.offset_bounds import wanted_offsets
+from pipeline.planning.options import SourceOptions, parse_options
+from pipeline.planning.partition_view import WantedOffsets
 
 BYTES_PER_OFFSET = 1024
 """Where nothing is in the tier yet: a guess that only decides how many steps there are."""

@@ -78,7 +78,7 @@ def _main(arguments: argparse.Namespace) -> int:
         if problems := missing_packages():
             raise UsageError(*problems)
         from pipeline.driver import load_config
-        from pipeline.options import OptionsError
+        from pipeline.planning.options import OptionsError
 
         try:
             job: RunJob = importlib.import_module(f"pipeline.jobs.{arguments.job}_command").prepare(arguments)
@@ -128,11 +128,11 @@ def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cance
     from pyspark.errors import PySparkException
     from rich.console import Console
 
-    from pipeline.broker_errors import BrokerError
+    from pipeline.brokers.errors import BrokerError
     from pipeline.data_source import TidegateDataSource
     from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
-    from pipeline.offset_bounds import OffsetBoundsError
-    from pipeline.tier_view import TierViewError
+    from pipeline.planning.offset_bounds import OffsetBoundsError
+    from pipeline.planning.tier_view import TierViewError
     from storage.errors import RemoteStorageError, StorageConfigError
 
     spark.dataSource.register(TidegateDataSource)

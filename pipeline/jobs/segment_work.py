@@ -13,7 +13,7 @@ Rules:
    version, and the key of a piece says which segment and which of its offsets.
 2. A wave's name comes from the keys in it: a wave that was cut off is written anew in its own place.
 3. Rows of segments that are not wanted any more (deleted since) stay in the folder, and are in no answer.
-4. Credentials travel in the pickled function (rule 1 of pipeline.executor_storage).
+4. Credentials travel in the pickled function (rule 1 of pipeline.reading.executor_storage).
 """
 
 import hashlib
@@ -25,8 +25,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
-from pipeline.executor_storage import ShippedStorage, open_shipped_storage
 from pipeline.jobs.job_folder import JobFolder
+from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
 from storage.remote_storage_manager import RemoteStorageManager
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as sql
 
 from pipeline.jobs.segment_stats import CODECS
 from pipeline.jobs.segment_work import SegmentPiece
-from pipeline.partition_view import PartitionView
+from pipeline.planning.partition_view import PartitionView
 
 BY_DAY = ("topic", "partition", "day")
 SHOWN_GROUPS_MAX = 200

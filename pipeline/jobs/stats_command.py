@@ -23,7 +23,7 @@ from pipeline.jobs.segment_stats import CODECS, STATS
 from pipeline.jobs.segment_work import SegmentPiece, run_segment_work
 from pipeline.jobs.stats import BY_DAY, SHOWN_GROUPS_MAX, Stats, stats_pieces
 from pipeline.jobs.topics import topic_selection
-from pipeline.options import TopicSelection
+from pipeline.planning.options import TopicSelection
 
 PLOTTED_ROWS_MAX = 1_000_000
 """Days times topics: what a picture is made of is on the driver."""

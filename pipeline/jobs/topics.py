@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from pipeline.jobs.job_context import UsageError
-from pipeline.options import TopicSelection
+from pipeline.planning.options import TopicSelection
 
 
 def topic_selection(topics: Sequence[str], pattern: str | None) -> TopicSelection:

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.broker_client import BrokerClient, ClientSettings
-from pipeline.broker_errors import (
+from pipeline.brokers.client import BrokerClient, ClientSettings
+from pipeline.brokers.errors import (
     BrokerAuthenticationError,
     BrokerTlsError,
     OffsetOutOfRangeError,
     TopicAuthorizationError,
     UnknownTopicError,
 )
-from pipeline.metadata_topic import METADATA_TOPIC, MetadataFollower
+from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from protocol.client_messages import FETCH
 from protocol.sasl import SaslCredentials
 from proxy.demo.kafka_cluster import KafkaCluster
@@ -77,7 +77,7 @@ def test_topics_and_leader_epochs_are_told(kafka: KafkaCluster, tiered: TieredTo
 def test_fetched_bytes_are_the_brokers(
     kafka: KafkaCluster, tiered: TieredTopic, version_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.broker_client.FETCH", replace(FETCH, version_max=version_max))
+    monkeypatch.setattr("pipeline.brokers.client.FETCH", replace(FETCH, version_max=version_max))
     start_offset = tiered.offsets[0].local_log_start_offset
     with BrokerClient(settings_of(direct(kafka))) as client, RawClient(*direct(kafka)) as plain:
         answer = client.fetch(

@@ -14,15 +14,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline import data_source
+from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
 from pipeline.driver import Tier
-from pipeline.metadata_topic import MetadataFollower
-from pipeline.offset_bounds import OffsetBoundsError
-from pipeline.options import OptionsError
-from pipeline.stream_progress import TOPIC_IDS, StreamOffset
+from pipeline.planning.offset_bounds import OffsetBoundsError
+from pipeline.planning.options import OptionsError
+from pipeline.planning.stream_progress import TOPIC_IDS, StreamOffset
+from pipeline.planning.tier_transactions import TierTransactions
+from pipeline.planning.tier_view import TierView
 from pipeline.tasks import TailTask, TierTask
-from pipeline.tier_transactions import TierTransactions
-from pipeline.tier_view import TierView
 from storage.config import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog

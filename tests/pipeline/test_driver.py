@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.broker_client import BrokerClient
+from pipeline.brokers.client import BrokerClient
 from pipeline.driver import load_config, open_tier, shipped_storage, shipped_tail
-from pipeline.options import OptionsError
+from pipeline.planning.options import OptionsError
 from storage.config import ConfigError
 from storage.config.model import HostPort
 from storage.errors import StorageConfigError

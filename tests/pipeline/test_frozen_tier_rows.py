@@ -2,22 +2,20 @@
 row by row. Offline; readers and tasks go through cloudpickle, as Spark sends them.
 """
 
-import hashlib
 import json
-from typing import Any
 
 import pytest
 
-from pipeline.executor_storage import ship_storage
-from pipeline.partition_view import PartitionView, WantedOffsets, partition_view
-from pipeline.planner import plan
-from pipeline.read_task import TaskReader
+from pipeline.planning.partition_view import PartitionView, WantedOffsets, partition_view
+from pipeline.planning.planner import plan
+from pipeline.planning.tier_transactions import TierTransactions
+from pipeline.reading.executor_storage import ship_storage
+from pipeline.reading.read_task import TaskReader
 from pipeline.schema import COLUMNS
 from pipeline.tasks import ReadOptions, Task
-from pipeline.tier_transactions import TierTransactions
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
-from tests.support.record_rows import Row
+from tests.support.record_rows import Row, as_truth
 from tests.support.sent import sent
 from tests.support.vectors import vector
 
@@ -76,15 +74,3 @@ def rows_of(task: Task, *, read_committed: bool = False) -> list[Row]:
     reader = TaskReader(ship_storage(CLASS_NAME, storage_config()), options)
     sent_reader, sent_task = sent((reader, task))
     return [row for batch in sent_reader.read(sent_task) for row in batch.to_pylist()]
-
-
-def as_truth(row: Row) -> dict[str, Any]:
-    """In the form of the vectors' truth, without the leader epoch."""
-    key, value = row["key"], row["value"]
-    return {
-        "o": row["offset"],
-        "ts": round(row["timestamp"].timestamp() * 1000),
-        "k": None if key is None else key.hex(),
-        "v": None if value is None else hashlib.sha256(value).hexdigest(),
-        "h": [[each["key"], None if each["value"] is None else each["value"].hex()] for each in row["headers"] or []],
-    }

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.executor_storage import open_shipped_storage, ship_storage
 from pipeline.jobs import audit as audit_module
 from pipeline.jobs.audit import AuditedPartition, AuditInputs, AuditResult, audit
 from pipeline.jobs.audit_command import findings_table, result_fields, summary
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_folder import JobFolder
+from pipeline.reading.executor_storage import open_shipped_storage, ship_storage
 from storage.checks.finding import FindingKind
 from storage.checks.partition_check import PartitionState
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata

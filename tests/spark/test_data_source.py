@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
 from pipeline.data_source import TidegateDataSource
-from pipeline.options import BYTES_PER_PARTITION_MIN
+from pipeline.planning.options import BYTES_PER_PARTITION_MIN
 from tests.support.differential_steps import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS
 from tests.support.source_rows import assert_same_rows, cached, offsets_of, read_kafka, read_tier, with_tail
 from tests.support.spark_topics import (

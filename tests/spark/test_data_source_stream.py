@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.data_source import TidegateDataSource
-from pipeline.stream_progress import TOPIC_IDS
+from pipeline.planning.stream_progress import TOPIC_IDS
 from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.differential_steps import admin_client
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments

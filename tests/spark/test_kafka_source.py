@@ -5,7 +5,6 @@ Every read has failOnDataLoss=true: wherever EARLIEST or LATEST were not what ca
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.differential_known import tiered_logs
 from tests.support.differential_steps import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS
+from tests.support.source_rows import assert_same_rows, cached, offsets_of
 from tests.support.spark_topics import (
     COMPRESSED,
     PLAIN,
@@ -179,22 +179,6 @@ def cold(spark_topics: SparkTopics) -> Iterator[RunningTidegate]:
         yield running
 
 
-@contextmanager
-def cached(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, read from their source once."""
-    rows.persist()
-    try:
-        yield rows
-    finally:
-        rows.unpersist()
-
-
-def assert_same_rows(rows: DataFrame, others: DataFrame) -> None:
-    assert rows.exceptAll(others).isEmpty()
-    assert others.exceptAll(rows).isEmpty()
-    assert rows.count() == others.count() > 0
-
-
 def expected_ends(bounds: Bounds) -> dict[int, tuple[int, int]]:
     """First and last offset (exclusive) of each partition of `plain`, out of what was produced."""
     records = [[each for each in records_of(PLAIN) if each.partition == partition] for partition in range(2)]
@@ -209,10 +193,6 @@ def expected_ends(bounds: Bounds) -> dict[int, tuple[int, int]]:
         return special
 
     return {each: (offset("starting", each, 0), offset("ending", each, RECORDS)) for each in range(2)}
-
-
-def offsets_of(rows: DataFrame) -> list[int]:
-    return [row.offset for row in rows.select("offset").orderBy("offset").collect()]
 
 
 def read(

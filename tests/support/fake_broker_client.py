@@ -8,7 +8,7 @@ orders.epoch_ends = {0: (0, 500)}
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.broker_client import BrokerClient, LeaderEpochAnswers, OffsetAnswer, TopicDescription
+from pipeline.brokers.client import BrokerClient, LeaderEpochAnswers, OffsetAnswer, TopicDescription
 from storage.model import TopicIdPartition, Uuid
 
 NO_OFFSET = OffsetAnswer(-1, -1, -1)

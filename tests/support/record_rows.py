@@ -5,6 +5,7 @@ table = decoded(RecordDecoder(...).decode(scanned(blobs), first_offset=0, end_of
 assert table == independent_rows(blobs)
 """
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,3 +108,15 @@ def independent_rows(blobs: Iterable[bytes], topic: str = "topic", partition: in
 
 def _plain(value: bytes | None) -> bytes | None:
     return None if value is None else bytes(value)
+
+
+def as_truth(row: Row) -> dict[str, Any]:
+    """In the form of the vectors' truth, without the leader epoch. The timestamp is a datetime, or microseconds."""
+    key, value, timestamp = row["key"], row["value"], row["timestamp"]
+    return {
+        "o": row["offset"],
+        "ts": timestamp // 1000 if isinstance(timestamp, int) else round(timestamp.timestamp() * 1000),
+        "k": None if key is None else key.hex(),
+        "v": None if value is None else hashlib.sha256(value).hexdigest(),
+        "h": [[each["key"], None if each["value"] is None else each["value"].hex()] for each in row["headers"] or []],
+    }

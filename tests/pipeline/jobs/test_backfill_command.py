@@ -5,7 +5,7 @@ import pytest
 from pipeline.jobs.arguments import parser
 from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.job_context import UsageError
-from pipeline.options import OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
+from pipeline.planning.options import OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
 from storage.config.model import HostPort
 
 BASE = ["backfill", "--config", "t.properties", "--topic", "orders", "--output", "out"]

@@ -8,9 +8,9 @@ import pytest
 from pipeline.driver import Tier
 from pipeline.jobs.backfill_plan import OffsetRange
 from pipeline.jobs.backfill_range import BYTES_PER_OFFSET, find_range, range_options
-from pipeline.offset_bounds import OffsetBoundsError
-from pipeline.partition_view import OffsetRange as Hole
-from pipeline.partition_view import PartitionView, ServedSegment
+from pipeline.planning.offset_bounds import OffsetBoundsError
+from pipeline.planning.partition_view import OffsetRange as Hole
+from pipeline.planning.partition_view import PartitionView, ServedSegment
 from tests.support.fake_broker_client import FakeBrokerClient
 from tests.support.metadata_records import named_partition, started
 

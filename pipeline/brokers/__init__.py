@@ -1,0 +1,1 @@
+"""What brokers are asked, by a blocking client, and the metadata topic read through it."""

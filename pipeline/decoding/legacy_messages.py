@@ -1,0 +1,181 @@
+"""Messages of the old formats v0 and v1 (KIP-32), alone or in a compressed wrapper, with keys and values.
+
+Old segments alone hold them, so they are read one by one. Offsets and timestamps go as storage.batch_records says:
+a wrapped v1 message has an offset relative to its first one, and the wrapper's own offset is the last one's; under
+LogAppendTime all have the wrapper's timestamp; v0 has none (−1). A wrapper's messages come piece by piece, so that
+memory is bounded; those of v1 are read twice, because the last one's offset is what the others count from.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.decoding.inflation import RecordTooLargeError, inflate_pieces, refuse_large
+from pipeline.decoding.record_fields import CREATE_TIME, LOG_APPEND_TIME, LOG_APPEND_TIME_MASK, Ranges, RecordTable
+from protocol.record_batches import COMPRESSION_MASK, LENGTH_MIN, LOG_OVERHEAD, BatchHeader
+from storage.errors import CorruptObjectError
+
+NO_TIMESTAMP_TYPE = -1
+"""Of v0, as Kafka's clients say."""
+
+_HEAD = struct.Struct(">qi4xbb")  # offset, size, crc, magic, attributes
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_TIMESTAMP_AT = 18
+_KEY_AT = (18, 26)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `timestamp_type` is Kafka's number."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+
+
+def iterate_message_tables(
+    header: BatchHeader, data: memoryview, bytes_max: int, records_max: int
+) -> Iterator[RecordTable]:
+    """The messages of a message set's entry as tables of about `bytes_max` or `records_max`.
+
+    Raises:
+        CorruptObjectError: while iterating; says what is wrong, not where.
+        RecordTooLargeError: while iterating: a message has more than `bytes_max` bytes.
+    """
+    messages: list[Message] = []
+    size_bytes = 0
+    for message in iterate_messages(header, data, message_bytes_max=bytes_max):
+        message_bytes = len(message.key or b"") + len(message.value or b"")
+        if messages and (size_bytes + message_bytes > bytes_max or len(messages) >= records_max):
+            yield message_table(messages)
+            messages, size_bytes = [], 0
+        messages.append(message)
+        size_bytes += message_bytes
+    if messages:
+        yield message_table(messages)
+
+
+def iterate_messages(header: BatchHeader, data: memoryview, *, message_bytes_max: int) -> Iterator[Message]:
+    """The messages of a message set's entry: itself, or those it wraps.
+
+    Raises:
+        CorruptObjectError: while iterating.
+        RecordTooLargeError: one has more than `message_bytes_max` bytes.
+    """
+    codec = header.attributes & COMPRESSION_MASK
+    is_append_time = bool(header.attributes & LOG_APPEND_TIME_MASK) and header.magic == 1
+    if header.magic == 0:
+        timestamp_type = NO_TIMESTAMP_TYPE
+    else:
+        timestamp_type = LOG_APPEND_TIME if is_append_time else CREATE_TIME
+    if codec == 0:
+        if len(data) > message_bytes_max:
+            raise RecordTooLargeError(f"a message of {len(data)} bytes")
+        key, value = _key_and_value(header.magic, data)
+        yield Message(header.base_offset, header.max_timestamp, timestamp_type, key, value)
+        return
+    wrapped = _wrapped(header, data)
+
+    def inner() -> Iterator[tuple[int, bytes]]:
+        return _cut(header.magic, inflate_pieces(codec, wrapped, legacy_lz4=header.magic == 0), message_bytes_max)
+
+    shift = 0
+    if header.magic == 1:
+        last_offset = header.base_offset
+        for offset, _ in inner():
+            last_offset = offset
+        shift = header.base_offset - last_offset
+    for offset, message in inner():
+        timestamp = -1
+        if header.magic == 1:
+            timestamp = header.max_timestamp if is_append_time else _INT64.unpack_from(message, _TIMESTAMP_AT)[0]
+        key, value = _key_and_value(header.magic, memoryview(message))
+        yield Message(offset + shift, timestamp, timestamp_type, key, value)
+
+
+def message_table(messages: Sequence[Message]) -> RecordTable:
+    """The messages as a table of records."""
+    pieces, starts, sizes = [b""], [], []
+    end = 0
+    for message in messages:
+        for part in (message.key, message.value):
+            starts.append(end)
+            sizes.append(-1 if part is None else len(part))
+            if part:
+                pieces.append(part)
+                end += len(part)
+    start, size = np.array(starts, np.int64), np.array(sizes, np.int64)
+    return RecordTable(
+        data=np.frombuffer(b"".join(pieces) + b"\0", np.uint8),
+        lane=np.zeros(len(messages), np.int64),
+        offset=np.array([message.offset for message in messages], np.int64),
+        size=np.maximum(size[0::2], 0) + np.maximum(size[1::2], 0),
+        timestamp=np.array([message.timestamp_ms for message in messages], np.int64),
+        timestamp_type=np.array([message.timestamp_type for message in messages], np.int64),
+        key=Ranges(start[0::2], size[0::2]),
+        value=Ranges(start[1::2], size[1::2]),
+        headers=None,
+    )
+
+
+def _wrapped(header: BatchHeader, data: memoryview) -> memoryview:
+    key_end, _ = _field(data, _KEY_AT[header.magic])
+    _, value = _field(data, key_end)
+    if value is None:
+        raise CorruptObjectError("a compressed message wraps nothing")
+    return value
+
+
+def _key_and_value(magic: int, data: memoryview) -> tuple[bytes | None, bytes | None]:
+    key_end, key = _field(data, _KEY_AT[magic])
+    end, value = _field(data, key_end)
+    if end != len(data):
+        raise CorruptObjectError(f"a message of {len(data)} bytes has fields of {end}")
+    return None if key is None else bytes(key), None if value is None else bytes(value)
+
+
+def _field(data: memoryview, position: int) -> tuple[int, memoryview | None]:
+    """Where the field ends, and its bytes."""
+    start = position + _INT32.size
+    if start <= len(data):
+        (size,) = _INT32.unpack_from(data, position)
+        if size == -1:
+            return start, None
+        if 0 <= size <= len(data) - start:
+            return start + size, data[start : start + size]
+    raise CorruptObjectError(f"a message of {len(data)} bytes has a field of a wrong length at {position}")
+
+
+def _cut(magic: int, pieces: Iterator[bytes], message_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each wrapped message."""
+    buffer, position = b"", 0
+
+    def fill(size: int) -> bool:
+        nonlocal buffer, position
+        if len(buffer) - position >= size:
+            return True
+        parts = [buffer[position:]]
+        have = len(parts[0])
+        while have < size and (piece := next(pieces, b"")):
+            parts.append(piece)
+            have += len(piece)
+        buffer, position = b"".join(parts), 0
+        return have >= size
+
+    while fill(1):
+        if not fill(_KEY_AT[magic]):
+            raise CorruptObjectError("a wrapped message is cut")
+        offset, size, inner_magic, attributes = _HEAD.unpack_from(buffer, position)
+        if size < LENGTH_MIN or inner_magic != magic or attributes & COMPRESSION_MASK:
+            raise CorruptObjectError(f"a wrapped message has size {size}, magic {inner_magic}, attributes {attributes}")
+        if LOG_OVERHEAD + size > message_bytes_max:
+            refuse_large(LOG_OVERHEAD + size, len(buffer) - position, pieces)
+        if not fill(LOG_OVERHEAD + size):
+            raise CorruptObjectError("a wrapped message is cut")
+        yield offset, buffer[position : position + LOG_OVERHEAD + size]
+        position += LOG_OVERHEAD + size

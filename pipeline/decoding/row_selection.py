@@ -1,0 +1,53 @@
+"""Which records are rows: offsets in a range, timestamps within bounds.
+
+Batches are left out by their headers where that is certain: a v2 batch and a v1 message say their largest timestamp,
+but not their smallest; the offset of a v0 or v1 message is the last one in it.
+"""
+
+import numpy as np
+
+from pipeline.decoding.arrow_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
+from pipeline.decoding.record_fields import Problems, RecordTable
+from pipeline.decoding.varint_lanes import Flags
+from pipeline.tasks import ReadOptions
+from protocol.record_batches import BatchHeader
+
+
+class RowSelection:
+    """The bounds of one call: offsets in [first_offset, end_offset), and the options' timestamps."""
+
+    def __init__(self, options: ReadOptions, first_offset: int, end_offset: int, *, must_fit: bool) -> None:
+        """`must_fit`: timestamps will be Spark's, which end at ±292,277 years."""
+        self._first_offset, self._end_offset = first_offset, end_offset
+        self._min_ms, self._max_ms = options.timestamp_min_ms, options.timestamp_max_ms
+        self._must_fit = must_fit
+
+    def may_hold(self, header: BatchHeader) -> bool:
+        """Whether a batch may have rows."""
+        if header.is_control or header.last_offset < self._first_offset:
+            return False
+        if header.magic >= 2 and header.base_offset >= self._end_offset:
+            return False
+        return self._min_ms is None or header.max_timestamp >= self._min_ms
+
+    def keep(self, table: RecordTable) -> tuple[Flags | None, Problems]:
+        """Which records are rows, None for all; and the batches with a row whose timestamp Spark cannot have."""
+        offset, timestamp = table.offset, table.timestamp
+        keep: Flags | None = None
+        if offset.min() < self._first_offset or offset.max() >= self._end_offset:
+            keep = (offset >= self._first_offset) & (offset < self._end_offset)
+        for bound, is_within in ((self._min_ms, np.greater_equal), (self._max_ms, np.less_equal)):
+            if bound is not None and timestamp is not None:
+                flags = is_within(timestamp, bound)
+                keep = flags if keep is None else keep & flags
+        problems: Problems = {}
+        if timestamp is not None and self._must_fit and not _all_fit(table):
+            is_wrong = (timestamp < TIMESTAMP_MS_MIN) | (timestamp > TIMESTAMP_MS_MAX)
+            for record in np.flatnonzero(is_wrong if keep is None else is_wrong & keep).tolist():
+                problems.setdefault(int(table.lane[record]), f"a timestamp of {timestamp[record]} ms")
+        return keep, problems
+
+
+def _all_fit(table: RecordTable) -> bool:
+    timestamp = table.timestamp
+    return timestamp is None or bool(timestamp.min() >= TIMESTAMP_MS_MIN and timestamp.max() <= TIMESTAMP_MS_MAX)

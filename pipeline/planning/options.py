@@ -1,0 +1,328 @@
+"""The data source's options: a case-insensitive mapping of text, as Spark gives them, to typed values.
+
+- Names and precedence are the Kafka source's where it has them: `startingTimestamp` goes before
+  `startingOffsetsByTimestamp`, and that before `startingOffsets`; the same for the end.
+- `subscribePattern` is matched by Python's `re.fullmatch`, which knows nearly all of what a Java pattern has.
+- Without an end the read takes what the tier has (`tiered`), or with `tail=kafka` all there is (`latest`).
+- Every wrong option gives one sentence that names it, and all sentences come in one OptionsError.
+- Credentials are refused: Spark prints options in its plan, its UI and its event log. No sentence repeats the value
+  of an option that is not known.
+- `path` (what `load(path)` sets) is refused: it could be a topic, a file or a folder, and would have to be guessed.
+"""
+
+import difflib
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pipeline.planning.option_values import OptionReader
+from pipeline.schema import COLUMNS, DEFAULT_COLUMNS, HEADERS
+from pipeline.tasks import MIB, TASK_BYTES_MAX, ReadOptions
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+EARLIEST_OFFSET = -2
+LATEST_OFFSET = -1
+"""In the JSON of startingOffsets and endingOffsets."""
+
+BYTES_PER_PARTITION = 128 * MIB
+BYTES_PER_PARTITION_MIN = 4 * 1024
+"""An entry of the offset index every 4 KiB: smaller ranges would mostly be empty."""
+
+TASK_BYTES_MIN = 8 * MIB
+
+_NAMES = (
+    *("config", "subscribe", "subscribePattern", "assign"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("isolation", "kafka.isolation.level", "columns", "includeHeaders", "timestampFrom", "timestampTo"),
+    *("bytesPerPartition", "taskBytes", "maxBytesPerTrigger", "badRecords", "badRecordsPath", "failOnDataLoss"),
+    *("tail", "kafka.bootstrap.servers"),
+)
+
+_HINTS = {
+    "path": "name the topic by subscribe, subscribePattern or assign",
+    "minpartitions": "the Kafka source has it; here bytesPerPartition decides how many tasks there are",
+    "maxrecordsperpartition": "the Kafka source has it; here bytesPerPartition decides how large a task is",
+    "maxoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
+    "minoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
+}
+
+_CREDENTIAL = re.compile(r"(rsm\.config\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*")
+
+_ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+class OptionsError(ValueError):
+    """Options that are missing, wrong or not known. `problems` has one sentence for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type["OptionsError"], tuple[tuple[str, ...]]]:
+        return OptionsError, (self.problems,)
+
+
+class OffsetEdge(enum.Enum):
+    """A bound that is the same for all partitions. TIERED: where what can be read from the tier ends."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIERED = "tiered"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Offsets by partition; EARLIEST_OFFSET and LATEST_OFFSET among them."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SameTimestamp:
+    """In every partition the first record at or after this time (milliseconds)."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTimestamps:
+    """By partition: the first record at or after that time (milliseconds)."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+OffsetBound: TypeAlias = OffsetEdge | PartitionOffsets | SameTimestamp | PartitionTimestamps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSelection:
+    """Which topic partitions are read: just one of the three is not None."""
+
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The topics that are named; None for a pattern, which has to be tried on all."""
+        return self.topics if self.assigned is None else tuple(self.assigned)
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is wanted, of those that may be."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in (self.names or ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a read is to do. Bytes are bytes, timestamps milliseconds; None: without that bound."""
+
+    config: Path
+    """The properties file of `tidegate serve`."""
+    selection: TopicSelection
+    starting: OffsetBound = OffsetEdge.EARLIEST
+    ending: OffsetBound = OffsetEdge.TIERED
+    starts_at_latest_without_match: bool = False
+    """`startingOffsetsByTimestampStrategy=latest`; otherwise a start without a match is an error."""
+    read_committed: bool = False
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    bytes_per_partition: int = BYTES_PER_PARTITION
+    skips_bad_records: bool = False
+    bad_records_path: str | None = None
+    fails_on_data_loss: bool = True
+    reads_tail: bool = False
+    """`tail=kafka`: what is not in the tier is read through Kafka."""
+    tail_bootstrap_servers: str | None = None
+    """`kafka.bootstrap.servers`: where the tail is read."""
+    bytes_per_trigger_max: int | None = None
+    timestamp_min_ms: int | None = None
+    timestamp_max_ms: int | None = None
+    """Inclusive, both: rows with other timestamps are not wanted."""
+    task_bytes_max: int = TASK_BYTES_MAX
+
+    @property
+    def read_options(self) -> ReadOptions:
+        """What every task is told."""
+        return ReadOptions(
+            columns=self.columns,
+            read_committed=self.read_committed,
+            skips_bad_records=self.skips_bad_records,
+            bad_records_path=self.bad_records_path,
+            timestamp_min_ms=self.timestamp_min_ms,
+            timestamp_max_ms=self.timestamp_max_ms,
+            task_bytes_max=self.task_bytes_max,
+        )
+
+
+def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> SourceOptions:
+    """The options of one read.
+
+    Args:
+        is_streaming: a streaming read has no end, may start at the latest offset, and alone may have
+            `maxBytesPerTrigger`.
+
+    Raises:
+        OptionsError: with a sentence for every option that is wrong.
+    """
+    values = {name.lower(): value for name, value in options.items()}
+    problems = _unknown(values, options)
+    reader = OptionReader(values, problems)
+    selection = _selection(reader)
+    if not reader.text("config"):
+        problems.append("config is missing: the path of the properties file of tidegate serve")
+    if is_streaming:
+        problems += [f"{name} is not for streaming reads: they have no end" for name in _ENDING if reader.has(name)]
+    elif reader.has("maxBytesPerTrigger"):
+        problems.append("maxBytesPerTrigger is for streaming reads only")
+    reads_tail = reader.choice("tail", ("none", "kafka")) == "kafka"
+    timestamp_min_ms = reader.moment("timestampFrom", rounds_up=True)
+    timestamp_max_ms = reader.moment("timestampTo", rounds_up=False)
+    if timestamp_min_ms is not None and timestamp_max_ms is not None and timestamp_min_ms > timestamp_max_ms:
+        problems.append("timestampFrom is after timestampTo")
+    parsed = SourceOptions(
+        config=Path(reader.text("config")),
+        selection=selection,
+        starting=_starting(reader, is_streaming),
+        ending=_ending(reader, reads_tail),
+        starts_at_latest_without_match=reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        == "latest",
+        read_committed=_read_committed(reader),
+        columns=_columns(reader),
+        bytes_per_partition=reader.size("bytesPerPartition", BYTES_PER_PARTITION, minimum=BYTES_PER_PARTITION_MIN),
+        skips_bad_records=reader.choice("badRecords", ("fail", "skip")) == "skip",
+        bad_records_path=reader.text("badRecordsPath") or None,
+        fails_on_data_loss=reader.boolean("failOnDataLoss", default=True),
+        reads_tail=reads_tail,
+        tail_bootstrap_servers=reader.text("kafka.bootstrap.servers") or None,
+        bytes_per_trigger_max=reader.size("maxBytesPerTrigger", None, minimum=1),
+        timestamp_min_ms=timestamp_min_ms,
+        timestamp_max_ms=timestamp_max_ms,
+        task_bytes_max=reader.size("taskBytes", TASK_BYTES_MAX, minimum=TASK_BYTES_MIN),
+    )
+    if parsed.bad_records_path is not None and not parsed.skips_bad_records:
+        problems.append("badRecordsPath is given, and badRecords is not skip")
+    if problems:
+        raise OptionsError(problems)
+    return parsed
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns alone, for a schema that is asked for before the read is known to be one of a stream or not.
+
+    Raises:
+        OptionsError: `columns` or `includeHeaders` is wrong.
+    """
+    reader = OptionReader({name.lower(): value for name, value in options.items()}, [])
+    columns = _columns(reader)
+    if reader.problems:
+        raise OptionsError(reader.problems)
+    return columns
+
+
+def _unknown(values: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
+    known = {name.lower(): name for name in _NAMES}
+    as_given = {name.lower(): name for name in options}
+    problems = []
+    for name in sorted(values.keys() - known.keys()):
+        shown = as_given[name]
+        if _CREDENTIAL.fullmatch(name):
+            problems.append(
+                f"{shown} is refused: credentials belong in the file that `config` names: options show in Spark's plan"
+            )
+        elif name in _HINTS:
+            problems.append(f"{shown} is not an option of this source: {_HINTS[name]}")
+        elif name.startswith("kafka."):
+            problems.append(f"{shown} is not an option of this source: a client's settings are in the file of `config`")
+        else:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            problems.append(f"{shown} is not an option of this source: did you mean {known[nearest]}?")
+    return problems
+
+
+def _selection(reader: OptionReader) -> TopicSelection:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if reader.has(name)]
+    if len(given) != 1:
+        which = "none is given" if not given else f"{' and '.join(given)} are given"
+        reader.problems.append(f"one of subscribe, subscribePattern and assign is needed, and {which}")
+        return TopicSelection(topics=())
+    if given == ["subscribe"]:
+        return TopicSelection(topics=reader.names("subscribe"))
+    if given == ["assign"]:
+        return TopicSelection(assigned=reader.partitions("assign"))
+    pattern = reader.text("subscribePattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        reader.problems.append(f"subscribePattern is not a pattern that Python's re takes: {error}")
+    return TopicSelection(pattern=pattern)
+
+
+def _starting(reader: OptionReader, is_streaming: bool) -> OffsetBound:
+    by_time = _by_time(reader, "starting")
+    if by_time is not None:
+        return by_time
+    text = reader.text("startingOffsets")
+    if text.startswith("{"):
+        offsets = reader.partition_numbers("startingOffsets", minimum=EARLIEST_OFFSET)
+        if not is_streaming and LATEST_OFFSET in offsets.values():
+            reader.problems.append(
+                "startingOffsets is latest (-1) for a partition: only a streaming read may start there"
+            )
+        return PartitionOffsets(offsets)
+    if text.lower() == "latest" and not is_streaming:
+        reader.problems.append("startingOffsets is latest: only a streaming read may start there")
+        return OffsetEdge.EARLIEST
+    edges = ("earliest", "latest") if is_streaming else ("earliest",)
+    return OffsetEdge(reader.choice("startingOffsets", edges, also="offsets as JSON"))
+
+
+def _ending(reader: OptionReader, reads_tail: bool) -> OffsetBound:
+    by_time = _by_time(reader, "ending")
+    if by_time is not None:
+        return by_time
+    if not reader.has("endingOffsets"):
+        return OffsetEdge.LATEST if reads_tail else OffsetEdge.TIERED
+    if reader.text("endingOffsets").startswith("{"):
+        return PartitionOffsets(reader.partition_numbers("endingOffsets", minimum=LATEST_OFFSET))
+    return OffsetEdge(reader.choice("endingOffsets", ("tiered", "latest"), also="offsets as JSON"))
+
+
+def _by_time(reader: OptionReader, side: str) -> OffsetBound | None:
+    if reader.has(f"{side}Timestamp"):
+        return SameTimestamp(reader.number(f"{side}Timestamp"))
+    if reader.has(f"{side}OffsetsByTimestamp"):
+        return PartitionTimestamps(reader.partition_numbers(f"{side}OffsetsByTimestamp", minimum=0))
+    return None
+
+
+def _read_committed(reader: OptionReader) -> bool:
+    levels = ("read_uncommitted", "read_committed")
+    given = {reader.choice(name, levels) for name in ("isolation", "kafka.isolation.level") if reader.has(name)}
+    if len(given) > 1:
+        reader.problems.append("isolation and kafka.isolation.level do not say the same")
+    return "read_committed" in given
+
+
+def _columns(reader: OptionReader) -> tuple[str, ...]:
+    include_headers = reader.boolean("includeHeaders", default=False)
+    if not reader.has("columns"):
+        return COLUMNS if include_headers else DEFAULT_COLUMNS
+    known = {name.lower(): name for name in COLUMNS}
+    columns: list[str] = []
+    for name in reader.names("columns"):
+        column = known.get(name.lower())
+        if column is None:
+            reader.problems.append(f"columns names {name!r}, which is none of {', '.join(COLUMNS)}")
+        elif column in columns:
+            reader.problems.append(f"columns names {column} twice")
+        else:
+            columns.append(column)
+    if include_headers and HEADERS not in columns:
+        columns.append(HEADERS)
+    return tuple(columns)

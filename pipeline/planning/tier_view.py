@@ -1,0 +1,158 @@
+"""What the tier holds of the topics that are wanted, as the metadata topic and the brokers tell it at one moment.
+
+The order of the questions decides whether the answer is true while segments are copied and deleted meanwhile:
+
+1. The metadata topic, to its end as of now. What becomes remote after that is not in this view: the tier's end is
+   earlier than it could be, and what follows it is read through Kafka, which has it either way.
+2. Topic ids, which decide what a name means: a topic that was made anew has another id, and nothing of its
+   predecessor's is looked at. The ids are asked again at the end, because the questions of 3 to 5 go by name; when one
+   has changed, all is asked anew.
+3. Leader epochs, those that the segments known by now have. Later than the metadata, so that every segment on the
+   lineage ends below the log's end as this answer knows it (an older answer would reject the newest ones).
+4. Log starts. A broker first moves the log start, then says that the segments below are being deleted. So a log start
+   that is younger than the metadata is at or above everything whose deletion the metadata tell: no hole is seen where
+   there is none. It is younger than the lineage too, whose epochs below the log start may be merged.
+5. Log ends: high watermarks, or last stable offsets for READ_COMMITTED.
+
+Of READ_COMMITTED the tier's own last stable offset comes last (pipeline.planning.tier_transactions).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.metadata_topic import MetadataFollower
+from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
+from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
+from pipeline.planning.tier_transactions import TierTransactions
+from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.catalog import Catalog
+from storage.model import ZERO_UUID, TopicIdPartition
+from storage.remote_storage_manager import RemoteStorageManager
+
+__all__ = [
+    "OffsetRange",
+    "PartitionView",
+    "ServedSegment",
+    "TierView",
+    "TierViewError",
+    "WantedOffsets",
+    "partition_view",
+]
+
+ATTEMPTS_MAX = 3
+"""Views made while a topic is made anew under its name."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""What a pattern does not match, as with Kafka's consumers; they can be named."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class TierViewError(Exception):
+    """A topic or partition that was named does not exist, or what is known of it would be incomplete."""
+
+
+class TierView:
+    """Makes views. Of one thread."""
+
+    def __init__(
+        self, client: BrokerClient, follower: MetadataFollower, catalog: Catalog, manager: RemoteStorageManager
+    ) -> None:
+        self._client = client
+        self._follower = follower
+        self._catalog = catalog
+        self._transactions = TierTransactions(manager)
+
+    def refresh(self) -> int:
+        """Read the metadata topic on to its end; how many records were new. Cheap when none are.
+
+        Raises:
+            BrokerError: it cannot be read.
+        """
+        return self._follower.catch_up()
+
+    def partitions(self, selection: TopicSelection, read_committed: bool) -> list[PartitionView]:
+        """A view of each partition selected, by topic and number; the metadata are refreshed first.
+
+        Raises:
+            TierViewError: see there.
+            BrokerError: a broker refuses, or none answers.
+            RemoteStorageError: READ_COMMITTED, and a producer snapshot cannot be read.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            self.refresh()
+            topics = self._topics(selection)
+            views = self._views(_partitions(selection, topics), read_committed)
+            replaced = self._replaced(topics)
+            if not replaced:
+                return self._transactions.with_last_stable_offsets(views) if read_committed else views
+            _log.info("topics were deleted or made anew meanwhile, all is asked again", topics=replaced)
+        raise TierViewError("topics were deleted or made anew each time they were looked at")
+
+    def _replaced(self, topics: Mapping[str, TopicDescription]) -> list[str]:
+        """Those that are another topic by now, or none."""
+        if not topics:
+            return []
+        now = self._client.topics(tuple(topics))
+        return [name for name, topic in topics.items() if name not in now or now[name].topic_id != topic.topic_id]
+
+    def _topics(self, selection: TopicSelection) -> dict[str, TopicDescription]:
+        """By name, those selected."""
+        names = selection.names
+        answer = self._client.topics(names)
+        absent = [name for name in names or () if name not in answer]
+        if absent:
+            raise TierViewError(f"topics that were named do not exist: {', '.join(absent)}")
+        topics = {
+            name: topic
+            for name, topic in sorted(answer.items())
+            if selection.matches(name) and (selection.pattern is None or name not in INTERNAL_TOPICS)
+        }
+        without_id = [name for name, topic in topics.items() if topic.topic_id == ZERO_UUID]
+        if without_id:
+            raise TierViewError(f"the brokers give no topic id, by which the tier is known, to {', '.join(without_id)}")
+        return topics
+
+    def _views(self, partitions: Sequence[TopicIdPartition], read_committed: bool) -> list[PartitionView]:
+        refused = [str(each) for each in partitions if self._catalog.is_refused(each.topic_id, each.partition)]
+        if refused:
+            raise TierViewError(f"the catalog is full, and the segments of {', '.join(refused)} are not known")
+        if not partitions:
+            return []
+        lineages = [self._lineage(partition) for partition in partitions]
+        keys: list[TopicPartition] = [(each.topic, each.partition) for each in partitions]
+        starts = self._client.list_offsets(dict.fromkeys(keys, EARLIEST_OFFSET))
+        ends = self._client.list_offsets(dict.fromkeys(keys, LATEST_OFFSET), read_committed=read_committed)
+        return [
+            partition_view(
+                self._catalog,
+                partition,
+                lineage,
+                log_start_offset=starts[key].offset,
+                end_offset=ends[key].offset,
+            )
+            for partition, key, lineage in zip(partitions, keys, lineages, strict=True)
+        ]
+
+    def _lineage(self, partition: TopicIdPartition) -> LeaderEpochLineage:
+        epochs = self._catalog.epochs(partition.topic_id, partition.partition)
+        if not epochs:
+            return LeaderEpochLineage(-1, {})  # nothing in the tier: no question
+        said = self._client.leader_epoch_ends(partition.topic, partition.partition, epochs)
+        return LeaderEpochLineage(said.leader_epoch, said.answers)
+
+
+def _partitions(selection: TopicSelection, topics: Mapping[str, TopicDescription]) -> list[TopicIdPartition]:
+    absent: list[str] = []
+    partitions = []
+    for name, topic in topics.items():
+        numbers = topic.partitions if selection.assigned is None else selection.assigned[name]
+        for number in numbers:
+            partitions.append(TopicIdPartition(topic.topic_id, number, name))
+            if number not in topic.partitions:
+                absent.append(f"{name}-{number}")
+    if absent:
+        raise TierViewError(f"partitions that assign names do not exist: {', '.join(absent)}")
+    return partitions

@@ -1,0 +1,1 @@
+"""What runs on executors: tasks in, Arrow batches out."""

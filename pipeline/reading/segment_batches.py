@@ -1,0 +1,193 @@
+"""The batches that one task reads of a segment: where its scan begins, what it leaves out, what it holds.
+
+A task has the batches that begin in [start_position, end_position), wherever these positions lie: neighbours give
+each batch just once, whatever the indexes say. Indexes only tell where to begin reading:
+1. The scan begins at an entry of the offset index. That is safe if a good batch stands there that does not begin
+   behind start_position, or has no offset behind the first that is wanted. Otherwise it begins at the segment's
+   start, which costs time and nothing else. The same goes for an index that is absent or corrupt.
+2. A lower bound of timestamps raises the first offset that is wanted, by the time index: no record up to an entry's
+   offset is newer than the entry's timestamp.
+What the scan comes by before start_position is not the task's: neither its batches nor its bad ones.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from threading import Event
+from typing import TypeVar
+
+from pipeline.reading.bad_records import BadRecords
+from pipeline.reading.batch_selection import BatchSelection
+from pipeline.tasks import ReadOptions, SegmentTask
+from protocol.record_batches import BatchHeader
+from storage.blocking_retries import call_with_retries
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.model import IndexType
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from storage.segment_scan import BadBatch, BatchTooLargeError, ScannedBatch, SegmentScan
+
+T = TypeVar("T")
+
+KIB = 1024
+WINDOW_BYTES_MIN = 64 * KIB
+
+_log = logging.getLogger("tidegate.spark")
+
+
+class SegmentBatches:
+    """Iterates groups of the task's batches, in order. What may have no row is left out.
+
+    Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, and the
+    next as much while it is fetched, a format's decoder about two chunks, the largest batch up to 1/4; the rest is for
+    whoever decodes a group.
+
+    Raises, while iterating:
+        CorruptObjectError: a batch or the object is corrupt; only unless options.skips_bad_records.
+        RemoteStorageError: the segment cannot be read, or a batch is too large for options.task_bytes_max.
+    """
+
+    def __init__(self, manager: RemoteStorageManager, task: SegmentTask, options: ReadOptions, bad: BadRecords) -> None:
+        self._manager = manager
+        self._task = task
+        self._options = options
+        self._bad = bad
+
+    def __iter__(self) -> Iterator[list[ScannedBatch]]:
+        task = self._task
+        if not self._may_match():
+            return
+        opened = self._retried(lambda: self._manager.open_log_segment(task.segment))
+        first_offset = self._first_offset(opened)
+        if first_offset >= task.end_offset:
+            return
+        selection = BatchSelection(first_offset, task.end_offset, task.aborted, self._options.timestamp_min_ms)
+        with closing(self._open_scan(opened, first_offset)) as scan:
+            for batches in self._told_of_budget(scan):
+                is_last = selection.ends_before(batches[-1].header)
+                wanted = [
+                    batch
+                    for batch in batches
+                    if batch.position >= task.start_position and selection.wants(batch.header)
+                ]
+                del batches
+                yield from self._grouped(wanted)
+                # What is yet to be fetched takes the room of what was just read.
+                wanted.clear()
+                if is_last:
+                    return
+
+    def _may_match(self) -> bool:
+        task, timestamp_min_ms = self._task, self._options.timestamp_min_ms
+        if task.start_position >= min(task.end_position, task.segment.segment_size_bytes):
+            return False
+        if task.first_offset > task.segment.end_offset or task.end_offset <= task.segment.start_offset:
+            return False
+        return timestamp_min_ms is None or task.segment.max_timestamp_ms >= timestamp_min_ms
+
+    def _open_scan(self, opened: OpenedSegment, first_offset: int) -> SegmentScan:
+        task = self._task
+        index = self._offset_index(opened)
+        by_position = index.position_at_or_below(task.start_position)
+        by_offset = index.lookup(first_offset)[1]
+        start = max(by_position, by_offset)
+        if 0 < start < task.segment.segment_size_bytes:
+            scan = self._scan_from(opened, start, index)
+            try:
+                is_safe = scan.begins_with(lambda header: self._is_safe_start(start, header, first_offset))
+            except BaseException:
+                scan.close()
+                raise
+            if is_safe:
+                return scan
+            scan.close()
+        if start:
+            self._warn_of_index("offset", f"there is no batch at {start} that it says is there")
+        return self._scan_from(opened, 0, index)
+
+    def _is_safe_start(self, position: int, header: BatchHeader, first_offset: int) -> bool:
+        return position <= self._task.start_position or header.base_offset <= first_offset
+
+    def _scan_from(self, opened: OpenedSegment, start: int, index: OffsetIndex) -> SegmentScan:
+        task, budget_bytes = self._task, self._options.task_bytes_max
+        ends = (index.position_above(task.end_position - 1), index.position_after_offset(task.end_offset - 1))
+        fetch_end = min(end for end in (*ends, task.segment.segment_size_bytes) if end is not None)
+        window_bytes = max(budget_bytes // 16, WINDOW_BYTES_MIN)
+        return SegmentScan(
+            opened,
+            task.segment,
+            start,
+            task.end_position,
+            fetch_end=max(fetch_end, start + 1),
+            window_bytes=window_bytes,
+            range_bytes=4 * window_bytes,
+            batch_bytes_max=budget_bytes // 4,
+            on_bad=self._on_bad if self._options.skips_bad_records else None,
+            index=index,
+        )
+
+    def _on_bad(self, bad: BadBatch) -> None:
+        start = self._task.start_position
+        if bad.is_rest and bad.position < start:
+            # The walk to the task's own range ends here: all of that is lost.
+            bad = BadBatch(start, bad.position + bad.size_bytes - start, bad.reason, is_rest=True)
+        if bad.position >= start:
+            self._bad.add(bad)
+
+    def _told_of_budget(self, scan: SegmentScan) -> Iterator[list[ScannedBatch]]:
+        try:
+            yield from scan
+        except BatchTooLargeError as error:
+            raise BatchTooLargeError(f"{error}; taskBytes is {self._options.task_bytes_max}") from error
+
+    def _grouped(self, batches: list[ScannedBatch]) -> Iterator[list[ScannedBatch]]:
+        group_bytes_max = self._options.task_bytes_max // 32
+        group: list[ScannedBatch] = []
+        group_bytes = 0
+        for batch in batches:
+            if group and group_bytes + len(batch.data) > group_bytes_max:
+                yield group
+                group, group_bytes = [], 0
+            group.append(batch)
+            group_bytes += len(batch.data)
+        if group:
+            yield group
+
+    def _offset_index(self, opened: OpenedSegment) -> OffsetIndex:
+        """The offset index; an empty one if there is none to be had, or nobody would look into it."""
+        task, segment = self._task, self._task.segment
+        is_whole = task.start_position == 0 and task.end_position >= segment.segment_size_bytes
+        has_all = task.first_offset <= segment.start_offset and task.end_offset > segment.end_offset
+        if is_whole and has_all and not self._options.skips_bad_records and self._options.timestamp_min_ms is None:
+            return OffsetIndex(b"", segment.start_offset)
+        name = f"offset index of {segment.segment_id}"
+        try:
+            return self._retried(lambda: OffsetIndex(opened.fetch_index(IndexType.OFFSET), segment.start_offset, name))
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            self._warn_of_index("offset", str(error))
+        return OffsetIndex(b"", segment.start_offset)
+
+    def _first_offset(self, opened: OpenedSegment) -> int:
+        """The first that may have a row."""
+        segment, timestamp_min_ms = self._task.segment, self._options.timestamp_min_ms
+        first_offset = max(self._task.first_offset, segment.start_offset)
+        if timestamp_min_ms is None:
+            return first_offset
+        name = f"time index of {segment.segment_id}"
+        try:
+            index = self._retried(
+                lambda: TimeIndex(opened.fetch_index(IndexType.TIMESTAMP), segment.start_offset, name)
+            )
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            self._warn_of_index("time", str(error))
+            return first_offset
+        entry_ms, entry_offset = index.lookup(timestamp_min_ms - 1)
+        is_entry = entry_ms >= 0 and entry_offset < segment.end_offset
+        return max(first_offset, entry_offset + 1) if is_entry else first_offset
+
+    def _warn_of_index(self, kind: str, reason: str) -> None:
+        _log.warning("reading without the %s index of segment %s: %s", kind, self._task.segment.segment_id, reason)
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        return call_with_retries(call, self._task.segment, Event().wait)

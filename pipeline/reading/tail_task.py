@@ -1,0 +1,110 @@
+"""What is not in the tier yet, read through Kafka (`tail=kafka`): usually through Tidegate, the brokers do as well.
+
+The offsets are the planner's, fixed on the driver: the union with the tier's tasks has no gap and no repeat. Batches
+come whole, as a consumer gets them, and go through the same decoder as the tier's.
+
+READ_COMMITTED, as every Kafka consumer does it: an answer names the aborted transactions that touch it by producer and
+first offset; from that offset on the producer's transactional batches are dropped, up to its abort marker.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import structlog
+
+from pipeline.brokers.client import BrokerClient
+from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.tasks import MIB, ReadOptions, TailTask
+from protocol.record_batches import HEADER_BYTES, CorruptBatchError, check_crc, iterate_batches, read_header
+from storage.errors import CorruptObjectError
+from storage.segment_scan import ScannedBatch
+
+FETCH_BYTES_MAX = 8 * MIB
+FETCH_WAIT_MS = 500
+EMPTY_ANSWERS_MAX = 60
+"""Half a minute without a new record below the high watermark: a consumer's request.timeout.ms."""
+
+_ABORT_MARKER = b"\x00\x00\x00\x00"
+"""A control record's key: version 0, type 0 (KIP-98). A commit is type 1."""
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class TailUnreadableError(CorruptObjectError):
+    """Offsets that the broker says it has are not given out."""
+
+
+def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task.
+
+    Raises:
+        BrokerError: the broker refuses, or is gone for good.
+        CorruptObjectError: a batch is corrupt, in its records unless options.skips_bad_records; or no records come.
+    """
+    where = f"{task.topic}-{task.partition} through Kafka"
+    decoder = RecordDecoder(
+        options,
+        task.topic,
+        task.partition,
+        where=where,
+        on_bad=lambda position, size_bytes, reason: _log.warning(
+            "skipped a bad batch", where=where, position=position, size_bytes=size_bytes, reason=reason
+        ),
+    )
+    offset, empty_answers = task.first_offset, 0
+    while offset < task.end_offset:
+        answer = client.fetch(
+            task.topic,
+            task.partition,
+            offset,
+            max_bytes=min(FETCH_BYTES_MAX, options.task_bytes_max // 8),
+            read_committed=options.read_committed,
+            max_wait_ms=FETCH_WAIT_MS,
+        )
+        batches = _whole_batches(answer.data, where)
+        if not batches or batches[-1].header.last_offset < offset:
+            empty_answers += 1
+            if empty_answers == EMPTY_ANSWERS_MAX:
+                raise TailUnreadableError(f"{where}: no records from offset {offset} on, up to {task.end_offset - 1}")
+            continue
+        empty_answers = 0
+        kept = _committed(batches, answer.aborted) if options.read_committed else batches
+        yield from decoder.decode(kept, first_offset=task.first_offset, end_offset=task.end_offset)
+        offset = batches[-1].header.last_offset + 1
+
+
+def _whole_batches(data: bytes, where: str) -> list[ScannedBatch]:
+    view, found = memoryview(data), []
+    try:
+        for position, _, size_bytes, _, _ in iterate_batches([view]):
+            batch = view[position : position + size_bytes]
+            if not check_crc([batch]):
+                raise CorruptBatchError(f"batch at {position}: wrong CRC")
+            found.append(ScannedBatch(position, read_header(batch, 0), batch))
+    except CorruptBatchError as error:
+        raise CorruptObjectError(f"{where}: {error}") from error
+    return found
+
+
+def _committed(batches: Sequence[ScannedBatch], aborted: Sequence[tuple[int, int]]) -> list[ScannedBatch]:
+    """The batches that are of no aborted transaction."""
+    begun = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting: set[int] = set()
+    kept = []
+    for batch in batches:
+        header = batch.header
+        while begun and begun[-1][1] <= header.last_offset:
+            aborting.add(begun.pop()[0])
+        if header.is_control:
+            if _is_abort_marker(batch):
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            kept.append(batch)
+    return kept
+
+
+def _is_abort_marker(batch: ScannedBatch) -> bool:
+    """Of a control batch: one record, never compressed. Its length, attributes, deltas and key size are a byte each."""
+    record = bytes(batch.data[HEADER_BYTES : HEADER_BYTES + 9])
+    return record[5:9] == _ABORT_MARKER

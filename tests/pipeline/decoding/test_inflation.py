@@ -1,0 +1,96 @@
+"""Inflating into room that is there: all of it, or nothing; never a byte behind the room."""
+
+import gzip
+import random
+
+import lz4.frame  # type: ignore[import-untyped]  # it ships neither types nor stubs
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.decoding.inflation import Inflater, RecordTooLargeError, inflate_pieces, refuse_large
+from storage.errors import CorruptObjectError
+from tests.support.timed_batches import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, compressed
+
+PLAIN = random.Random(1).randbytes(100_000) + b"x" * 200_000
+GUARD = 100
+INFLATER = Inflater()
+"""One for all, whatever damaged bytes it has seen."""
+
+
+def inflated(codec: int, data: bytes, room_bytes: int) -> bytes | None:
+    whole = np.full(room_bytes + GUARD, 0xA5, np.uint8)
+    size = INFLATER.inflate_into(codec, memoryview(data), whole[:room_bytes])
+    assert (whole[room_bytes:] == 0xA5).all()
+    return None if size is None else whole[:size].tobytes()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("plain", [b"", b"short", PLAIN], ids=["nothing", "little", "much"])
+def test_what_fits_is_inflated(codec: int, plain: bytes) -> None:
+    assert inflated(codec, compressed(codec, plain), len(plain) + 1) == plain
+    assert inflated(codec, compressed(codec, plain), 2 * len(plain) + 1) == plain
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_does_not_fit_is_not_an_answer(codec: int) -> None:
+    for room_bytes in (0, 1, 1000, 65_536, len(PLAIN) - 1, len(PLAIN)):
+        assert inflated(codec, compressed(codec, PLAIN), room_bytes) is None
+
+
+def test_raw_snappy_is_inflated() -> None:
+    assert inflated(SNAPPY, compressed(SNAPPY, PLAIN, raw_snappy=True), len(PLAIN) + 1) == PLAIN
+    assert inflated(SNAPPY, compressed(SNAPPY, PLAIN, raw_snappy=True), len(PLAIN) - 1) is None
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (GZIP, gzip.compress(PLAIN[:5000]) + gzip.compress(PLAIN[5000:])),
+        (ZSTD, zstandard.compress(PLAIN[:5000]) + zstandard.compress(PLAIN[5000:])),
+        (ZSTD, zstandard.compress(b"x" * 100) + zstandard.compress(b"y" * 100)),
+        (SNAPPY, compressed(SNAPPY, PLAIN[:5000]) + compressed(SNAPPY, PLAIN[5000:])),
+        (LZ4, lz4.frame.compress(PLAIN, content_checksum=True, block_checksum=True, store_size=True)),
+        (LZ4, lz4.frame.compress(PLAIN) + b"something else"),
+        (7, b"no such codec"),
+    ],
+)
+def test_other_framings_are_read_as_the_bounded_reader_does_or_left_to_it(codec: int, data: bytes) -> None:
+    try:
+        expected = b"".join(inflate_pieces(codec, memoryview(data)))
+    except CorruptObjectError:
+        expected = None
+    assert inflated(codec, data, 10**6) in (None, expected)
+
+
+@given(st.sampled_from(CODECS[1:]), st.binary(max_size=2000), st.data())
+def test_damaged_bytes_are_never_more_than_the_bounded_reader_gives(
+    codec: int, plain: bytes, data: st.DataObject
+) -> None:
+    blob = bytearray(compressed(codec, plain))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= data.draw(st.integers(1, 255))
+    found = inflated(codec, bytes(blob), 10**5)
+    if found is not None:
+        assert found == b"".join(inflate_pieces(codec, memoryview(bytes(blob))))
+
+
+def test_pieces_are_never_empty_and_end_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for codec in CODECS:
+        pieces = list(inflate_pieces(codec, memoryview(compressed(codec, PLAIN))))
+        assert b"".join(pieces) == PLAIN
+        assert all(pieces)
+    monkeypatch.setattr("pipeline.decoding.inflation.INFLATED_BYTES_MAX", len(PLAIN) - 1)
+    with pytest.raises(CorruptObjectError, match="more than"):
+        list(inflate_pieces(NONE, memoryview(PLAIN)))
+
+
+def test_bytes_that_are_there_make_a_record_too_large_and_others_corrupt() -> None:
+    with pytest.raises(RecordTooLargeError):
+        refuse_large(10, 4, iter([b"abc", b"def"]))
+    with pytest.raises(RecordTooLargeError):
+        refuse_large(10, 10, iter([]))
+    with pytest.raises(CorruptObjectError):
+        refuse_large(11, 4, iter([b"abc", b"def"]))

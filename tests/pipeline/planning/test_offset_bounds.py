@@ -1,0 +1,253 @@
+"""Bounds against what is there: what is read from the tier, what through Kafka, and what is said of the rest."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.options import SourceOptions, TopicPartition, parse_options
+from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
+from tests.support.fake_broker_client import FakeBrokerClient
+from tests.support.metadata_records import named_partition, started
+
+KEY: TopicPartition = ("orders", 0)
+
+
+def view_of(
+    *links: tuple[int, int],
+    log_start_offset: int = 0,
+    end_offset: int = 500,
+    partition: int = 0,
+    last_stable_offset: int | None = None,
+) -> PartitionView:
+    """Links are [first, end) of a segment each; what is between two is a hole."""
+    holes = []
+    reached = log_start_offset
+    for first, end in links:
+        if first > reached:
+            holes.append(OffsetRange(reached, first))
+        reached = end
+    return PartitionView(
+        partition=named_partition("orders", partition),
+        log_start_offset=log_start_offset,
+        end_offset=end_offset,
+        segments=tuple(ServedSegment(started(f"{first}", first, end - 1), first, end) for first, end in links),
+        holes=tuple(holes),
+        last_stable_offset=last_stable_offset,
+    )
+
+
+def options_of(**given: str) -> SourceOptions:
+    return parse_options({"config": "a", "subscribe": "orders", **given})
+
+
+def brokers_of(*views: PartitionView, times: dict[int, int] | None = None) -> FakeBrokerClient:
+    client = FakeBrokerClient()
+    for view in views:
+        client.add(view.partition, end_offset=view.end_offset).times = times or {}
+    return client
+
+
+def wanted_of(view: PartitionView, *, times: dict[int, int] | None = None, **given: str) -> tuple[int, int, int]:
+    """(first, end in the tier, end) of one partition."""
+    (want,) = wanted_offsets([view], options_of(**given), brokers_of(view, times=times))
+    return want.first_offset, want.tier_end_offset, want.end_offset
+
+
+def problems_of(view: PartitionView, *, times: dict[int, int] | None = None, **given: str) -> tuple[str, ...]:
+    with pytest.raises(OffsetBoundsError) as raised:
+        wanted_of(view, times=times, **given)
+    return raised.value.problems
+
+
+TIERED_TO_300 = view_of((0, 100), (100, 300))
+
+
+def test_without_an_end_what_is_not_tiered_is_left_out_with_one_warning() -> None:
+    views = [view_of((0, 300)), view_of((0, 500), partition=1), view_of(partition=2)]
+
+    with capture_logs() as logs:
+        wanted = wanted_offsets(views, options_of(), brokers_of(*views))
+
+    assert [(want.first_offset, want.tier_end_offset, want.end_offset) for want in wanted] == [
+        (0, 300, 300),
+        (0, 500, 500),
+        (0, 0, 0),
+    ]
+    (warning,) = logs
+    assert warning["log_level"] == "warning"
+    assert warning["offsets"] == "orders-0: 300 to 499; orders-2: 0 to 499"
+
+
+def test_latest_names_what_is_not_tiered_and_both_remedies() -> None:
+    (problem,) = problems_of(TIERED_TO_300, endingOffsets="latest")
+
+    assert problem == (
+        "orders-0: offsets 300 to 499 are not in the tier yet: endingOffsets=tiered leaves them out, tail=kafka reads "
+        "them through Kafka"
+    )
+
+
+def test_latest_is_no_error_where_all_is_tiered() -> None:
+    assert wanted_of(view_of((0, 500)), endingOffsets="latest") == (0, 500, 500)
+
+
+def test_the_tail_begins_where_the_tier_ends() -> None:
+    assert wanted_of(TIERED_TO_300, tail="kafka") == (0, 300, 500)
+    assert wanted_of(TIERED_TO_300, tail="kafka", startingOffsets='{"orders":{"0":400}}') == (400, 400, 500)
+    assert wanted_of(TIERED_TO_300, tail="kafka", endingOffsets='{"orders":{"0":250}}') == (0, 250, 250)
+
+
+def test_offsets_beyond_the_tier_need_the_tail() -> None:
+    assert len(problems_of(TIERED_TO_300, endingOffsets='{"orders":{"0":301}}')) == 1
+    assert wanted_of(TIERED_TO_300, endingOffsets='{"orders":{"0":300}}') == (0, 300, 300)
+
+
+def test_read_committed_from_the_tier_ends_at_its_last_stable_offset() -> None:
+    view = view_of((0, 300), last_stable_offset=260)
+
+    assert wanted_of(view, isolation="read_committed") == (0, 260, 260)
+    assert wanted_of(view, isolation="read_committed", tail="kafka") == (0, 260, 500)
+    (problem,) = problems_of(view, isolation="read_committed", endingOffsets='{"orders":{"0":300}}')
+    assert "offsets 260 to 299 cannot be read from the tier yet with read_committed" in problem
+
+
+def test_earliest_and_latest_by_partition_are_taken_from_the_view() -> None:
+    view = view_of((20, 300), log_start_offset=20)
+    first, end = '{"orders":{"0":-2}}', '{"orders":{"0":-1}}'
+
+    assert wanted_of(view, tail="kafka", startingOffsets=first, endingOffsets=end) == (20, 300, 500)
+
+
+def test_bounds_by_partition_name_just_those_that_are_read() -> None:
+    (missing,) = problems_of(TIERED_TO_300, startingOffsets='{"orders":{"0":1}, "other":{"1":1}}')
+    assert missing == "startingOffsets names, though not selected, other-1"
+    problems = problems_of(TIERED_TO_300, endingOffsetsByTimestamp='{"orders":{"7":1}}')
+    assert problems == (
+        "endingOffsetsByTimestamp does not name orders-0",
+        "endingOffsetsByTimestamp names, though not selected, orders-7",
+    )
+
+
+def test_times_become_the_offsets_that_the_brokers_say() -> None:
+    times = {1_000: 40, 2_000: 250}
+
+    assert wanted_of(TIERED_TO_300, times=times, startingTimestamp="1000", endingTimestamp="2000") == (40, 250, 250)
+    by_partition = '{"orders":{"0":1000}}'
+    assert wanted_of(TIERED_TO_300, times=times, startingOffsetsByTimestamp=by_partition) == (40, 300, 300)
+
+
+def test_a_starting_time_without_a_record_is_an_error_or_the_logs_end() -> None:
+    (problem,) = problems_of(TIERED_TO_300, startingTimestamp="9000")
+    assert problem.startswith("orders-0 has no record at or after the starting time")
+
+    assert wanted_of(
+        TIERED_TO_300, startingTimestamp="9000", tail="kafka", startingOffsetsByTimestampStrategy="latest"
+    ) == (500, 500, 500)
+
+
+def test_an_ending_time_without_a_record_is_the_logs_end() -> None:
+    assert wanted_of(TIERED_TO_300, endingTimestamp="9000", tail="kafka") == (0, 300, 500)
+    assert "offsets 300 to 499" in problems_of(TIERED_TO_300, endingTimestamp="9000")[0]
+
+
+def test_a_record_that_came_after_the_view_was_made_is_not_in_it() -> None:
+    assert wanted_of(TIERED_TO_300, times={1_000: 520}, startingTimestamp="1000", tail="kafka") == (500, 500, 500)
+
+
+@pytest.mark.parametrize(
+    ("view", "given_offsets", "sentence", "goes_on"),
+    [
+        (view_of((50, 300), log_start_offset=50), (10, 200), "offsets 10 to 49 are below the log start 50", (50, 200)),
+        (view_of((50, 300), log_start_offset=50), (10, 20), "offsets 10 to 19 are below the log start 50", (50, 50)),
+        (view_of((0, 100), (200, 300)), (0, 300), "offsets 100 to 199 are in no segment of the tier", (0, 300)),
+        (view_of((0, 100), (200, 300)), (150, 180), "offsets 150 to 179 are in no segment of the tier", (150, 180)),
+        (view_of((0, 500)), (0, 900), "offset 900 is wanted, and the log ends at 500", (0, 500)),
+        (view_of((0, 500)), (600, 600), "offset 600 is wanted, and the log ends at 500", (500, 500)),
+    ],
+)
+def test_lost_offsets_are_an_error_or_a_warning(
+    view: PartitionView, given_offsets: tuple[int, int], sentence: str, goes_on: tuple[int, int]
+) -> None:
+    firsts, ends = {KEY: given_offsets[0]}, {KEY: given_offsets[1]}
+
+    with pytest.raises(OffsetBoundsError, match=f"{sentence}.*failOnDataLoss=false"):
+        wanted_between([view], firsts, ends, fails_on_data_loss=True, reads_tail=False)
+    with capture_logs() as logs:
+        (want,) = wanted_between([view], firsts, ends, fails_on_data_loss=False, reads_tail=False)
+
+    assert (want.first_offset, want.end_offset) == goes_on
+    assert len(logs) == 1
+    assert sentence in logs[0]["partitions"]
+
+
+def test_a_hole_outside_of_what_is_wanted_is_no_loss() -> None:
+    view = view_of((0, 100), (200, 300))
+
+    assert wanted_of(view, endingOffsets='{"orders":{"0":100}}') == (0, 100, 100)
+    assert wanted_of(view, startingOffsets='{"orders":{"0":200}}') == (200, 300, 300)
+
+
+def test_a_partition_that_was_not_read_before_starts_at_its_log_start() -> None:
+    views = [view_of((0, 300)), view_of((40, 300), log_start_offset=40, partition=1)]
+    ends = {KEY: 100, ("orders", 1): 100}
+
+    wanted = wanted_between(views, {KEY: 30}, ends, fails_on_data_loss=True, reads_tail=False)
+
+    assert [want.first_offset for want in wanted] == [30, 40]
+
+
+def test_all_partitions_problems_are_told_and_a_long_list_is_cut() -> None:
+    views = [view_of((0, 300), partition=number) for number in range(30)]
+
+    with pytest.raises(OffsetBoundsError) as raised:
+        wanted_offsets(views, options_of(endingOffsets="latest"), brokers_of(*views))
+
+    assert len(raised.value.problems) == 30
+    assert str(raised.value).endswith("and 10 more")
+    assert copy.deepcopy(raised.value).problems == raised.value.problems
+
+
+def test_a_stream_may_start_at_the_logs_end() -> None:
+    options = parse_options({"config": "a", "subscribe": "orders", "startingOffsets": "latest"}, is_streaming=True)
+
+    assert starting_offsets([TIERED_TO_300], options, brokers_of(TIERED_TO_300)) == {KEY: 500}
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=0, max_size=6, unique=True),
+    st.integers(0, 70),
+    st.integers(0, 70),
+    st.integers(0, 70),
+    st.booleans(),
+)
+def test_tier_and_tail_meet_without_a_gap_or_a_repeat(
+    borders: list[int], log_start_offset: int, first: int, end: int, is_committed: bool
+) -> None:
+    cuts = sorted(border for border in borders if border >= log_start_offset)
+    links = list(zip(cuts[::2], cuts[1::2], strict=False))
+    tier_end = links[-1][1] if links else log_start_offset
+    view = view_of(
+        *links,
+        log_start_offset=log_start_offset,
+        end_offset=max(65, tier_end, log_start_offset),
+        last_stable_offset=max(log_start_offset, tier_end - 5) if is_committed else None,
+    )
+
+    want = _quietly(view, first, end)
+
+    assert want.first_offset <= want.tier_end_offset <= want.end_offset
+    assert want.first_offset >= log_start_offset
+    asked = set(range(max(first, log_start_offset), min(end, view.latest_offset)))
+    assert set(range(want.first_offset, want.end_offset)) == asked
+    assert all(offset < view.readable_end_offset for offset in range(want.first_offset, want.tier_end_offset))
+    assert all(offset >= view.readable_end_offset for offset in range(want.tier_end_offset, want.end_offset))
+
+
+def _quietly(view: PartitionView, first: int, end: int) -> WantedOffsets:
+    with capture_logs():
+        (want,) = wanted_between([view], {KEY: first}, {KEY: end}, fails_on_data_loss=False, reads_tail=True)
+    return want

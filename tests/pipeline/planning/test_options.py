@@ -1,0 +1,250 @@
+"""Options as a user writes them: what they mean, and what every wrong one is told."""
+
+import contextlib
+import copy
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.options import (
+    OffsetEdge,
+    OptionsError,
+    PartitionOffsets,
+    PartitionTimestamps,
+    SameTimestamp,
+    columns_of,
+    parse_options,
+)
+from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
+from pipeline.tasks import MIB
+
+BASE = {"config": "tidegate.properties", "subscribe": "orders"}
+
+
+def problems_of(options: dict[str, str], *, is_streaming: bool = False) -> tuple[str, ...]:
+    with pytest.raises(OptionsError) as raised:
+        parse_options(options, is_streaming=is_streaming)
+    return raised.value.problems
+
+
+def test_the_defaults_read_all_that_is_tiered() -> None:
+    options = parse_options(BASE)
+
+    assert options.config == Path("tidegate.properties")
+    assert options.selection.topics == ("orders",)
+    assert (options.starting, options.ending) == (OffsetEdge.EARLIEST, OffsetEdge.TIERED)
+    assert options.columns == DEFAULT_COLUMNS
+    assert options.bytes_per_partition == 128 * MIB
+    assert options.fails_on_data_loss
+    assert [options.read_committed, options.reads_tail, options.skips_bad_records] == [False, False, False]
+    assert options.read_options.task_bytes_max == 64 * MIB
+
+
+def test_names_are_case_insensitive_as_spark_hands_them_over_in_lower_case() -> None:
+    options = parse_options({"CONFIG": "a", "subscribepattern": "orders.*", "STARTINGOFFSETS": "Earliest"})
+
+    assert options.selection.matches("orders-eu")
+    assert not options.selection.matches("my-orders")
+
+
+def test_all_problems_are_told_at_once_each_by_its_options_name() -> None:
+    problems = problems_of(
+        {
+            "subscribe": "orders,,payments",
+            "isolation": "serializable",
+            "bytesPerPartition": "many",
+            "failOnDataLoss": "perhaps",
+            "startingOffsets": "now",
+            "timestampFrom": "yesterday",
+            "badRecordsPath": "/tmp/bad",
+        }
+    )
+
+    text = "\n".join(problems)
+    for name in ("config", "subscribe", "isolation", "bytesPerPartition", "failOnDataLoss", "startingOffsets"):
+        assert any(problem.startswith(name) for problem in problems), (name, text)
+    assert len(problems) == 8
+
+
+def test_an_unknown_option_is_told_the_nearest_right_one() -> None:
+    assert problems_of({**BASE, "startingOffset": "earliest"}) == (
+        "startingOffset is not an option of this source: did you mean startingOffsets?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("path", "subscribe"), ("minPartitions", "bytesPerPartition"), ("maxOffsetsPerTrigger", "maxBytesPerTrigger")],
+)
+def test_options_of_spark_and_of_its_kafka_source_are_told_what_to_use(name: str, hint: str) -> None:
+    (problem,) = problems_of({**BASE, name: "7"})
+
+    assert problem.startswith(f"{name} is not an option of this source: ")
+    assert hint in problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rsm.config.dir", "kafka.sasl.jaas.config", "kafka.ssl.truststore.location", "myPassword", "aws.secret.key"],
+)
+def test_credentials_are_refused_and_not_repeated(name: str) -> None:
+    (problem,) = problems_of({**BASE, name: "hunter2"})
+
+    assert problem == (
+        f"{name} is refused: credentials belong in the file that `config` names: options show in Spark's plan"
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "assign": '{"a":[0]}'}])
+def test_just_one_way_of_naming_topics_is_taken(given: dict[str, str]) -> None:
+    (problem,) = problems_of({"config": "a", **given})
+
+    assert problem.startswith("one of subscribe, subscribePattern and assign is needed")
+
+
+def test_assign_names_partitions() -> None:
+    options = parse_options({"config": "a", "assign": '{"orders":[2,0,0],"payments":[1]}'})
+
+    assert options.selection.assigned == {"orders": (0, 2), "payments": (1,)}
+    assert options.selection.names == ("orders", "payments")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a":0}', '{"a":[-1]}', '{"a":[true]}', '{"a":[]}', "[" * 100_000])
+def test_a_bad_assign_is_told_its_form(text: str) -> None:
+    (problem,) = problems_of({"config": "a", "assign": text})
+
+    assert problem.startswith("assign is ")
+
+
+def test_a_bad_pattern_is_told() -> None:
+    (problem,) = problems_of({"config": "a", "subscribePattern": "orders("})
+
+    assert problem.startswith("subscribePattern is not a pattern")
+
+
+def test_offsets_come_as_json_with_earliest_and_latest() -> None:
+    options = parse_options(
+        {**BASE, "startingOffsets": '{"orders":{"0":23,"1":-2}}', "endingOffsets": '{"orders":{"0":-1,"1":40}}'}
+    )
+
+    assert options.starting == PartitionOffsets({("orders", 0): 23, ("orders", 1): -2})
+    assert options.ending == PartitionOffsets({("orders", 0): -1, ("orders", 1): 40})
+
+
+@pytest.mark.parametrize("text", ["{", '{"orders":{"x":1}}', '{"orders":{"0":-3}}', '{"orders":{"0":1.5}}', '{"a":{}}'])
+def test_bad_offsets_are_told_their_form(text: str) -> None:
+    (problem,) = problems_of({**BASE, "startingOffsets": text})
+
+    assert problem.startswith("startingOffsets is ")
+
+
+def test_a_batch_read_cannot_start_at_latest_nor_end_at_earliest() -> None:
+    assert len(problems_of({**BASE, "startingOffsets": "latest", "endingOffsets": "earliest"})) == 2
+    assert len(problems_of({**BASE, "startingOffsets": '{"a":{"0":-1}}', "endingOffsets": '{"a":{"0":-2}}'})) == 2
+
+
+def test_a_streaming_read_may_start_at_latest_and_has_no_end() -> None:
+    options = parse_options({**BASE, "startingOffsets": "latest", "maxBytesPerTrigger": "1g"}, is_streaming=True)
+    assert options.starting is OffsetEdge.LATEST
+    assert options.bytes_per_trigger_max == 1024 * MIB
+
+    (problem,) = problems_of({**BASE, "endingOffsets": "latest"}, is_streaming=True)
+    assert problem.startswith("endingOffsets is not for streaming reads")
+    (problem,) = problems_of({**BASE, "maxBytesPerTrigger": "1g"})
+    assert problem == "maxBytesPerTrigger is for streaming reads only"
+
+
+def test_one_time_for_all_goes_before_times_and_those_before_offsets() -> None:
+    options = parse_options(
+        {
+            **BASE,
+            "startingOffsets": '{"orders":{"0":23}}',
+            "startingOffsetsByTimestamp": '{"orders":{"0":1000}}',
+            "startingTimestamp": "2000",
+            "endingOffsets": "latest",
+            "endingOffsetsByTimestamp": '{"orders":{"0":3000}}',
+        }
+    )
+
+    assert options.starting == SameTimestamp(2000)
+    assert options.ending == PartitionTimestamps({("orders", 0): 3000})
+
+
+def test_with_the_tail_the_end_is_latest_unless_given() -> None:
+    assert parse_options({**BASE, "tail": "kafka"}).ending is OffsetEdge.LATEST
+    assert parse_options({**BASE, "tail": "kafka", "endingOffsets": "tiered"}).ending is OffsetEdge.TIERED
+
+
+def test_isolation_goes_by_kafkas_name_too_and_must_not_contradict_it() -> None:
+    assert parse_options({**BASE, "kafka.isolation.level": "READ_COMMITTED"}).read_committed
+    (problem,) = problems_of({**BASE, "isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"})
+    assert problem == "isolation and kafka.isolation.level do not say the same"
+
+
+def test_columns_are_those_named_in_that_order() -> None:
+    assert columns_of({"columns": "Offset, value"}) == ("offset", "value")
+    assert columns_of({"columns": "offset", "includeHeaders": "true"}) == ("offset", "headers")
+    assert columns_of({"includeHeaders": "true"}) == COLUMNS
+    with pytest.raises(OptionsError, match="names 'size', which is none of key"):
+        columns_of({"columns": "offset,size"})
+    with pytest.raises(OptionsError, match="columns names offset twice"):
+        columns_of({"columns": "offset,offset"})
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("8388608", 8 * MIB), ("8192k", 8 * MIB), ("64m", 64 * MIB), ("64MB", 64 * MIB), ("2g", 2048 * MIB)],
+)
+def test_sizes_have_units(text: str, size_bytes: int) -> None:
+    assert parse_options({**BASE, "taskBytes": text}).task_bytes_max == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "7m", "-64m", "64.5m", "64x", "9" * 30, "9999999999t"])
+def test_sizes_out_of_form_or_range_are_told(text: str) -> None:
+    (problem,) = problems_of({**BASE, "taskBytes": text})
+
+    assert problem.startswith("taskBytes is ")
+
+
+def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include() -> None:
+    options = parse_options(
+        {**BASE, "timestampFrom": "2023-11-14T22:13:20.0005+00:00", "timestampTo": "2023-11-15T00:13:21.0005+02:00"}
+    )
+    assert (options.timestamp_min_ms, options.timestamp_max_ms) == (1_700_000_000_001, 1_700_000_001_000)
+
+    assert parse_options({**BASE, "timestampFrom": "1700000000000"}).timestamp_min_ms == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("text", ["2023-11-14", "2023-11-14T22:13:20", "soon", "-5"])
+def test_a_time_without_an_offset_from_utc_is_not_taken(text: str) -> None:
+    (problem,) = problems_of({**BASE, "timestampTo": text})
+
+    assert problem.startswith("timestampTo is ")
+
+
+def test_time_filters_must_not_exclude_all() -> None:
+    assert problems_of({**BASE, "timestampFrom": "2", "timestampTo": "1"}) == ("timestampFrom is after timestampTo",)
+
+
+def test_options_and_their_error_can_be_copied_as_spark_does_between_processes() -> None:
+    options = parse_options({**BASE, "startingOffsets": '{"orders":{"0":23}}'})
+    assert copy.deepcopy(options) == options
+
+    assert copy.deepcopy(OptionsError(["one", "two"])).problems == ("one", "two")
+
+
+@given(st.dictionaries(st.text(string.ascii_letters + ".", max_size=12), st.text(max_size=20), max_size=4))
+def test_no_options_lead_to_another_error(options: dict[str, str]) -> None:
+    with pytest.raises(OptionsError):
+        parse_options({"config": "", **options})
+
+
+@given(
+    st.sampled_from(["startingOffsets", "endingOffsetsByTimestamp", "assign", "taskBytes", "timestampTo"]), st.text()
+)
+def test_no_value_leads_to_another_error(name: str, value: str) -> None:
+    with contextlib.suppress(OptionsError):
+        parse_options({**BASE, name: value})

@@ -1,0 +1,167 @@
+"""The chain of segments: what is served from where, on the lineage alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, partition_view
+from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.catalog import Catalog
+from storage.model import RemoteLogSegmentMetadata
+from tests.support.frozen_tier import NAMES, Recorded
+from tests.support.metadata_records import DELETE_STARTED, PARTITION, apply_all, finish, moved, started
+
+LOG_END = 1_000
+ONE_EPOCH = LeaderEpochLineage(0, {0: (0, LOG_END)})
+
+
+def view_of(
+    *segments: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage = ONE_EPOCH, log_start_offset: int = 0
+) -> PartitionView:
+    catalog = Catalog()
+    finish(catalog, *segments)
+    return partition_view(catalog, PARTITION, lineage, log_start_offset=log_start_offset, end_offset=LOG_END)
+
+
+def chain_of(view: PartitionView) -> list[tuple[int, int, int]]:
+    """(start offset of the segment, first offset, end offset) of each link."""
+    return [(link.segment.start_offset, link.first_offset, link.end_offset) for link in view.segments]
+
+
+def test_segments_one_after_the_other_are_one_chain() -> None:
+    view = view_of(started("a", 0, 99), started("b", 100, 199))
+
+    assert chain_of(view) == [(0, 0, 100), (100, 100, 200)]
+    assert view.holes == ()
+    assert (view.tier_end_offset, view.readable_end_offset, view.latest_offset) == (200, 200, LOG_END)
+
+
+def test_the_chain_begins_at_the_log_start_inside_a_segment() -> None:
+    view = view_of(started("a", 0, 99), started("b", 100, 199), log_start_offset=130)
+
+    assert chain_of(view) == [(100, 130, 200)]
+
+
+def test_without_segments_the_tier_ends_at_the_log_start() -> None:
+    view = view_of(log_start_offset=70)
+
+    assert chain_of(view) == []
+    assert view.tier_end_offset == 70
+
+
+def test_a_segment_that_is_still_copied_or_being_deleted_is_not_served() -> None:
+    catalog = Catalog()
+    gone, kept, coming = started("a", 0, 99), started("b", 100, 199), started("c", 200, 299)
+    finish(catalog, gone, kept)
+    apply_all(catalog, coming, moved(gone, DELETE_STARTED))
+
+    view = partition_view(catalog, PARTITION, ONE_EPOCH, log_start_offset=100, end_offset=LOG_END)
+
+    assert chain_of(view) == [(100, 100, 200)]
+    assert view.holes == ()
+
+
+def test_what_overlaps_is_served_once() -> None:
+    view = view_of(started("a", 0, 149), started("b", 100, 249))
+
+    assert chain_of(view) == [(0, 0, 150), (100, 150, 250)]
+
+
+def test_a_missing_segment_before_a_later_one_is_a_hole() -> None:
+    view = view_of(started("a", 0, 99), started("c", 200, 299))
+
+    assert chain_of(view) == [(0, 0, 100), (200, 200, 300)]
+    assert view.holes == (OffsetRange(100, 200),)
+    assert view.tier_end_offset == 300
+
+
+def test_a_dead_branch_is_never_served_nor_a_reason_for_a_hole() -> None:
+    live = started("live", 0, 149, {0: 0, 2: 100})
+    dead = started("dead", 100, 399, {1: 100})
+    behind = started("behind", 150, 299, {2: 150})
+
+    view = view_of(live, dead, behind, lineage=LeaderEpochLineage(2, {0: (0, 100), 1: (0, 100), 2: (2, LOG_END)}))
+
+    assert [link.segment.segment_id for link in view.segments] == [live.segment_id, behind.segment_id]
+    assert view.holes == ()
+
+
+def test_where_the_lineage_was_cut_inside_a_segment_the_hole_ends_with_the_next_epoch() -> None:
+    cut = started("cut", 0, 199, {0: 0})
+    behind = started("behind", 120, 299, {3: 120})
+
+    view = view_of(cut, behind, lineage=LeaderEpochLineage(3, {0: (0, 120), 3: (3, LOG_END)}))
+
+    assert chain_of(view) == [(120, 120, 300)]
+    assert view.holes == (OffsetRange(0, 120),)
+
+
+def test_bytes_are_estimated_in_proportion_to_the_offsets() -> None:
+    link = ServedSegment(started("a", 100, 199, size_bytes=5_000), 120, 200)
+
+    assert link.estimated_bytes(0, 1_000) == 4_000
+    assert link.estimated_bytes(190, 200) == 500
+    assert link.estimated_bytes(300, 400) == 0
+
+
+@st.composite
+def _tiers(draw: st.DrawFn) -> tuple[list[RemoteLogSegmentMetadata], LeaderEpochLineage, int]:
+    """Segments anywhere, some overlapping, some of dead epochs, and a lineage of up to three epochs."""
+    borders = sorted(draw(st.lists(st.integers(0, 60), min_size=2, max_size=2)))
+    ends = {0: (0, borders[0]), 1: (1, borders[1]), 2: (2, LOG_END)}
+    dead = draw(st.sets(st.integers(0, 1)))
+    answers = {epoch: ((-1, -1) if epoch in dead else end) for epoch, end in ends.items()}
+    segments = []
+    for number in range(draw(st.integers(0, 6))):
+        start = draw(st.integers(0, 80))
+        end = start + draw(st.integers(0, 30))
+        first = draw(st.integers(0, 2))
+        epochs = {first: start}
+        if first < 2 and end > start and draw(st.booleans()):
+            epochs[first + 1] = draw(st.integers(start + 1, end))
+        segments.append(started(f"s{number}", start, end, epochs))
+    return segments, LeaderEpochLineage(2, answers), draw(st.integers(0, 40))
+
+
+@given(_tiers())
+def test_each_offset_is_served_where_the_reader_would_find_it(
+    tier: tuple[list[RemoteLogSegmentMetadata], LeaderEpochLineage, int],
+) -> None:
+    segments, lineage, log_start_offset = tier
+    catalog = Catalog()
+    finish(catalog, *segments)
+
+    view = partition_view(catalog, PARTITION, lineage, log_start_offset=log_start_offset, end_offset=LOG_END)
+
+    served = {o: link.segment for link in view.segments for o in range(link.first_offset, link.end_offset)}
+    gone = {offset for hole in view.holes for offset in range(hole.first_offset, hole.end_offset)}
+    assert sum(link.end_offset - link.first_offset for link in view.segments) == len(served)
+    assert served.keys() | gone == set(range(log_start_offset, view.tier_end_offset))
+    assert not served.keys() & gone
+    for offset in range(log_start_offset, 130):
+        epoch = lineage.epoch_for(offset)
+        found = None if epoch is None else catalog.lookup(PARTITION.topic_id, PARTITION.partition, epoch, offset)
+        is_found = found is not None and lineage.holds(found, offset)
+        # From its first offset on a link is read to its end; the reader asks anew only at its answer's end.
+        if offset in {link.first_offset for link in view.segments}:
+            assert is_found
+            assert served[offset] == found
+        if offset in gone or offset >= view.tier_end_offset:
+            assert not is_found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_frozen_tier_is_whole_from_the_log_start_to_where_the_local_log_begins(name: str) -> None:
+    recorded = Recorded(name)
+
+    view = partition_view(
+        recorded.catalog,
+        recorded.key,
+        recorded.lineage,
+        log_start_offset=recorded.log_start,
+        end_offset=recorded.high_watermark,
+    )
+
+    assert view.holes == ()
+    assert view.segments[0].first_offset == recorded.log_start
+    assert view.tier_end_offset == recorded.local_log_start

@@ -1,0 +1,50 @@
+"""A query's offsets in its checkpoint: read back as they were, and known to be of topics that are gone."""
+
+import json
+
+import pytest
+
+from pipeline.planning.offset_bounds import OffsetBoundsError
+from pipeline.planning.partition_view import PartitionView
+from pipeline.planning.stream_progress import TOPIC_IDS, StreamProgress, check_same_topics, parse_progress, progress_of
+from storage.model import TopicIdPartition, uuid_to_text
+from tests.support.metadata_records import named_partition, named_uuid
+
+
+def view_of(partition: TopicIdPartition) -> PartitionView:
+    return PartitionView(partition=partition, log_start_offset=0, end_offset=500)
+
+
+ORDERS = [view_of(named_partition("orders", number)) for number in range(2)]
+OFFSETS = {("orders", 0): 12, ("orders", 1): 0}
+MADE_ANEW = view_of(TopicIdPartition(named_uuid("another"), 0, "orders"))
+
+
+def test_the_json_is_the_kafka_sources_with_topic_ids_and_is_read_back() -> None:
+    progress = progress_of(ORDERS, OFFSETS)
+
+    kept = json.loads(json.dumps(progress.to_json()))
+
+    assert kept == {"orders": {"0": 12, "1": 0}, TOPIC_IDS: {"orders": uuid_to_text(named_uuid("orders"))}}
+    assert parse_progress(kept) == progress
+
+
+def test_offsets_of_the_same_topics_are_good_and_so_are_new_partitions() -> None:
+    check_same_topics(progress_of(ORDERS[:1], {("orders", 0): 12}), ORDERS, fails_on_data_loss=True)
+    check_same_topics(StreamProgress(OFFSETS, {}), ORDERS, fails_on_data_loss=True)
+
+
+@pytest.mark.parametrize("fails_on_data_loss", [True, False])
+def test_a_topic_that_was_made_anew_is_always_refused(fails_on_data_loss: bool) -> None:
+    with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew") as caught:
+        check_same_topics(
+            progress_of(ORDERS[:1], {("orders", 0): 12}), [MADE_ANEW], fails_on_data_loss=fails_on_data_loss
+        )
+    assert len(caught.value.problems) == 1
+
+
+def test_partitions_that_are_gone_are_data_loss() -> None:
+    progress = progress_of(ORDERS, OFFSETS)
+    with pytest.raises(OffsetBoundsError, match="orders-1 is not there any more; failOnDataLoss=false"):
+        check_same_topics(progress, ORDERS[:1], fails_on_data_loss=True)
+    check_same_topics(progress, ORDERS[:1], fails_on_data_loss=False)

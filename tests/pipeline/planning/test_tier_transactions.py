@@ -1,0 +1,255 @@
+"""Aborted transactions out of the tier's own objects, and where the tier alone cannot tell."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
+from pipeline.planning.tier_transactions import TierTransactions, UndecidedTransactionError
+from pipeline.tasks import AbortedTransaction
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
+from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.indexes import transaction_index
+from storage.indexes.producer_snapshot import ProducerState
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import OpenedSegment
+from tests.support.frozen_tier import NAMES, Recorded, storage_config
+from tests.support.segments import build_segment, data_batch, object_path, publish, topic_partition
+from tests.support.vectors import vector
+
+PARTITION = topic_partition()
+SEGMENT_OFFSETS = 100
+
+
+class CountingStorage(LocalTieredStorage):
+    """Counts what is fetched, by kind and start offset of the segment."""
+
+    def __init__(self, tier_dir: Path) -> None:
+        super().__init__({"dir": str(tier_dir)})
+        self.fetched: list[tuple[IndexType, int]] = []
+        self.is_gone = False
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        if self.is_gone:
+            raise RemoteResourceNotFoundError("no manifest")
+        return super().open_log_segment(metadata)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        self.fetched.append((index_type, metadata.start_offset))
+        return super().fetch_index(metadata, index_type)
+
+
+@dataclass(slots=True)
+class Tier:
+    """A chain of segments of 100 offsets each, with their objects."""
+
+    tier_dir: Path
+    storage: CountingStorage
+    view: PartitionView
+
+    @property
+    def transactions(self) -> TierTransactions:
+        return TierTransactions(self.storage)
+
+    def remove(self, segment: int, suffix: str) -> None:
+        object_path(self.tier_dir, self.view.segments[segment].segment, suffix).unlink()
+
+
+def tier_of(
+    tier_dir: Path,
+    *,
+    segments: int,
+    aborted: Sequence[AbortedTransaction] = (),
+    still_open: Mapping[int, Sequence[int]] | None = None,
+    knows_empty: bool = False,
+) -> Tier:
+    """A tier whose indexes name these aborts.
+
+    Args:
+        still_open: by number of segment, the first offsets of transactions open at its end.
+        knows_empty: whether metadata say which segments have no transaction index.
+    """
+    links = []
+    for number in range(segments):
+        base = number * SEGMENT_OFFSETS
+        entries = [
+            transaction_index.AbortedTransaction(
+                each.producer_id, each.first_offset, each.last_offset, min(each.last_offset + 1, base + 1)
+            )
+            for each in sorted(aborted, key=lambda each: each.last_offset)
+            if base <= each.last_offset < base + SEGMENT_OFFSETS
+        ]
+        segment = build_segment(
+            [data_batch(base, record_count=SEGMENT_OFFSETS, value_bytes=10)],
+            aborted=entries,
+            producers=[ProducerState(7, 0, 0, 0, 0, 0, 0, first) for first in (still_open or {}).get(number, [-1])],
+        )
+        metadata = publish(tier_dir, PARTITION, segment)
+        metadata = metadata if knows_empty else replace(metadata, txn_index_empty=False)
+        links.append(ServedSegment(metadata, base, base + SEGMENT_OFFSETS))
+    view = PartitionView(partition=PARTITION, log_start_offset=0, end_offset=10_000, segments=tuple(links))
+    return Tier(tier_dir, CountingStorage(tier_dir), view)
+
+
+INSIDE = AbortedTransaction(1, 20, 40)
+CROSSING = AbortedTransaction(2, 150, 330)
+
+
+def test_an_abort_is_found_where_its_marker_is_a_segment_later(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=5, aborted=[INSIDE, CROSSING], still_open={1: [150], 2: [150]})
+
+    assert tier.transactions.aborted(tier.view, 0, 500) == (INSIDE, CROSSING)
+    assert tier.transactions.aborted(tier.view, 100, 200) == (CROSSING,)
+    assert tier.transactions.aborted(tier.view, 0, 100) == (INSIDE,)
+    assert tier.transactions.aborted(tier.view, 41, 150) == ()
+    assert tier.transactions.aborted(tier.view, 331, 500) == ()
+    assert tier.transactions.aborted(tier.view, 200, 200) == ()
+
+
+def test_the_search_ends_with_the_segment_after_which_nothing_is_open(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=9, aborted=[CROSSING], still_open={1: [150], 2: [150]})
+
+    tier.transactions.aborted(tier.view, 100, 200)
+
+    assert max(start for _, start in tier.storage.fetched) == 300
+
+
+def test_without_an_open_transaction_no_later_index_is_fetched(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=9)
+
+    tier.transactions.aborted(tier.view, 100, 200)
+
+    assert tier.storage.fetched == [(IndexType.TRANSACTION, 100), (IndexType.PRODUCER_SNAPSHOT, 100)]
+
+
+def test_nothing_is_fetched_where_metadata_say_that_there_are_no_aborts(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=9, knows_empty=True)
+
+    assert tier.transactions.aborted(tier.view, 0, 900) == ()
+    assert tier.storage.fetched == []
+
+
+def test_without_a_snapshot_the_search_goes_on_to_the_end(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=5, aborted=[CROSSING])
+    for number in range(5):
+        tier.remove(number, "snapshot")
+
+    assert tier.transactions.aborted(tier.view, 100, 200) == (CROSSING,)
+
+
+def test_the_last_stable_offset_is_the_first_of_what_is_open_at_the_tiers_end(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=3, still_open={0: [20], 2: [250, 130, 299]})
+
+    assert tier.transactions.last_stable_offset(tier.view) == 130
+    (view,) = tier.transactions.with_last_stable_offsets([tier.view])
+    assert view.readable_end_offset == 130
+
+
+def test_with_nothing_open_the_tier_is_stable_to_its_end(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=2)
+
+    assert tier.transactions.last_stable_offset(tier.view) == 200
+    assert tier.transactions.last_stable_offset(replace(tier.view, segments=(), log_start_offset=70)) == 70
+
+
+def test_a_transaction_from_before_the_log_start_leaves_nothing_to_read(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=2, still_open={1: [20]})
+
+    assert tier.transactions.last_stable_offset(replace(tier.view, log_start_offset=50)) == 50
+
+
+def test_a_last_segment_without_a_snapshot_is_not_guessed_about(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=2)
+    tier.remove(1, "snapshot")
+
+    with pytest.raises(UndecidedTransactionError, match="no producer snapshot"):
+        tier.transactions.last_stable_offset(tier.view)
+
+
+def test_a_transaction_that_is_open_where_a_hole_begins_is_not_guessed_about(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=4, still_open={1: [150]})
+    links = tier.view.segments
+    view = replace(tier.view, segments=(*links[:2], links[3]), holes=(OffsetRange(200, 300),))
+
+    for first, end in ((0, 400), (100, 200)):
+        with pytest.raises(UndecidedTransactionError, match="up to 299"):
+            tier.transactions.aborted(view, first, end)
+    assert tier.transactions.aborted(view, 0, 100) == ()
+    assert tier.transactions.aborted(view, 300, 400) == ()
+
+
+def test_a_segment_that_is_gone_is_not_one_without_aborts(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=1)
+    tier.storage.is_gone = True
+
+    with pytest.raises(RemoteResourceNotFoundError):
+        tier.transactions.aborted(tier.view, 0, 100)
+
+
+def test_an_index_with_a_marker_outside_of_its_segment_is_another_segments(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=4, aborted=[CROSSING])
+    one, other = (object_path(tmp_path, tier.view.segments[number].segment, "txnindex") for number in (3, 0))
+    other.write_bytes(one.read_bytes())
+
+    with pytest.raises(CorruptObjectError, match="marker at offset 330 lies outside"):
+        tier.transactions.aborted(tier.view, 0, 100)
+
+
+def test_each_partition_wanted_gets_its_own(tmp_path: Path) -> None:
+    tier = tier_of(tmp_path, segments=5, aborted=[INSIDE, CROSSING], still_open={1: [150], 2: [150]})
+    wants = [
+        WantedOffsets(view=tier.view, first_offset=first, tier_end_offset=end, end_offset=end)
+        for first, end in ((0, 100), (100, 500))
+    ]
+
+    assert [want.aborted for want in tier.transactions.with_aborted(wants)] == [(INSIDE,), (CROSSING,)]
+
+
+def _frozen(name: str) -> tuple[Recorded, PartitionView, TierTransactions]:
+    recorded = Recorded(name)
+    view = partition_view(
+        recorded.catalog,
+        recorded.key,
+        recorded.lineage,
+        log_start_offset=recorded.log_start,
+        end_offset=recorded.last_stable_offset,
+    )
+    return recorded, view, TierTransactions(AivenRemoteStorageManager(storage_config()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_frozen_tier_is_stable_to_its_end(name: str) -> None:
+    recorded, view, transactions = _frozen(name)
+
+    assert transactions.last_stable_offset(view) == recorded.local_log_start
+
+
+def test_aborts_of_the_frozen_tier_are_those_that_its_broker_wrote() -> None:
+    _, view, transactions = _frozen("txn-0")
+
+    found = transactions.aborted(view, 0, view.tier_end_offset)
+
+    assert AbortedTransaction(5002, 1801, 5229) in found
+    assert len(found) == 11
+    for link in view.segments:
+        expected = tuple(
+            each for each in found if each.first_offset < link.end_offset and each.last_offset >= link.first_offset
+        )
+        assert transactions.aborted(view, link.first_offset, link.end_offset) == expected
+
+
+def test_a_consumer_got_nothing_within_an_abort_but_what_others_wrote() -> None:
+    _, view, transactions = _frozen("txn-0")
+    delivered = set(json.loads(vector("aiven-tier", "truth", "txn-0.read_committed.json").read_text())["offsets"])
+    written = {record["o"] for record in Recorded("txn-0").truth()}
+
+    found = transactions.aborted(view, 0, view.tier_end_offset)
+
+    for hidden in written - delivered:
+        assert any(each.first_offset <= hidden < each.last_offset for each in found)
+    for each in found:
+        assert each.first_offset not in delivered

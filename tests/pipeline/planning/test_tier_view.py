@@ -1,0 +1,231 @@
+"""The order of the questions, and what becomes of an answer when the world changes between two of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pipeline.brokers.metadata_topic import MetadataFollower
+from pipeline.planning.options import TopicSelection
+from pipeline.planning.partition_view import OffsetRange, PartitionView
+from pipeline.planning.tier_view import TierView, TierViewError
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.indexes.producer_snapshot import ProducerState
+from storage.metadata.catalog import Catalog
+from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from tests.support.fake_broker_client import FakeBrokerClient, FakePartition
+from tests.support.metadata_records import (
+    COPY_FINISHED,
+    DELETE_STARTED,
+    apply_all,
+    finish,
+    moved,
+    named_partition,
+    named_uuid,
+    started,
+)
+from tests.support.segments import build_segment, data_batch, metadata_of, publish
+
+ORDERS = named_partition()
+OTHER = named_partition("payments")
+
+
+class FakeFollower(MetadataFollower):
+    """Its passes are the test's."""
+
+    def __init__(self, client: FakeBrokerClient, *passes: Callable[[], object]) -> None:
+        self._asked = client.asked
+        self.passes = list(passes)
+
+    def catch_up(self) -> int:
+        self._asked.append("metadata")
+        if not self.passes:
+            return 0
+        self.passes.pop(0)()
+        return 1
+
+
+@dataclass(slots=True)
+class World:
+    """A catalog, brokers and a view of both."""
+
+    tier_dir: Path
+    client: FakeBrokerClient = field(default_factory=FakeBrokerClient)
+    catalog: Catalog = field(default_factory=Catalog)
+    passes: list[Callable[[], object]] = field(default_factory=list)
+
+    def tiered(self, *segments: RemoteLogSegmentMetadata) -> None:
+        """Told by the next pass over the metadata topic."""
+        self.passes.append(lambda: finish(self.catalog, *segments))
+
+    def views(self, selection: TopicSelection, *, read_committed: bool = False) -> list[PartitionView]:
+        manager = LocalTieredStorage({"dir": str(self.tier_dir)})
+        view = TierView(self.client, FakeFollower(self.client, *self.passes), self.catalog, manager)
+        return view.partitions(selection, read_committed)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def orders_of(world: World, *, log_start_offset: int = 0, end_offset: int = 500) -> FakePartition:
+    return world.client.add(ORDERS, log_start_offset=log_start_offset, end_offset=end_offset)
+
+
+SUBSCRIBED = TopicSelection(topics=("orders",))
+
+
+def test_metadata_come_first_then_ids_epochs_log_start_and_log_end_and_the_ids_again(world: World) -> None:
+    orders_of(world)
+    world.tiered(started("a", 0, 99))
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert world.client.asked == ["metadata", "topics", "epochs", "earliest", "latest", "topics"]
+    assert (view.log_start_offset, view.tier_end_offset, view.end_offset) == (0, 100, 500)
+    assert view.last_stable_offset is None
+
+
+def test_without_segments_nobody_is_asked_for_epochs(world: World) -> None:
+    orders_of(world, log_start_offset=20)
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert "epochs" not in world.client.asked
+    assert (view.segments, view.tier_end_offset, view.end_offset) == ((), 20, 500)
+
+
+def test_a_segment_that_becomes_remote_after_the_metadata_is_left_to_kafka(world: World) -> None:
+    orders_of(world)
+    world.tiered(started("a", 0, 99))
+    world.client.hooks["epochs"] = lambda: finish(world.catalog, started("b", 100, 199))
+
+    (view,) = world.views(SUBSCRIBED)
+
+    # Whether seen or not: what is claimed is contiguous and served, and the rest is the log's.
+    assert view.holes == ()
+    assert view.tier_end_offset in (100, 200)
+    assert view.end_offset == 500
+
+
+def test_a_log_start_that_moves_while_questions_are_asked_makes_no_hole(world: World) -> None:
+    said = orders_of(world)
+    deleted, kept = started("a", 0, 99), started("b", 100, 199)
+    world.tiered(deleted, kept)
+
+    def retention() -> None:
+        said.log_start_offset = 100
+        apply_all(world.catalog, moved(deleted, DELETE_STARTED))
+
+    world.client.hooks["epochs"] = retention
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert view.holes == ()
+    assert (view.log_start_offset, view.tier_end_offset) == (100, 200)
+
+
+def test_a_topic_that_was_made_anew_has_nothing_of_its_predecessor(world: World) -> None:
+    world.tiered(started("a", 0, 99))
+    world.client.add(TopicIdPartition(named_uuid("orders, again"), 0, "orders"), end_offset=7)
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert view.segments == ()
+    assert view.end_offset == 7
+
+
+def test_a_topic_that_is_made_anew_between_two_questions_is_looked_at_again(world: World) -> None:
+    orders_of(world)
+    world.tiered(started("a", 0, 99))
+    successor = TopicIdPartition(named_uuid("orders, again"), 0, "orders")
+    world.client.hooks["latest"] = lambda: world.client.add(successor, end_offset=7)
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert (view.partition, view.segments, view.end_offset) == (successor, (), 7)
+    assert world.client.asked.count("metadata") == 2
+
+
+def test_a_topic_that_is_made_anew_each_time_is_an_error(world: World) -> None:
+    orders_of(world)
+
+    def anew(number: int) -> None:
+        world.client.add(TopicIdPartition(named_uuid(f"orders {number}"), 0, "orders"), end_offset=7)
+        world.client.hooks["latest"] = lambda: anew(number + 1)
+
+    world.client.hooks["latest"] = lambda: anew(0)
+
+    with pytest.raises(TierViewError, match="made anew each time"):
+        world.views(SUBSCRIBED)
+
+
+def test_named_topics_and_partitions_must_exist(world: World) -> None:
+    orders_of(world)
+
+    with pytest.raises(TierViewError, match="do not exist: nothing"):
+        world.views(TopicSelection(topics=("orders", "nothing")))
+    with pytest.raises(TierViewError, match="do not exist: orders-3"):
+        world.views(TopicSelection(assigned={"orders": (0, 3)}))
+
+
+def test_a_pattern_takes_the_topics_that_match_wholly_but_internal_ones(world: World) -> None:
+    for topic in ("orders", "orders-eu", "my-orders", "__consumer_offsets"):
+        world.client.add(named_partition(topic))
+
+    views = world.views(TopicSelection(pattern="orders.*|__.*"))
+
+    assert [view.partition.topic for view in views] == ["orders", "orders-eu"]
+    assert world.views(TopicSelection(pattern="nothing")) == []
+
+
+def test_assigned_partitions_are_the_only_ones(world: World) -> None:
+    for number in range(3):
+        world.client.add(named_partition("orders", number), end_offset=number)
+
+    views = world.views(TopicSelection(assigned={"orders": (0, 2)}))
+
+    assert [view.key for view in views] == [("orders", 0), ("orders", 2)]
+
+
+def test_brokers_without_topic_ids_are_told_so(world: World) -> None:
+    world.client.add(TopicIdPartition(ZERO_UUID, 0, "orders"))
+
+    with pytest.raises(TierViewError, match="no topic id"):
+        world.views(SUBSCRIBED)
+
+
+def test_a_partition_that_the_catalog_refused_is_an_error_not_a_hole(world: World) -> None:
+    orders_of(world)
+    world.catalog = Catalog(segments_max=1)
+    finish(world.catalog, started("first", 0, 9, partition=OTHER))
+    world.catalog.apply(started("a", 0, 99), initialized=True)
+
+    with pytest.raises(TierViewError, match="the catalog is full"):
+        world.views(SUBSCRIBED)
+
+
+def test_a_hole_is_part_of_the_view(world: World) -> None:
+    orders_of(world)
+    world.tiered(started("a", 0, 99), started("c", 200, 299))
+
+    (view,) = world.views(SUBSCRIBED)
+
+    assert view.holes == (OffsetRange(100, 200),)
+
+
+def test_read_committed_ends_at_both_last_stable_offsets(world: World) -> None:
+    said = orders_of(world)
+    said.last_stable_offset = 450
+    still_open = ProducerState(7, 0, 0, 60, 0, 0, 0, current_transaction_first_offset=60)
+    segment = build_segment([data_batch(0, record_count=100)], producers=[still_open])
+    publish(world.tier_dir, ORDERS, segment)
+    copied = metadata_of(ORDERS, segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+    world.passes.append(lambda: apply_all(world.catalog, copied, moved(copied, COPY_FINISHED)))
+
+    (view,) = world.views(SUBSCRIBED, read_committed=True)
+
+    assert (view.tier_end_offset, view.last_stable_offset, view.readable_end_offset) == (100, 60, 60)
+    assert view.end_offset == 450

@@ -1,0 +1,76 @@
+"""BadRecords: warnings, a count, and one file that a repeat replaces."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from pipeline.reading import bad_records
+from pipeline.reading.bad_records import BadRecords
+from pipeline.tasks import SegmentTask
+from storage.errors import RemoteStorageError
+from storage.segment_scan import BadBatch
+from tests.support.segments import filled_segment, metadata_of, topic_partition
+
+TASK = SegmentTask(
+    segment=metadata_of(topic_partition(), filled_segment()),
+    start_position=100,
+    end_position=9000,
+    first_offset=0,
+    end_offset=200,
+)
+
+
+def test_each_bad_batch_is_a_warning_with_object_and_position(caplog: pytest.LogCaptureFixture) -> None:
+    bad = BadRecords(TASK)
+
+    bad.add(BadBatch(1231, 77, "its CRC is wrong"))
+    bad.finish(None)
+
+    assert [(record.name, record.levelno) for record in caplog.records] == [("tidegate.spark", logging.WARNING)] * 2
+    assert str(TASK.segment.segment_id) in caplog.text
+    assert "position 1231, 77 bytes: its CRC is wrong" in caplog.text
+    assert "skipped 1 bad batches" in caplog.text
+
+
+def test_a_task_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None:
+    for reason in ("first", "second"):
+        bad = BadRecords(TASK)
+        bad.add(BadBatch(1231, 77, reason))
+        bad.add(BadBatch(5000, 4000, "nothing left", is_rest=True))
+        bad.finish(str(tmp_path / "bad"))
+
+    (path,) = (tmp_path / "bad").iterdir()
+    report = json.loads(path.read_text())
+
+    assert (report["topic"], report["partition"], report["bad_batches"], report["bad_bytes"]) == ("orders", 0, 2, 4077)
+    assert report["batches"][0] == {"position": 1231, "size_bytes": 77, "reason": "second", "is_rest": False}
+
+
+def test_a_task_without_bad_batches_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    BadRecords(TASK).finish(str(tmp_path / "bad"))
+
+    assert not (tmp_path / "bad").exists()
+    assert not caplog.records
+
+
+def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bad_records, "ENTRIES_MAX", 3)
+    bad = BadRecords(TASK)
+    for position in range(5):
+        bad.add(BadBatch(position, 1, "bad"))
+    bad.finish(str(tmp_path))
+
+    report = json.loads(next(tmp_path.iterdir()).read_text())
+
+    assert (report["bad_batches"], len(report["batches"])) == (5, 3)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = BadRecords(TASK)
+    bad.add(BadBatch(1231, 77, "its CRC is wrong"))
+
+    with pytest.raises(RemoteStorageError, match=r"cannot write the bad records to .*file"):
+        bad.finish(str(tmp_path / "file"))

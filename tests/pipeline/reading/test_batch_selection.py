@@ -1,0 +1,55 @@
+"""BatchSelection: what a header tells about a batch's rows."""
+
+import dataclasses
+
+import pytest
+
+from pipeline.reading.batch_selection import BatchSelection
+from pipeline.tasks import AbortedTransaction
+from protocol.record_batches import BatchHeader, read_header
+from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch
+
+
+def header(
+    base_offset: int, *, producer_id: int = -1, transactional: bool = False, record_count: int = 10
+) -> BatchHeader:
+    producer = ProducerFields(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=transactional)
+    return read_header(data_batch(base_offset, record_count=record_count, producer=producer), 0)
+
+
+def test_batches_that_hold_an_offset_of_the_range_are_wanted() -> None:
+    selection = BatchSelection(15, 31)
+
+    assert [offset for offset in range(0, 60, 10) if selection.wants(header(offset))] == [10, 20, 30]
+    assert [offset for offset in range(0, 60, 10) if selection.ends_before(header(offset))] == [30, 40, 50]
+
+
+def test_a_message_that_wraps_others_may_begin_before_the_end_that_its_last_offset_is_beyond() -> None:
+    selection = BatchSelection(0, 31)
+
+    assert selection.wants(dataclasses.replace(header(35), magic=1, last_offset_delta=0))
+
+
+def test_control_batches_are_never_wanted() -> None:
+    assert not BatchSelection(0, 100).wants(read_header(control_batch(5, producer_id=1), 0))
+
+
+@pytest.mark.parametrize(("minimum_ms", "is_wanted"), [(9, True), (10, False)])
+def test_a_batch_whose_newest_record_is_too_old_is_not_wanted(minimum_ms: int, is_wanted: bool) -> None:
+    selection = BatchSelection(0, 100, timestamp_min_ms=FIRST_TIMESTAMP_MS + minimum_ms)
+
+    assert selection.wants(header(0)) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "producer_id", "is_wanted"),
+    [(0, 7, True), (10, 7, False), (30, 7, False), (40, 7, True), (60, 7, False), (10, 8, True), (70, 8, False)],
+)
+def test_of_a_producer_what_lies_in_an_aborted_transaction_is_not_wanted(
+    base_offset: int, producer_id: int, is_wanted: bool
+) -> None:
+    aborted = [AbortedTransaction(7, 55, 80), AbortedTransaction(8, 70, 90), AbortedTransaction(7, 10, 39)]
+    selection = BatchSelection(0, 100, aborted)
+
+    assert selection.wants(header(base_offset, producer_id=producer_id, transactional=True)) is is_wanted
+    assert selection.wants(header(base_offset, producer_id=producer_id)), "it is no part of a transaction"

@@ -1,0 +1,109 @@
+"""A configuration on its way to executors: what it names goes with it, nothing is left behind, no secret shows."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.reading import executor_storage
+from pipeline.reading.executor_storage import SHIPPED_FILE_BYTES_MAX, open_shipped_storage, ship_storage
+from storage.errors import StorageConfigError
+from tests.support.frozen_tier import Recorded, storage_config
+from tests.support.sent import sent
+
+LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+AIVEN = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+SECRET = "planted+secret/of+storage"
+
+
+class FakeManager:
+    """What it was opened with."""
+
+    def __init__(self, config: dict[str, str]) -> None:
+        self.config = config
+        self.contents = {key: Path(value).read_bytes() for key, value in config.items() if key.endswith(".file")}
+        self.modes = {oct(Path(value).parent.stat().st_mode & 0o777) for key, value in config.items() if ".file" in key}
+
+
+def opened_with(patch: pytest.MonkeyPatch) -> list[FakeManager]:
+    """The managers that are opened from now on, and what with."""
+    opened: list[FakeManager] = []
+
+    def open_manager(_class_name: str, config: dict[str, str]) -> FakeManager:
+        opened.append(FakeManager(config))
+        return opened[-1]
+
+    patch.setattr(executor_storage, "open_remote_storage_manager", open_manager)
+    return opened
+
+
+def test_files_travel_and_none_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key_file = tmp_path / "private.pem"
+    key_file.write_bytes(b"a private key")
+    there = tmp_path / "executor"
+    there.mkdir()
+    shipped = sent(ship_storage(AIVEN, {"encryption.key.pairs.k.private.key.file": str(key_file), "other": "1"}))
+    key_file.unlink()
+    monkeypatch.setattr(tempfile, "tempdir", str(there))
+    opened = opened_with(monkeypatch)
+
+    open_shipped_storage(shipped)
+
+    assert opened[0].contents == {"encryption.key.pairs.k.private.key.file": b"a private key"}
+    assert opened[0].modes == {"0o700"}
+    assert opened[0].config["other"] == "1"
+    assert os.listdir(there) == []
+
+
+def test_a_file_of_aws_credentials_becomes_the_keys_that_it_holds(tmp_path: Path) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text(f"aws.access.key.id=AKIA1\naws.secret.access.key={SECRET}\naws.session.token=token\n")
+    shipped = ship_storage(AIVEN, {"storage.aws.credentials.file": str(credentials), "storage.s3.region": "r"})
+    assert dict(shipped.config) == {
+        "storage.aws.access.key.id": "AKIA1",
+        "storage.aws.secret.access.key": SECRET,
+        "storage.aws.session.token": "token",
+        "storage.s3.region": "r",
+    }
+    assert shipped.files == ()
+
+
+def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors(tmp_path: Path) -> None:
+    config = {"some.key.file": str(tmp_path / "elsewhere"), "empty.file": " "}
+    assert ship_storage(AIVEN, config).config == tuple(sorted(config.items()))
+
+
+def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(SHIPPED_FILE_BYTES_MAX + 1))
+    with pytest.raises(StorageConfigError, match=r"a\.file: .*large is too large"):
+        ship_storage(AIVEN, {"a.file": str(large)})
+    with pytest.raises(StorageConfigError, match=r"a\.file: cannot read"):
+        ship_storage(AIVEN, {"a.file": str(tmp_path)})
+
+
+def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
+    secret_file = tmp_path / "key"
+    secret_file.write_text(SECRET)
+    shipped = ship_storage(AIVEN, {"storage.aws.secret.access.key": SECRET, "private.key.file": str(secret_file)})
+    assert SECRET not in repr(shipped) + str(shipped)
+    assert AIVEN in repr(shipped)
+
+
+def test_a_process_opens_a_configuration_once(tmp_path: Path) -> None:
+    one = ship_storage(LOCAL, {"dir": str(tmp_path / "one")})
+    managers = [open_shipped_storage(sent(one)) for _ in range(2)]
+    assert managers[0] is managers[1]
+    assert open_shipped_storage(ship_storage(LOCAL, {"dir": str(tmp_path / "two")})) is not managers[0]
+
+
+def test_an_encrypted_tier_is_read_with_the_keys_that_travelled(vectors: Path) -> None:
+    assert vectors.is_dir()
+    segment = Recorded("plain-0").segments[0]
+    manager = open_shipped_storage(sent(ship_storage(AIVEN, storage_config())))
+    stream = manager.open_log_segment(segment).open_stream(0, segment.segment_size_bytes)
+    try:
+        assert len(stream.read(61)) == 61
+    finally:
+        stream.close()

@@ -1,0 +1,83 @@
+"""A task on an executor: its rows in order of offset, from wherever they are; and nothing secret to print."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.reading import tail_task
+from pipeline.reading.executor_storage import ship_storage
+from pipeline.reading.read_task import ShippedTail, TaskReader
+from pipeline.tasks import ReadOptions, SegmentTask, TailTask, Task, TierTask
+from storage.config.model import ClientSecurity, HostPort, SaslCredentials, SaslMechanism, SecurityProtocol
+from tests.support.segments import filled_segment, publish, topic_partition
+from tests.support.sent import sent
+
+LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+SECRET = "planted+secret/of+sasl"
+OPTIONS = ReadOptions(columns=("offset", "partition"))
+TAIL = ShippedTail(
+    (HostPort("broker", 9092),),
+    ClientSecurity(
+        protocol=SecurityProtocol.SASL_PLAINTEXT,
+        sasl=SaslCredentials(mechanism=SaslMechanism.PLAIN, username="us", password=SECRET),
+    ),
+)
+TAIL_TASK = TailTask(topic="orders", partition=0, first_offset=400, end_offset=410)
+
+
+def tier_task(folder: Path) -> TierTask:
+    """The last half of a segment, and the first of the next one."""
+    parts = []
+    for base, first, end in ((0, 100, 200), (200, 200, 300)):
+        segment = publish(folder, topic_partition(), filled_segment(base))
+        parts.append(
+            SegmentTask(
+                segment=segment,
+                start_position=0,
+                end_position=segment.segment_size_bytes,
+                first_offset=first,
+                end_offset=end,
+            )
+        )
+    return TierTask(topic="orders", partition=0, parts=tuple(parts))
+
+
+def offsets_of(reader: TaskReader, task: Task) -> list[int]:
+    return [row["offset"] for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_a_task_of_the_tier_gives_its_parts_one_after_the_other(tmp_path: Path) -> None:
+    task = tier_task(tmp_path)
+    reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS)
+    assert offsets_of(sent(reader), sent(task)) == list(range(100, 300))
+
+
+def test_a_task_of_the_tail_is_read_with_the_identity_that_travelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def read_tail_task(client: Any, task: TailTask, options: ReadOptions) -> Any:
+        asked.append((client._settings.bootstrap_servers, client._settings.sasl.username, task, options))
+        return iter(())
+
+    monkeypatch.setattr(tail_task, "read_tail_task", read_tail_task)
+    reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS, TAIL)
+
+    assert offsets_of(sent(reader), TAIL_TASK) == []
+
+    assert asked == [((("broker", 9092),), "us", TAIL_TASK, OPTIONS)]
+
+
+def test_a_tail_without_tail_kafka_is_a_bug_of_ours(tmp_path: Path) -> None:
+    reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS)
+    with pytest.raises(AssertionError, match="without tail=kafka"):
+        offsets_of(reader, TAIL_TASK)
+
+
+def test_no_secret_is_in_a_repr(tmp_path: Path) -> None:
+    shipped = ship_storage(LOCAL, {"dir": str(tmp_path), "password": SECRET})
+    reader = TaskReader(shipped, OPTIONS, TAIL)
+    assert SECRET not in repr(reader) + repr(replace(reader, tail=None)) + repr(TAIL)

@@ -1,0 +1,198 @@
+"""read_segment_task: rows of a segment's range, bad ones left out, within the task's memory."""
+
+import itertools
+import json
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from pipeline.reading.segment_task import read_segment_task
+from pipeline.tasks import ReadOptions, SegmentTask
+from storage.errors import CorruptObjectError
+from storage.formats.aiven.manager import AivenRemoteStorageManager
+from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import OpenedSegment, SegmentStream
+from tests.support.frozen_tier import NAMES, Recorded, storage_config
+from tests.support.one_segment import OneSegment
+from tests.support.opened_bytes import MEMORY_BYTES
+from tests.support.segments import (
+    Record,
+    build_segment,
+    data_batch,
+    filled_segment,
+    metadata_of,
+    publish,
+    topic_partition,
+    value_of,
+)
+
+MIB = 1024 * 1024
+BIG = 1 << 62
+OPTIONS = ReadOptions(columns=("offset", "value"))
+
+
+def task_of(segment: RemoteLogSegmentMetadata, **fields: Any) -> SegmentTask:
+    task = SegmentTask(
+        segment=segment, start_position=0, end_position=segment.segment_size_bytes, first_offset=0, end_offset=BIG
+    )
+    return replace(task, **fields)
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_segment_in_a_folder_is_read_as_rows(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, topic_partition(), filled_segment(5000))
+    manager = LocalTieredStorage({"dir": str(tmp_path)})
+
+    found = rows(read_segment_task(manager, task_of(metadata, first_offset=5003, end_offset=5188), OPTIONS))
+
+    assert found == [{"offset": offset, "value": value_of(offset, 100)} for offset in range(5003, 5188)]
+
+
+def test_bad_batches_are_left_out_and_written_down_also_those_that_only_the_decoder_finds(tmp_path: Path) -> None:
+    broken = data_batch(2, records=[Record(value=b"abc")])
+    broken = _with_right_crc(broken[:-1] + b"\x09")  # a count of headers that are not there
+    world = OneSegment(build_segment([data_batch(0), data_batch(1), broken, data_batch(3)]))
+    world.log[-3] ^= 1
+    options = replace(OPTIONS, skips_bad_records=True, bad_records_path=str(tmp_path))
+
+    found = rows(read_segment_task(world.manager(), task_of(world.metadata), options))
+
+    assert [row["offset"] for row in found] == [0, 1]
+    (path,) = tmp_path.iterdir()
+    report = json.loads(path.read_text())
+    assert sorted(entry["position"] for entry in report["batches"]) == list(world.segment.batch_positions[2:])
+    with pytest.raises(CorruptObjectError, match="segment orders-0"):
+        rows(read_segment_task(world.manager(), task_of(world.metadata), OPTIONS))
+
+
+def _with_right_crc(batch: bytes) -> bytes:
+    return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
+
+
+def test_a_reader_that_stops_early_ends_the_get_under_way() -> None:
+    world = OneSegment(filled_segment(batch_count=300))
+    rows_under_way = read_segment_task(world.manager(), task_of(world.metadata), replace(OPTIONS, task_bytes_max=MIB))
+    next(rows_under_way)
+
+    rows_under_way.close()  # type: ignore[attr-defined]  # it is a generator
+
+    assert world.streams_open == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_frozen_tier_cut_into_tasks_gives_each_row_of_its_segments_once(name: str) -> None:
+    recorded = Recorded(name)
+    manager = AivenRemoteStorageManager(storage_config())
+    found = set()
+    for segment in recorded.segments:
+        whole = rows(read_segment_task(manager, task_of(segment), OPTIONS))
+        size_bytes = segment.segment_size_bytes
+        cuts = [0, 1, size_bytes // 3, size_bytes // 2, size_bytes - 100, size_bytes]
+        tasks = [task_of(segment, start_position=start, end_position=end) for start, end in itertools.pairwise(cuts)]
+        parts = [row for task in tasks for row in rows(read_segment_task(manager, task, OPTIONS))]
+        assert parts == whole
+        found |= {row["offset"] for row in whole}
+
+    assert {record["o"] for record in recorded.truth()} <= found
+
+
+# --- memory ---
+
+
+class RepeatedBatch:
+    """A segment of one batch over and over, made as it is read: nothing of it is kept. An OpenedSegment."""
+
+    memory_bytes = MEMORY_BYTES
+
+    def __init__(self, batch: bytes, count: int, *, chunk_bytes: int) -> None:
+        self.batch = batch
+        self.chunk_bytes = chunk_bytes
+        one = build_segment([batch])
+        self.metadata = replace(
+            metadata_of(topic_partition(), one),
+            segment_size_bytes=count * len(batch),
+            end_offset=count * (one.end_offset + 1) - 1,
+        )
+        self.records_per_batch = one.end_offset + 1
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        return end_position - start_position
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        return RepeatedStream(self, start_position)
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        return b""
+
+
+class RepeatedStream:
+    """A SegmentStream; holds a chunk, as those that decode chunks do."""
+
+    def __init__(self, source: RepeatedBatch, position: int) -> None:
+        self._source = source
+        self._position = position
+        self._chunk = bytes(source.chunk_bytes)
+
+    def read(self, size_bytes: int) -> bytearray:
+        batch, data, filled = self._source.batch, bytearray(size_bytes), 0
+        while filled < size_bytes:
+            number, at = divmod(self._position + filled, len(batch))
+            header = struct.pack(">q", number * self._source.records_per_batch)
+            if at < len(header):
+                part: bytes | memoryview = header[at : at + size_bytes - filled]
+            else:
+                part = memoryview(batch)[at : at + size_bytes - filled]
+            data[filled : filled + len(part)] = part
+            filled += len(part)
+        self._position += size_bytes
+        return data
+
+    def close(self) -> None:
+        self._chunk = b""
+
+
+class RepeatedManager(LocalTieredStorage):
+    """A RemoteStorageManager of that segment."""
+
+    def __init__(self, opened: RepeatedBatch) -> None:
+        super().__init__({"dir": "/nowhere"})
+        self._opened = opened
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        return self._opened
+
+
+@pytest.mark.parametrize(
+    ("batch_bytes", "value_bytes"), [(MIB, 100), (8 * MIB, 100), (8 * MIB, 1000), (MIB, 100_000), (8 * MIB, 1_000_000)]
+)
+def test_a_task_holds_at_most_its_budget_whatever_the_segments_size(batch_bytes: int, value_bytes: int) -> None:
+    batch = data_batch(0, record_count=batch_bytes // (value_bytes + 20), value_bytes=value_bytes)
+    source = RepeatedBatch(batch, 1024 * MIB // batch_bytes, chunk_bytes=4 * MIB)
+    pool = pa.default_memory_pool()
+    arrow_before, arrow_bytes, read_bytes = pool.bytes_allocated(), 0, 0
+    tracemalloc.start()
+    try:
+        python_before = tracemalloc.get_traced_memory()[0]
+        for rows_here in read_segment_task(RepeatedManager(source), task_of(source.metadata), OPTIONS):
+            read_bytes += rows_here.num_rows * value_bytes
+            arrow_bytes = max(arrow_bytes, pool.bytes_allocated() - arrow_before)
+            del rows_here
+            if read_bytes > 1.25 * OPTIONS.task_bytes_max:
+                break  # by now it would show if anything were kept; all of it takes a minute
+        python_bytes = tracemalloc.get_traced_memory()[1] - python_before
+    finally:
+        tracemalloc.stop()
+
+    assert read_bytes > OPTIONS.task_bytes_max
+    assert python_bytes + arrow_bytes <= OPTIONS.task_bytes_max
