@@ -2,7 +2,7 @@
 #
 #   make setup          .venv with the locked dependencies and the project; Kafka's jars in build/kafka/libs
 #   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
-#   make test           every test but the long ones                        (ARGS='-k name' and the like)
+#   make test           every test but the long ones, in JOBS processes     (ARGS='-k name' and the like)
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make test-tools     what tests need beyond Python: toxiproxy, clients of other languages (needs Go, Node)
@@ -13,6 +13,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# 0: in pytest's own process, as a debugger wants it.
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,7 +71,7 @@ demo: setup
 	$(BIN)/tidegate demo $(ARGS)
 
 test: setup spark
-	$(BIN)/pytest -m "not long" $(ARGS)
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
 

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from pipeline.session import missing_packages
@@ -22,6 +23,7 @@ from tests.support.oracle import Oracle
 from tests.support.s3_server import S3Server, s3_server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
+from tests.support.worker_groups import group_by_worker
 
 OPEN_FILES_WANTED = 8192
 
@@ -44,7 +46,8 @@ _NEEDS_OF_FIXTURE = {
 }
 _FOLDERS_WITH_THE_EXTRA = tuple(Path(__file__).with_name(name) for name in ("pipeline", "spark"))
 """Test modules here cannot even be imported without pyspark and pyarrow."""
-_lacking: Counter[str] = Counter()
+_lacking: dict[str, str] = {}
+"""What was not run for want of something, and the kind that lacked."""
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +115,9 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# First, since pytest-xdist's own hook looks for the groups; pytest-randomly's has shuffled before any.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
         for fixture, kinds in _NEEDS_OF_FIXTURE.items():
@@ -123,9 +128,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unknown = [name for name in _needed(item) if not needs.is_kind(name)]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid} needs {unknown}; tests/support/needs.py has no such kind")
+    if hasattr(config, "workerinput"):
+        group_by_worker(items, {item: _needed(item) for item in items})
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    # A program that a test ran in this process may have set the levels of all loggers.
+    structlog.reset_defaults()
     for name in _needed(item):
         if not needs.kind(name).is_present():
             pytest.skip(needs.kind(name).reason)
@@ -151,10 +160,23 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands over what it counted: the summary is the controller's."""
+    output: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["lacking"] = dict(_lacking)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Files are collected by every worker, so what lacked there is told by all and counted once."""
+    _lacking.update(getattr(node, "workeroutput", {}).get("lacking", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _lacking:
         terminalreporter.section("not run for want of something", sep="-")
-        for name, count in sorted(_lacking.items()):
+        for name, count in sorted(Counter(_lacking.values()).items()):
             terminalreporter.line(f"{name}: {count} not run; {needs.kind(name).how}")
 
 
@@ -162,7 +184,7 @@ def _judge_skip(report: pytest.TestReport | pytest.CollectReport, what: str, rea
     """Count a skip under its kind; where all is required it is a failure, as it would hide a test that never runs."""
     kind = needs.kind_of_skip(reason)
     if kind is not None:
-        _lacking[kind.name] += 1
+        _lacking[what] = kind.name
     if needs.requires_all() and not (kind is not None and kind.is_excused):
         report.outcome = "failed"
         report.longrepr = f"{what} was skipped under TIDEGATE_REQUIRE_ALL: {reason}"

@@ -1,10 +1,39 @@
 """Skips are told apart by what is lacking: tests/support/needs.py."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import needs
+
+INI = """\
+[pytest]
+addopts = --import-mode=importlib --strict-markers
+filterwarnings = error
+markers =
+    needs
+"""
+SKIPPING = """\
+import pytest
+
+@pytest.mark.needs("vectors")
+def test_for_want_of_what_may_lack(): ...
+
+@pytest.mark.needs("kcat")
+def test_for_want_of_a_tool(): ...
+
+def test_for_no_good_reason():
+    pytest.skip("not today")
+
+def test_that_runs(): ...
+"""
+SKIPPING_WHOLE = """\
+import pytest
+pytest.skip("needs vectors: for the whole file", allow_module_level=True)
+"""
 
 
 def test_a_skip_for_want_of_a_kind_is_known_by_its_reason() -> None:
@@ -34,3 +63,42 @@ def test_absent_vectors_are_excused_and_absent_tools_are_not(monkeypatch: pytest
 def test_vectors_that_are_there_excuse_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIDEGATE_VECTORS", str(tmp_path))
     assert not needs.kind("vectors").is_excused
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_skips_are_judged_and_counted_in_however_many_workers(tmp_path: Path, workers: int) -> None:
+    done = run_pytest(tmp_path, workers)
+    assert done.returncode == 1, done.stdout
+    # In the set-up and in the test itself: what pytest calls an error, and a failure. What may lack is skipped as ever.
+    assert "1 failed, 1 passed, 2 skipped, 1 error" in done.stdout
+    assert "was skipped under TIDEGATE_REQUIRE_ALL: needs kcat: " in done.stdout
+    assert "was skipped under TIDEGATE_REQUIRE_ALL: not today" in done.stdout
+    assert "kcat: 1 not run; install kcat" in done.stdout
+    assert "vectors: 2 not run; point TIDEGATE_VECTORS at the shared vectors" in done.stdout
+
+
+def run_pytest(folder: Path, workers: int) -> subprocess.CompletedProcess[str]:
+    """Our conftest, on files of its own, where all is required and neither vectors nor kcat are to be had."""
+    tests = folder / "some"
+    tests.mkdir()
+    (tests / "pytest.ini").write_text(INI)
+    (tests / "conftest.py").write_text("from tests.conftest import *")
+    (tests / "test_skipping.py").write_text(SKIPPING)
+    (tests / "test_skipping_whole.py").write_text(SKIPPING_WHOLE)
+    options = ("--basetemp", str(folder / "base"), "--numprocesses", str(workers))
+    environ = {
+        **os.environ,
+        "PATH": str(folder),
+        "PYTHONPATH": str(needs.ROOT),
+        "TIDEGATE_REQUIRE_ALL": "1",
+        "TIDEGATE_VECTORS": str(folder / "absent"),
+    }
+    return subprocess.run(
+        (sys.executable, "-m", "pytest", *options, "--dist", "loadgroup", str(tests)),
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )

@@ -5,10 +5,11 @@ It holds no byte of a record.
 """
 
 import json
-import logging
 import secrets
 from dataclasses import asdict
 from pathlib import Path
+
+import structlog
 
 from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
@@ -18,7 +19,7 @@ from storage.segment_scan import BadBatch
 ENTRIES_MAX = 10_000
 """Of a file, and of warnings; what is beyond them is counted."""
 
-_log = logging.getLogger("tidegate.spark")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class BadRecords:
@@ -38,12 +39,12 @@ class BadRecords:
             return
         self.entries.append(bad)
         _log.warning(
-            "skipped a bad batch: segment %s, position %d, %d bytes%s: %s",
-            self._task.segment.segment_id,
-            bad.position,
-            bad.size_bytes,
-            " (nothing tells where the next batch begins)" if bad.is_rest else "",
-            bad.reason,
+            "skipped a bad batch",
+            segment=str(self._task.segment.segment_id),
+            position=bad.position,
+            size_bytes=bad.size_bytes,
+            reason=bad.reason,
+            next_batch="unknown" if bad.is_rest else "found",
         )
 
     def finish(self, folder: str | None) -> None:
@@ -55,7 +56,10 @@ class BadRecords:
         if self.count == 0:
             return
         _log.warning(
-            "skipped %d bad batches of segment %s, %d bytes", self.count, self._task.segment.segment_id, self.size_bytes
+            "skipped bad batches",
+            segment=str(self._task.segment.segment_id),
+            count=self.count,
+            size_bytes=self.size_bytes,
         )
         if folder is None:
             return

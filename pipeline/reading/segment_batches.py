@@ -10,11 +10,12 @@ each batch just once, whatever the indexes say. Indexes only tell where to begin
 What the scan comes by before start_position is not the task's: neither its batches nor its bad ones.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from threading import Event
 from typing import TypeVar
+
+import structlog
 
 from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.batch_selection import BatchSelection
@@ -33,7 +34,7 @@ T = TypeVar("T")
 KIB = 1024
 WINDOW_BYTES_MIN = 64 * KIB
 
-_log = logging.getLogger("tidegate.spark")
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class SegmentBatches:
@@ -187,7 +188,7 @@ class SegmentBatches:
         return max(first_offset, entry_offset + 1) if is_entry else first_offset
 
     def _warn_of_index(self, kind: str, reason: str) -> None:
-        _log.warning("reading without the %s index of segment %s: %s", kind, self._task.segment.segment_id, reason)
+        _log.warning("reading without an index", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
 
     def _retried(self, call: Callable[[], T]) -> T:
         return call_with_retries(call, self._task.segment, Event().wait)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.list_offsets.v9.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -58,17 +58,32 @@ def create_topic(
     Raises:
         KafkaClusterError: refused, or without a leader after TOPIC_TIMEOUT_S.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     topic = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs))
-    try:
-        admin.create_topics([topic], operation_timeout=TOPIC_TIMEOUT_S)[name].result(TOPIC_TIMEOUT_S)
-    except KafkaException as error:
-        raise KafkaClusterError(f"topic {name}: {error}") from error
     deadline_s = time.monotonic() + TOPIC_TIMEOUT_S
+    _create(bootstrap_servers, topic, deadline_s)
     while len(partition_offsets(bootstrap_servers, name)) < partitions:
         if time.monotonic() > deadline_s:
             raise KafkaClusterError(f"topic {name}: no leader after {TOPIC_TIMEOUT_S:g} s")
         time.sleep(_POLL_S)
+
+
+def _create(bootstrap_servers: str, topic: NewTopic, deadline_s: float) -> None:
+    was_cut_off = False
+    while True:
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        try:
+            admin.create_topics([topic], operation_timeout=TOPIC_TIMEOUT_S)[topic.topic].result(TOPIC_TIMEOUT_S)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if was_cut_off and code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            # librdkafka drops the connections of a broker whose address changes while it learns who is there, and with
+            # them what was asked: nobody knows whether the topic was made.
+            if code != KafkaError._DESTROY_BROKER or time.monotonic() > deadline_s:
+                raise KafkaClusterError(f"topic {topic.topic}: {error}") from error
+            was_cut_off = True
+        else:
+            return
 
 
 def wait_tiered(

@@ -313,9 +313,6 @@ class Broker:
             self._metrics = None
 
 
-_ports_given: set[int] = set()
-
-
 def _cluster_id() -> str:
     """A Kafka uuid that does not begin with a dash: StorageTool would take it for an option."""
     while (text := base64.urlsafe_b64encode(random.randbytes(16)).rstrip(b"=").decode()).startswith("-"):
@@ -324,22 +321,23 @@ def _cluster_id() -> str:
 
 
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1, never the same twice.
+    """A free TCP port of 127.0.0.1 that no other call gives, in this process or another, as long as this one runs.
 
     Below every system's range for outgoing connections (Linux begins at 32768, macOS at 49152): a port of that range
     may be some client's own before the broker has bound it, most of all while the broker restarts.
     """
     for _ in range(1000):
         port = random.SystemRandom().randrange(20_000, 32_000)
-        if port in _ports_given:
-            continue
-        with socket.socket() as probe:
+        with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as probe:
             if os.name == "posix":  # a port in TIME_WAIT is free for a server, as Java too asks for it
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                # UDP's port of the same number means nothing to Kafka, so whoever has it bound has the claim.
+                claim.bind((HOST, port))
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        _ports_given.add(port)
-        return port
+            # Nobody closes it any more but the end of this process.
+            claim.detach()
+            return port
     raise KafkaClusterError(f"no free port found on {HOST}")

@@ -45,6 +45,8 @@ def gate(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
     servers = guarded.address("SASL_PLAINTEXT")
     with own_tidegate(guarded.cluster, identity, bootstrap_servers=servers) as running:
         yield running
+    guarded.withdraw("reader", READ, guarded.topic.name)
+    guarded.withdraw("describer", DESCRIBE, guarded.topic.name)
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,10 @@ CHECK_TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def reader(guarded: SecuredKafka) -> str:
+def reader(guarded: SecuredKafka) -> Iterator[str]:
     guarded.allow("reader", READ, guarded.topic.name)
-    return "reader"
+    yield "reader"
+    guarded.withdraw("reader", READ, guarded.topic.name)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,9 @@
 """Where lines of drivers and executors go, and that a program's own settings stay."""
 
-from collections.abc import Iterator
-
 import pytest
 import structlog
 
 from pipeline.logs import configure_logs
-
-
-@pytest.fixture(autouse=True)
-def own_settings() -> Iterator[None]:
-    """Of the process: taken back afterwards."""
-    before = structlog.get_config() if structlog.is_configured() else None
-    structlog.reset_defaults()
-    yield
-    structlog.reset_defaults()
-    if before is not None:
-        structlog.configure(**before)
 
 
 def test_lines_from_info_on_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ import trio.testing
 from protocol.addresses import NodeAddress
 from proxy.address_book import AddressBook, AddressError, Target
 from proxy.config.model import ProxyConfig, ReadPreference
+from proxy.demo.kafka_cluster import free_port
 from storage.config.model import HostPort
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
@@ -62,12 +63,6 @@ async def open_book(**changes: Any) -> AsyncIterator[tuple[AddressBook, list[Tar
 async def greeting(address: tuple[str, int]) -> bytes:
     async with await trio.open_tcp_stream(*address) as stream:
         return bytes(await stream.receive_some())
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def test_a_listener_is_bound_when_advertise_returns() -> None:

@@ -1,10 +1,10 @@
 """BadRecords: warnings, a count, and one file that a repeat replaces."""
 
 import json
-import logging
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipeline.reading import bad_records
 from pipeline.reading.bad_records import BadRecords
@@ -22,16 +22,18 @@ TASK = SegmentTask(
 )
 
 
-def test_each_bad_batch_is_a_warning_with_object_and_position(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_bad_batch_is_a_warning_with_object_and_position() -> None:
     bad = BadRecords(TASK)
 
-    bad.add(BadBatch(1231, 77, "its CRC is wrong"))
-    bad.finish(None)
+    with capture_logs() as lines:
+        bad.add(BadBatch(1231, 77, "its CRC is wrong"))
+        bad.finish(None)
 
-    assert [(record.name, record.levelno) for record in caplog.records] == [("tidegate.spark", logging.WARNING)] * 2
-    assert str(TASK.segment.segment_id) in caplog.text
-    assert "position 1231, 77 bytes: its CRC is wrong" in caplog.text
-    assert "skipped 1 bad batches" in caplog.text
+    each, all_of_them = lines
+    segment = str(TASK.segment.segment_id)
+    assert (each["log_level"], each["segment"], each["position"], each["size_bytes"]) == ("warning", segment, 1231, 77)
+    assert each["reason"] == "its CRC is wrong"
+    assert (all_of_them["log_level"], all_of_them["segment"], all_of_them["count"]) == ("warning", segment, 1)
 
 
 def test_a_task_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None:
@@ -48,11 +50,12 @@ def test_a_task_writes_one_file_and_a_repeat_replaces_it(tmp_path: Path) -> None
     assert report["batches"][0] == {"position": 1231, "size_bytes": 77, "reason": "second", "is_rest": False}
 
 
-def test_a_task_without_bad_batches_writes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    BadRecords(TASK).finish(str(tmp_path / "bad"))
+def test_a_task_without_bad_batches_writes_nothing(tmp_path: Path) -> None:
+    with capture_logs() as lines:
+        BadRecords(TASK).finish(str(tmp_path / "bad"))
 
     assert not (tmp_path / "bad").exists()
-    assert not caplog.records
+    assert not lines
 
 
 def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.segment_batches import SegmentBatches
@@ -136,13 +137,17 @@ def test_the_scan_begins_at_the_index_entry_before_the_start_and_ends_with_the_l
     assert world.gets == [(positions[49], positions[60]), (positions[49], positions[60])]
 
 
-def test_a_start_that_is_no_batch_is_found_by_walking_from_the_segments_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_that_is_no_batch_is_found_by_walking_from_the_segments_start() -> None:
     world = OneSegment(filled_segment(BASE))
     world.indexes[IndexType.OFFSET] = struct.pack(">iiii", 9, 1000, 180, 15_001)
 
-    assert read(world, start_position=15_002) == offsets(world)[13:]
-    assert "reading without the offset index of segment orders-0" in caplog.text
-    assert "there is no batch at 15001" in caplog.text
+    with capture_logs() as lines:
+        assert read(world, start_position=15_002) == offsets(world)[13:]
+
+    (line,) = lines
+    assert (line["event"], line["index"]) == ("reading without an index", "offset")
+    assert "orders-0" in line["segment"]
+    assert "there is no batch at 15001" in line["reason"]
 
 
 def test_an_index_that_fails_for_a_moment_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,15 +235,16 @@ def test_a_range_without_batches_gives_nothing() -> None:
     assert read(world, start_position=10, end_position=900) == []
 
 
-def test_a_bad_batch_fails_unless_bad_records_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_batch_fails_unless_bad_records_are_skipped() -> None:
     world = OneSegment(filled_segment(BASE))
     world.log[world.segment.batch_positions[3] + 70] ^= 1
 
     with pytest.raises(CorruptObjectError, match=rf"orders-0.*batch at {world.segment.batch_positions[3]}"):
         read(world)
 
-    assert read(world, replace(OPTIONS, skips_bad_records=True)) == [*offsets(world)[:3], *offsets(world)[4:]]
-    assert "its CRC is wrong" in caplog.text
+    with capture_logs() as lines:
+        assert read(world, replace(OPTIONS, skips_bad_records=True)) == [*offsets(world)[:3], *offsets(world)[4:]]
+    assert "its CRC is wrong" in lines[0]["reason"]
 
 
 def test_a_task_whose_range_cannot_be_reached_says_that_all_of_it_is_lost() -> None:

@@ -1,0 +1,63 @@
+"""Which tests share a worker where pytest-xdist runs them in several (`make test`), and what the workers begin with.
+
+A fixture of the session is made anew in each worker that uses it, so all tests that use an expensive one are one
+group: one shared broker and one Spark session a run. The other tests of a file are a group, too, so that a fixture of
+the module is made once. A worker takes up one group after the other: those that take longest come first, and the many
+short files level the ends. Within that the order is pytest-randomly's.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+SHARED_FIXTURES: Mapping[str, frozenset[str]] = {
+    "kafka": frozenset({"kafka"}),
+    "spark": frozenset({"spark_cluster", "spark_files", "spark_package", "spark_topics"}),
+    "differential": frozenset({"differential"}),
+    "guarded": frozenset({"guarded"}),
+}
+"""Groups by the fixtures of the session that are theirs, those that take longest first."""
+
+SLOW_NEEDS = frozenset({"java", "kafka", "spark"})
+"""A file with tests that need these without using a shared fixture starts something of its own."""
+
+
+def group_by_worker(items: list[pytest.Item], needed: Mapping[pytest.Item, Sequence[str]]) -> None:
+    """Give each item its `xdist_group`, and put the items of each group together, the long groups first.
+
+    Args:
+        items: of all the session, in pytest-randomly's order; sorted in place.
+        needed: for each item the kinds of tests/support/needs.py that it needs.
+    """
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    slow = {groups[item] for item in items if not SLOW_NEEDS.isdisjoint(needed[item])}
+    shared = {name: rank for rank, name in enumerate(SHARED_FIXTURES)}
+    first_seen = {group: rank for rank, group in reversed([*enumerate(groups.values())])}
+    items.sort(
+        key=lambda item: (
+            shared.get(groups[item], len(shared)),
+            groups[item] not in slow,
+            first_seen[groups[item]],
+        )
+    )
+
+
+def group_of(item: pytest.Item) -> str:
+    """The shared fixture's group, else the item's file.
+
+    Raises:
+        pytest.UsageError: it uses fixtures of two groups, and one of them would be made in a second worker.
+    """
+    used = getattr(item, "fixturenames", ())
+    module = getattr(item, "module", None)
+    # A module that defines the name has made a fixture of its own of it.
+    groups = [
+        group
+        for group, fixtures in SHARED_FIXTURES.items()
+        if any(name in used and not hasattr(module, name) for name in fixtures)
+    ]
+    if len(groups) > 1:
+        raise pytest.UsageError(f"{item.nodeid} is of the groups {groups}; make them one in {__name__}")
+    return groups[0] if groups else item.nodeid.partition("::")[0]
