@@ -7,6 +7,7 @@
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make test-tools     what tests need beyond Python: toxiproxy, clients of other languages (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
+#   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
 #   make lock           write requirements/*.txt anew from pyproject.toml
@@ -28,7 +29,7 @@ VERSITYGW_VERSION := v1.8.0
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header pyproject.toml
 
-.PHONY: setup doctor demo spark test test-tools test-long differential lint bench lock
+.PHONY: spark-package setup doctor demo spark test test-tools test-long differential lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -96,6 +97,9 @@ $(TOOLS)/versitygw: Makefile
 	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
 	@touch $@
 
+spark-package: $(VENV)/.installed
+	$(BIN)/python -m tools.spark_package $(ARGS)
+
 test-long: setup spark
 	$(BIN)/pytest -m long $(ARGS)
 
@@ -114,6 +118,8 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/relay.py $(ARGS)
 	$(BIN)/python benchmarks/warm_read.py $(ARGS)
 	$(BIN)/python benchmarks/fetch_exchange.py $(ARGS)
+	$(BIN)/python benchmarks/record_decoding.py $(ARGS)
+	$(BIN)/python benchmarks/spark_backfill.py $(ARGS)
 	$(BIN)/python benchmarks/cold_read.py $(ARGS)
 
 # The later files are bound to the first, so that one environment can hold them all.

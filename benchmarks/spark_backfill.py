@@ -1,21 +1,26 @@
 """A backfill by Spark, three ways over the same offsets: its Kafka source at broker and Tidegate, and the tier source.
 
-    python benchmarks/spark_backfill.py [--rounds 3] [--megabytes 120] [--json]
+    python benchmarks/spark_backfill.py [--rounds 5] [--megabytes 600] [--json]
 
 One topic of two partitions for each size of record, 100 B and 1 KB, every offset that is read below the broker's local
 log start, in Kafka's LocalTieredStorage. Spark has two cores of its own accord and writes to nowhere (`noop`), so that
-decoding is all it does. What each side costs the broker is counted: its remote fetches, none for the last two.
+decoding is all it does. Its Python workers are a cluster's: pyspark, pyarrow, numpy, and `tidegate_spark` as it is
+shipped. What each side costs the broker is counted: its remote fetches, none for the last two. A range of some hundred
+megabytes at least: planning and Python workers take the tier source a second, whatever the range.
 
 Exit code 1 when the tier source is slower than the Kafka source at the broker, when a side gives other rows, or when
 the broker read the tier for a side that is not its own.
 """
 
+import importlib
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +31,9 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.support.comparison import Report, Row, show
 from benchmarks.support.options import parse_options
 from benchmarks.support.stage import Stage, bootstrap_of, set_up
-from pipeline.data_source import TidegateDataSource
 from pipeline.session import start_session
+from tests.support.spark_cluster import cluster_python
+from tools.spark_package.build import build
 
 RECORD_SIZES = (100, 1024)
 TIER_FLOOR, TIER_AIM = 1.0, 2.0
@@ -63,22 +69,33 @@ class Side:
 
 def main() -> int:
     options = parse_options(
-        "Spark: the Kafka source at the broker and at Tidegate, and the tier source.", megabytes=120
+        "Spark: the Kafka source at the broker and at Tidegate, and the tier source.", megabytes=600
     )
     report = Report("a backfill by Spark, rows written to nowhere")
-    jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
-    spark = start_session("tidegate-benchmark", {**SPARK, "spark.jars": jars})
-    spark.dataSource.register(TidegateDataSource)
-    try:
+    with tempfile.TemporaryDirectory(prefix="tidegate-benchmark-") as folder, cluster_session(Path(folder)) as spark:
         for record_bytes in RECORD_SIZES:
             with set_up(
                 megabytes=options.megabytes, topic_configs=TOPIC_CONFIGS, is_tiered=True, record_bytes=record_bytes
             ) as stage:
                 measure(spark, stage, record_bytes, options.rounds, report)
-    finally:
-        spark.stop()
     show(report, as_json=options.as_json)
     return 0 if report.holds else 1
+
+
+@contextmanager
+def cluster_session(folder: Path) -> Iterator[SparkSession]:
+    """Spark with the connector's jars, and Python workers that have what a cluster has and the zip of ours."""
+    built = build(folder / "package")
+    os.environ["PYSPARK_PYTHON"] = str(cluster_python(folder / "python"))
+    jars = ",".join(str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")))
+    spark = start_session("tidegate-benchmark", {**SPARK, "spark.jars": jars})
+    try:
+        spark.sparkContext.addPyFile(str(built.zip))
+        sys.path.insert(0, str(built.zip))
+        importlib.import_module("tidegate_spark").register(spark)
+        yield spark
+    finally:
+        spark.stop()
 
 
 def measure(spark: SparkSession, stage: Stage, record_bytes: int, rounds: int, report: Report) -> None:

@@ -5,6 +5,7 @@ Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it th
 others wrote). Using one is enough to be marked `integration` or with what it needs.
 """
 
+import logging
 import os
 import resource
 from collections import Counter
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.session import missing_packages
 from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.logs import OUR_PACKAGES
 from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
@@ -133,8 +135,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    # A program that a test ran in this process may have set the levels of all loggers.
-    structlog.reset_defaults()
+    _forget_logging()
     for name in _needed(item):
         if not needs.kind(name).is_present():
             pytest.skip(needs.kind(name).reason)
@@ -178,6 +179,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not run for want of something", sep="-")
         for name, count in sorted(Counter(_lacking.values()).items()):
             terminalreporter.line(f"{name}: {count} not run; {needs.kind(name).how}")
+
+
+def _forget_logging() -> None:
+    """A program that an earlier test ran in this process has set the levels of all loggers."""
+    structlog.reset_defaults()
+    logging.getLogger().setLevel(logging.WARNING)
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 def _judge_skip(report: pytest.TestReport | pytest.CollectReport, what: str, reason: str) -> None:
