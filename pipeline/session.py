@@ -51,8 +51,9 @@ def start_session(app_name: str, settings: Mapping[str, str] | None = None) -> "
     is_submitted = _GATEWAY_VARIABLE in environ
     if not is_submitted and (problems := java_problems(environ)):
         raise SessionError("; ".join(problems))
-    if not is_submitted:
-        # Spark would run the first python3 on PATH, which knows nothing of a virtual environment.
+    if not is_submitted and (settings or {}).get("spark.master", "local").startswith("local"):
+        # Spark would run the first python3 on PATH, which knows nothing of a virtual environment. On other machines
+        # ours need not exist.
         environ.setdefault(_WORKER_VARIABLE, sys.executable)
 
     from pyspark.sql import SparkSession

@@ -161,9 +161,6 @@ def _session(arguments: argparse.Namespace) -> Iterator["SparkSession"]:
     settings = {**_SETTINGS, **dict(arguments.conf), **_FIXED_SETTINGS}
     if arguments.master is not None:
         settings["spark.master"] = arguments.master
-    if settings.get("spark.master", "local").startswith("local"):
-        # Workers would be the `python3` of PATH, which need not have what we have.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_ours = SparkSession.getActiveSession() is None
     spark = start_session(f"tidegate {arguments.job}", settings)
     try:
