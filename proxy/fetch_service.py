@@ -156,6 +156,7 @@ class FetchService:
         if not any(candidates) or request.max_bytes < 0:
             return None
         frontiers = self._tier.frontiers
+        seen: dict[TopicIdPartition, Frontier] = {}
         unknown: list[TopicIdPartition] = []
         ageing: list[TopicIdPartition] = []
         for asked, candidate in zip(request.partitions, candidates, strict=True):
@@ -164,7 +165,9 @@ class FetchService:
             frontier = frontiers.get(node_id, candidate)
             if frontier is None:
                 unknown.append(candidate)
-            elif not frontiers.is_fresh(frontier):
+                continue
+            seen[candidate] = frontier
+            if not frontiers.is_fresh(frontier):
                 # The local log start only rises: an offset above it is the broker's to answer either way.
                 below = asked.fetch_offset < frontier.local_log_start_offset
                 (unknown if below else ageing).append(candidate)
@@ -176,7 +179,8 @@ class FetchService:
         plan = plan_fetch(
             request,
             candidates,
-            lambda candidate: frontiers.get(node_id, candidate),
+            # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
+            lambda candidate: frontiers.get(node_id, candidate) or seen.get(candidate),
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
         )
         for part in plan.tier:

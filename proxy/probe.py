@@ -207,7 +207,7 @@ class Prober:
         elif entry.error_code or entry.preferred_read_replica >= 0:
             self._authorities.end(_key(request, part))
             self._tier.aborted_tails.forget(self._node_id, part.partition)
-            if entry.error_code in _FRONTIER_GONE:
+            if _tells_of_change(part, entry.error_code):
                 self._tier.forget(self._node_id, part.partition)
             entry.topic, entry.topic_id, entry.records = part.asked.topic, part.asked.topic_id, ()
             entry.error_code = code_for_version(entry.error_code, request.api_version)
@@ -293,6 +293,16 @@ def _still_counts(request: FetchRequest, part: TierPart, authority: Authority) -
         return False  # another connection has heard of a DeleteRecords
     committed = request.isolation_level == IsolationLevel.READ_COMMITTED
     return not committed or authority.local_log_start_offset == part.frontier.local_log_start_offset
+
+
+def _tells_of_change(part: TierPart, error_code: ErrorCode | int) -> bool:
+    """Whether a refusal says that our frontier is out of date, and not merely the client.
+
+    A client with an old epoch must not have everybody's knowledge learned anew with each of its requests.
+    """
+    if error_code == ErrorCode.FENCED_LEADER_EPOCH:
+        return part.asked.current_leader_epoch >= part.frontier.leader_epoch
+    return error_code in _FRONTIER_GONE
 
 
 def _refusal(part: TierPart, error_code: ErrorCode) -> PartitionAnswer:

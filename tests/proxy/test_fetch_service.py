@@ -226,6 +226,27 @@ async def test_names_that_upstream_does_not_tell_are_not_asked_for_each_time(
     assert world.cluster.learned == [["orders"]]
 
 
+async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: the partition went to the broker, which granted an oversize batch beside the tier's."""
+    known, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    client = world.client()
+    await client.fetch([ask(known, 17, max_bytes=100)])
+    world.client_of_ours.latency_s = 0.1
+    records: list[bytes] = []
+
+    async def fetch() -> None:
+        asked = [ask(known, 17, max_bytes=100), ask(unknown, 17, max_bytes=100)]
+        records.extend(records_of(await client.fetch(asked)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        await trio.sleep(0.05)
+        world.frontiers.forget(1, known)
+    assert records[0] == tier_batch(0, 17)
+
+
 # --- divergence ---
 
 

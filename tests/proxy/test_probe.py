@@ -418,6 +418,16 @@ async def test_fencing_is_the_brokers(world: TierWorld, autojump_clock: MockCloc
     assert (codes_of(response), records_of(response)) == ([code], [b""])
 
 
+async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: what was known for everybody was forgotten, and the next Fetch had to learn it anew."""
+    partition = world.add_partition()
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    response = await client.fetch([ask(partition, 17, current_leader_epoch=4)])
+    assert codes_of(response) == [ErrorCode.FENCED_LEADER_EPOCH]
+    assert world.frontiers.get(1, partition) is not None
+
+
 async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, autojump_clock: MockClock) -> None:
     """CurrentLeader (tag 1) names who leads now."""
     partition = world.add_partition()
