@@ -74,7 +74,7 @@ demo: setup
 test: setup spark
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
 
-test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
+test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
 
 # Go names a command after its folder, which is `server` here.
 $(TOOLS)/toxiproxy-server: Makefile

@@ -24,7 +24,7 @@ from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
 from proxy.admin import serve_admin
 from proxy.allocator import keep_freed_memory
 from proxy.authority import LogStartGeneration
-from proxy.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
+from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
 from proxy.config.model import Config, ReadPreference
 from proxy.config.ssl_contexts import server_ssl_context
@@ -41,21 +41,17 @@ from proxy.sni_addressing import SniAddressBook, SniPattern, hear_server_names
 from proxy.tier import CatalogTail, Tier
 from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.timestamp_lookup import TimestampLookup
-from proxy.upkeep import follow_catalog, follow_upstream, measure_catalog, take_gauges, watch_tier
+from proxy.upkeep import follow_upstream, take_gauges, watch_tier
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.model import RemoteLogSegmentId
-from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
 _log = structlog.get_logger(__name__)
@@ -159,7 +155,7 @@ async def run(
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            tail = await _start_catalog(config, cluster, catalog, readiness, probes, nursery)
+            tail = await start_catalog(config, cluster, catalog, readiness, probes, nursery)
             tier_storage = open_tier_storage(
                 _tier_storage_settings(config),
                 storage_manager,
@@ -224,36 +220,6 @@ def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | 
         retention_s=_retention_s(config),
         probe=probes.cache,
     )
-
-
-async def _start_catalog(
-    config: Config,
-    cluster: Cluster,
-    catalog: Catalog,
-    readiness: Readiness,
-    probes: Probes,
-    nursery: trio.Nursery,
-) -> CatalogTail:
-    if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
-        InMemoryRemoteLogMetadataManager(catalog).follow_all()
-        readiness.catalog_live(0)
-        return InMemoryCatalogTail()
-    client, upstream = config.metadata_client, config.upstream
-    metadata_cluster = cluster
-    if (client.bootstrap_servers, client.security) != (upstream.bootstrap_servers, upstream.security):
-        metadata_cluster = Cluster(upstream_settings(client.bootstrap_servers, client.security), nursery)
-    event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
-    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
-
-    async def follow() -> None:
-        await nursery.start(event_log.run)
-        manager.follow_all()
-        nursery.start_soon(measure_catalog, event_log, manager, catalog, probes)
-
-    nursery.start_soon(follow)
-    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)
-    await trio.lowlevel.checkpoint()
-    return TopicCatalogTail(manager, event_log.partition_count, event_log.sample_high_watermarks)
 
 
 def _tier(

@@ -45,6 +45,7 @@ WITHOUT_TEST_FILE = {
     "pipeline/tasks.py": "declares values",
     "protocol/errors.py": "declares errors and codes; those who raise them test them",
     "protocol/identifiers.py": "declares numbers; tests/protocol/test_versions.py holds them to Kafka's schemas",
+    "proxy/catalog_start.py": "wiring: tests/integration/test_serve.py",
     "proxy/config/build.py": "the last step of load: tests/proxy/config/test_load.py",
     "proxy/config/model.py": "declares the result of load: tests/proxy/config/test_load.py",
     "proxy/exit_codes.py": "declares numbers: tests/proxy/test_cli.py",

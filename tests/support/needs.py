@@ -21,6 +21,7 @@ JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TOOLS = ROOT / "build" / "tools"
 TOXIPROXY = TOOLS / "toxiproxy-server"
+VERSITYGW = TOOLS / "versitygw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ def _can_mount() -> bool:
     return mounted.returncode == 0
 
 
+def _can_run_prometheus() -> bool:
+    return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
+
+
 def _can_run_kafkajs() -> bool:
     return shutil.which("node") is not None and (TOOLS / "kafkajs" / ".installed").exists()
 
@@ -103,12 +108,21 @@ _KINDS = {
         Kind("kafka", lambda: (JARS / ".complete").exists(), "run `make setup`, which fetches its jars"),
         Kind("go", _command("go"), "install Go 1.26 or newer"),
         Kind("toxiproxy", TOXIPROXY.exists, "run `make test-tools`, which builds it with Go"),
+        Kind("versitygw", VERSITYGW.exists, "run `make test-tools`, which builds it with Go"),
         Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
         Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("cargo", _command("cargo"), "install Rust"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
+        Kind(
+            "prometheus", _can_run_prometheus, "install Prometheus with promtool (Debian: apt-get install prometheus)"
+        ),
+        Kind(
+            "docker-compose",
+            _command("docker-compose"),
+            "install docker-compose (Debian: apt-get install docker-compose)",
+        ),
         Kind("openssl", _command("openssl"), "install OpenSSL's command line"),
         Kind("linux", lambda: Path("/proc/self/status").exists(), "it reads /proc, so only Linux will do"),
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
