@@ -1,23 +1,38 @@
-"""Names of a segment's objects as Kafka's LocalTieredStorage has them (spec/kafka-remote.md §10).
+"""Names of a segment's objects as Kafka's LocalTieredStorage has them (spec/kafka-remote.md §10): of files in its
+folder, of keys in a bucket of plain objects.
 
     <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id>.<suffix>
 
 Ids are in the 22-character form, which may begin with or contain `-`, as topic names may: whoever takes a name apart
-does so from the right. Topic names come from records that anybody with access to the metadata topic may have
-written; only Kafka's legal names become part of a path, so that no object lies outside its folder.
+does so from the right, by fixed widths. Topic names come from records that anybody with access to the metadata topic
+may have written; only Kafka's legal names become part of a path, so that no object lies outside its folder.
 """
 
 import re
 
 from storage.errors import IllegalMetadataError
-from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_to_text
+from storage.model import (
+    IndexType,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    Uuid,
+    uuid_from_text,
+    uuid_to_text,
+)
 
 LOG_SUFFIX = "log"
 OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))
 """Every suffix that a segment's object may have."""
 
+OPTIONAL_INDEX_TYPES = frozenset({IndexType.TRANSACTION})
+"""Kafka's broker hands its storage manager every other file of a segment."""
+
 _TOPIC_NAME_LENGTH_MAX = 249
+_PARTITION_MAX = 2**31 - 1
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9})-(?P<topic_id>[A-Za-z0-9_-]{22})", re.ASCII)
+_OBJECT = re.compile(r"[0-9]{20}-(?P<segment_id>[A-Za-z0-9_-]{22})\.(?P<suffix>[a-z_]+)", re.ASCII)
 
 
 def partition_directory_name(partition: TopicIdPartition) -> str:
@@ -35,6 +50,22 @@ def partition_directory_name(partition: TopicIdPartition) -> str:
 def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
     """An object's name inside its partition's folder; `suffix` without the dot."""
     return f"{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}.{suffix}"
+
+
+def partition_of_directory(name: str) -> TopicIdPartition | None:
+    """The inverse of `partition_directory_name`; None for a name that it does not give."""
+    matched = _DIRECTORY.fullmatch(name)
+    if matched is None or not is_topic_name(matched["topic"]) or int(matched["partition"]) > _PARTITION_MAX:
+        return None
+    return TopicIdPartition(uuid_from_text(matched["topic_id"]), int(matched["partition"]), matched["topic"])
+
+
+def segment_of_object(name: str, partition: TopicIdPartition) -> RemoteLogSegmentId | None:
+    """Whose object has this name in a partition's folder; None for a name that `segment_object_name` does not give."""
+    matched = _OBJECT.fullmatch(name)
+    if matched is None or matched["suffix"] not in OBJECT_SUFFIXES:
+        return None
+    return RemoteLogSegmentId(partition, uuid_from_text(matched["segment_id"]))
 
 
 def is_topic_name(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from storage.errors import StorageConfigError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.plain_objects import PlainObjects
 from storage.remote_storage_manager import RemoteStorageManager
 
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
@@ -19,11 +20,7 @@ METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
 _STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str]], RemoteStorageManager]] = {
     "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": LocalTieredStorage,
     "io.aiven.kafka.tieredstorage.RemoteStorageManager": AivenRemoteStorageManager,
-}
-
-# Formats that later versions read. Refused by name, so that nobody searches a correct configuration for a typo.
-_STORAGE_MANAGERS_TO_COME: Mapping[str, str] = {
-    "tidegate.PlainObjects": "plain objects in a bucket",
+    "tidegate.PlainObjects": PlainObjects,
 }
 
 
@@ -40,16 +37,12 @@ def open_remote_storage_manager(class_name: str, config: Mapping[str, str]) -> R
     """The storage manager for a class name, configured with its own keys (the prefix already stripped).
 
     Raises:
-        StorageConfigError: the name is unknown or not supported by this version, or a value in `config` is wrong.
+        StorageConfigError: the name is unknown, or a value in `config` is wrong.
     """
     name = class_name.strip()
-    if name in _STORAGE_MANAGERS_TO_COME:
-        raise StorageConfigError(
-            f"{STORAGE_MANAGER_KEY}={name} names {_STORAGE_MANAGERS_TO_COME[name]}, which this version does not read"
-        )
     constructor = _STORAGE_MANAGERS.get(name)
     if constructor is None:
-        raise _unknown_name(STORAGE_MANAGER_KEY, name, (*_STORAGE_MANAGERS, *_STORAGE_MANAGERS_TO_COME))
+        raise _unknown_name(STORAGE_MANAGER_KEY, name, _STORAGE_MANAGERS)
     return constructor(config)
 
 

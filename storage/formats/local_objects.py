@@ -4,27 +4,19 @@ Names are taken apart from the right, by fixed widths (storage/object_names.py).
 """
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.model import (
-    IndexType,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
+from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from storage.object_names import (
+    LOG_SUFFIX,
+    OPTIONAL_INDEX_TYPES,
+    partition_of_directory,
+    segment_object_name,
+    segment_of_object,
 )
-from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES, is_topic_name, segment_object_name
 from storage.remote_storage_manager import ObjectContent, SegmentObject, StoredObject
-
-_OPTIONAL = frozenset({IndexType.TRANSACTION})
-"""Kafka's broker hands its storage manager every other file of a segment."""
-
-_PARTITION_MAX = 2**31 - 1
-_FOLDER = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9})-(?P<topic_id>[A-Za-z0-9_-]{22})", re.ASCII)
-_FILE = re.compile(r"[0-9]{20}-(?P<segment_id>[A-Za-z0-9_-]{22})\.(?P<suffix>[a-z_]+)", re.ASCII)
 
 
 def inspect_folder(folder: Path, metadata: RemoteLogSegmentMetadata) -> tuple[SegmentObject, ...]:
@@ -33,7 +25,7 @@ def inspect_folder(folder: Path, metadata: RemoteLogSegmentMetadata) -> tuple[Se
     objects = [SegmentObject(str(log), ObjectContent.LOG, _size_bytes(log), metadata.segment_size_bytes)]
     for index_type in IndexType:
         path = folder / segment_object_name(metadata, index_type.value)
-        is_required = index_type not in _OPTIONAL
+        is_required = index_type not in OPTIONAL_INDEX_TYPES
         objects.append(
             SegmentObject(str(path), ObjectContent.INDEXES, _size_bytes(path), None, is_required, (index_type,))
         )
@@ -43,14 +35,14 @@ def inspect_folder(folder: Path, metadata: RemoteLogSegmentMetadata) -> tuple[Se
 def list_folder(root: Path, topic: str | None) -> Iterator[StoredObject]:
     """All files below the root; of one topic only when it is given."""
     for folder in _entries(root):
-        partition = _partition_of(folder.name)
+        partition = partition_of_directory(folder.name)
         if topic is not None and (partition is None or partition.topic != topic):
             continue
         if not folder.is_dir(follow_symlinks=False):
             yield from _stored(folder, None)
             continue
         for entry in _entries(Path(folder.path)):
-            segment_id = None if partition is None else _segment_of(entry.name, partition)
+            segment_id = None if partition is None else segment_of_object(entry.name, partition)
             if topic is None or segment_id is not None:
                 yield from _stored(entry, segment_id)
 
@@ -69,20 +61,6 @@ def _entries(folder: Path) -> list["os.DirEntry[str]"]:
             return sorted(scan, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
-
-
-def _partition_of(name: str) -> TopicIdPartition | None:
-    matched = _FOLDER.fullmatch(name)
-    if matched is None or not is_topic_name(matched["topic"]) or int(matched["partition"]) > _PARTITION_MAX:
-        return None
-    return TopicIdPartition(uuid_from_text(matched["topic_id"]), int(matched["partition"]), matched["topic"])
-
-
-def _segment_of(name: str, partition: TopicIdPartition) -> RemoteLogSegmentId | None:
-    matched = _FILE.fullmatch(name)
-    if matched is None or matched["suffix"] not in OBJECT_SUFFIXES:
-        return None
-    return RemoteLogSegmentId(partition, uuid_from_text(matched["segment_id"]))
 
 
 def _size_bytes(path: Path) -> int | None:

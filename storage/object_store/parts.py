@@ -12,6 +12,8 @@ PART_BYTES_MIN = 5 * 1024 * 1024
 PART_BYTES_MAX = 2**31 - 1
 """Aiven's limit: a Java array's. S3 would take 5 GiB."""
 OBJECT_BYTES_MAX = 5 * 1024**4
+SINGLE_PUT_BYTES_MAX = 5 * 1024**3
+"""Of one PutObject, by its API reference."""
 
 _PARTS_OF_ONE_SIZE = 900
 

@@ -11,10 +11,12 @@ from storage.errors import StorageConfigError
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import DEFAULT_PREFIX, s3_settings
+from storage.object_store.s3_config import DEFAULT_PREFIX, S3_KEYS, s3_settings
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
+STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS)
+"""All keys that are read here, of whatever store."""
 
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
 

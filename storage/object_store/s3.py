@@ -4,8 +4,8 @@ Behaviour:
 - boto3 is imported and its client made at the first call (0.5 s and 0.1 s), once; threads share the client, whose
   pool holds `connections_max` connections.
 - A GET's bytes go from the socket into the caller's buffer (storage.object_store.s3_body).
-- A put below the part size is one PutObject; a larger one is an upload in parts, one after the other, at most two of
-  them in memory.
+- A put of bytes or of a local file up to `single_put_bytes_max`, and of less than one part, is one PutObject; a larger
+  one is an upload in parts, one after the other, at most two of them in memory.
 - One attempt: whoever calls knows what is worth another, and resumes a body where it broke.
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import (
     CorruptObjectError,
@@ -28,9 +28,10 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
+from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectHead
 from storage.object_store.parts import parts
-from storage.object_store.s3_body import S3ObjectStream
+from storage.object_store.s3_body import S3ObjectStream, body_size_bytes
 from storage.object_store.s3_config import S3Settings
 from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
 from storage.object_store.s3_errors import REGION_KEY, Refusal
@@ -38,7 +39,7 @@ from storage.object_store.s3_errors import REGION_KEY, Refusal
 if TYPE_CHECKING:
     from botocore.session import Session
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 DELETE_KEYS_MAX = 1000
 """Of one DeleteObjects, by its API reference."""
@@ -55,6 +56,7 @@ class S3Store:
         self._where = settings.endpoint_url or f"s3.{settings.region}"
         self._client_made: S3Client | None = None
         self._lock = threading.Lock()
+        self._single_put_bytes_max = settings.single_put_bytes_max or settings.part_bytes
 
     @property
     def identity(self) -> str:
@@ -68,7 +70,7 @@ class S3Store:
         with self._errors(what):
             answer = self._client().get_object(Bucket=self._settings.bucket, Key=key, Range=f"bytes={start}-{end - 1}")
         try:
-            size_bytes = _body_size_bytes(answer, start, end, what)
+            size_bytes = body_size_bytes(answer, start, end, what)
         except BaseException:
             answer["Body"].close()
             raise
@@ -82,8 +84,12 @@ class S3Store:
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
         """PutObject, or an upload in parts when the source is larger than one."""
-        if isinstance(source, bytes) and len(source) <= self._settings.part_bytes:
+        if isinstance(source, bytes) and len(source) <= self._single_put_bytes_max:
             self._put_object(key, source)
+            return
+        if isinstance(source, LocalFile) and source.size_bytes() <= self._single_put_bytes_max:
+            with source.open() as file:
+                self._put_object(key, file)
             return
         found = parts(source, self._settings.part_bytes)
         first = next(found)
@@ -138,8 +144,8 @@ class S3Store:
         if client is not None:
             client.close()
 
-    def _put_object(self, key: str, data: bytes | bytearray) -> None:
-        body = cast(bytes, data)  # botocore takes both
+    def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
+        body = cast(bytes, data)  # botocore takes all of them
         with self._errors(self._what("PUT", key)):
             self._client().put_object(Bucket=self._settings.bucket, Key=key, Body=body, **self._storage_class())
 
@@ -253,7 +259,6 @@ class S3Store:
 
 
 _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 
 def _make_client(settings: S3Settings) -> "S3Client":
@@ -344,34 +349,6 @@ def _refusal(error: Any) -> Refusal:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = answer.get("HTTPStatusCode", 0)
     return Refusal(code if re.fullmatch(r"[\w.-]{1,60}", code) else "an error", status, headers)
-
-
-def _body_size_bytes(answer: "GetObjectOutputTypeDef", start: int, end: int, what: str) -> int:
-    """How many bytes of the body are the range's. An answer with other bytes than were asked for is an error."""
-    # Absent where the store says so, whatever the stubs say.
-    content_length = cast("int | None", answer.get("ContentLength"))
-    content_range = cast("str | None", answer.get("ContentRange"))
-    cut = RetriableRemoteStorageError(f"{what}: the answer was cut in its head")
-    if content_range is None:
-        # A 206 names its range. http.client takes a connection's end for that of the head.
-        if answer["ResponseMetadata"]["HTTPStatusCode"] == 206:
-            raise cut
-        # A store that knows no ranges: the whole object, of which the head may be what was asked for.
-        if start or content_length is None or answer["ResponseMetadata"]["HTTPStatusCode"] != 200:
-            raise RemoteStorageError(f"{what}: asked for bytes from {start}, got an answer without a range")
-        return min(content_length, end)
-    match = _CONTENT_RANGE.fullmatch(content_range)
-    if match is None and content_length is None:
-        raise cut
-    if match is None or int(match[1]) != start or not start <= int(match[2]) < end:
-        raise RemoteStorageError(f"{what}: asked for bytes [{start}, {end}), got {content_range[:80]!r}")
-    size_bytes = int(match[2]) + 1 - start
-    ends_early = start + size_bytes < end and match[3] not in ("*", str(start + size_bytes))
-    if ends_early or content_length not in (None, size_bytes):
-        raise RetriableRemoteStorageError(
-            f"{what}: asked for bytes [{start}, {end}), got {content_range!r} in {content_length} bytes"
-        )
-    return size_bytes
 
 
 def _is_summed(body: Any) -> bool:

@@ -17,15 +17,21 @@ its pool exactly when its response was read to the end.
 
 import http.client
 import io
+import re
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
 RECEIVE_WHOLE_BYTES_MIN = 64 * 1024
 """Below, one system call gets all that there is anyway."""
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 Translate = Callable[[Exception], RemoteStorageError | None]
 """From an error of the SDK, of HTTP or of a socket to one of ours; None for an error of another kind."""
@@ -202,3 +208,31 @@ class _WholeReceiver:
         whole_s = int(seconds)
         timeval = struct.pack("ll", whole_s, int((seconds - whole_s) * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+
+def body_size_bytes(answer: "GetObjectOutputTypeDef", start: int, end: int, what: str) -> int:
+    """How many bytes of the body are the range's. An answer with other bytes than were asked for is an error."""
+    # Absent where the store says so, whatever the stubs say.
+    content_length = cast("int | None", answer.get("ContentLength"))
+    content_range = cast("str | None", answer.get("ContentRange"))
+    cut = RetriableRemoteStorageError(f"{what}: the answer was cut in its head")
+    if content_range is None:
+        # A 206 names its range. http.client takes a connection's end for that of the head.
+        if answer["ResponseMetadata"]["HTTPStatusCode"] == 206:
+            raise cut
+        # A store that knows no ranges: the whole object, of which the head may be what was asked for.
+        if start or content_length is None or answer["ResponseMetadata"]["HTTPStatusCode"] != 200:
+            raise RemoteStorageError(f"{what}: asked for bytes from {start}, got an answer without a range")
+        return min(content_length, end)
+    match = _CONTENT_RANGE.fullmatch(content_range)
+    if match is None and content_length is None:
+        raise cut
+    if match is None or int(match[1]) != start or not start <= int(match[2]) < end:
+        raise RemoteStorageError(f"{what}: asked for bytes [{start}, {end}), got {content_range[:80]!r}")
+    size_bytes = int(match[2]) + 1 - start
+    ends_early = start + size_bytes < end and match[3] not in ("*", str(start + size_bytes))
+    if ends_early or content_length not in (None, size_bytes):
+        raise RetriableRemoteStorageError(
+            f"{what}: asked for bytes [{start}, {end}), got {content_range!r} in {content_length} bytes"
+        )
+    return size_bytes

@@ -1,9 +1,10 @@
 """The S3 keys of Aiven's plug-in (spec/aiven-format.md §9), from a broker's configuration to S3Settings.
 
 `config` holds keys without the broker's prefix (`storage.s3.bucket.name`); messages name them with it, as the user
-wrote them. One key is Tidegate's own: `storage.s3.checksum.mode`. Differences from the plug-in: the region may be
-left out when there is an endpoint; time-outs bound what boto3 can bound (connecting, and each wait for bytes), since
-the deadline of a whole read is the reader's.
+wrote them. Two keys are Tidegate's own: `storage.s3.checksum.mode` and `storage.s3.multipart.upload.threshold`, above
+which what is known to be so large is uploaded in parts. Differences from the plug-in: the region may be left out when
+there is an endpoint; time-outs bound what boto3 can bound (connecting, and each wait for bytes), since the deadline of
+a whole read is the reader's.
 """
 
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from storage.errors import StorageConfigError
-from storage.object_store.parts import PART_BYTES_MAX, PART_BYTES_MIN
+from storage.object_store.parts import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_credentials import (
     AnonymousCredentials,
     Credentials,
@@ -28,6 +29,7 @@ DEFAULT_PREFIX = "rsm.config."
 ENDPOINT_KEY = "storage.s3.endpoint.url"
 PATH_STYLE_KEY = "storage.s3.path.style.access.enabled"
 PART_SIZE_KEY = "storage.s3.multipart.upload.part.size"
+MULTIPART_THRESHOLD_KEY = "storage.s3.multipart.upload.threshold"
 STORAGE_CLASS_KEY = "storage.s3.storage.class"
 CALL_TIMEOUT_KEY = "storage.s3.api.call.timeout"
 ATTEMPT_TIMEOUT_KEY = "storage.s3.api.call.attempt.timeout"
@@ -40,6 +42,28 @@ CREDENTIALS_FILE_KEY = "storage.aws.credentials.file"
 PROVIDER_CLASS_KEY = "storage.aws.credentials.provider.class"
 CERTIFICATE_CHECK_KEY = "storage.aws.certificate.check.enabled"
 CHECKSUM_CHECK_KEY = "storage.aws.checksum.check.enabled"
+
+S3_KEYS = (
+    BUCKET_KEY,
+    REGION_KEY,
+    ENDPOINT_KEY,
+    PATH_STYLE_KEY,
+    PART_SIZE_KEY,
+    MULTIPART_THRESHOLD_KEY,
+    STORAGE_CLASS_KEY,
+    CALL_TIMEOUT_KEY,
+    ATTEMPT_TIMEOUT_KEY,
+    LEGACY_MD5_KEY,
+    CHECKSUM_MODE_KEY,
+    ACCESS_KEY_ID_KEY,
+    SECRET_ACCESS_KEY_KEY,
+    SESSION_TOKEN_KEY,
+    CREDENTIALS_FILE_KEY,
+    PROVIDER_CLASS_KEY,
+    CERTIFICATE_CHECK_KEY,
+    CHECKSUM_CHECK_KEY,
+)
+"""All that is read here."""
 
 PART_BYTES_DEFAULT = 25 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
@@ -78,7 +102,8 @@ class ChecksumMode(StrEnum):
 class S3Settings:
     """How to reach a bucket. Times in seconds, sizes in bytes; `prefix` is that of the user's keys, for messages.
 
-    `path_style`: None lets boto3 choose. `storage_class`: None is the bucket's default.
+    `path_style`: None lets boto3 choose. `storage_class`: None is the bucket's default. `single_put_bytes_max`: what is
+    known to be larger is uploaded in parts; None: what is larger than one part.
     """
 
     bucket: str
@@ -86,6 +111,7 @@ class S3Settings:
     endpoint_url: str | None = None
     path_style: bool | None = None
     part_bytes: int = PART_BYTES_DEFAULT
+    single_put_bytes_max: int | None = None
     storage_class: str | None = None
     credentials: Credentials = None
     certificate_check: bool = True
@@ -119,6 +145,7 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
         endpoint_url=endpoint_url,
         path_style=keys.boolean(PATH_STYLE_KEY),
         part_bytes=keys.integer(PART_SIZE_KEY, PART_BYTES_MIN, PART_BYTES_MAX) or PART_BYTES_DEFAULT,
+        single_put_bytes_max=keys.integer(MULTIPART_THRESHOLD_KEY, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX),
         storage_class=_storage_class(keys),
         credentials=_credentials(keys),
         certificate_check=keys.boolean(CERTIFICATE_CHECK_KEY) is not False,

@@ -1,11 +1,38 @@
 """The contract of RemoteStorageManager, run on every format that can be written."""
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.plain_objects import PlainObjects
+from storage.remote_storage_manager import RemoteStorageManager
 from tests.contract.remote_storage_manager import OpenManager, RemoteStorageManagerContract
+from tests.support.s3_server import S3Server
+from tests.support.versitygw import versitygw
+
+OpenPlain = Callable[[Mapping[str, str]], RemoteStorageManager]
+
+
+@pytest.fixture
+def open_plain() -> Iterator[OpenPlain]:
+    """Opens a manager by its keys, and closes it when the test has ended."""
+    managers: list[PlainObjects] = []
+
+    def open_manager(config: Mapping[str, str]) -> PlainObjects:
+        managers.append(PlainObjects(config))
+        return managers[-1]
+
+    yield open_manager
+    for manager in managers:
+        manager.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
+        yield server
 
 
 class TestLocalTieredStorage(RemoteStorageManagerContract):
@@ -16,3 +43,60 @@ class TestLocalTieredStorage(RemoteStorageManagerContract):
     @pytest.fixture
     def open_elsewhere(self, tmp_path: Path) -> OpenManager:
         return lambda: LocalTieredStorage({"dir": str(tmp_path / "another tier")})
+
+
+class TestPlainObjectsInFiles(RemoteStorageManagerContract):
+    @pytest.fixture
+    def open_manager(self, open_plain: OpenPlain, tmp_path: Path) -> OpenManager:
+        return lambda: open_plain(self.config(tmp_path / "tier"))
+
+    @pytest.fixture
+    def open_elsewhere(self, open_plain: OpenPlain, tmp_path: Path) -> OpenManager:
+        return lambda: open_plain(self.config(tmp_path / "another tier"))
+
+    @staticmethod
+    def config(root: Path) -> dict[str, str]:
+        root.mkdir(exist_ok=True)
+        backend = "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage"
+        return {"storage.backend.class": backend, "storage.root": str(root)}
+
+
+class TestPlainObjectsInS3(RemoteStorageManagerContract):
+    @pytest.fixture
+    def server(self, s3_endpoint: S3Server) -> S3Server:
+        return s3_endpoint
+
+    @pytest.fixture
+    def open_manager(self, open_plain: OpenPlain, server: S3Server) -> OpenManager:
+        config = server.config(server.make_bucket())
+        return lambda: open_plain(config)
+
+    @pytest.fixture
+    def open_elsewhere(self, open_plain: OpenPlain, server: S3Server) -> OpenManager:
+        config = server.config(server.make_bucket())
+        return lambda: open_plain(config)
+
+
+class TestPlainObjectsBelowAPrefix(RemoteStorageManagerContract):
+    """Two tiers in one bucket."""
+
+    @pytest.fixture
+    def bucket(self, s3_endpoint: S3Server) -> dict[str, str]:
+        return s3_endpoint.config(s3_endpoint.make_bucket())
+
+    @pytest.fixture
+    def open_manager(self, open_plain: OpenPlain, bucket: dict[str, str]) -> OpenManager:
+        return lambda: open_plain({**bucket, "key.prefix": "tiers/one/"})
+
+    @pytest.fixture
+    def open_elsewhere(self, open_plain: OpenPlain, bucket: dict[str, str]) -> OpenManager:
+        return lambda: open_plain({**bucket, "key.prefix": "tiers/two-"})
+
+
+@pytest.mark.needs("versitygw")
+class TestPlainObjectsInAnotherS3(TestPlainObjectsInS3):
+    """versitygw, which keeps each object in a file."""
+
+    @pytest.fixture
+    def server(self, gateway: S3Server) -> S3Server:
+        return gateway

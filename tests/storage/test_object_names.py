@@ -1,10 +1,19 @@
 """Names of objects: Kafka's, and never outside their folder."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
-from storage.object_names import OBJECT_SUFFIXES, is_topic_name, partition_directory_name, segment_object_name
+from storage.object_names import (
+    OBJECT_SUFFIXES,
+    is_topic_name,
+    partition_directory_name,
+    partition_of_directory,
+    segment_object_name,
+    segment_of_object,
+)
 from tests.support.segments import filled_segment, metadata_of, uuid_of
 
 
@@ -47,3 +56,44 @@ def test_negative_partitions_and_short_ids_become_no_path() -> None:
     object.__setattr__(metadata, "segment_id", unidentified)
     with pytest.raises(IllegalMetadataError, match="not a uuid"):
         segment_object_name(metadata, "log")
+
+
+@given(
+    st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(is_topic_name),
+    st.integers(0, 2**31 - 1),
+    st.binary(min_size=16, max_size=16).map(Uuid),
+    st.binary(min_size=16, max_size=16).map(Uuid),
+    st.sampled_from(OBJECT_SUFFIXES),
+)
+def test_names_are_taken_apart_again(topic: str, number: int, topic_id: Uuid, segment_id: Uuid, suffix: str) -> None:
+    partition = TopicIdPartition(topic_id, number, topic)
+    metadata = metadata_of(partition, filled_segment())
+    object.__setattr__(metadata, "segment_id", RemoteLogSegmentId(partition, segment_id))
+    found = partition_of_directory(partition_directory_name(partition))
+    assert found is not None
+    assert (found, found.topic) == (partition, topic)
+    assert segment_of_object(segment_object_name(metadata, suffix), found) == metadata.segment_id
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "orders",
+        "orders-0",
+        "-0-99Ua091BQDeyDAqtDCo4bQ",
+        "orders-00-99Ua091BQDeyDAqtDCo4bQ",
+        "orders-2147483648-99Ua091BQDeyDAqtDCo4bQ",
+        "orders-0-99Ua091BQDeyDAqtDCo4b",
+        "..-0-99Ua091BQDeyDAqtDCo4bQ",
+        "a b-0-99Ua091BQDeyDAqtDCo4bQ",
+    ],
+)
+def test_a_folder_with_another_name_is_no_partitions(name: str) -> None:
+    assert partition_of_directory(name) is None
+
+
+@pytest.mark.parametrize("suffix", ["", "log", ".LOG", ".log.tmp", ".rsm-manifest", ".txt"])
+def test_an_object_with_another_name_is_no_segments(suffix: str) -> None:
+    name = f"00000000000000000100-99Ua091BQDeyDAqtDCo4bQ{suffix}"
+    assert segment_of_object(name, partition_named("orders")) is None

@@ -21,9 +21,11 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.plain_objects import PlainObjects
 from storage.indexes.offset_index import encode_offset_index
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
+from storage.object_store.filesystem import FileSystemStore
 from storage.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, filled_segment
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
@@ -463,10 +465,15 @@ def vector_segments(root: Path) -> Sequence[tuple[RemoteLogSegmentMetadata, byte
 
 
 @pytest.mark.parametrize("block_bytes", [997, 65536])
-async def test_every_offset_of_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path, block_bytes: int) -> None:
-    shutil.copytree(vector("kafka", "local-tiered-storage"), tmp_path / "kafka-tiered-storage")
+@pytest.mark.parametrize("is_plain", [False, True], ids=["local", "plain"])
+async def test_every_offset_of_a_brokers_segments(
+    nursery: trio.Nursery, tmp_path: Path, block_bytes: int, is_plain: bool
+) -> None:
+    root = tmp_path / "kafka-tiered-storage"
+    shutil.copytree(vector("kafka", "local-tiered-storage"), root)
     logs = vector_segments(tmp_path)
-    tier = open_reader(nursery, LocalTieredStorage({"dir": str(tmp_path)}), logs, block_bytes=block_bytes)
+    store = PlainObjects({}, store=FileSystemStore(root)) if is_plain else LocalTieredStorage({"dir": str(tmp_path)})
+    tier = open_reader(nursery, store, logs, block_bytes=block_bytes)
     for offset in range(logs[0][0].start_offset, logs[-1][0].end_offset + 1):
         for max_bytes in (1, 3000, 20_000, 10**6):
             records = await tier.reader.read(

@@ -6,6 +6,7 @@ import pytest
 
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.plain_objects import PlainObjects
 from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
 
 KAFKAS_LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -28,11 +29,12 @@ def test_the_aiven_plug_ins_class_is_known_and_asks_for_its_back_end() -> None:
         open_remote_storage_manager("io.aiven.kafka.tieredstorage.RemoteStorageManager", {})
 
 
-def test_a_known_format_of_a_later_version_is_refused_by_name() -> None:
-    with pytest.raises(StorageConfigError) as caught:
-        open_remote_storage_manager("tidegate.PlainObjects", {})
-    assert str(caught.value).startswith("remote.log.storage.manager.class.name=tidegate.PlainObjects names ")
-    assert "this version does not read" in str(caught.value)
+def test_plain_objects_are_opened_by_our_own_name(tmp_path: Path) -> None:
+    backend = "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage"
+    config = {"storage.backend.class": backend, "storage.root": str(tmp_path)}
+    manager = open_remote_storage_manager("tidegate.PlainObjects", config)
+    assert isinstance(manager, PlainObjects)
+    manager.close()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
+from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectHead
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import ChecksumMode, S3Settings
@@ -269,9 +270,53 @@ def test_a_passing_fault_before_the_body_is_tried_again(
     assert len(http.requests) == 2
 
 
+CREATED = b"<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["bytes", "file"])
+@pytest.mark.parametrize(
+    ("size_bytes", "verbs"),
+    [(0, ["PUT"]), (99, ["PUT"]), (250, ["PUT"]), (251, ["POST", "PUT", "PUT", "PUT", "POST"])],
+)
+def test_what_is_known_to_be_small_enough_is_put_at_once(
+    http: ScriptedHttp,
+    open_scripted: Callable[..., S3Store],
+    tmp_path: Path,
+    as_file: bool,
+    size_bytes: int,
+    verbs: list[str],
+) -> None:
+    content = BODY[:size_bytes]
+    (tmp_path / "a").write_bytes(content)
+    if len(verbs) > 1:
+        http.answer(response(200, CREATED))
+        for _ in verbs[1:-1]:
+            http.answer(response(200, headers={"ETag": '"1"'}))
+        http.answer(response(200, b"<CompleteMultipartUploadResult/>"))
+    else:
+        http.answer(response(200))
+    source = LocalFile(tmp_path / "a") if as_file else content
+    open_scripted(part_bytes=100, single_put_bytes_max=250).put("a", source)
+    assert [line.split()[0] for line in http.requests] == verbs
+
+
+@pytest.mark.parametrize("size_bytes", [1000, PART_BYTES, 2 * PART_BYTES + 1])
+@pytest.mark.parametrize("single_put_bytes_max", [None, 8 * 1024 * 1024])
+def test_a_local_file_arrives_whole(
+    s3_endpoint: S3Server, tmp_path: Path, size_bytes: int, single_put_bytes_max: int | None
+) -> None:
+    content = bytes(range(251)) * (size_bytes // 251 + 1)
+    (tmp_path / "a").write_bytes(content)
+    bucket = s3_endpoint.make_bucket()
+    settings = s3_endpoint.settings(bucket, part_bytes=PART_BYTES, single_put_bytes_max=single_put_bytes_max)
+    store = S3Store(settings)
+    store.put("a", LocalFile(tmp_path / "a"))
+    assert fetched(store, "a", 0, len(content) + 1) == content
+    store.close()
+
+
 def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
-    created = "<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
-    http.answer(response(200, created.encode()))
+    http.answer(response(200, CREATED))
     http.answer(response(200, headers={"ETag": '"1"'}))
     http.answer(s3_error(503, "SlowDown"))
     http.answer(response(204))
@@ -283,8 +328,7 @@ def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_scripted: Ca
 
 
 def test_an_upload_that_cannot_be_given_up_is_noted(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
-    created = "<InitiateMultipartUploadResult><UploadId>up-1</UploadId></InitiateMultipartUploadResult>"
-    http.answer(response(200, created.encode()))
+    http.answer(response(200, CREATED))
     http.answer(s3_error(403, "AccessDenied"))
     with pytest.raises(RemoteAccessDeniedError) as caught:
         open_scripted(part_bytes=100).put("a", bytes(250))

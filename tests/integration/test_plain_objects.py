@@ -1,0 +1,134 @@
+"""A folder that a real broker's LocalTieredStorage wrote, served as a bucket and read as plain objects, to the byte.
+
+versitygw takes each folder below the one it is given for a bucket, and files that others wrote there for objects.
+"""
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from proxy import check, exit_codes
+from proxy.config import load
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_properties import properties_text
+from storage.errors import RemoteResourceNotFoundError
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
+from storage.formats.plain_objects import PlainObjects
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.aiven_tier import finished_segments
+from tests.support.digests import read_with_confluent
+from tests.support.filled_topics import FilledTopic
+from tests.support.kafka import TieredTopic
+from tests.support.s3_server import S3Server
+from tests.support.segments import filled_segment, metadata_of, segment_files, topic_partition
+from tests.support.tidegate import own_tidegate
+from tests.support.versitygw import versitygw
+
+pytestmark = pytest.mark.needs("versitygw")
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with versitygw(kafka.tier_dir, tmp_path_factory.mktemp("versitygw"), keeps_metadata=False) as server:
+        yield server
+
+
+def properties(gateway: S3Server) -> dict[str, str]:
+    """What stands in Tidegate's own file; the broker's goes on with `rsm.config.dir`."""
+    keys = {f"rsm.config.{key}": value for key, value in gateway.config(ROOT_DIRECTORY_NAME).items()}
+    return {"remote.log.storage.manager.class.name": "tidegate.PlainObjects", **keys}
+
+
+def index_of(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes | None:
+    try:
+        return manager.fetch_index(metadata, index_type)
+    except RemoteResourceNotFoundError:
+        return None
+
+
+def test_every_object_that_the_broker_wrote_is_read_as_it_is(
+    kafka: KafkaCluster, tiered: TieredTopic, gateway: S3Server
+) -> None:
+    segments = [each for each in finished_segments(kafka) if each.topic_id_partition.topic == tiered.name]
+    files = LocalTieredStorage({"dir": str(kafka.tier_dir)})
+    with closing(PlainObjects(gateway.config(ROOT_DIRECTORY_NAME))) as objects:
+        for segment in segments:
+            size_bytes = segment.segment_size_bytes
+            log = files.fetch_log_segment(segment, 0)
+            with closing(objects.open_log_segment(segment).open_stream(0, size_bytes)) as stream:
+                assert stream.read(size_bytes) == log
+            assert objects.fetch_log_segment(segment, size_bytes // 2) == log[size_bytes // 2 :]
+            for index_type in IndexType:
+                assert index_of(objects, segment, index_type) == index_of(files, segment, index_type)
+            sizes = [each.size_bytes for each in files.inspect_segment(segment).objects]
+            assert [each.size_bytes for each in objects.inspect_segment(segment).objects] == sizes
+        found = {(each.segment_id, each.size_bytes) for each in files.list_objects(tiered.name)}
+        assert {(each.segment_id, each.size_bytes) for each in objects.list_objects(tiered.name)} == found
+    assert len(segments) >= 4
+
+
+def test_consumers_read_what_the_broker_itself_gives_them(
+    kafka: KafkaCluster, tiered: TieredTopic, transactions: FilledTopic, gateway: S3Server
+) -> None:
+    """The second topic has transaction indexes, in some of its segments."""
+    ends = {partition: offsets.high_watermark for partition, offsets in tiered.offsets.items()}
+    expected = read_with_confluent(kafka.bootstrap_servers, tiered.name, ends, "read_uncommitted")
+    with own_tidegate(kafka, properties(gateway)) as tidegate:
+        address = tidegate.bootstrap_servers
+        assert read_with_confluent(address, tiered.name, ends, "read_uncommitted") == expected
+        for isolation, direct in transactions.direct.items():
+            assert read_with_confluent(address, transactions.name, transactions.ends, isolation) == direct
+        assert tidegate.metric("tidegate_gets_total", object="log") > 0
+
+
+def test_check_reads_a_segment_from_the_bucket(
+    kafka: KafkaCluster, tiered: TieredTopic, gateway: S3Server, tmp_path: Path
+) -> None:
+    newest = finished_segments(kafka)[-1]
+    exit_code, report = checked(kafka, properties(gateway), tmp_path)
+    assert exit_code == exit_codes.DONE, report
+    assert f"ok      segment {newest.segment_id}," in report
+
+
+def test_check_names_a_key_that_is_none(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
+    exit_code, report = checked(kafka, {**properties(gateway), "rsm.config.key.prefx": "x"}, tmp_path)
+    assert exit_code == exit_codes.FOUND_WRONG
+    assert "rsm.config.key.prefx is not a key of tidegate.PlainObjects; the nearest is key.prefix" in report
+
+
+@pytest.mark.parametrize("batches", [10, 600], ids=["at-once", "in-parts"])
+def test_what_is_copied_to_the_gateway_is_a_folder_of_kafkas(tmp_path: Path, batches: int) -> None:
+    """With the part size and the threshold at their least; the larger log is more than two parts."""
+    segment = filled_segment(0, batch_count=batches, value_bytes=2000)
+    metadata = metadata_of(topic_partition("copied"), segment)
+    assert (len(segment.log) > 2 * 5 * MIB) == (batches == 600)
+    (tmp_path / "root" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
+    sizes = dict.fromkeys(("part.size", "threshold"), str(5 * MIB))
+    with versitygw(tmp_path / "root", tmp_path / "work") as server:
+        config = server.config(ROOT_DIRECTORY_NAME)
+        config |= {f"storage.s3.multipart.upload.{key}": value for key, value in sizes.items()}
+        with closing(PlainObjects(config)) as objects:
+            objects.copy_log_segment_data(metadata, segment_files(tmp_path / "local", segment))
+            assert objects.fetch_log_segment(metadata, 0) == segment.log
+    files = LocalTieredStorage({"dir": str(tmp_path / "root")})
+    assert files.fetch_log_segment(metadata, 0) == segment.log
+    assert files.fetch_index(metadata, IndexType.OFFSET) == segment.offset_index
+
+
+def checked(kafka: KafkaCluster, own: Mapping[str, str], folder: Path) -> tuple[int, str]:
+    """`tidegate check`: exit code and report."""
+    file = folder / "tidegate.properties"
+    lines = {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "broker.config": str(kafka.server_properties_path(1)),
+        **own,
+    }
+    file.write_text(properties_text(lines), encoding="utf-8")
+    out = io.StringIO()
+    return check.run(load(file, {}), out), out.getvalue()

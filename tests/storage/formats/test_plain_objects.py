@@ -1,0 +1,342 @@
+"""PlainObjects: Kafka's names as keys, its configuration, and what a store answers.
+
+What every format does is in tests/contract/remote_storage_manager.py.
+"""
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
+from storage.formats import plain_objects
+from storage.formats.local_tiered_storage import IGNORED_KEYS, ROOT_DIRECTORY_NAME, LocalTieredStorage
+from storage.formats.plain_objects import KEYS, PlainObjects
+from storage.indexes.transaction_index import AbortedTransaction
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.s3 import S3Store
+from tests.support.s3_server import S3Server
+from tests.support.scripted_object_store import ScriptedObjectStore
+from tests.support.segments import (
+    build_segment,
+    control_batch,
+    data_batch,
+    filled_segment,
+    metadata_of,
+    object_path,
+    publish,
+    segment_files,
+    topic_partition,
+)
+from tests.support.tier import PARTITION as READ_PARTITION
+from tests.support.tier import expected_bytes, open_reader
+
+PARTITION = topic_partition("orders", 3)
+SEGMENT = build_segment(
+    [data_batch(40, record_count=5), control_batch(45, producer_id=9)],
+    aborted=[AbortedTransaction(producer_id=9, first_offset=40, last_offset=45, last_stable_offset=46)],
+)
+LOG_BYTES = len(SEGMENT.log)
+ODD_TOPICS = ("a-b-3", "-", "_", "...", "-0-99Ua091BQDeyDAqtDCo4bQ", "x.log", "0", "x" * 200)
+FILE_SYSTEM = "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage"
+S3 = "io.aiven.kafka.tieredstorage.storage.s3.S3Storage"
+
+
+def open_folder(root: Path, **config: str) -> PlainObjects:
+    root.mkdir(exist_ok=True)
+    keys = {name.replace("_", "."): value for name, value in config.items()}
+    return PlainObjects({"storage.backend.class": FILE_SYSTEM, "storage.root": str(root), **keys})
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> ScriptedObjectStore:
+    return ScriptedObjectStore(FileSystemStore(tmp_path / "tier" / ROOT_DIRECTORY_NAME))
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> RemoteLogSegmentMetadata:
+    """A segment of LocalTieredStorage in the folder of `scripted`."""
+    return publish(tmp_path / "tier", PARTITION, SEGMENT)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- keys ---
+
+
+def test_keys_are_the_names_that_kafka_gives_its_files(tmp_path: Path) -> None:
+    metadata = publish(tmp_path / "kafkas", PARTITION, SEGMENT)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    open_folder(tmp_path / "ours").copy_log_segment_data(metadata, data)
+    assert len(tree(tmp_path / "ours")) == 6
+    assert tree(tmp_path / "ours") == tree(tmp_path / "kafkas" / ROOT_DIRECTORY_NAME)
+
+
+def test_the_prefix_is_put_in_front_as_it_is(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    manager = open_folder(tmp_path, key_prefix=f"{ROOT_DIRECTORY_NAME}/")
+    assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
+    assert {stored.segment_id for stored in manager.list_objects()} == {metadata.segment_id}
+    manager = open_folder(tmp_path / "bucket", key_prefix="tier")
+    manager.copy_log_segment_data(metadata, segment_files(tmp_path / "local", SEGMENT))
+    assert all(name.startswith("tierorders-3-") for name in tree(tmp_path / "bucket"))
+    assert len(list(manager.list_objects("orders"))) == 6
+
+
+@pytest.mark.parametrize("topic", ODD_TOPICS)
+def test_odd_topics_are_written_read_and_listed(tmp_path: Path, topic: str) -> None:
+    metadata = metadata_of(topic_partition(topic, 12), SEGMENT)
+    other = metadata_of(topic_partition(f"{topic}-1", 2), SEGMENT)
+    manager = open_folder(tmp_path / "tier", key_prefix="a-b-3/")
+    for each in (metadata, other):
+        manager.copy_log_segment_data(each, segment_files(tmp_path / "local", SEGMENT))
+    assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
+    assert {stored.segment_id for stored in manager.list_objects(topic)} == {metadata.segment_id}
+    assert {stored.segment_id for stored in manager.list_objects()} == {metadata.segment_id, other.segment_id}
+
+
+def test_keys_of_another_pattern_are_nobodys(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    root = tmp_path / ROOT_DIRECTORY_NAME
+    folder = object_path(tmp_path, metadata, "log").parent.name
+    log = object_path(tmp_path, metadata, "log").name
+    strangers = [
+        "notes",
+        f"{folder}/100-AAAAAAAAAAAAAAAAAAAAAA.log",
+        f"{folder}/{log}.tmp",
+        f"{folder}/{log.replace('.log', '.rsm-manifest')}",
+        f"{folder}/deeper/{log}",
+        f"orders-3/{log}",
+        log,
+    ]
+    for name in strangers:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"12345")
+    manager = open_folder(root)
+    nobodys = [stored for stored in manager.list_objects() if stored.segment_id is None]
+    assert {(stored.name, stored.size_bytes) for stored in nobodys} == {(name, 5) for name in strangers}
+    assert len(list(manager.list_objects("orders"))) == 6
+
+
+def test_a_delete_leaves_what_is_not_the_segments(tmp_path: Path, published: RemoteLogSegmentMetadata) -> None:
+    root = tmp_path / "tier" / ROOT_DIRECTORY_NAME
+    stranger = object_path(tmp_path / "tier", published, "log").with_name("notes.txt")
+    stranger.write_text("not a segment")
+    open_folder(root).delete_log_segment_data(published)
+    assert list(tree(root)) == [str(stranger.relative_to(root))]
+
+
+# --- configuration ---
+
+
+def test_every_unknown_key_is_named_with_the_nearest_right_one(tmp_path: Path) -> None:
+    with pytest.raises(StorageConfigError) as caught:
+        open_folder(tmp_path, **{"storage.s3.buket.name": "x", "key.prefx": "y"})
+    assert str(caught.value) == (
+        "rsm.config.key.prefx is not a key of tidegate.PlainObjects; the nearest is key.prefix; "
+        "rsm.config.storage.s3.buket.name is not a key of tidegate.PlainObjects; "
+        "the nearest is storage.s3.bucket.name"
+    )
+
+
+def test_the_keys_of_a_broker_with_local_tiered_storage_have_no_effect(tmp_path: Path) -> None:
+    inherited = dict.fromkeys(["dir", "delete.enable", *IGNORED_KEYS], "false")
+    published = publish(tmp_path, PARTITION, SEGMENT)
+    manager = open_folder(tmp_path / ROOT_DIRECTORY_NAME, **inherited)
+    manager.delete_log_segment_data(published)
+    assert list(manager.list_objects()) == []
+
+
+def test_every_key_of_the_object_store_is_known() -> None:
+    config = dict.fromkeys(KEYS, "")
+    with pytest.raises(StorageConfigError, match=r"^rsm\.config\.storage\.backend\.class is not set$"):
+        PlainObjects(config)
+
+
+def test_a_prefix_that_leaves_no_room_for_names_is_refused(tmp_path: Path) -> None:
+    longest = 1024 - 249 - len("-2147483647-99Ua091BQDeyDAqtDCo4bQ/") - len("leader_epoch_checkpoint") - 44
+    open_folder(tmp_path, key_prefix="x" * longest)
+    with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.key\.prefix is longer than {longest} bytes"):
+        open_folder(tmp_path, key_prefix="x" * (longest + 1))
+
+
+def test_uploads_are_single_up_to_100_mib_and_then_in_parts_of_16(s3_endpoint: S3Server) -> None:
+    config = s3_endpoint.config("tier")
+    store = PlainObjects({**config, "storage.s3.multipart.upload.part.size": " "})._store
+    assert isinstance(store, S3Store)
+    settings = store._settings
+    assert (settings.part_bytes, settings.single_put_bytes_max) == (16 * 1024**2, 100 * 1024**2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("storage.s3.multipart.upload.part.size", 5 * 1024**2 - 1),
+        ("storage.s3.multipart.upload.threshold", 5 * 1024**3 + 1),
+    ],
+)
+def test_sizes_that_s3_would_refuse_are_configuration_errors(s3_endpoint: S3Server, key: str, value: int) -> None:
+    config = s3_endpoint.config("tier")
+    PlainObjects({**config, key: str(5 * 1024**2)}).close()
+    with pytest.raises(StorageConfigError, match=rf"^rsm\.config\.{re.escape(key)} is '{value}'"):
+        PlainObjects({**config, key: str(value)})
+
+
+def test_identity_is_the_format_its_store_and_its_prefix(tmp_path: Path) -> None:
+    assert open_folder(tmp_path, key_prefix="a/").identity == f"plain-objects filesystem:{tmp_path} a/"
+
+
+# --- reading ---
+
+
+async def test_a_reader_reads_it_like_the_files(nursery: trio.Nursery, s3_endpoint: S3Server, tmp_path: Path) -> None:
+    segments = [filled_segment(0, batch_count=30), filled_segment(300, batch_count=10)]
+    manager = PlainObjects(s3_endpoint.config(s3_endpoint.make_bucket()))
+    logs = []
+    for segment in segments:
+        metadata = metadata_of(READ_PARTITION, segment)
+        manager.copy_log_segment_data(metadata, segment_files(tmp_path / "local", segment))
+        logs.append((metadata, segment.log))
+    tier = open_reader(nursery, manager, logs, block_bytes=997)
+    for offset in range(0, 400, 7):
+        records = await tier.read(offset, max_bytes=5000)
+        assert b"".join(records.buffers) == expected_bytes(logs, offset, max_bytes=5000)
+    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0
+    manager.close()
+
+
+def test_an_opened_segment_has_no_chunks_and_costs_little(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
+) -> None:
+    opened = PlainObjects({}, store=scripted).open_log_segment(published)
+    assert (opened.chunk_bytes, opened.stored_bytes(3, 10)) == (1, 7)
+    assert 0 < opened.memory_bytes < 4096
+    assert not scripted.calls
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5, 20])
+def test_a_log_that_ends_before_its_size_is_corrupt(
+    tmp_path: Path, scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, size_bytes: int
+) -> None:
+    path = object_path(tmp_path / "tier", published, "log")
+    path.write_bytes(SEGMENT.log[:size_bytes])
+    opened = PlainObjects({}, store=scripted).open_log_segment(published)
+    ends = "at 20" if size_bytes == 20 else "at or before 5"
+    wanted = f"{path.parent.name}/{path.name}: bytes 5 to 99 of {LOG_BYTES} wanted, and the object ends {ends}"
+    with pytest.raises(CorruptObjectError, match=f"^{re.escape(wanted)}$"):
+        opened.open_stream(5, 100)
+    assert scripted.streams_open == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RetriableRemoteStorageError("503", retry_after_s=2.0), RemoteAccessDeniedError("403"), CorruptObjectError("sum")],
+)
+def test_errors_of_the_store_are_passed_on(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, error: RemoteStorageError
+) -> None:
+    manager = PlainObjects({}, store=scripted)
+    scripted.fail(error, times=3)
+    for call in (
+        lambda: manager.open_log_segment(published).open_stream(0, 10),
+        lambda: manager.fetch_log_segment(published, 0),
+        lambda: manager.fetch_index(published, IndexType.OFFSET),
+    ):
+        with pytest.raises(type(error)) as caught:
+            call()
+        assert caught.value is error
+
+
+def test_a_body_that_breaks_is_closed_and_its_error_passed_on(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
+) -> None:
+    manager = PlainObjects({}, store=scripted)
+    scripted.reset("*", after_bytes=10, times=None)
+    with pytest.raises(RetriableRemoteStorageError):
+        manager.fetch_log_segment(published, 0)
+    with pytest.raises(RetriableRemoteStorageError):
+        manager.fetch_index(published, IndexType.TRANSACTION)
+    opened = manager.open_log_segment(published)
+    with closing(opened.open_stream(0, 100)) as stream, pytest.raises(RetriableRemoteStorageError):
+        stream.read(100)
+    assert scripted.streams_open == 0
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, LOG_BYTES + 1)])
+def test_a_stream_of_what_is_no_range_is_the_callers_bug(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, start: int, end: int
+) -> None:
+    with pytest.raises(ValueError, match="not a range"):
+        PlainObjects({}, store=scripted).open_log_segment(published).open_stream(start, end)
+
+
+def test_reading_beyond_a_streams_end_is_the_callers_bug(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
+) -> None:
+    opened = PlainObjects({}, store=scripted).open_log_segment(published)
+    with closing(opened.open_stream(0, 10)) as stream:
+        stream.read(6)
+        with pytest.raises(ValueError, match="5 bytes of a stream with 4 left"):
+            stream.read(5)
+
+
+def test_objects_beyond_the_limits_are_refused_before_they_are_read(
+    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = PlainObjects({}, store=scripted)
+    index_bytes = len(SEGMENT.leader_epoch_checkpoint)
+    monkeypatch.setattr(plain_objects, "INDEX_BYTES_MAX", index_bytes)
+    monkeypatch.setattr(plain_objects, "SEGMENT_BYTES_MAX", LOG_BYTES)
+    assert manager.fetch_index(published, IndexType.LEADER_EPOCH) == SEGMENT.leader_epoch_checkpoint
+    assert manager.fetch_log_segment(published, 0) == SEGMENT.log
+    monkeypatch.setattr(plain_objects, "INDEX_BYTES_MAX", index_bytes - 1)
+    monkeypatch.setattr(plain_objects, "SEGMENT_BYTES_MAX", LOG_BYTES - 1)
+    with pytest.raises(CorruptObjectError, match=rf"leader_epoch_checkpoint: more than {index_bytes - 1} bytes"):
+        manager.fetch_index(published, IndexType.LEADER_EPOCH)
+    with pytest.raises(CorruptObjectError, match=rf"\.log: more than {LOG_BYTES - 1} bytes"):
+        manager.fetch_log_segment(published, 0)
+    assert manager.fetch_log_segment(published, 1) == SEGMENT.log[1:]
+
+
+# --- writing ---
+
+
+def test_the_log_is_put_after_its_indexes(tmp_path: Path, scripted: ScriptedObjectStore) -> None:
+    data = segment_files(tmp_path / "local", SEGMENT)
+    PlainObjects({}, store=scripted).copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
+    assert [call.verb for call in scripted.calls] == ["put"] * 6
+    assert scripted.calls[-1].key.endswith(".log")
+
+
+def test_a_copy_that_fails_midway_leaves_no_log(tmp_path: Path, scripted: ScriptedObjectStore) -> None:
+    metadata = metadata_of(PARTITION, SEGMENT)
+    manager = PlainObjects({}, store=scripted)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    data.time_index.unlink()
+    with pytest.raises(RemoteStorageError, match="cannot read the local file"):
+        manager.copy_log_segment_data(metadata, data)
+    with pytest.raises(RemoteResourceNotFoundError):
+        manager.open_log_segment(metadata).open_stream(0, 1)
+
+
+def test_local_tiered_storage_reads_what_was_copied(tmp_path: Path) -> None:
+    metadata = metadata_of(PARTITION, SEGMENT)
+    manager = open_folder(tmp_path / ROOT_DIRECTORY_NAME)
+    manager.copy_log_segment_data(metadata, segment_files(tmp_path / "local", SEGMENT))
+    local = LocalTieredStorage({"dir": str(tmp_path)})
+    assert local.fetch_log_segment(metadata, 0) == SEGMENT.log
+    for index_type in IndexType:
+        assert local.fetch_index(metadata, index_type) == SEGMENT.objects()[index_type.value]
