@@ -1,0 +1,181 @@
+"""Rows about Tidegate as a service: health, clients and relay, the process."""
+
+from typing import Final
+
+from deploy.grafana.panels import Query, Row, gauge, graph, quantiles, rate, selected, stat
+
+_GOOD, _BAD, _POOR = "green", "red", "orange"
+
+HEALTH: Final = Row(
+    "Health",
+    (
+        stat("Ready", "What /readyz says.", gauge("tidegate_ready"), words=(("not ready", _BAD), ("ready", _GOOD))),
+        stat(
+            "Degraded",
+            "Ready with complaints, which /readyz names.",
+            gauge("tidegate_degraded"),
+            words=(("no", _GOOD), ("yes", _POOR)),
+        ),
+        stat(
+            "Metadata partitions in trouble",
+            "Tier reads whose metadata is there fail until it is read again.",
+            gauge("tidegate_metadata_partition_problems"),
+        ),
+        stat(
+            "Keys that wait for a restart",
+            "Changed configuration that cannot take effect while Tidegate runs.",
+            gauge("tidegate_config_restart_needed"),
+        ),
+        stat(
+            "First certificate to expire",
+            "Time left to the first of those that the configuration names; empty where it names none.",
+            Query(
+                f"min by (instance) ({selected('tidegate_certificate_expiry_timestamp_seconds')}) - time()",
+                "{{instance}}",
+            ),
+            unit="s",
+        ),
+        stat(
+            "Version",
+            "Tidegate's, and Python's.",
+            Query(
+                f"max by (instance, version, python) ({selected('tidegate_build_info')})", "{{version}} on {{python}}"
+            ),
+            shows="name",
+        ),
+        graph(
+            "Conditions that are not met",
+            "catalog, upstream and tier: 1 while pending or degraded.",
+            "none",
+            gauge("tidegate_condition_state", "condition", "state", where='state!="met"'),
+        ),
+        graph(
+            "Event loop: latest waking of the last minute",
+            "Everything that passes through waits as long.",
+            "s",
+            gauge("tidegate_loop_stall_max_seconds"),
+        ),
+        graph(
+            "Event loop: how late tasks wake", "Ten wakings a second.", "s", *quantiles("tidegate_loop_stall_seconds")
+        ),
+    ),
+)
+
+CLIENTS: Final = Row(
+    "Clients and relay",
+    (
+        graph("Connections", "Of clients, open now.", "none", gauge("tidegate_connections_active")),
+        graph(
+            "Connections accepted and closed",
+            "Closed ones by cause.",
+            "ops",
+            rate("tidegate_connections_accepted_total", legend="accepted"),
+            rate("tidegate_connections_closed_total", "cause"),
+        ),
+        graph(
+            "Connections that wait for their broker",
+            "They go on when it is back.",
+            "none",
+            gauge("tidegate_upstream_connect_waits"),
+        ),
+        graph(
+            "Bytes to and from clients",
+            "Relayed ones by direction, and records from the tier.",
+            "Bps",
+            rate("tidegate_relayed_bytes_total", "direction"),
+            rate("tidegate_served_tier_bytes_total", legend="from the tier"),
+        ),
+        graph(
+            "Requests by what was done with them",
+            "relay: passed on unread; rewrite: addresses changed; exchange: answered with the tier's help.",
+            "reqps",
+            rate("tidegate_requests_total", "route"),
+        ),
+        graph(
+            "Requests by api key",
+            "Kafka's numbers: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata and so on.",
+            "reqps",
+            rate("tidegate_requests_total", "api_key"),
+        ),
+        graph(
+            "Probe latency",
+            "Of questions to a broker that a tier read rides on.",
+            "s",
+            *quantiles("tidegate_probe_seconds"),
+        ),
+        graph(
+            "Probes",
+            "Tier reads that asked the broker, and those that an earlier answer still covered.",
+            "reqps",
+            rate("tidegate_probes_sent_total", legend="sent"),
+            rate("tidegate_probes_reused_total", legend="reused"),
+        ),
+        graph(
+            "Record bytes in probe answers",
+            "They are thrown away.",
+            "Bps",
+            rate("tidegate_probe_discarded_bytes_total", legend="discarded"),
+        ),
+        graph(
+            "Age of the offsets that reads were routed by",
+            "How long ago the partition's offsets had been seen.",
+            "s",
+            *quantiles("tidegate_frontier_age_seconds"),
+        ),
+        graph("Fetch sessions", "Incremental ones (KIP-227).", "none", gauge("tidegate_fetch_sessions")),
+        graph(
+            "Frames that could not be read",
+            "Each closed its connection.",
+            "ops",
+            rate("tidegate_malformed_frames_total", legend="malformed"),
+        ),
+    ),
+)
+
+PROCESS: Final = Row(
+    "Process",
+    (
+        graph(
+            "Processors used",
+            "1 is one processor all the time.",
+            "none",
+            Query(f"rate({selected('process_cpu_seconds_total')}[$__rate_interval])", "{{instance}}"),
+        ),
+        graph("Resident memory", "", "bytes", gauge("process_resident_memory_bytes")),
+        graph(
+            "Open files",
+            "Sockets among them, and the most that are allowed.",
+            "none",
+            gauge("process_open_fds"),
+            Query(gauge("process_max_fds").expression, "{{instance}} allowed"),
+        ),
+        graph(
+            "Garbage collections",
+            "Of Python, by generation.",
+            "ops",
+            rate("python_gc_collections_total", "generation", legend="generation {{generation}}"),
+        ),
+        graph(
+            "Time since the start",
+            "",
+            "s",
+            Query(f"time() - {selected('process_start_time_seconds')}", "{{instance}}"),
+        ),
+        graph(
+            "Readings of the configuration",
+            "Since the start, by what became of them.",
+            "none",
+            gauge("tidegate_config_reloads_total", "outcome"),
+        ),
+        graph(
+            "Time since the configuration was read",
+            "At the start or later, when it was not refused.",
+            "s",
+            Query(
+                f"time() - ({selected('tidegate_config_reload_timestamp_seconds')} > 0"
+                f" or {selected('process_start_time_seconds')})",
+                "{{instance}}",
+            ),
+        ),
+    ),
+)

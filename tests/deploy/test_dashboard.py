@@ -1,0 +1,129 @@
+"""The dashboard is current, valid and about what is exported; Grafana's provisioning of compose finds it."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from metrics.kip405 import ROWS, Writer
+from metrics.tidegate_names import FAMILIES
+from tests.support.prometheus import (
+    CONFIG,
+    DASHBOARD,
+    ROOT,
+    dashboard,
+    dashboard_queries,
+    exported_names,
+    names_in,
+    series_names,
+)
+
+GRAFANA = ROOT / "deploy" / "grafana"
+MAKE = "deploy.grafana.make_dashboard"
+PANELS: list[dict[str, Any]] = dashboard()["panels"]
+CHARTS = [panel for panel in PANELS if panel["type"] != "row"]
+UNITS = {"none", "s", "ms", "ops", "reqps", "Bps", "bytes", "percentunit"}
+VARIABLES = {"datasource", "job", "instance"}
+COLUMNS = 24
+
+NOT_SHOWN = {
+    "kafka_server_delayedremotelistoffsetsmetrics_expires": "by partition, and only once one expires: deadline misses "
+    "has it",
+}
+"""Families without a panel, and why."""
+
+
+def test_the_file_is_what_the_script_makes() -> None:
+    made = subprocess.run([sys.executable, "-m", MAKE], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    shown = DASHBOARD.relative_to(ROOT)
+    assert DASHBOARD.read_text(encoding="utf-8") == made, f"run: python -m {MAKE} > {shown}"
+
+
+def test_it_is_a_dashboard_with_its_variables() -> None:
+    board = dashboard()
+    assert (board["uid"], board["title"]) == ("tidegate", "Tidegate")
+    assert board["schemaVersion"] >= 41
+    assert {variable["name"] for variable in board["templating"]["list"]} == VARIABLES
+    assert board["templating"]["list"][0]["type"] == "datasource"
+
+
+def test_it_has_the_rows_that_an_operator_looks_for() -> None:
+    rows = [panel["title"] for panel in PANELS if panel["type"] == "row"]
+    expected = "Health|Clients and relay|Tier reads (KIP-405)|Cache|Object store|Read-ahead|Catalog|Process"
+    assert rows == expected.split("|")
+
+
+def test_panels_have_ids_and_titles_of_their_own() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert len({panel["title"] for panel in CHARTS}) == len(CHARTS)
+
+
+def test_panels_do_not_overlap_and_fit_the_columns() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in PANELS:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= COLUMNS
+        columns = range(place["x"], place["x"] + place["w"])
+        for cell in itertools.product(columns, range(place["y"], place["y"] + place["h"])):
+            assert cell not in taken, f"{panel['title']} lies upon {taken[cell]}"
+            taken[cell] = panel["title"]
+
+
+def test_a_row_is_above_its_panels_and_below_those_before() -> None:
+    tops = [panel["gridPos"]["y"] for panel in PANELS]
+    assert tops == sorted(tops)
+
+
+@pytest.mark.parametrize("panel", CHARTS, ids=lambda panel: panel["title"])
+def test_a_panel_has_a_unit_and_a_query_whose_series_have_names(panel: dict[str, Any]) -> None:
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["datasource"]["uid"] == "${datasource}"
+    assert panel["targets"]
+    letters = [target["refId"] for target in panel["targets"]]
+    assert len(set(letters)) == len(letters)
+    for target in panel["targets"]:
+        assert target["legendFormat"]
+        assert target["datasource"] == panel["datasource"]
+
+
+@pytest.mark.parametrize("expression", dashboard_queries().values(), ids=dashboard_queries().keys())
+def test_a_query_asks_for_what_is_exported_of_the_chosen_instances(expression: str) -> None:
+    names = names_in(expression)
+    assert names
+    assert names <= exported_names()
+    selectors = re.findall(r"\{([^}]*)\}", expression)
+    assert all('job=~"$job", instance=~"$instance"' in selector for selector in selectors)
+    assert len(selectors) == sum(len(re.findall(rf"\b{name}\{{", expression)) for name in names)
+
+
+def test_every_family_has_a_panel_or_a_reason() -> None:
+    shown = {name for expression in dashboard_queries().values() for name in names_in(expression)}
+    of_reader = [row.family for row in ROWS if row.family is not None and row.writer is Writer.READER]
+    absent = {family.name for family in (*of_reader, *FAMILIES) if not series_names(family) & shown}
+    assert absent == set(NOT_SHOWN)
+
+
+def test_grafana_of_compose_is_given_the_data_source_and_the_folder() -> None:
+    provisioning = GRAFANA / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text("utf-8"))["datasources"]
+    assert (source["uid"], source["type"]) == ("tidegate-prometheus", "prometheus")
+    scraped = yaml.safe_load(CONFIG.read_text("utf-8"))["global"]["scrape_interval"]
+    assert source["jsonData"]["timeInterval"] == scraped
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "tidegate.yml").read_text("utf-8"))["providers"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))["services"]["grafana"]
+    mounts = dict(volume.split(":")[:2] for volume in compose["volumes"])
+    assert mounts[f"./{DASHBOARD.parent.relative_to(ROOT)}"] == provider["options"]["path"]
+    assert mounts[f"./{provisioning.relative_to(ROOT)}"] == "/etc/grafana/provisioning"
+
+
+def test_the_json_has_no_key_twice() -> None:
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(dict(pairs)) == len(pairs), pairs
+        return dict(pairs)
+
+    json.loads(DASHBOARD.read_text("utf-8"), object_pairs_hook=distinct)

@@ -1,0 +1,219 @@
+"""A real Prometheus, with the configuration and rules that are shipped, before a Tidegate at work: every query of the
+dashboard has an answer, every rule can be evaluated, and nothing fires."""
+
+import math
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.certificates import server_certificate
+from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.prometheus import (
+    RunningPrometheus,
+    dashboard_queries,
+    metric_complaints,
+    rules,
+    running_prometheus,
+)
+from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "prometheus")]
+
+SCRAPED_S_MAX = 60.0
+READ_S_MAX = 60.0
+WINDOW = "10m"
+"""For $__rate_interval: the load is within it whenever a test of this file asks."""
+
+FIRST_MS = 1_700_000_000_000
+BATCH_RECORDS = 100
+BATCHES_PER_SEGMENT = 4
+FETCH_VERSION = 17
+
+KAFKA_LABEL = "label names should be written in 'snake_case' not 'camelCase'"
+COMPLAINTS = {
+    # Kafka's own label, which Strimzi's rules keep, so that dashboards fit as they are.
+    f"kafka_server_delayedoperationpurgatory_numdelayedoperations {KAFKA_LABEL}",
+    f"kafka_server_delayedoperationpurgatory_purgatorysize {KAFKA_LABEL}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A Tidegate that has worked, and the Prometheus that has watched it."""
+
+    tidegate: RunningTidegate
+    prometheus: RunningPrometheus
+
+
+@pytest.fixture(scope="module")
+def damaged(kafka: KafkaCluster) -> Iterator[TieredTopic]:
+    """Two segments in the tier alone: the first one's offset index is away, and the second one's log."""
+    topic = tiered_topic(
+        kafka,
+        fresh_name("damaged"),
+        # Times that differ, since a segment is rolled when its time index is full.
+        records=(replace(order, timestamp_ms=FIRST_MS + number) for number, order in enumerate(orders(1000, 1))),
+        configs=small_segments(BATCHES_PER_SEGMENT),
+        batch_num_messages=BATCH_RECORDS,
+        linger_ms=1000,
+    )
+    (folder,) = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-0-*")
+    first, second, *_ = sorted(folder.glob("*.log"))
+    lost = (first.with_suffix(".index"), second)
+    for file in lost:
+        file.rename(file.with_suffix(".away"))
+    yield topic
+    for file in lost:  # the broker is everybody's
+        file.with_suffix(".away").rename(file)
+
+
+@pytest.fixture(scope="module")
+def watched(
+    kafka: KafkaCluster, tiered: TieredTopic, damaged: TieredTopic, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    certificate, key = server_certificate(folder)
+    properties = {
+        "proxy.tls.certificate.file": str(certificate),
+        "proxy.tls.key.file": str(key),
+        "cache.path": str(folder / "cache"),
+        "catalog.snapshot.interval.ms": "200",
+    }
+    with (
+        own_tidegate(kafka, properties) as tidegate,
+        running_prometheus(folder, tidegate.process.admin_address) as prometheus,
+    ):
+        # Rates need the series of before the load.
+        wait_until(lambda: prometheus.query("tidegate_ready == 1"), "Tidegate scraped", timeout_s=SCRAPED_S_MAX)
+        for _ in ("cold", "warm"):
+            read_all(tidegate.bootstrap_servers, certificate, tiered)
+        read_damaged(tidegate.address, certificate, damaged)
+        yield Watched(tidegate, prometheus)
+
+
+def read_all(bootstrap_servers: str, certificate: Path, topic: TieredTopic) -> None:
+    """Look up a time in each partition, and read everything from there, which is everything."""
+    settings: dict[str, str | bool] = {
+        "bootstrap.servers": bootstrap_servers,
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(certificate),
+        "group.id": "prometheus",
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer(settings)
+    try:
+        times = [TopicPartition(topic.name, partition, 1) for partition in range(topic.partitions)]
+        starts = consumer.offsets_for_times(times, READ_S_MAX)
+        assert [start.offset for start in starts] == [0] * topic.partitions
+        consumer.assign(starts)
+        left = topic.records
+
+        def read_some() -> bool:
+            nonlocal left
+            for message in consumer.consume(10_000, 1.0):
+                assert message.error() is None, message.error()
+                left -= 1
+            return left == 0
+
+        wait_until(read_some, "all records read", timeout_s=READ_S_MAX)
+    finally:
+        consumer.close()
+
+
+def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic) -> None:
+    """What has no index is read all the same, and what has no log is an error."""
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    with RawClient(*address, ssl_context=trusting, server_hostname="localhost") as client:
+        (broker,) = client.metadata([topic.name]).brokers
+        topic_id = client.topic_id(topic.name)
+    with RawClient(broker.host, broker.port, ssl_context=trusting, server_hostname="localhost") as client:
+
+        def answer(offset: int) -> FetchedPartition | None:
+            target = (topic.name, topic_id, 0, offset, 1024 * 1024)
+            (found,) = client.fetch(FETCH_VERSION, [target]).partitions
+            return found if found.error_code or found.records else None
+
+        indexless = wait_until(lambda: answer(BATCH_RECORDS + 50), "the segment without an index")
+        assert indexless is not None
+        assert not indexless.error_code
+        lost = wait_until(lambda: answer(BATCH_RECORDS * BATCHES_PER_SEGMENT), "the segment without a log")
+        assert lost is not None
+        assert lost.error_code
+
+
+def test_prometheus_scrapes_it(watched: Watched) -> None:
+    (target,) = watched.prometheus.get("targets")["activeTargets"]
+    assert target["labels"] == {"instance": watched.tidegate.process.admin_address, "job": "tidegate"}
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert list(watched.prometheus.query('up{job="tidegate"}').values()) == [1]
+
+
+def test_the_numbers_of_prometheus_are_those_of_the_page(watched: Watched, tiered: TieredTopic) -> None:
+    bytes_read = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
+    counted = watched.tidegate.metric(bytes_read, topic=tiered.name)
+    assert counted > 0
+    wait_until(
+        lambda: list(watched.prometheus.query(f'{bytes_read}{{topic="{tiered.name}"}}').values()) == [counted],
+        "the last scrape",
+    )
+
+
+@pytest.mark.parametrize("title", dashboard_queries())
+def test_a_query_of_the_dashboard_has_an_answer(watched: Watched, title: str) -> None:
+    expression = dashboard_queries()[title].replace("$__rate_interval", WINDOW)
+    expression = expression.replace("$job", "tidegate").replace("$instance", ".*")
+    assert "$" not in expression
+    wait_until(lambda: any(map(math.isfinite, watched.prometheus.query(expression).values())), expression)
+
+
+def test_the_variables_of_the_dashboard_have_values(watched: Watched) -> None:
+    address = watched.tidegate.process.admin_address
+    for label, value in (("job", "tidegate"), ("instance", address)):
+        query = {"match[]": 'tidegate_build_info{job=~"tidegate"}'}
+        assert watched.prometheus.get(f"label/{label}/values", **query) == [value]
+
+
+def test_every_rule_is_evaluated_and_nothing_fires(watched: Watched) -> None:
+    def evaluated() -> bool:
+        groups = watched.prometheus.get("rules")["groups"]
+        found = [rule for group in groups for rule in group["rules"]]
+        assert not [rule["name"] for rule in found if rule.get("lastError")]
+        assert len(found) == len(rules())
+        return all(rule["health"] == "ok" for rule in found)
+
+    wait_until(evaluated, "all rules evaluated")
+    assert watched.prometheus.query('ALERTS{alertstate="firing"}') == {}
+
+
+@pytest.mark.parametrize("name", [rule["record"] for rule in rules() if "record" in rule])
+def test_a_recorded_series_has_values(watched: Watched, name: str) -> None:
+    # The ratios are of the last minutes, and end with the load.
+    wait_until(lambda: watched.prometheus.query(f"last_over_time({name}[1h])"), name)
+
+
+def test_promtool_has_nothing_to_say_but_of_kafkas_own_label(watched: Watched) -> None:
+    assert metric_complaints(watched.tidegate.page("/metrics")) == COMPLAINTS
+
+
+def test_open_metrics_is_served_to_who_asks_for_it(watched: Watched) -> None:
+    request = urllib.request.Request(
+        f"http://{watched.tidegate.process.admin_address}/metrics",
+        headers={"Accept": "application/openmetrics-text; version=1.0.0"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        page = answer.read().decode()
+    assert page.endswith("# EOF\n")
+    parsed = text_string_to_metric_families(page)  # type: ignore[no-untyped-call]  # the library types the other parser
+    families = {family.name: family.type for family in parsed}
+    assert families["tidegate_served_tier_bytes"] == "counter"
+    assert families["tidegate_cache_fill_seconds"] == "histogram"
