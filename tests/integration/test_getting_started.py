@@ -1,0 +1,137 @@
+"""docs/getting-started.md, run command by command against a real broker with a tiered topic.
+
+Replaced are only the values that the guide has its reader fill in. The package is a wheel of this tree, installed by
+the guide's own command into the guide's own environment; its dependencies are those of the running tests, so that
+nothing is fetched. Kafka's tools are started by scripts that run what Kafka's own scripts run.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.demo.kafka_properties import HOST
+from tests.support.kafka import TieredTopic
+from tests.support.needs import JARS, ROOT
+from tests.support.runnable_docs import Guide, read_guide, running
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("curl", "java", "kafka", "kcat")]
+
+GUIDE = ROOT / "docs" / "getting-started.md"
+NODE_ID = 1
+PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
+
+
+def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path) -> None:
+    guide = read_guide(GUIDE.read_text("utf-8"))
+    values = {
+        "BOOTSTRAP": kafka.bootstrap_servers,
+        "SERVER_PROPERTIES": str(kafka.server_properties_path(NODE_ID)),
+        "TOPIC": tiered.name,
+        "PACKAGE": str(_wheel(tmp_path / "wheel")),
+        "KAFKA": str(_kafka_tools(tmp_path / "kafka")),
+        "PROXY": f"{HOST}:{_port_with_one_for_the_broker()}",
+        "ADMIN": f"{HOST}:{free_port()}",
+    }
+    assert values.keys() == guide.variables.keys()
+    before = kafka.broker(NODE_ID).remote_fetch_requests(tiered.name)
+    with running(guide, folder=_reader(tmp_path), values=values, environment=_environment(tmp_path)) as shell:
+        for command, printed in shell.follow():
+            if "served_tier_bytes" in command.text:
+                assert min(_numbers(printed)) > 0, printed
+            if "tidegate_gets_total" in command.text:
+                assert sum(_numbers(printed)) > 0, printed
+                # Here the guide says that the brokers were not asked; what follows reads from them on purpose.
+                assert kafka.broker(NODE_ID).remote_fetch_requests(tiered.name) == before
+    assert len((_reader(tmp_path) / "records.txt").read_bytes().splitlines()) == 1000
+
+
+def test_the_guides_own_values_are_the_defaults() -> None:
+    """Or its reader would learn other addresses than the reference has."""
+    guide: Guide = read_guide(GUIDE.read_text("utf-8"))
+    reference = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    for variable, key in (("PROXY", "proxy.listen"), ("ADMIN", "admin.listen")):
+        assert f"| `{key}` | host:port | `{guide.variables[variable]}` |" in reference
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert version is not None
+    assert guide.variables["PACKAGE"] == f"tidegate-{version[1]}-py3-none-any.whl"
+
+
+def _reader(folder: Path) -> Path:
+    """Where the guide's reader works."""
+    reader = folder / "reader"
+    reader.mkdir(exist_ok=True)
+    return reader
+
+
+def _numbers(printed: str) -> list[float]:
+    return [float(line.rpartition(" ")[2]) for line in printed.splitlines()]
+
+
+def _port_with_one_for_the_broker() -> int:
+    """By default broker N listens at port + 1 + N."""
+    while True:
+        port = free_port()
+        try:
+            _claim(port + 1 + NODE_ID)
+        except OSError:
+            continue
+        return port
+
+
+def _claim(port: int) -> None:
+    """Fails if somebody listens there now; nobody else of this run is given a port next to a claimed one for sure."""
+    with socket.socket() as probe:
+        probe.bind((HOST, port))
+
+
+def _wheel(folder: Path) -> Path:
+    """A wheel of this tree, built from a copy: a build leaves folders behind."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for name in BUILT_FROM:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-build-isolation", "--no-index", "--wheel-dir", str(folder), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def _kafka_tools(folder: Path) -> Path:
+    """Kafka's `bin` with the one script that the guide names."""
+    script = folder / "bin" / "kafka-console-consumer.sh"
+    script.parent.mkdir(parents=True)
+    tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+    script.write_text(f'#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -Xmx128m -cp "{JARS}/*" {tool} "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """What a reader's shell has; pip finds the dependencies of the running tests and no index."""
+    dependencies = folder / "dependencies"
+    dependencies.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "tidegate" not in entry.name.lower():
+            (dependencies / entry.name).symlink_to(entry)
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(_reader(folder)),
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "PYTHONPATH": str(dependencies),
+        "PIP_NO_INDEX": "1",
+    }

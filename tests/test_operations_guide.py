@@ -1,0 +1,176 @@
+"""What the guides name exists: links, anchors, metrics, keys, log events, sentences of errors, alerts, ACL commands."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.config.keys import SERVE_KEYS
+
+ROOT = Path(__file__).parents[1]
+OPERATIONS = ROOT / "docs" / "operations.md"
+GETTING_STARTED = ROOT / "docs" / "getting-started.md"
+GUIDES = (OPERATIONS, GETTING_STARTED)
+LINKING = (*GUIDES, ROOT / "README.md")
+RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
+PACKAGES = ("metrics", "protocol", "proxy", "storage")
+
+FAILURES_MIN = 25
+
+KAFKAS_OWN = {
+    "auto.offset.reset",
+    "connections.max.idle.ms",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "max.connections",
+    "max.partition.fetch.bytes",
+    "remote.log.storage.system.enable",
+    "remote.storage.enable",
+    "sasl.jaas.config",
+    "security.protocol",
+    "server.properties",
+}
+"""Keys of brokers and clients that the guides speak of; and the file's name, which looks like one."""
+
+OTHER_NAMES = {"0.0.0.0", "catalog.snapshot.bad", "tidegate.properties"}
+"""An address, and files that are not the project's."""
+
+PLUG_IN_PREFIXES = ("rsm.config.", "rlmm.config.", "remote.log.metadata.common.client.", "remote.log.")
+
+LIBRARYS_METRICS = {"process_cpu_seconds_total", "python_gc_collections_total"}
+"""Of prometheus_client's own collectors."""
+
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_KEY = re.compile(r"(?P<key>[a-z0-9]+(?:\.[a-z0-9_]+)+)(?:=.*)?")
+_METRIC = re.compile(r"\b(?:tidegate|kafka_server|kafka_log|process|python)_[a-z0-9_]+")
+_LOG = re.compile(r"\blog ((?:`[^`]+`(?:, )?)+)")
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def _prose(path: Path) -> str:
+    """A document without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", _text(path), flags=re.DOTALL | re.MULTILINE)
+
+
+def _anchors(path: Path) -> set[str]:
+    """What headings can be linked to by, as GitHub has it."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@functools.cache
+def _sentences() -> list[str]:
+    """All texts of the code, with … for what is filled in."""
+    found: list[str] = []
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(_text(path))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.append(node.value)
+                elif isinstance(node, ast.JoinedStr):
+                    found.append("".join(_filled_in(part) for part in node.values))
+    return found
+
+
+def _filled_in(part: ast.expr) -> str:
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "…"
+
+
+def _is_said(sentence: str) -> bool:
+    pattern = re.compile(".*".join(re.escape(piece) for piece in sentence.split("…")), re.DOTALL)
+    return any(pattern.search(text) for text in _sentences())
+
+
+def _failure_rows() -> Iterator[list[str]]:
+    _, _, tables = _text(OPERATIONS).partition("\n## Failure table\n")
+    for line in tables.splitlines():
+        if line.startswith("| ") and not line.startswith("| what you see "):
+            yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _prose(path)):
+        file, _, anchor = target.partition("#")
+        if "://" in file:
+            continue
+        linked = (path.parent / file).resolve() if file else path
+        if not linked.exists() or (anchor and anchor not in _anchors(linked)):
+            missing.append(target)
+    assert not missing
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_metrics_are_exported(path: Path) -> None:
+    reference = {
+        name.removesuffix("_bucket") for name in re.findall(r"`([a-z0-9_]+)`", _text(ROOT / "docs" / "metrics.md"))
+    }
+    named = {found for found in _METRIC.findall(_text(path)) if found not in LIBRARYS_METRICS}
+    assert not {name for name in named if name not in reference}
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_keys_are_in_the_tables(path: Path) -> None:
+    """Files of the project are written as keys are, with dots; those have to exist."""
+    unknown = []
+    for span in _SPAN.findall(_prose(path)):
+        found = _KEY.fullmatch(span)
+        if found is None:
+            continue
+        key = found["key"]
+        is_known = key in SERVE_KEYS.by_name or key in KAFKAS_OWN or key.startswith(PLUG_IN_PREFIXES)
+        if not is_known and not any((ROOT / folder / span).exists() for folder in (".", "docs")):
+            unknown.append(span)
+    assert set(unknown) <= OTHER_NAMES
+
+
+def test_properties_of_the_guides_are_keys() -> None:
+    for path in GUIDES:
+        for block in re.findall(r"^```properties\n(.*?)^```$", _text(path), re.DOTALL | re.MULTILINE):
+            for line in block.splitlines():
+                assert line.partition("=")[0] in SERVE_KEYS.by_name, line
+
+
+def test_log_events_are_logged() -> None:
+    events = [event for spans in _LOG.findall(_text(OPERATIONS)) for event in _SPAN.findall(spans)]
+    assert len(events) > FAILURES_MIN
+    assert not [event for event in events if event not in _sentences()]
+
+
+def test_outcomes_and_causes_exist() -> None:
+    """Whatever else is written in snake_case: outcomes, causes, fields."""
+    words = [span for span in _SPAN.findall(_prose(OPERATIONS)) if re.fullmatch(r"[a-z]+(_[a-z]+)+", span)]
+    unknown = [word for word in words if word not in _sentences() and not _METRIC.fullmatch(word)]
+    assert not [word for word in unknown if word != "consumer_byte_rate"]  # a quota of the broker's
+
+
+def test_the_failure_table_quotes_what_is_said() -> None:
+    """Sentences in code spans are Tidegate's own; those of clients stand in quotation marks."""
+    rows = [*_failure_rows()]
+    assert len(rows) >= FAILURES_MIN
+    assert all(len(row) == 3 and all(row) for row in rows)
+    sentences = [span for row in rows for span in _SPAN.findall(row[0]) if " " in span]
+    assert sentences
+    assert not [sentence for sentence in sentences if not _is_said(sentence)]
+
+
+def test_each_alert_has_its_section() -> None:
+    alerts = set(re.findall(r"^\s*- alert: (\w+)$", _text(RULES), re.MULTILINE))
+    _, _, behind = _text(OPERATIONS).partition("\n## Alerts\n")
+    section, _, _ = behind.partition("\n## ")
+    assert alerts == set(re.findall(r"^### (\w+)$", section, re.MULTILINE))
+    for part in section.split("\n### ")[1:]:
+        assert all(word in part for word in ("**Means:**", "**Look at:**", "**Do:**")), part
+
+
+def test_what_the_alerts_link_to_exists() -> None:
+    targets = re.findall(r"runbook\w*: \S*docs/operations\.md#(\S+)", _text(RULES))
+    assert set(targets) <= _anchors(OPERATIONS)
