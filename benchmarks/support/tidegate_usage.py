@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics import tidegate_names
+from metrics import tidegate_names, tier_names
 from metrics.probes import Direction
 from proxy.demo.tidegate_process import Tidegate
 
@@ -41,7 +41,7 @@ def usage(tidegate: Tidegate) -> Usage:
     return Usage(
         relayed_bytes=_sum(exposition, tidegate_names.RELAYED_BYTES.exposed_name, to_clients),
         served_tier_bytes=_sum(exposition, tidegate_names.SERVED_TIER_BYTES.exposed_name, {}),
-        fills=_sum(exposition, tidegate_names.CACHE_FILLS.exposed_name, {}),
+        fills=_sum(exposition, tier_names.CACHE_FILLS.exposed_name, {}),
         probes_sent=_sum(exposition, tidegate_names.PROBES_SENT.exposed_name, {}),
         cpu_s=cpu_s(tidegate.pid),
     )

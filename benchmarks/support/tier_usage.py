@@ -7,11 +7,13 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.support.tidegate_usage import cpu_s
-from metrics import tidegate_names as names
-from metrics.cache_probes import GetObject
+from metrics import tidegate_names
+from metrics import tier_names as names
+from metrics.get_probe import GetObject, GetOutcome
 from proxy.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0
+_FAILED = set(GetOutcome) - {GetOutcome.OK, GetOutcome.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,12 @@ def tier_usage(tidegate: Tidegate) -> TierUsage:
         return int(sum(value for (found, labels), value in samples.items() if found == name and label in labels))
 
     return TierUsage(
-        served_bytes=total(names.SERVED_TIER_BYTES.exposed_name),
+        served_bytes=total(tidegate_names.SERVED_TIER_BYTES.exposed_name),
         log_gets=total(names.GETS.exposed_name, GetObject.LOG),
         manifest_gets=total(names.GETS.exposed_name, GetObject.MANIFEST),
         index_gets=total(names.GETS.exposed_name, GetObject.INDEX),
         log_get_bytes=total(names.GET_BYTES.exposed_name),
-        get_errors=total(names.GET_ERRORS.exposed_name),
+        get_errors=sum(total(names.GETS.exposed_name, outcome) for outcome in _FAILED),
         get_retries=total(names.GET_RETRIES.exposed_name),
         hedges=total(names.GET_HEDGES.exposed_name),
         hedges_won=total(names.GET_HEDGES_WON.exposed_name),

@@ -5,6 +5,8 @@ read has its own probe, so answers are the broker's of that very moment. Tests t
 restart things, run their own with `own_tidegate`.
 """
 
+import os
+import signal
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -44,6 +46,16 @@ class RunningTidegate:
             for sample in family.samples
             if sample.name == sample_name and labels.items() <= sample.labels.items()
         )
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.stop()
+
+    def start_again(self) -> None:
+        """Start with the same folder and configuration, whose ports must be named, and return when it is ready."""
+        self.process.start()
+        self.process.wait_ready()
 
     def log(self) -> str:
         return self.process.log_path.read_text("utf-8", "replace")
