@@ -44,6 +44,11 @@ class JavaProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; −N when signal N ended it."""
+        return self._process.poll()
+
     def wait_for_log(self, text: str, timeout_s: float) -> None:
         """Block until this run has logged text.
 
