@@ -121,8 +121,10 @@ def show(result: Result, *, as_json: bool) -> None:
         times = [start.ready_s for start in starts]
         memory_mib = max(start.memory_bytes for start in starts) / 2**20
         spread = f"({min(times):.2f} to {max(times):.2f})"
+        used_s = statistics.median(start.cpu_s for start in starts)
         print(
-            f"  from the {name:15} ready in {statistics.median(times):6.2f} s {spread}, {memory_mib:,.0f} MiB at most"
+            f"  from the {name:15} ready in {statistics.median(times):6.2f} s {spread}, "
+            f"{used_s:.1f} core-seconds, {memory_mib:,.0f} MiB at most"
         )
     ratios = [topic.ready_s / own.ready_s for topic, own in zip(result.from_topic, result.from_snapshot, strict=True)]
     print(

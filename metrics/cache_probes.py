@@ -1,10 +1,10 @@
-"""Probes of the caches, of GETs and of read-ahead; see `metrics.probes` for the rules that they keep."""
+"""Probes of the caches and of read-ahead; see `metrics.probes` for the rules that they keep."""
 
 import enum
 
 from prometheus_client import Counter, Gauge
 
-from metrics import tidegate_names as names
+from metrics import tier_names as names
 from metrics.registry import Children, LabelLimit, Registry
 
 _INDEX_TYPES_MAX = 8
@@ -16,24 +16,6 @@ class CacheLevel(enum.StrEnum):
 
     MEMORY = "memory"
     DISK = "disk"
-
-
-class GetObject(enum.StrEnum):
-    """What a GET is for."""
-
-    LOG = "log"
-    MANIFEST = "manifest"
-    INDEX = "index"
-
-
-class GetErrorCause(enum.StrEnum):
-    """Why a GET failed."""
-
-    NOT_FOUND = "not_found"
-    RETRIABLE = "retriable"
-    ACCESS_DENIED = "access_denied"
-    CORRUPT = "corrupt"
-    OTHER = "other"
 
 
 class DiskErrorCause(enum.StrEnum):
@@ -51,16 +33,15 @@ class CacheProbe:
     """The block cache and the indexes beside it."""
 
     def __init__(self, registry: Registry) -> None:
-        levels = LabelLimit(len(CacheLevel))
-        self._hits = Children[CacheLevel, Counter](registry.counter(names.CACHE_HITS), levels)
-        self._hit_bytes = Children[CacheLevel, Counter](registry.counter(names.CACHE_HIT_BYTES), levels)
-        self._misses = Children[CacheLevel, Counter](registry.counter(names.CACHE_MISSES), levels)
-        self._evictions = Children[CacheLevel, Counter](registry.counter(names.CACHE_EVICTIONS), levels)
-        self._resident = Children[CacheLevel, Gauge](registry.gauge(names.CACHE_RESIDENT_BYTES), levels)
-        self._expired = Children[CacheLevel, Counter](registry.counter(names.CACHE_EXPIRED), levels)
-        self._disk_errors = Children[DiskErrorCause, Counter](
-            registry.counter(names.CACHE_DISK_ERRORS), LabelLimit(len(DiskErrorCause))
+        self._hits = registry.enumerated_counter(names.CACHE_HITS, CacheLevel)
+        self._hit_bytes = registry.enumerated_counter(names.CACHE_HIT_BYTES, CacheLevel)
+        self._misses = registry.enumerated_counter(names.CACHE_MISSES, CacheLevel)
+        self._evictions = registry.enumerated_counter(names.CACHE_EVICTIONS, CacheLevel)
+        self._resident = Children[CacheLevel, Gauge](
+            registry.gauge(names.CACHE_RESIDENT_BYTES), LabelLimit(len(CacheLevel))
         )
+        self._expired = registry.enumerated_counter(names.CACHE_EXPIRED, CacheLevel)
+        self._disk_errors = registry.enumerated_counter(names.CACHE_DISK_ERRORS, DiskErrorCause)
         self._disk_available = registry.gauge(names.CACHE_DISK_AVAILABLE)
         self._disk_skipped = registry.counter(names.CACHE_DISK_SKIPPED)
         self._opened_segments = registry.gauge(names.OPENED_SEGMENTS)
@@ -132,68 +113,6 @@ class CacheProbe:
     def on_index_rebuilt(self, index: str) -> None:
         """An index, by KIP-405's name of its type, was rebuilt from the segment."""
         self._index_rebuilds[index].inc()
-
-
-class GetProbe:
-    """GETs of the object store."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._gets = Children[GetObject, Counter](registry.counter(names.GETS), LabelLimit(len(GetObject)))
-        self._bytes = registry.counter(names.GET_BYTES)
-        self._errors = Children[GetErrorCause, Counter](
-            registry.counter(names.GET_ERRORS), LabelLimit(len(GetErrorCause))
-        )
-        self._retries = registry.counter(names.GET_RETRIES)
-        self._first_byte_seconds = registry.histogram(names.GET_FIRST_BYTE_SECONDS)
-        self._seconds = registry.histogram(names.GET_SECONDS)
-        self._in_flight = registry.gauge(names.GETS_IN_FLIGHT)
-        self._queued = registry.gauge(names.GETS_QUEUED)
-        self._hedges = registry.counter(names.GET_HEDGES)
-        self._hedges_won = registry.counter(names.GET_HEDGES_WON)
-        self._splits = registry.counter(names.GET_SPLITS)
-        self._inflight_bytes = registry.gauge(names.INFLIGHT_BYTES)
-
-    def on_get(self, kind: GetObject, stored_bytes: int = 0) -> None:
-        """A GET was sent, for `stored_bytes` of a log as the store has them (0 for other objects)."""
-        self._gets[kind].inc()
-        self._bytes.inc(stored_bytes)
-
-    def on_error(self, cause: GetErrorCause) -> None:
-        """A GET failed."""
-        self._errors[cause].inc()
-
-    def on_retry(self) -> None:
-        """A GET is sent again for what the last one did not deliver."""
-        self._retries.inc()
-
-    def on_first_byte(self, duration_s: float) -> None:
-        """A GET's answer has begun."""
-        self._first_byte_seconds.observe(duration_s)
-
-    def on_end(self, duration_s: float) -> None:
-        """A GET's answer has ended well."""
-        self._seconds.observe(duration_s)
-
-    def on_gets(self, in_flight: int, queued: int) -> None:
-        """So many GETs are under way, so many wait."""
-        self._in_flight.set(in_flight)
-        self._queued.set(queued)
-
-    def on_hedge(self) -> None:
-        """A second GET was sent for a first byte that is late."""
-        self._hedges.inc()
-
-    def on_hedge_won(self) -> None:
-        """The second GET answered first."""
-        self._hedges_won.inc()
-
-    def on_split(self) -> None:
-        """A slow GET's rest was given to another connection."""
-        self._splits.inc()
-
-    def on_inflight_bytes(self, held_bytes: int) -> None:
-        """GETs under way and answers not yet sent hold this much."""
-        self._inflight_bytes.set(held_bytes)
 
 
 class ReadAheadProbe:

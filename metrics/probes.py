@@ -12,25 +12,27 @@ is counted by `RelayProbe.on_probe_*`.
 import enum
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge
 
 from metrics import tidegate_names as names
-from metrics.cache_probes import CacheProbe, GetProbe, ReadAheadProbe
+from metrics.cache_probes import CacheProbe, ReadAheadProbe
+from metrics.get_probe import GetProbe
 from metrics.idle import IdleAverage
+from metrics.process_probes import ConfigProbe, HealthProbe, LoopProbe, ProcessProbe, TlsProbe
+from metrics.process_probes import ReloadOutcome as ReloadOutcome
 from metrics.registry import Children, LabelLimit, Registry
 
 _API_KEYS_MAX = 128
 """Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
 
+_PARTITION_SERIES_MAX = 1000
+"""Of the one family that is by topic and partition: partitions whose look-ups missed their deadline."""
+
 _METADATA_PARTITIONS_MAX = 1000
 """`remote.log.metadata.topic.num.partitions` is 50 unless set."""
-
-_STALL_WINDOW = 600
-"""Wakings that the stall gauge looks back on: a minute at ten a second."""
 
 
 class Direction(enum.StrEnum):
@@ -61,6 +63,27 @@ class CloseCause(enum.StrEnum):
     """A fault of our own."""
 
 
+class DeadlineRequest(enum.StrEnum):
+    """Whose deadline was missed."""
+
+    FETCH = "fetch"
+    LIST_OFFSETS = "list_offsets"
+
+
+class SnapshotOutcome(enum.StrEnum):
+    """What became of the catalog snapshot at the start."""
+
+    USED = "used"
+    ABSENT = "absent"
+    UNREADABLE = "unreadable"
+    """Torn, its checksum does not hold, or the disk did not give it."""
+    FOREIGN = "foreign"
+    """Another cluster's, another metadata topic's, or of another partition count."""
+    OLDER_FORMAT = "older_format"
+    OUT_OF_RANGE = "out_of_range"
+    """It goes on from an offset that the metadata topic does not have."""
+
+
 class TierProbe:
     """Reads from the tier, under KIP-405's names."""
 
@@ -71,8 +94,9 @@ class TierProbe:
         self._errors = Children[str, Counter](registry.kip405_counter("RemoteFetchErrorsPerSec"), topics)
         self._expired = registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
         self._look_ups_expired = Children[tuple[str, int], Counter](
-            registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics
+            registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
+        self._deadline_misses = registry.enumerated_counter(names.DEADLINE_MISSES, DeadlineRequest)
         self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()
@@ -94,8 +118,9 @@ class TierProbe:
         self._errors[topic].inc()
 
     def on_remote_fetch_expired(self) -> None:
-        """A read missed its request's deadline."""
+        """A read missed its Fetch's deadline."""
         self._expired.inc()
+        self._deadline_misses[DeadlineRequest.FETCH].inc()
 
     def on_delayed_fetch_parked(self) -> None:
         """A Fetch began to wait for the tier."""
@@ -108,8 +133,9 @@ class TierProbe:
             gauge.dec()
 
     def on_look_up_expired(self, topic: str, partition: int) -> None:
-        """A look-up by time missed its request's deadline."""
+        """A look-up by time missed its ListOffsets' deadline."""
         self._look_ups_expired[topic, partition].inc()
+        self._deadline_misses[DeadlineRequest.LIST_OFFSETS].inc()
 
     @contextmanager
     def look_up_waiting(self) -> Iterator[None]:
@@ -143,10 +169,9 @@ class RelayProbe:
     def __init__(self, registry: Registry) -> None:
         self._accepted = registry.counter(names.CONNECTIONS_ACCEPTED)
         self._active = registry.gauge(names.CONNECTIONS_ACTIVE)
-        self._closed = Children[CloseCause, Counter](
-            registry.counter(names.CONNECTIONS_CLOSED), LabelLimit(len(CloseCause))
-        )
-        self._relayed = Children[Direction, Counter](registry.counter(names.RELAYED_BYTES), LabelLimit(len(Direction)))
+        self._closed = registry.enumerated_counter(names.CONNECTIONS_CLOSED, CloseCause)
+        self._connect_waits = registry.gauge(names.UPSTREAM_CONNECT_WAITS)
+        self._relayed = registry.enumerated_counter(names.RELAYED_BYTES, Direction)
         self._requests = Children[tuple[int, Route], Counter](
             registry.counter(names.REQUESTS), LabelLimit(_API_KEYS_MAX)
         )
@@ -158,8 +183,6 @@ class RelayProbe:
         self._probe_discarded = registry.counter(names.PROBE_DISCARDED_BYTES)
         self._probe_seconds = registry.histogram(names.PROBE_SECONDS)
         self._frontier_age = registry.histogram(names.FRONTIER_AGE_SECONDS)
-        for direction in Direction:  # both series from the start: a rate needs the zero before the first byte
-            self._relayed[direction].inc(0)
 
     def on_connection_accepted(self) -> None:
         """A client connected."""
@@ -170,6 +193,10 @@ class RelayProbe:
         """A client connection that was accepted has ended."""
         self._active.dec()
         self._closed[cause].inc()
+
+    def on_connect_waiting(self, connections: int) -> None:
+        """So many client connections wait for a connection to their broker."""
+        self._connect_waits.set(connections)
 
     def on_relayed(self, direction: Direction, byte_count: int) -> None:
         """Bytes went through unread or rewritten; those of Tidegate's own answers are not among them."""
@@ -217,6 +244,11 @@ class CatalogProbe:
         self._undecodable = registry.counter(names.CATALOG_UNDECODABLE)
         self._lag = Children[int, Gauge](registry.gauge(names.CATALOG_LAG), LabelLimit(_METADATA_PARTITIONS_MAX))
         self._refused = registry.gauge(names.CATALOG_REFUSED)
+        self._memory = registry.gauge(names.CATALOG_MEMORY)
+        self._snapshot_at = registry.gauge(names.CATALOG_SNAPSHOT_TIMESTAMP)
+        self._snapshot_bytes = registry.gauge(names.CATALOG_SNAPSHOT_BYTES)
+        self._snapshot_writes = registry.enumerated_counter(names.CATALOG_SNAPSHOT_WRITES, _SnapshotWrite)
+        self._snapshot_loads = registry.enumerated_counter(names.CATALOG_SNAPSHOT_LOADS, SnapshotOutcome)
         self._topic_segments = _TopicSums(
             Children[str, Gauge](registry.kip405_gauge("RemoteLogMetadataCount"), registry.topics)
         )
@@ -245,25 +277,23 @@ class CatalogProbe:
         """The full catalog now keeps out this many partitions."""
         self._refused.set(partitions)
 
+    def on_memory(self, memory_bytes: int) -> None:
+        """The catalog takes about this much."""
+        self._memory.set(memory_bytes)
 
-class LoopProbe:
-    """The event loop's punctuality."""
+    def on_snapshot_written(self, size_bytes: int, at_s: float) -> None:
+        """A snapshot was written; `at_s` is Unix time."""
+        self._snapshot_writes[_SnapshotWrite.OK].inc()
+        self._snapshot_bytes.set(size_bytes)
+        self._snapshot_at.set(at_s)
 
-    def __init__(self, registry: Registry) -> None:
-        self._stall = registry.histogram(names.LOOP_STALL_SECONDS)
-        self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
-        self._lock = threading.Lock()
-        registry.gauge(names.LOOP_STALL_MAX_SECONDS).set_function(self._stall_max_s)
+    def on_snapshot_failed(self) -> None:
+        """A snapshot could not be written; the one before it stays."""
+        self._snapshot_writes[_SnapshotWrite.ERROR].inc()
 
-    def on_woken(self, lateness_s: float) -> None:
-        """A task that slept was woken this much too late."""
-        self._stall.observe(lateness_s)
-        with self._lock:
-            self._latest.append(lateness_s)
-
-    def _stall_max_s(self) -> float:
-        with self._lock:
-            return max(self._latest)
+    def on_snapshot_loaded(self, outcome: SnapshotOutcome) -> None:
+        """The start looked for a snapshot."""
+        self._snapshot_loads[outcome].inc()
 
 
 class Probes:
@@ -282,6 +312,15 @@ class Probes:
         self.relay = RelayProbe(self.registry)
         self.catalog = CatalogProbe(self.registry)
         self.loop = LoopProbe(self.registry)
+        self.health = HealthProbe(self.registry)
+        self.config = ConfigProbe(self.registry)
+        self.tls = TlsProbe(self.registry)
+        ProcessProbe(self.registry)
+
+
+class _SnapshotWrite(enum.StrEnum):
+    OK = "ok"
+    ERROR = "error"
 
 
 class _TopicSums:

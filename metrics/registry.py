@@ -8,11 +8,12 @@ distinct labels the rest share the label `__other__`, at the price of one more l
 """
 
 import dataclasses
+import enum
 import threading
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -29,6 +30,7 @@ OTHER_LABEL = "__other__"
 
 ChildT = TypeVar("ChildT", bound=MetricWrapperBase)
 KeyT = TypeVar("KeyT", bound=Hashable)
+EnumT = TypeVar("EnumT", bound=enum.StrEnum)
 
 
 class LabelLimit:
@@ -53,15 +55,21 @@ class Children(dict[KeyT, ChildT], Generic[KeyT, ChildT]):
     """One family's series by label value, or by a tuple of them; made at first use. The limit is on the first label.
 
     Keys that share `OTHER_LABEL` are not remembered: this dict is bounded by the limit too.
+
+    Args:
+        series_max: where the second label is not an enumeration either; beyond it all labels are `OTHER_LABEL`.
     """
 
-    def __init__(self, parent: ChildT, limit: LabelLimit) -> None:
+    def __init__(self, parent: ChildT, limit: LabelLimit, series_max: int | None = None) -> None:
         super().__init__()
         self._parent = parent
         self._limit = limit
+        self._series_max = series_max
 
     def __missing__(self, key: KeyT) -> ChildT:
         values = key if isinstance(key, tuple) else (key,)
+        if self._series_max is not None and len(self) >= self._series_max:
+            return self._parent.labels(*(OTHER_LABEL for _ in values))
         first = self._limit.label_of(str(values[0]))
         child = self._parent.labels(first, *(str(value) for value in values[1:]))
         if first != OTHER_LABEL:
@@ -103,6 +111,19 @@ class Registry(Collector):
             buckets=family.buckets,
             registry=self._collectors,
         )
+
+    def enumerated_counter(self, family: Family, values: type[EnumT]) -> "Children[EnumT, Counter]":
+        """Register a counter whose one label is an enumeration. All its series are there from the start: a rate needs
+        the zero before the first event, and an alert the series before the first trouble."""
+        children = Children[EnumT, Counter](self.counter(family), LabelLimit(len(values)))
+        for value in values:
+            children[value].inc(0)
+        return children
+
+    def add_process(self) -> None:
+        """Register prometheus-client's `process_*` (where the system has /proc) and `python_gc_*`."""
+        ProcessCollector(registry=self._collectors)
+        GCCollector(registry=self._collectors)
 
     def timer(self, family: Family) -> KafkaTimer:
         """Register one of Kafka's timers."""

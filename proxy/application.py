@@ -1,17 +1,15 @@
 """`tidegate serve`: everything put together, from configuration to clean shutdown.
 
-One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. SIGTERM or SIGINT
-drains: no new connection, answers that have begun are finished within `proxy.drain.timeout.ms`, exit 0. A second
-signal stops at once.
+One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. Signals are
+`proxy.life_cycle`'s matter.
 """
 
-import signal
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import structlog
 import trio
 
 from metrics.kip405 import Kip405Names
@@ -20,24 +18,28 @@ from metrics.registry import Registry
 from protocol.client_messages import preload_schemas
 from protocol.fetch_sessions import SessionSlots
 from proxy import exit_codes
-from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
+from proxy.address_book import AddressBook
 from proxy.admin import serve_admin
 from proxy.allocator import keep_freed_memory
 from proxy.authority import LogStartGeneration
 from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
-from proxy.config.model import Config, ReadPreference
-from proxy.config.ssl_contexts import server_ssl_context
-from proxy.connection import ConnectionLimits
-from proxy.fetch_service import FetchService, FetchSettings
+from proxy.config.load import load
+from proxy.config.model import Config
+from proxy.fetch_service import FetchService
 from proxy.frontier import Frontiers
+from proxy.life_cycle import SIGNALS, LifeCycle
 from proxy.lineages import Lineages
 from proxy.list_offsets_service import ListOffsetsService
+from proxy.listening import listen, node_at
+from proxy.live_settings import LiveSettings
 from proxy.logs import LogFormat, configure_logs
 from proxy.loop_stall import watch_loop
 from proxy.readiness import Readiness
-from proxy.server import Server, ServerSettings
-from proxy.sni_addressing import SniAddressBook, SniPattern, hear_server_names
+from proxy.reload import Reloader
+from proxy.server import Server
+from proxy.sni_addressing import SniAddressBook
+from proxy.systemd_notify import SystemdNotify
 from proxy.tier import CatalogTail, Tier
 from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.timestamp_lookup import TimestampLookup
@@ -54,12 +56,10 @@ from storage.model import RemoteLogSegmentId
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
-_log = structlog.get_logger(__name__)
-
 
 @dataclass(slots=True)
 class Application:
-    """What runs, for those who start it in tests and in the demo."""
+    """What runs, for those who start it in tests and in the demo; implements `proxy.life_cycle.Running`."""
 
     bootstrap: tuple[str, int]
     admin: tuple[str, int]
@@ -69,17 +69,31 @@ class Application:
     addresses: AddressBook | SniAddressBook
     catalog: Catalog
     cluster: Cluster
+    settings: LiveSettings
+    reloader: Reloader
+    closing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def drain_timeout_s(self) -> float:
+        return self.settings.drain_timeout_s
+
+    @property
+    def ready_line(self) -> str:
+        """What is said at the first readiness."""
+        host, port = self.bootstrap
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        brokers, segments = len(self.cluster.brokers), self.catalog.segment_count
+        return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
 
 
 async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
     keep_freed_memory()
     configure_logs(config.log.level.value, LogFormat(config.log.format.value))
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        exit_code = exit_codes.DONE
+    exit_code = exit_codes.DONE
+    with trio.open_signal_receiver(*SIGNALS) as signals:
         try:
-            async with run(config) as application:
-                await _until_signal(config, application, signals)
+            await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
         except* StorageConfigError as group:
             exit_code = exit_codes.USAGE
             _say_errors(group)
@@ -97,37 +111,6 @@ def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
             print(f"tidegate: {error}", file=sys.stderr)
 
 
-async def _until_signal(config: Config, application: Application, signals: AsyncIterator[int]) -> None:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_say_ready, application)
-        await anext(signals)
-        nursery.cancel_scope.cancel()
-    _log.info("draining", connections=application.server.connections)
-    application.readiness.drain()
-    application.server.drain()
-    async with trio.open_nursery() as nursery:
-
-        async def stop_at_second_signal() -> None:
-            await anext(signals)
-            _log.warning("stopped_at_once", connections=application.server.connections)
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(stop_at_second_signal)
-        with trio.move_on_after(config.proxy.drain_timeout_ms / 1000) as drain:
-            await application.server.wait_empty()
-        if drain.cancelled_caught:
-            _log.warning("drain_timed_out", connections=application.server.connections)
-        nursery.cancel_scope.cancel()
-
-
-async def _say_ready(application: Application) -> None:
-    await application.readiness.wait_ready()
-    host, port = application.bootstrap
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    brokers, segments = len(application.cluster.brokers), application.catalog.segment_count
-    print(f"ready: bootstrap {address}, brokers {brokers}, segments {segments}", file=sys.stderr, flush=True)
-
-
 @asynccontextmanager
 async def run(
     config: Config,
@@ -143,8 +126,9 @@ async def run(
         OSError: a listener cannot be bound (names address and key).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
-    probes = Probes(Registry(Kip405Names(config.metrics.kip405_names.value)))
-    readiness = Readiness()
+    names = Kip405Names(config.metrics.kip405_names.value)
+    probes = Probes(Registry(names, config.metrics.topics_max))
+    readiness, settings = Readiness(probes.health), LiveSettings(config)
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     disk_blocks: DiskBlocks | None = None
     try:
@@ -155,7 +139,7 @@ async def run(
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            tail = await start_catalog(config, cluster, catalog, readiness, probes, nursery)
+            started_catalog = await start_catalog(config, cluster, catalog, readiness, probes, nursery)
             tier_storage = open_tier_storage(
                 _tier_storage_settings(config),
                 storage_manager,
@@ -166,17 +150,25 @@ async def run(
                 disk_blocks=disk_blocks,
             )
             nursery.start_soon(tier_storage.run)
-            tier, lookup = _tier(config, cluster, catalog, tail, tier_storage, probes, nursery)
-            server, addresses, bootstrap = await _listen(config, cluster, tier, lookup, probes, nursery)
+            tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
+            server = _server(config, settings, cluster, tier, lookup, probes, nursery)
+            addresses, bootstrap = await listen(config, cluster, server, nursery)
             admin = await nursery.start(
                 serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
             )
+            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
+            nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, addresses, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
             nursery.start_soon(take_gauges, tier_storage.slots, probes)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, probes.loop)
-            yield Application(bootstrap, admin, readiness, probes, server, addresses, catalog, cluster)
+            application = Application(
+                bootstrap, admin, readiness, probes, server, addresses, catalog, cluster, settings, reloader
+            )
+            yield application
+            with application.closing:
+                await started_catalog.aclose()
             nursery.cancel_scope.cancel()
     finally:
         if disk_blocks is not None:
@@ -223,7 +215,7 @@ def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | 
 
 
 def _tier(
-    config: Config,
+    settings: LiveSettings,
     cluster: Cluster,
     catalog: Catalog,
     tail: CatalogTail,
@@ -239,12 +231,13 @@ def _tier(
 
     catalog.on_segment_removed(removed)
     client = FrontierClient(cluster)
+    frontiers = settings.frontiers = Frontiers(client, nursery, age_s_max=settings.frontier_age_s_max)
     lineages = Lineages(client, cluster, catalog)
     tier = Tier(
         catalog=catalog,
         tail=tail,
         reader=tier_storage.reader,
-        frontiers=Frontiers(client, nursery, age_s_max=config.authority.frontier_age_ms_max / 1000),
+        frontiers=frontiers,
         lineages=lineages,
         cluster=cluster,
         probe=probes.tier,
@@ -262,79 +255,30 @@ def _block_cipher(config: Config) -> BlockCipher | None:
     return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
 
 
-async def _listen(
-    config: Config, cluster: Cluster, tier: Tier, lookup: TimestampLookup, probes: Probes, nursery: trio.Nursery
-) -> tuple[Server, AddressBook | SniAddressBook, tuple[str, int]]:
-    proxy = config.proxy
-    fetch_settings = FetchSettings(
-        authority_age_s_max=config.authority.age_ms_max / 1000,
-        fetch_wait_s_max=config.tier.fetch_wait_ms_max / 1000,
-        linger_s=config.tier.linger_ms / 1000,
-        read_prefer_tier=proxy.read_prefer is ReadPreference.TIER,
-    )
-    generation = LogStartGeneration()
+def _server(
+    config: Config,
+    settings: LiveSettings,
+    cluster: Cluster,
+    tier: Tier,
+    lookup: TimestampLookup,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> Server:
+    generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
     slots = SessionSlots(on_changed=probes.relay.on_fetch_sessions)
 
     def handlers() -> ClientExchanges:
-        fetches = FetchService(tier=tier, settings=fetch_settings, generation=generation, slots=slots, probes=probes)
-        return ClientExchanges(
-            fetches, ListOffsetsService(lookup, timeout_s=config.tier.list_offsets_timeout_ms / 1000), generation
-        )
+        fetches = FetchService(tier=tier, settings=settings.fetch, generation=generation, slots=slots, probes=probes)
+        offsets = ListOffsetsService(lookup, timeout_s=settings.list_offsets_timeout_s)
+        return ClientExchanges(fetches, offsets, generation)
 
-    server = Server(
-        _server_settings(config),
+    server = settings.server = Server(
+        settings.server_settings,
         nursery,
         handlers=handlers,
-        node_at=lambda host, port: _node_at(cluster, host, port),
+        node_at=lambda host, port: node_at(cluster, host, port),
         probe=probes.relay,
+        upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
     )
-    try:
-        listeners = await trio.open_tcp_listeners(
-            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
-        )
-    except OSError as error:
-        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
-    host, port = listeners[0].socket.getsockname()[:2]
-    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
-    if proxy.tls_sni_pattern is None:
-        book = server.addresses = AddressBook(proxy, nursery, server.serve)
-        nursery.start_soon(server.serve, listeners, target)
-        return server, book, (str(host), int(port))
-    names = server.addresses = SniAddressBook(
-        SniPattern(proxy.tls_sni_pattern),
-        int(port) if proxy.advertised_port_start is None else proxy.advertised_port_start,
-        bootstrap=target,
-        known_address=lambda node_id: _address_of(cluster, node_id),
-    )
-    nursery.start_soon(server.serve_by_name, listeners, names.target_for)
-    return server, names, (str(host), int(port))
-
-
-def _server_settings(config: Config) -> ServerSettings:
-    proxy, relay_tls = config.proxy, config.upstream.security.relay_tls
-    client_tls = None if proxy.tls is None else server_ssl_context(proxy.tls)
-    if client_tls is not None and proxy.tls_sni_pattern is not None:
-        hear_server_names(client_tls)
-    return ServerSettings(
-        ConnectionLimits(
-            proxy.request_frame_bytes_max,
-            proxy.response_held_bytes_max,
-            proxy.relay_rewrite_bytes_max,
-            proxy.inflight_requests_max,
-        ),
-        proxy.connections_max,
-        client_tls,
-        None if relay_tls is None else client_ssl_context(relay_tls),
-    )
-
-
-def _address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
-    """What the broker advertises, if there is one of this id."""
-    node = cluster.brokers.get(node_id)
-    return None if node is None else (node.host, node.port)
-
-
-def _node_at(cluster: Cluster, host: str, port: int) -> int | None:
-    """The broker that advertises this address, if one does."""
-    return next((node.node_id for node in cluster.brokers.values() if (node.host, node.port) == (host, port)), None)
+    return server

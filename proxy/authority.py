@@ -52,12 +52,12 @@ class LogStartGeneration:
 
 
 class Authorities:
-    """Good probes of one connection."""
+    """Good probes of one connection. `age_s_max` may change: it counts when a probe is asked for."""
 
-    __slots__ = ("_age_s_max", "_by_key", "_generation", "_generation_seen")
+    __slots__ = ("_by_key", "_generation", "_generation_seen", "age_s_max")
 
     def __init__(self, age_s_max: float, generation: LogStartGeneration) -> None:
-        self._age_s_max = age_s_max
+        self.age_s_max = age_s_max
         self._by_key: dict[AuthorityKey, Authority] = {}
         self._generation = generation
         self._generation_seen = generation.value
@@ -68,13 +68,13 @@ class Authorities:
             self._by_key.clear()
             self._generation_seen = self._generation.value
         authority = self._by_key.get(key)
-        if authority is None or trio.current_time() - authority.given_at_s >= self._age_s_max:
+        if authority is None or trio.current_time() - authority.given_at_s >= self.age_s_max:
             return None
         return authority
 
     def put(self, key: AuthorityKey, authority: Authority) -> None:
         """A probe was good. With an age of 0 it counts for its own exchange only."""
-        if self._age_s_max > 0:
+        if self.age_s_max > 0:
             if len(self._by_key) >= AUTHORITIES_MAX:
                 self._by_key.clear()
             self._by_key[key] = authority

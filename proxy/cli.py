@@ -6,11 +6,13 @@ Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.exit_
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from proxy import exit_codes
 
@@ -105,14 +107,28 @@ def _record_count(text: str) -> int:
 
 
 def _serve(file: Path) -> int:
-    config = _load(file)
-    if config is None:
-        return exit_codes.USAGE
-    import trio
+    # Until the application hears signals itself, which takes a second or two to be imported: SIGTERM ends the start
+    # as it should, and SIGHUP, at which the files are read again, does not.
+    before = [
+        (number, signal.signal(number, handler))
+        for number, handler in ((signal.SIGTERM, _leave), (signal.SIGHUP, signal.SIG_IGN))
+    ]
+    try:
+        config = _load(file)
+        if config is None:
+            return exit_codes.USAGE
+        import trio
 
-    from proxy.application import serve
+        from proxy.application import serve
 
-    return trio.run(serve, config)
+        return trio.run(serve, config)
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(exit_codes.DONE)
 
 
 def _check(file: Path) -> int:

@@ -317,9 +317,9 @@ class ClientConnection:
             walker = FetchResponseWalker(expected.api_version)
             await self._responses.pass_on_through(size, self._client, walker.feed)
         elif expected.route in _REWRITTEN:
-            frame = await self._held_response(size, expected)
-            await self._client.send_all(await self._rewritten(frame, expected))
-            self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+            rewritten = await self._rewritten(await self._held_response(size, expected), expected)
+            await self._client.send_all(rewritten)
+            self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
             self._responses.buffer.consume(size)
         else:
             await self._responses.pass_on(size, self._client)

@@ -46,9 +46,12 @@ FOLLOWER_FETCH_VERSION_MIN = 11
 """Below, only the leader may be asked (KIP-392)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchSettings:
-    """Times in seconds. `read_prefer_tier`: offsets in both places come from the tier too."""
+    """Times in seconds. `read_prefer_tier`: offsets in both places come from the tier too.
+
+    One for all connections; a reload changes it, and their next requests go by that.
+    """
 
     authority_age_s_max: float
     fetch_wait_s_max: float
@@ -80,6 +83,7 @@ class FetchService:
 
         An answer is followed by `on_answered`.
         """
+        self._authorities.age_s_max = self._settings.authority_age_s_max
         request = decode_request(frame, decode_request_header(frame))
         if request.replica_id != CONSUMER_REPLICA_ID or wire.node_id is None:
             return RELAY

@@ -67,13 +67,13 @@ class Frontiers:
 
     Args:
         nursery: the application's; questions live in it.
-        age_s_max: `frontier.max.age.ms`.
+        age_s_max: `frontier.max.age.ms`; may be set anew.
     """
 
     def __init__(self, client: FrontierClient, nursery: trio.Nursery, *, age_s_max: float) -> None:
         self._client = client
         self._nursery = nursery
-        self._age_s_max = age_s_max
+        self.age_s_max = age_s_max
         self._frontiers: OrderedDict[tuple[int, TopicIdPartition], Frontier] = OrderedDict()
         self._askers: dict[int, _Asker] = {}
 
@@ -86,7 +86,7 @@ class Frontiers:
 
     def is_fresh(self, frontier: Frontier) -> bool:
         """Whether it is young enough to decide by."""
-        return self.age_s(frontier) <= self._age_s_max
+        return self.age_s(frontier) <= self.age_s_max
 
     def age_s(self, frontier: Frontier) -> float:
         """Seconds since the broker said so."""

@@ -6,7 +6,7 @@ with too little processor before a client does.
 
 import trio
 
-from metrics.probes import LoopProbe
+from metrics.process_probes import LoopProbe
 
 INTERVAL_S = 0.1
 """Ten wakings a second cost some 0.1 % of a core; a stall shorter than this may fall between two of them."""

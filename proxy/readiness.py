@@ -1,4 +1,6 @@
-"""Readiness: three named conditions, each with a reason, and what they amount to. Pure state, used from the loop only.
+"""Readiness: three named conditions, each with a reason, and what they amount to. Used from the loop only.
+
+It does nothing by itself: what watches catalog, brokers and tier tells it, and it tells the metrics.
 
 Rules:
 1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered or was declared
@@ -15,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import trio
+
+from metrics.process_probes import HealthProbe
 
 
 class ConditionName(enum.StrEnum):
@@ -42,9 +46,9 @@ class Condition:
 
 
 class Readiness:
-    """The process's readiness. All conditions begin pending."""
+    """The process's readiness. All conditions begin pending. `probe`: None in tests that look at no metric."""
 
-    def __init__(self) -> None:
+    def __init__(self, probe: HealthProbe | None = None) -> None:
         self._conditions = {
             ConditionName.CATALOG: Condition(ConditionState.PENDING, "the catalog is being loaded"),
             ConditionName.UPSTREAM: Condition(ConditionState.PENDING, "no upstream broker has answered yet"),
@@ -53,6 +57,8 @@ class Readiness:
         self._partition_problems: dict[int, str] = {}
         self._draining = False
         self._first_ready = trio.Event()
+        self._probe = probe
+        self._tell()
 
     @property
     def conditions(self) -> Mapping[ConditionName, Condition]:
@@ -112,10 +118,12 @@ class Readiness:
     def partition_problem(self, metadata_partition: int, reason: str) -> None:
         """One metadata partition is not being read; a later reason replaces the earlier."""
         self._partition_problems[metadata_partition] = reason
+        self._tell()
 
     def partition_recovered(self, metadata_partition: int) -> None:
         """The metadata partition is read again."""
         self._partition_problems.pop(metadata_partition, None)
+        self._tell()
 
     def upstream_answered(self, brokers: int) -> None:
         """A broker has answered; `brokers` are known."""
@@ -136,11 +144,21 @@ class Readiness:
     def drain(self) -> None:
         """Shutdown has begun: not ready from here on."""
         self._draining = True
+        self._tell()
 
     def _set(self, name: ConditionName, state: ConditionState, reason: str) -> None:
         self._conditions[name] = Condition(state, reason)
+        self._tell()
         if self.ready:
             self._first_ready.set()
+
+    def _tell(self) -> None:
+        if self._probe is None:
+            return
+        self._probe.on_state(self.ready, self.degraded)
+        self._probe.on_partition_problems(len(self._partition_problems))
+        for name, condition in self._conditions.items():
+            self._probe.on_condition(name.value, condition.state.value)
 
     def _reasons_of(self, state: ConditionState) -> list[str]:
         return [f"{name}: {at.reason}" for name, at in self._conditions.items() if at.state is state]

@@ -1,12 +1,16 @@
 """Accepting clients: a connection is paired with one to the broker that its listener, or its server name, stands for.
 
 Rule 1. A connection over `proxy.connections.max` is closed at once, counted and logged once a spell.
-Rule 2. TLS towards clients is finished, and upstream reached, within time limits of their own.
-Rule 3. Connections live in a nursery of the server's: `drain` lets each answer what it has begun.
+Rule 2. TLS towards clients is finished, and upstream reached, within time limits of their own
+        (`proxy.upstream_connect`).
+Rule 3. Connections live in a nursery of the server's: `drain` closes the listeners, ends what has no request yet, and
+        lets each connection answer what it has begun.
+Rule 4. `settings` may be replaced at any time: each connection has those of the moment in which it was accepted.
 """
 
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -17,13 +21,11 @@ from proxy.address_book import Target
 from proxy.connection import Advertiser, ClientConnection, ConnectionLimits
 from proxy.request_handlers import RequestHandlers
 from proxy.upstream.errors import TransportError, UpstreamError
-from proxy.upstream.transport import Transport, open_transport, plain_transport, tls_server_transport
+from proxy.upstream.transport import Transport, plain_transport, tls_server_transport
+from proxy.upstream_connect import UpstreamConnector, has_left
 
 HANDSHAKE_S_MAX = 10.0
 """For a client's TLS handshake."""
-
-CONNECT_S_MAX = 10.0
-"""For upstream: connection and TLS handshake."""
 
 TargetFor = Callable[[str | None], Target | None]
 """Whom a client means by the server name of its TLS handshake; None: a broker that there is not."""
@@ -33,12 +35,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`client_tls`: our certificate towards clients; `upstream_tls`: how brokers are reached. None: plaintext."""
+    """`client_tls`: our certificate towards clients; None: plaintext. `connect_wait_s_max`: while no broker answers."""
 
     limits: ConnectionLimits
     connections_max: int
     client_tls: ssl.SSLContext | None
-    upstream_tls: ssl.SSLContext | None
+    connect_wait_s_max: float = 0.0
 
 
 class Server:
@@ -46,7 +48,8 @@ class Server:
 
     Args:
         node_at: names the broker at an upstream address, if it is known.
-        known_brokers: the brokers' addresses now, for the bootstrap listener when its own do not answer.
+        upstream_tls: how brokers are reached; None: plaintext.
+        known_brokers: the brokers' addresses now.
     """
 
     def __init__(
@@ -57,17 +60,20 @@ class Server:
         handlers: Callable[[], RequestHandlers],
         node_at: Callable[[str, int], int | None],
         probe: RelayProbe,
+        upstream_tls: ssl.SSLContext | None = None,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
     ) -> None:
         self.addresses: Advertiser | None = None
         """Set once, before the first accept: the book needs the server's accept loop, the server the book."""
-        self._settings = settings
+        self.settings = settings
         self._nursery = nursery
         self._handlers = handlers
         self._node_at = node_at
         self._probe = probe
-        self._known_brokers = known_brokers
+        self._connector = UpstreamConnector(upstream_tls, known_brokers, probe)
         self._connections: dict[ClientConnection, None] = {}
+        self._unbegun: set[trio.CancelScope] = set()
+        """Accept loops, handshakes and waits for upstream: what a drain cuts short."""
         self._accepted = 0
         self._full = False
         self._draining = False
@@ -78,22 +84,25 @@ class Server:
         return self._accepted
 
     async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:
-        """Accept until cancelled."""
+        """Accept until cancelled, or drained."""
         await self.serve_by_name(listeners, lambda _server_name: target)
 
     async def serve_by_name(self, listeners: Sequence[trio.SocketListener], target_for: TargetFor) -> None:
-        """Accept until cancelled; each client's target is asked for when its TLS handshake is done."""
+        """Accept until cancelled, or drained; each client's target is asked for when its TLS handshake is done."""
 
         async def handle(stream: trio.SocketStream) -> None:
             await self._handle(stream.socket, target_for)
 
-        # trio's own loop: it waits and goes on when the process runs out of file descriptors. A connection
-        # lives in our nursery, as it outlives its listener.
-        await trio.serve_listeners(handle, list(listeners), handler_nursery=self._nursery)
+        with self._cut_by_drain():
+            # trio's own loop: it waits and goes on when the process runs out of file descriptors, and closes the
+            # listeners when it is cancelled. A connection lives in our nursery, as it outlives its listener.
+            await trio.serve_listeners(handle, list(listeners), handler_nursery=self._nursery)
 
     def drain(self) -> None:
-        """Have every connection end once it has answered what it began."""
+        """Close the listeners, and have every connection end once it has answered what it began."""
         self._draining = True
+        for scope in self._unbegun:
+            scope.cancel()
         for connection in tuple(self._connections):
             connection.drain()
 
@@ -103,7 +112,7 @@ class Server:
             await self._left.wait()
 
     async def _handle(self, sock: trio.socket.SocketType, target_for: TargetFor) -> None:
-        if self._accepted >= self._settings.connections_max or self._draining:
+        if self._accepted >= self.settings.connections_max or self._draining:
             sock.close()
             if not self._full and not self._draining:
                 _log.warning("connections_full", connections=self._accepted, key="proxy.connections.max")
@@ -126,18 +135,25 @@ class Server:
             self._probe.on_connection_closed(cause)
 
     async def _serve_client(self, sock: trio.socket.SocketType, target_for: TargetFor) -> CloseCause:
-        try:
-            client, server_name = await self._client_transport(sock)
-        except TransportError as error:
-            _log.info("client_handshake_failed", reason=str(error))
-            return CloseCause.CLIENT
+        settings = self.settings
+        with self._cut_by_drain() as greeting:
+            try:
+                client, server_name = await _client_transport(sock, settings.client_tls)
+            except TransportError as error:
+                _log.info("client_handshake_failed", reason=str(error))
+                return CloseCause.CLIENT
+        if greeting.cancelled_caught:
+            return CloseCause.DRAIN
         target = target_for(server_name)
         if target is None:
             _log.warning("broker_unknown", client=client.peer_name, server_name=server_name)
             await client.aclose()
             return CloseCause.UPSTREAM_UNREACHABLE
         try:
-            upstream, address = await self._open_upstream(target)
+            with self._cut_by_drain() as connecting:
+                upstream, address = await self._connector.open(
+                    target, wait_s_max=settings.connect_wait_s_max, has_left=lambda: has_left(sock)
+                )
         except UpstreamError as error:
             _log.warning("upstream_unreachable", client=client.peer_name, node=target.node_id, reason=str(error))
             await client.aclose()
@@ -145,13 +161,16 @@ class Server:
         except BaseException:
             client.abort()
             raise
+        if connecting.cancelled_caught:
+            await client.aclose()
+            return CloseCause.DRAIN
         assert self.addresses is not None
         node_id = target.node_id if target.node_id is not None else self._node_at(*address)
         connection = ClientConnection(
             client,
             upstream,
             node_id=node_id,
-            limits=self._settings.limits,
+            limits=settings.limits,
             addresses=self.addresses,
             handlers=self._handlers(),
             probe=self._probe,
@@ -164,29 +183,25 @@ class Server:
         finally:
             del self._connections[connection]
 
-    async def _client_transport(self, sock: trio.socket.SocketType) -> tuple[Transport, str | None]:
-        """The client's transport, and the server name that it asked for."""
-        if self._settings.client_tls is None:
-            return plain_transport(sock), None
-        try:
-            with trio.fail_after(HANDSHAKE_S_MAX):
-                client = await tls_server_transport(sock, self._settings.client_tls)
-                return client, client.server_name
-        except trio.TooSlowError as error:
-            raise TransportError(f"no TLS handshake within {HANDSHAKE_S_MAX} s") from error
-
-    async def _open_upstream(self, target: Target) -> tuple[Transport, tuple[str, int]]:
-        addresses = list(target.addresses)
-        if target.node_id is None:
-            # The brokers that the configuration names may all have moved or left since.
-            addresses += [address for address in self._known_brokers() if address not in addresses]
-        errors: list[str] = []
-        for host, port in addresses:
+    @contextmanager
+    def _cut_by_drain(self) -> Iterator[trio.CancelScope]:
+        with trio.CancelScope() as scope:
+            if self._draining:
+                scope.cancel()
+            self._unbegun.add(scope)
             try:
-                with trio.fail_after(CONNECT_S_MAX):
-                    return await open_transport(host, port, tls=self._settings.upstream_tls), (host, port)
-            except trio.TooSlowError:
-                errors.append(f"{host}:{port} does not answer within {CONNECT_S_MAX} s")
-            except UpstreamError as error:
-                errors.append(str(error))
-        raise UpstreamError("; ".join(errors))
+                yield scope
+            finally:
+                self._unbegun.discard(scope)
+
+
+async def _client_transport(sock: trio.socket.SocketType, tls: ssl.SSLContext | None) -> tuple[Transport, str | None]:
+    """The client's transport, and the server name that it asked for."""
+    if tls is None:
+        return plain_transport(sock), None
+    try:
+        with trio.fail_after(HANDSHAKE_S_MAX):
+            client = await tls_server_transport(sock, tls)
+            return client, client.server_name
+    except trio.TooSlowError as error:
+        raise TransportError(f"no TLS handshake within {HANDSHAKE_S_MAX} s") from error

@@ -115,6 +115,7 @@ def open_tier_storage(
         limiter: bounds GETs of manifests and indexes.
         now_ms: another clock than the time of day, for tests.
     """
+    probes.gets.on_store(store_kind(storage_manager.identity))
     opened = OpenedSegments(
         storage_manager, nursery=nursery, limiter=limiter, gets=probes.gets, cache=probes.cache, now_ms=now_ms
     )
@@ -162,6 +163,15 @@ def open_tier_storage(
     return TierStorage(
         reader, opened, indexes, transaction_indexes, time_indexes, timestamps, blocks, disk, read_ahead, fills
     )
+
+
+def store_kind(identity: str) -> str:
+    """What GETs are counted under, from a storage manager's identity: `s3`, `filesystem`; `local` for files of its own.
+
+    An identity is the format and then the store's own, which begins with its kind and a colon.
+    """
+    kind, colon, _ = identity.partition(" ")[2].partition(":")
+    return kind if colon and kind.isidentifier() else "local"
 
 
 def _read_ahead(settings: TierStorageSettings, probes: Probes) -> ReadAhead:

@@ -32,6 +32,9 @@ TOPICS_INTERVAL_S = 30.0
 """How often learned topics are: a name that became another topic is found at once by the probe, which goes by id."""
 
 UPSTREAM_RETRY_S = 0.5
+UPSTREAM_ANSWER_S_MAX = 10.0
+"""A broker that is out of reach may not even refuse: without a limit /readyz would say ready for half a minute."""
+
 CATALOG_INTERVAL_S = 0.2
 TIER_INTERVAL_S = 30.0
 TIER_RETRY_S = 5.0
@@ -48,15 +51,17 @@ async def follow_upstream(cluster: Cluster, addresses: AddressBook | SniAddressB
     topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
     while True:
         try:
-            await cluster.refresh()
+            with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
+                await cluster.refresh()
             if trio.current_time() >= topics_at_s and (names := cluster.topic_names()):
                 await cluster.learn_topics(names=names)
                 topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
-        except UpstreamError as error:
+        except (UpstreamError, trio.TooSlowError) as error:
+            reason = str(error) or f"no broker answers within {UPSTREAM_ANSWER_S_MAX} s"
             if not failing:
-                _log.warning("upstream_unavailable", reason=str(error))
+                _log.warning("upstream_unavailable", reason=reason)
             failing = True
-            readiness.upstream_unavailable(str(error))
+            readiness.upstream_unavailable(reason)
             await trio.sleep(UPSTREAM_RETRY_S)
             continue
         if failing:
@@ -111,6 +116,7 @@ async def measure_catalog(
     topics: set[str] = set()
     while True:
         sizes = await trio.to_thread.run_sync(catalog.topic_sizes)
+        probes.catalog.on_memory(await trio.to_thread.run_sync(catalog.memory_bytes))
         for topic in topics - sizes.keys():
             probes.catalog.on_topic(topic, 0, 0)
         topics |= sizes.keys()
@@ -171,11 +177,16 @@ async def watch_tier(
         segment = any_segment()
         try:
             if segment is not None:
-                # The thread is not given up: a store that hangs is asked once, and told of meanwhile.
+                # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as
+                # nobody wants its answer any more.
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(say_late)
                     await trio.to_thread.run_sync(
-                        storage_manager.fetch_index, segment, IndexType.LEADER_EPOCH, limiter=limiter
+                        storage_manager.fetch_index,
+                        segment,
+                        IndexType.LEADER_EPOCH,
+                        limiter=limiter,
+                        abandon_on_cancel=True,
                     )
                     nursery.cancel_scope.cancel()
         except* RemoteStorageError as group:

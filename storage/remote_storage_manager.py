@@ -57,6 +57,10 @@ class OpenedSegment(Protocol):
         """
         ...
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """Whether `fetch_index` asks the store; False: the manifest says that the index is absent or empty."""
+        ...
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         """One whole index, as RemoteStorageManager.fetch_index."""
         ...

@@ -54,6 +54,7 @@ def proxy_config(values: Values) -> ProxyConfig:
         response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
         inflight_requests_max=values.of(table.PROXY_INFLIGHT_REQUESTS_MAX),
         relay_rewrite_bytes_max=values.of(table.RELAY_REWRITE_BYTES_MAX),
+        upstream_connect_timeout_ms=values.of(table.PROXY_UPSTREAM_CONNECT_TIMEOUT_MS),
         drain_timeout_ms=values.of(table.PROXY_DRAIN_TIMEOUT_MS),
     )
 

@@ -1,6 +1,7 @@
 """The table of `tidegate serve`'s keys: name, kind, default, limits and what each is for.
 
-The loader, the nearest-key help, the environment's names and docs/configuration.md all come from here. What other
+The loader, the nearest-key help, the environment's names, what a reload may change (`proxy.reload`) and
+docs/configuration.md all come from here. What other
 readers of the tier need too is in `storage.config.keys` and `storage.config.tier_keys`. A key is added to the table
 and read in `proxy.config.build`; nothing else needs to know it.
 """
@@ -11,7 +12,7 @@ from proxy.config.listener_kinds import ADVERTISED_HOST, BROKER_PORTS, LISTEN, N
 from proxy.config.model import ClientAuth, Kip405Names, LogFormat, LogLevel, ReadPreference
 from storage.config.key_table import KeyTable
 from storage.config.keys import BROKER_CONFIG, MODE, UPSTREAM_GROUP
-from storage.config.kinds import PATH, TEXT, Key, KeyGroup, integer, one_of, size
+from storage.config.kinds import PATH, TEXT, Key, KeyGroup, Reload, integer, one_of, size
 from storage.config.sizes import GIB, KIB, MIB, TIB
 from storage.config.tier_keys import CACHE_GROUP, KNOWN_GROUP, PLUGIN_GROUP, TIER_READS_GROUP
 
@@ -22,9 +23,19 @@ MEMORY_MAX_BYTES = Key(
     doc="Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
     "unless set themselves; the rest is for the process.",
 )
-LOG_LEVEL = Key(name="log.level", kind=one_of(LogLevel), default="info", doc="The least severe line that is written.")
+LOG_LEVEL = Key(
+    name="log.level",
+    kind=one_of(LogLevel),
+    default="info",
+    doc="The least severe line that is written.",
+    reload=Reload.AT_ONCE,
+)
 LOG_FORMAT = Key(
-    name="log.format", kind=one_of(LogFormat), default="json", doc="One JSON object a line, or text for a terminal."
+    name="log.format",
+    kind=one_of(LogFormat),
+    default="json",
+    doc="One JSON object a line, or text for a terminal.",
+    reload=Reload.AT_ONCE,
 )
 
 PROXY_LISTEN = Key(
@@ -63,24 +74,39 @@ PROXY_READ_PREFER = Key(
     kind=one_of(ReadPreference),
     default="local",
     doc="`tier`: offsets that are in both places come from the tier too.",
+    reload=Reload.AT_ONCE,
 )
 PROXY_TLS_CERTIFICATE_FILE = Key(
     name="proxy.tls.certificate.file",
     kind=PATH,
-    doc="PEM file of the certificate (and chain) shown to clients; setting it turns TLS on.",
+    doc="PEM file of the certificate (and chain) shown to clients; setting it turns TLS on, which needs a restart.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_TLS_KEY_FILE = Key(
-    name="proxy.tls.key.file", kind=PATH, doc="PEM file of its private key; unset: the certificate's file."
+    name="proxy.tls.key.file",
+    kind=PATH,
+    doc="PEM file of its private key; unset: the certificate's file.",
+    reload=Reload.NEW_CONNECTIONS,
 )
-PROXY_TLS_KEY_PASSWORD = Key(name="proxy.tls.key.password", kind=TEXT, secret=True, doc="The private key's password.")
+PROXY_TLS_KEY_PASSWORD = Key(
+    name="proxy.tls.key.password",
+    kind=TEXT,
+    secret=True,
+    doc="The private key's password.",
+    reload=Reload.NEW_CONNECTIONS,
+)
 PROXY_TLS_CLIENT_CA_FILE = Key(
-    name="proxy.tls.client.ca.file", kind=PATH, doc="PEM file of the CA certificates that clients' ones must chain to."
+    name="proxy.tls.client.ca.file",
+    kind=PATH,
+    doc="PEM file of the CA certificates that clients' ones must chain to.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_TLS_CLIENT_AUTH = Key(
     name="proxy.tls.client.auth",
     kind=one_of(ClientAuth),
     default="none",
     doc="Whether a client must show a certificate.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_TLS_SNI_PATTERN = Key(
     name="proxy.tls.sni.pattern",
@@ -96,12 +122,14 @@ PROXY_CONNECTIONS_MAX = Key(
     kind=integer(1, 1_000_000),
     default="4096",
     doc="Client connections; one more is closed at once. Each needs two open files.",
+    reload=Reload.AT_ONCE,
 )
 PROXY_FRAME_REQUEST_BYTES_MAX = Key(
     name="proxy.frame.request.bytes.max",
     kind=size(KIB, 2 * GIB - 1),
     default="100 MiB",
     doc="A larger request closes its connection; Kafka's `socket.request.max.bytes`.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_RESPONSE_HELD_BYTES_MAX = Key(
     name="proxy.response.held.bytes.max",
@@ -109,24 +137,35 @@ PROXY_RESPONSE_HELD_BYTES_MAX = Key(
     default="64 MiB",
     doc="The largest response that may be held whole, to be rewritten or merged (a merged Fetch has 55 MiB at most); "
     "others are streamed.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_INFLIGHT_REQUESTS_MAX = Key(
     name="proxy.inflight.requests.max",
     kind=integer(1, 100_000),
     default="128",
     doc="Requests of one connection that await their response; beyond it no more is read from the client.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 RELAY_REWRITE_BYTES_MAX = Key(
     name="relay.rewrite.bytes.max",
     kind=size(KIB, MIB),
     default="64 KiB",
     doc="Fetch responses up to this size are rewritten whole, larger ones in place.",
+    reload=Reload.NEW_CONNECTIONS,
+)
+PROXY_UPSTREAM_CONNECT_TIMEOUT_MS = Key(
+    name="proxy.upstream.connect.timeout.ms",
+    kind=integer(0, 3_600_000),
+    default="30000",
+    doc="How long a client's connection is held while no broker answers; then it is closed.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 PROXY_DRAIN_TIMEOUT_MS = Key(
     name="proxy.drain.timeout.ms",
     kind=integer(0, 3_600_000),
     default="30000",
     doc="How long SIGTERM waits for answers under way.",
+    reload=Reload.AT_ONCE,
 )
 
 ADMIN_LISTEN = Key(
@@ -137,6 +176,13 @@ METRICS_KIP405_NAMES = Key(
     kind=one_of(Kip405Names),
     default="current",
     doc="KIP-405's metrics under today's names, its first ones, or both.",
+)
+METRICS_TOPICS_MAX = Key(
+    name="metrics.topics.max",
+    kind=integer(0, 100_000),
+    default="1000",
+    doc="Topics with series of their own in `/metrics`, the first that are read; the others share the topic "
+    "`__other__`.",
 )
 
 
@@ -170,6 +216,7 @@ SERVE_KEYS: Final = KeyTable(
                 PROXY_RESPONSE_HELD_BYTES_MAX,
                 PROXY_INFLIGHT_REQUESTS_MAX,
                 RELAY_REWRITE_BYTES_MAX,
+                PROXY_UPSTREAM_CONNECT_TIMEOUT_MS,
                 PROXY_DRAIN_TIMEOUT_MS,
             ),
         ),
@@ -177,6 +224,6 @@ SERVE_KEYS: Final = KeyTable(
         TIER_READS_GROUP,
         CACHE_GROUP,
         KNOWN_GROUP,
-        KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES)),
+        KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES, METRICS_TOPICS_MAX)),
     )
 )

@@ -7,6 +7,7 @@ Nothing stops at the first problem.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from proxy.config import aiven_inheritance, build, later
 from proxy.config import keys as table
@@ -22,6 +23,17 @@ from storage.config.sizes import format_size
 from storage.config.sources import Setting, Settings, gather
 from storage.config.values import Values
 
+_FILE_KEYS: Final = (
+    keys.BROKER_CONFIG,
+    table.PROXY_TLS_CERTIFICATE_FILE,
+    table.PROXY_TLS_KEY_FILE,
+    table.PROXY_TLS_CLIENT_CA_FILE,
+    keys.UPSTREAM_SSL_CA_LOCATION,
+    keys.UPSTREAM_SSL_CERTIFICATE_LOCATION,
+    keys.UPSTREAM_SSL_KEY_LOCATION,
+    keys.UPSTREAM_SSL_KEYSTORE_LOCATION,
+)
+
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """The configuration of FILE, the broker's file that it names, and the environment.
@@ -35,14 +47,14 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     memory_bytes_max = Values(table.SERVE_KEYS, settings.table, [], []).of(table.MEMORY_MAX_BYTES)
     aiven_inheritance.inherit(settings, memory_bytes_max)
     values = Values(table.SERVE_KEYS, settings.table, problems, settings.warnings)
-    config = _config(settings, values)
+    config = _config(path, settings, values)
     problems.extend(refusals(later.LATER, config))
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def _config(settings: Settings, values: Values) -> Config:
+def _config(path: Path, settings: Settings, values: Values) -> Config:
     upstream, listeners = shared_build.upstream_config(values), build.proxy_config(values)
     budgets = build.memory_budgets(values)
     readahead, cache, catalog = (
@@ -71,7 +83,9 @@ def _config(settings: Settings, values: Values) -> Config:
         catalog=catalog,
         admin=admin,
         log=LogConfig(level=values.of(table.LOG_LEVEL), format=values.of(table.LOG_FORMAT)),
-        metrics=MetricsConfig(kip405_names=values.of(table.METRICS_KIP405_NAMES)),
+        metrics=MetricsConfig(
+            kip405_names=values.of(table.METRICS_KIP405_NAMES), topics_max=values.of(table.METRICS_TOPICS_MAX)
+        ),
         metadata_client=shared_build.metadata_client_config(settings, upstream, values.problems),
         memory_bytes_max=values.of(table.MEMORY_MAX_BYTES),
         remote_storage_manager_class_name=values.of(tier.STORAGE_MANAGER_CLASS),
@@ -79,8 +93,14 @@ def _config(settings: Settings, values: Values) -> Config:
         remote_log_metadata_manager_class_name=values.of(tier.METADATA_MANAGER_CLASS),
         remote_log_metadata_config=shared_build.texts(settings.metadata),
         effective=_effective(settings, derived),
+        files=_files(path, values),
         warnings=tuple(settings.warnings),
     )
+
+
+def _files(path: Path, values: Values) -> Mapping[str, Path]:
+    named = {key.name: values.optional(key) for key in _FILE_KEYS}
+    return {"": path, **{name: file for name, file in named.items() if file is not None}}
 
 
 def _effective(settings: Settings, derived: Mapping[str, str]) -> tuple[EffectiveKey, ...]:

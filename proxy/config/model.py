@@ -80,6 +80,7 @@ class ProxyConfig:
     response_held_bytes_max: int
     inflight_requests_max: int
     relay_rewrite_bytes_max: int
+    upstream_connect_timeout_ms: int
     drain_timeout_ms: int
 
 
@@ -145,15 +146,20 @@ class LogConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     kip405_names: Kip405Names
+    topics_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveKey:
-    """One key as it took effect: its value as it may be shown (secrets masked) and where it came from."""
+    """One key as it took effect: its value as it may be shown (secrets masked) and where it came from.
+
+    `text` is the value unmasked, to tell whether it changed; it is never shown.
+    """
 
     name: str
     value: str
     origin: str
+    text: str = field(repr=False)
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value}  ({self.origin})"
@@ -181,4 +187,6 @@ class Config:
     remote_log_metadata_manager_class_name: str
     remote_log_metadata_config: Mapping[str, str] = field(repr=False)
     effective: tuple[EffectiveKey, ...] = field(repr=False)
+    files: Mapping[str, Path]
+    """FILE under the empty key, and the files that keys of the table name and that were read, by key."""
     warnings: tuple[str, ...]

@@ -54,6 +54,17 @@ file's content without its last line end), as Kafka's EnvVarConfigProvider, File
 DirectoryConfigProvider have them; `config.providers` may give these three other
 names. A variable that cannot be looked up is an error.
 
+## Reload
+
+SIGHUP has both files read again; so has a change of FILE, of the file that `broker.config` names, or of a certificate
+or key file that `proxy.tls.*` or `upstream.ssl.*` name, within a few seconds, also behind a symbolic link. Files that
+`${{file:…}}` and `${{dir:…}}` read are looked at again only then. The column "reload" says when a running process
+follows a key: at once, for new connections, or after a restart only, as all plug-in keys. The log has a line
+`config_changed` for each key that is followed and `config_restart_needed` for each that waits. A configuration with a
+mistake changes nothing: each mistake is a line `config_problem`, and the old values stay. Certificates of `proxy.tls.*`
+are read anew with every reload; TLS towards clients is turned on or off, and `upstream.ssl.*` files are read anew, by
+a restart only. The environment is that of the start.
+
 ## Plug-in keys
 
 | keys | for |
@@ -67,6 +78,14 @@ name), `key.prefix`, `key.prefix.mask`, `encryption.*`, `storage.root`, `storage
 credentials among them the SDK's own chain finds some. A wait for the store is bounded by
 `storage.s3.api.call.attempt.timeout`, here 10 s by default. One key is ours: `storage.s3.checksum.mode`,
 `when_required` (default) or `when_supported`, for stores that refuse the checksums which newer SDKs send.
+
+`tidegate.PlainObjects` keeps a segment's files as they are, under the names that Kafka's LocalTieredStorage gives them,
+as objects in a bucket: a folder that LocalTieredStorage wrote is one as soon as something serves it as S3. Its keys are
+the same `storage.backend.class`, `storage.root`, `storage.s3.*`, `storage.aws.*` and `key.prefix`, which is put in
+front as it is; LocalTieredStorage's own keys, in an inherited file, have no effect, and any other is an error that
+names the nearest. Uploads are single up to `storage.s3.multipart.upload.threshold` (here 100 MiB, at most 5 GiB), and
+in parts above, of `storage.s3.multipart.upload.part.size` (here 16 MiB, at least 5 MiB) or larger, so that 10,000 are
+enough. Reading takes the right to list the bucket: without it S3 answers 403 for an index that a segment does not have.
 
 With Aiven's plugin, `fetch.chunk.cache.size` gives `cache.disk.bytes` (of a MemoryChunkCache: `cache.memory.bytes`, at
 most our own budget), `.retention.ms` gives `cache.retention.ms` and `.prefetch.max.size` gives
@@ -89,7 +108,7 @@ def reference() -> str:
     )
     text = INTRODUCTION.format(disk=variable_name("cache.disk.bytes"), clients=clients, client_rows=rows)
     for group in SERVE_KEYS.groups:
-        text += f"\n## {group.title}\n\n| key | kind | default | |\n|---|---|---|---|\n"
+        text += f"\n## {group.title}\n\n| key | kind | default | reload | |\n|---|---|---|---|---|\n"
         text += "".join(_row(key) for key in group.keys)
     text += "\n## Not in this version\n\nThese are read and checked, and refused until what they turn on is there:\n\n"
     return text + "".join(f"- `{later.key}`: {later.feature}\n" for later in LATER)
@@ -101,7 +120,7 @@ def _row(key: Key[Any]) -> str:
     if default is None:
         default = "**required**" if key.required else "none"
     secret = " Shown masked." if key.secret else ""
-    return f"| {name} | {key.kind.words} | {default} | {key.doc}{secret} |\n"
+    return f"| {name} | {key.kind.words} | {default} | {key.reload.value} | {key.doc}{secret} |\n"
 
 
 if __name__ == "__main__":

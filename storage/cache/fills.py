@@ -24,7 +24,8 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from metrics.cache_probes import CacheProbe, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetProbe
 from storage.cache.block_grid import BlockGrid
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.connection_speed import ConnectionSpeed

@@ -1,6 +1,6 @@
 """What a failed GET is counted under. Pure."""
 
-from metrics.cache_probes import GetErrorCause
+from metrics.get_probe import GetOutcome
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -8,14 +8,14 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 
-_CAUSES: tuple[tuple[type[Exception], GetErrorCause], ...] = (
-    (RemoteResourceNotFoundError, GetErrorCause.NOT_FOUND),
-    (RetriableRemoteStorageError, GetErrorCause.RETRIABLE),
-    (RemoteAccessDeniedError, GetErrorCause.ACCESS_DENIED),
-    (CorruptObjectError, GetErrorCause.CORRUPT),
+_OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
+    (RemoteResourceNotFoundError, GetOutcome.NOT_FOUND),
+    (RetriableRemoteStorageError, GetOutcome.RETRIABLE),
+    (RemoteAccessDeniedError, GetOutcome.DENIED),
+    (CorruptObjectError, GetOutcome.CORRUPT),
 )
 
 
-def cause_of(error: Exception) -> GetErrorCause:
-    """The cause by the error's class."""
-    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), GetErrorCause.OTHER)
+def outcome_of(error: Exception) -> GetOutcome:
+    """The outcome by the error's class."""
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), GetOutcome.ERROR)

@@ -18,9 +18,9 @@ from typing import Protocol
 
 import trio
 
-from metrics.cache_probes import GetObject, GetProbe
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from storage.cache.connection_speed import BodyProgress, ConnectionSpeed
-from storage.cache.get_errors import cause_of
+from storage.cache.get_errors import outcome_of
 from storage.cache.hedging import Hedging
 from storage.cache.memory import Block, BlockKey
 from storage.cache.retries import Attempts, as_retriable_if_fresh
@@ -168,9 +168,8 @@ class _Attempt:
         self.error: Exception | None = None
         self._runner = runner
         self._numbers = get.numbers
-        self._stored_bytes = get.source.stored_bytes(get.numbers)
         start, end = get.source.positions(get.numbers)
-        self._stored_ratio = self._stored_bytes / (end - start)
+        self._stored_ratio = get.source.stored_bytes(get.numbers) / (end - start)
         self._progress: BodyProgress | None = None
         self._delivered_bytes = 0.0
         self._under_way = 0
@@ -248,14 +247,12 @@ class _Attempt:
     # --- the transfer's task ---
 
     async def _run(self, transfer: Transfer) -> None:
-        probe = self._runner.probe
         error: Exception | None = None
-        probe.on_get(GetObject.LOG, self._stored_bytes)
         try:
             await trio.to_thread.run_sync(transfer.run, token_post(), limiter=self._runner.limiter)
         except Exception as raised:  # the GET's own task says what becomes of it
-            probe.on_error(cause_of(raised))
             error = raised
+        self._count(transfer, error)
         self._under_way -= 1
         if transfer is self._winner:
             self._on_winner_end(transfer, error)
@@ -265,9 +262,17 @@ class _Attempt:
     def _on_winner_end(self, transfer: Transfer, error: Exception | None) -> None:
         if error is None and transfer.begun_s is not None and not self._is_closed:
             now_s = trio.current_time()
-            self._runner.probe.on_end(now_s - transfer.sent_s)
             self._runner.speed.on_get(self._delivered_bytes, now_s - transfer.begun_s)
         self._end(error)
+
+    def _count(self, transfer: Transfer, error: Exception | None) -> None:
+        if error is not None:
+            outcome = outcome_of(error)
+        else:
+            outcome = GetOutcome.CANCELLED if transfer.was_cut else GetOutcome.OK
+        came = transfer.numbers_read
+        received_bytes = self.get.source.stored_bytes(came) if came else 0
+        self._runner.probe.on_end(GetObject.LOG, outcome, trio.current_time() - transfer.sent_s, received_bytes)
 
     def _end(self, error: Exception | None) -> None:
         self.error = error

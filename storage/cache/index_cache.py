@@ -10,14 +10,18 @@ Rules:
 4. A deleted segment's index leaves at once, also one that is under way.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
+from types import TracebackType
+from typing import Self
 
 import structlog
 import trio
 
-from metrics.cache_probes import CacheProbe, GetObject, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from storage.cache.get_errors import outcome_of
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -114,8 +118,9 @@ class OffsetIndexCache:
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
         opened = await self._segments.get(segment)
+        kind = GetObject.INDEX if opened.fetches_index(IndexType.OFFSET) else None
         try:
-            return await self._gets.run(segment, lambda: self._fetch(opened, segment))
+            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
         except (RemoteResourceNotFoundError, CorruptObjectError) as error:
             reason = str(error)
         return await self._rebuild(opened, segment, reason)
@@ -123,7 +128,6 @@ class OffsetIndexCache:
     def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
         """In a worker thread."""
         name = f"offset index of {segment.segment_id}"
-        self._get_probe.on_get(GetObject.INDEX)
         data = opened.fetch_index(IndexType.OFFSET)
         index = OffsetIndex(data, segment.start_offset, name)
         _check_borders(index, segment, name)
@@ -135,7 +139,7 @@ class OffsetIndexCache:
         self._raise_known_failure(segment)
         try:
             # Once: it may be a GiB, and whoever asked for the index will ask again.
-            entry = await self._gets.run_once(lambda: self._scan(opened, segment))
+            entry = await self._gets.run_once(None, lambda: self._scan(opened, segment))
         except CorruptObjectError as error:
             self._remember_failure(segment, error)
             raise
@@ -145,7 +149,8 @@ class OffsetIndexCache:
 
     def _scan(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
         """In a worker thread."""
-        data = rebuild_offset_index(opened, segment, on_get=partial(self._get_probe.on_get, GetObject.LOG))
+        with _ScanGets(self._get_probe) as gets:
+            data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
         return OffsetIndex(data, segment.start_offset, f"rebuilt offset index of {segment.segment_id}"), len(data)
 
     def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
@@ -161,6 +166,35 @@ class OffsetIndexCache:
         if trio.current_time() - failed_at < FAILURE_AGE_S_MAX:
             raise CorruptObjectError(message)
         del self._failures[segment.segment_id.id]
+
+
+class _ScanGets:
+    """Counts the GETs of a scan, which follow each other in one thread: each when the next begins, or the scan ends."""
+
+    def __init__(self, probe: GetProbe) -> None:
+        self._probe = probe
+        self._sent_s = 0.0
+        self._stored_bytes: int | None = None
+
+    def on_get(self, stored_bytes: int) -> None:
+        self._end(GetOutcome.OK, self._stored_bytes or 0)
+        self._stored_bytes = stored_bytes
+        self._sent_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self._end(outcome_of(error), 0)
+        else:
+            self._end(GetOutcome.OK, self._stored_bytes or 0)
+
+    def _end(self, outcome: GetOutcome, received_bytes: int) -> None:
+        if self._stored_bytes is not None:
+            self._probe.on_end(GetObject.LOG, outcome, time.monotonic() - self._sent_s, received_bytes)
 
 
 def _check_borders(index: OffsetIndex, segment: RemoteLogSegmentMetadata, name: str) -> None:

@@ -1,15 +1,16 @@
-"""GETs of whole small objects, manifests and indexes: in a worker thread, counted when they fail, tried again.
+"""GETs of whole small objects, manifests and indexes: in a worker thread, counted when they end, tried again.
 
 What is tried again is `storage.cache.retries`' to say; a segment's log is read by `storage.cache.fills`.
 """
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import trio
 
-from metrics.cache_probes import GetProbe
-from storage.cache.get_errors import cause_of
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from storage.cache.get_errors import outcome_of
 from storage.cache.retries import Attempts, as_retriable_if_fresh
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata
@@ -30,8 +31,11 @@ class ObjectGets:
         self._probe = probe
         self._now_ms = now_ms
 
-    async def run(self, segment: RemoteLogSegmentMetadata, get: Callable[[], V]) -> V:
+    async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
         """What `get` gives, called in a worker thread until it succeeds or is not to be tried again.
+
+        Args:
+            kind: what an attempt is counted as; None: it is no GET, or counts itself.
 
         Raises:
             RemoteStorageError: as the last attempt raised it.
@@ -39,7 +43,7 @@ class ObjectGets:
         attempts = Attempts()
         while True:
             try:
-                return await self.run_once(get)
+                return await self.run_once(kind, get)
             except Exception as error:  # whatever it is, `attempts` knows whether to go on
                 delay_s = attempts.delay_after_s(as_retriable_if_fresh(error, segment, self._now_ms()))
                 if delay_s is None:
@@ -47,12 +51,21 @@ class ObjectGets:
             await trio.sleep(delay_s)
             self._probe.on_retry()
 
-    async def run_once(self, get: Callable[[], V]) -> V:
+    async def run_once(self, kind: GetObject | None, get: Callable[[], V]) -> V:
         """The same with one attempt."""
+        return await trio.to_thread.run_sync(self._counted, kind, get, limiter=self._limiter)
+
+    def _counted(self, kind: GetObject | None, get: Callable[[], V]) -> V:
+        """In the worker thread: waiting for one is no part of a GET's duration."""
+        if kind is None:
+            return get()
+        sent_s = time.monotonic()
         try:
-            return await trio.to_thread.run_sync(get, limiter=self._limiter)
+            value = get()
         except IllegalMetadataError:
             raise  # it names no object, so nothing was asked for
         except Exception as error:
-            self._probe.on_error(cause_of(error))
+            self._probe.on_end(kind, outcome_of(error), time.monotonic() - sent_s)
             raise
+        self._probe.on_end(kind, GetOutcome.OK, time.monotonic() - sent_s)
+        return value

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import trio
 
-from metrics.cache_probes import CacheProbe, GetObject, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetObject, GetProbe
 from storage.cache.object_gets import ObjectGets
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
-from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
@@ -50,7 +50,7 @@ class OpenedSegments:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._storage_manager = storage_manager
-        self._probe = gets
+        self._get_kind = GetObject.MANIFEST if storage_manager.has_manifests else None
         self._gets = ObjectGets(limiter, gets, now_ms)
         self._entries: SegmentEntries[OpenedSegment] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=segments_max, on_change=cache.on_opened_segments
@@ -82,17 +82,5 @@ class OpenedSegments:
         self._entries.drop(segment_id)
 
     async def _open(self, segment: RemoteLogSegmentMetadata) -> tuple[OpenedSegment, int]:
-        opened = await self._gets.run(segment, lambda: self._open_counted(segment))
+        opened = await self._gets.run(segment, self._get_kind, lambda: self._storage_manager.open_log_segment(segment))
         return opened, opened.memory_bytes
-
-    def _open_counted(self, segment: RemoteLogSegmentMetadata) -> OpenedSegment:
-        """In a worker thread."""
-        is_illegal = False
-        try:
-            return self._storage_manager.open_log_segment(segment)
-        except IllegalMetadataError:
-            is_illegal = True  # it names no object, so nothing was asked for
-            raise
-        finally:
-            if self._storage_manager.has_manifests and not is_illegal:
-                self._probe.on_get(GetObject.MANIFEST)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from metrics.cache_probes import CacheProbe, GetObject, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetObject, GetProbe
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -52,7 +53,6 @@ class TimeIndexCache:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._segments = segments
-        self._get_probe = gets
         self._probe = probe
         self._gets = ObjectGets(limiter, gets, now_ms)
         self._indexes: SegmentEntries[TimeIndex] = SegmentEntries(nursery, bytes_max=bytes_max, entries_max=indexes_max)
@@ -84,8 +84,9 @@ class TimeIndexCache:
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[TimeIndex, int]:
         opened = await self._segments.get(segment)
+        kind = GetObject.INDEX if opened.fetches_index(IndexType.TIMESTAMP) else None
         try:
-            return await self._gets.run(segment, lambda: self._fetch(opened, segment))
+            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
         except (RemoteResourceNotFoundError, CorruptObjectError) as error:
             self._probe.on_index_rebuilt("time")
             _log.warning("index_rebuilt", segment=str(segment.segment_id), index="time", reason=str(error))
@@ -94,7 +95,6 @@ class TimeIndexCache:
     def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TimeIndex, int]:
         """In a worker thread."""
         name = f"time index of {segment.segment_id}"
-        self._get_probe.on_get(GetObject.INDEX)
         data = opened.fetch_index(IndexType.TIMESTAMP)
         index = TimeIndex(data, segment.start_offset, name)
         timestamp_ms, offset = index.lookup(_MAX_TIMESTAMP_MS)

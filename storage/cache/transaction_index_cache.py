@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import trio
 
-from metrics.cache_probes import GetObject, GetProbe
+from metrics.get_probe import GetObject, GetProbe
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -55,7 +55,6 @@ class TransactionIndexCache:
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._segments = segments
-        self._get_probe = gets
         self._gets = ObjectGets(limiter, gets, now_ms)
         self._indexes: SegmentEntries[TransactionIndex] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=indexes_max
@@ -109,15 +108,15 @@ class TransactionIndexCache:
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, int]:
         opened = await self._segments.get(segment)  # a segment whose manifest is absent is not one without aborts
+        kind = GetObject.INDEX if opened.fetches_index(IndexType.TRANSACTION) else None
         try:
-            return await self._gets.run(segment, lambda: self._fetch(opened, segment))
+            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
         except RemoteResourceNotFoundError:
             return _EMPTY, 0
 
     def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, int]:
         """In a worker thread."""
         name = f"transaction index of {segment.segment_id}"
-        self._get_probe.on_get(GetObject.INDEX)
         data = opened.fetch_index(IndexType.TRANSACTION)
         index = TransactionIndex(data, name)
         _check_borders(index, segment, name)

@@ -57,12 +57,18 @@ class TransferListener(Protocol):
 
 
 class Transfer:
-    """One GET of a run of blocks. `sent_s` and `begun_s` are the trio thread's to keep, by its clock."""
+    """One GET of a run of blocks. `sent_s` and `begun_s` are the trio thread's to keep, by its clock.
+
+    `numbers_read`: blocks that came, right also after a failure; read it when `run` has ended. `was_cut`: nobody wanted
+    it to its end.
+    """
 
     def __init__(self, source: FillSource, numbers: range, listener: TransferListener, sent_s: float) -> None:
         self.numbers = numbers
         self.sent_s = sent_s
         self.begun_s: float | None = None
+        self.numbers_read = range(numbers.start, numbers.start)
+        self.was_cut = False
         self._source = source
         self._listener = listener
         self._lock = threading.Lock()
@@ -78,6 +84,8 @@ class Transfer:
         stream = self._source.opened.open_stream(*self._source.positions(self.numbers))
         try:
             is_wanted = self._listener.may_begin(self)
+            if not is_wanted:
+                self.was_cut = True
             post(self._listener.on_begun, self)
             while is_wanted and (number := self._take_next()) is not None:
                 size_bytes = self._source.size_bytes(number)
@@ -87,6 +95,7 @@ class Transfer:
                         f"segment {self._source.segment.segment_id}: block {number} has {len(data)} bytes, "
                         f"{size_bytes} wanted"
                     )
+                self.numbers_read = range(self.numbers.start, number + 1)
                 post(self._listener.on_block, self, number, Block(memoryview(data)))
                 # Otherwise this thread would keep it from being freed while it reads the next.
                 del data
@@ -114,6 +123,7 @@ class Transfer:
     def stop(self) -> None:
         """Begin to read no other block."""
         with self._lock:
+            self.was_cut = self.was_cut or self._next < self._end
             self._end = self._next
 
     def _take_next(self) -> int | None:

@@ -31,6 +31,14 @@ class Kind(Generic[T]):
     parse: Callable[[str], T]
 
 
+class Reload(StrEnum):
+    """When a running process follows a key that was changed; the words stand in docs/configuration.md."""
+
+    RESTART = "restart"
+    AT_ONCE = "at once"
+    NEW_CONNECTIONS = "new connections"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key(Generic[T]):
     """One key of the table.
@@ -47,6 +55,7 @@ class Key(Generic[T]):
     stand_in: str | None = None
     secret: bool = False
     aliases: tuple[str, ...] = ()
+    reload: Reload = Reload.RESTART
 
     @property
     def required(self) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from storage.config.kinds import BOOLEAN, PATH, TEXT, Key, KeyGroup, integer, size
+from storage.config.kinds import BOOLEAN, PATH, TEXT, Key, KeyGroup, Reload, integer, size
 from storage.config.sizes import GIB, KIB, MIB, TIB
 
 # Five seconds cap a tier read (design L3); a day is more than any age or interval here can sensibly be.
@@ -42,18 +42,21 @@ REMOTE_FETCH_MAX_WAIT_MS = Key(
     kind=integer(0, FETCH_WAIT_MS_LIMIT),
     default="500",
     doc="How long a tier read may take if the client's own `max_wait` is shorter.",
+    reload=Reload.AT_ONCE,
 )
 REMOTE_LIST_OFFSETS_TIMEOUT_MS = Key(
     name="remote.list.offsets.request.timeout.ms",
     kind=integer(1, 3_600_000),
     default="30000",
     doc="How long a look-up by time may take in the tier if the request names no time of its own.",
+    reload=Reload.NEW_CONNECTIONS,
 )
 TIER_LINGER_MS = Key(
     name="tier.linger.ms",
     kind=integer(0, FETCH_WAIT_MS_LIMIT),
     default="20",
     doc="How much longer once another partition of the request has records.",
+    reload=Reload.AT_ONCE,
 )
 TIER_CONCURRENT_GETS_MAX = Key(
     name="tier.concurrent.gets.max", kind=integer(1, 1024), default="32", doc="GETs under way at once."
@@ -115,12 +118,14 @@ AUTHORITY_MAX_AGE_MS = Key(
     kind=integer(0, 3_600_000),
     default="1000",
     doc="How long the broker's word that a client may read a partition holds; 0: asked at every Fetch.",
+    reload=Reload.AT_ONCE,
 )
 FRONTIER_MAX_AGE_MS = Key(
     name="frontier.max.age.ms",
     kind=integer(0, 3_600_000),
     default="1000",
     doc="How old a partition's known offsets may be before they are asked again.",
+    reload=Reload.AT_ONCE,
 )
 CATALOG_SNAPSHOT_PATH = Key(
     name="catalog.snapshot.path",

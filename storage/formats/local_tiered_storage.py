@@ -180,6 +180,10 @@ class _OpenedFile:
             raise ValueError(f"{start_position} to {end_position} is not a range of {self._metadata.segment_id}")
         return _FileStream(self._path, self._metadata, start_position, end_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         return self._manager.fetch_index(self._metadata, index_type)
 

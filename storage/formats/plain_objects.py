@@ -216,6 +216,10 @@ class _OpenedObjects:
             raise self._truncated(start_position, end_position, f"at {start_position + stream.size_bytes}")
         return _LogStream(stream)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         return self._manager.fetch_index(self._metadata, index_type)
 

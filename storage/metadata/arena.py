@@ -5,8 +5,14 @@ nothing is ever moved: the metadata of one cluster has few different lengths, an
 would stall the loop. The arena does not shrink; its size is bounded by the most that was ever held of each size.
 """
 
+import struct
+import sys
 from array import array
+from typing import Self
 
+from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
+
+_COUNT = struct.Struct("<q")
 _STEP_BYTES = 16
 
 
@@ -40,6 +46,38 @@ class Arena:
         size_bytes = _room(length_bytes)
         if size_bytes:
             self._free.setdefault(size_bytes, array("q")).append(position)
+
+    @property
+    def size_bytes(self) -> int:
+        """The end of the last string's room."""
+        return len(self._content)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sys.getsizeof(self._content) + sum(map(sys.getsizeof, self._free.values()))
+
+    def write_to(self, writer: SnapshotWriter) -> None:
+        writer.put_bytes(self._content)
+        writer.put_numbers(_COUNT, len(self._free))
+        for size_bytes, positions in self._free.items():
+            writer.put_numbers(_COUNT, size_bytes)
+            writer.put_array(positions)
+
+    @classmethod
+    def read_from(cls, reader: SnapshotReader) -> Self:
+        """What `write_to` wrote.
+
+        Raises:
+            UnreadableSnapshotError: lengths or free positions that no arena has.
+        """
+        arena = cls()
+        arena._content = reader.take_buffer()
+        for _ in range(reader.take_numbers(_COUNT)[0]):
+            size_bytes = reader.take_numbers(_COUNT)[0]
+            positions = arena._free[size_bytes] = reader.take_array("q")
+            if size_bytes < 1 or (positions and (min(positions) < 0 or max(positions) + size_bytes > arena.size_bytes)):
+                raise UnreadableSnapshotError("free room outside of the arena")
+        return arena
 
 
 def _room(length_bytes: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.metadata.catalog_contents import CatalogContents
 from storage.metadata.columns import SegmentColumns
 from storage.metadata.event_log import call_receiver
 from storage.metadata.partition_catalog import PartitionCatalog
@@ -54,6 +55,7 @@ class Catalog:
         self._refused: set[tuple[bytes, int]] = set()
         self._segment_count = 0
         self._generation = 0
+        self._changes = 0
         self._removal_listeners: list[Callable[[RemoteLogSegmentId], None]] = []
 
     # --- asked for every partition of every Fetch: no lock ---
@@ -119,6 +121,45 @@ class Catalog:
                 known.update(segment_ids.intersection(self._columns.segment_id(row) for row in segments.rows()))
         return known
 
+    def memory_bytes(self) -> int:
+        """About what the catalog takes in memory. The lock is held for one partition at a time."""
+        with self._lock:
+            contents = self.contents()
+            partitions, size_bytes = contents.partitions(), contents.own_memory_bytes()
+        for segments in partitions:
+            with self._lock:
+                size_bytes += segments.memory_bytes
+        return size_bytes
+
+    # --- as a whole, for snapshots ---
+
+    @property
+    def changes(self) -> int:
+        """Grows with every record that is applied and every partition that is forgotten."""
+        return self._changes
+
+    def contents(self) -> CatalogContents:
+        """The catalog's own parts: not to be changed, and whole only while no record is applied."""
+        return CatalogContents(
+            self._columns, self._topics, self._emptied, self._refused, self._segment_count, self._generation
+        )
+
+    def adopt(self, contents: CatalogContents) -> None:
+        """Hold these contents from now on; they are the catalog's own then.
+
+        Raises:
+            ValueError: the catalog is not empty: what was looked up in it already would change unseen.
+        """
+        with self._lock:
+            if self._changes:
+                raise ValueError("only a catalog that nothing was applied to can adopt contents")
+            self._changes += 1
+            self._columns = contents.columns
+            self._emptied, self._refused = contents.emptied, contents.refused
+            self._segment_count, self._generation = contents.segment_count, contents.generation
+            # Last: those who ask without the lock find everything else in its place.
+            self._topics = contents.topics
+
     # --- changes ---
 
     def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:
@@ -134,6 +175,7 @@ class Catalog:
         """
         removed: list[RemoteLogSegmentId] = []
         with self._lock:
+            self._changes += 1
             changed = self._apply(record, initialized, removed)
         self._notify(removed)
         return changed
@@ -142,6 +184,7 @@ class Catalog:
         """Drop everything known of a partition, also that it was refused."""
         removed: list[RemoteLogSegmentId] = []
         with self._lock:
+            self._changes += 1
             self._forget(topic_id, partition, removed)
         self._notify(removed)
 
@@ -219,8 +262,8 @@ class Catalog:
         Args:
             accepts: asked about each of those, under the lock; must not call the catalog.
         """
-        columns = self._columns
         with self._lock:
+            columns = self._columns
             segments = self._find(topic_id, partition)
             if segments is None:
                 return None

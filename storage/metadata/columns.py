@@ -6,11 +6,14 @@ Not thread-safe: the catalog's lock guards it.
 """
 
 import struct
+import sys
 from array import array
 from collections.abc import Mapping
+from typing import Self
 
 from storage.errors import IllegalMetadataError
 from storage.metadata.arena import Arena
+from storage.metadata.snapshot_stream import IntTypecode, SnapshotReader, SnapshotWriter, UnreadableSnapshotError
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -23,6 +26,21 @@ from storage.model import (
 
 _EPOCH = struct.Struct("<iq")
 _NO_CUSTOM_METADATA = -1
+
+_COLUMNS: Mapping[str, IntTypecode] = {
+    "start_offsets": "q",
+    "end_offsets": "q",
+    "sizes_bytes": "q",
+    "states": "b",
+    "txn_index_empty": "b",
+    "max_timestamps_ms": "q",
+    "_event_timestamps_ms": "q",
+    "_broker_ids": "i",
+    "_blob_positions": "q",
+    "_epoch_counts": "i",
+    "_custom_lengths": "i",
+}
+"""In the snapshot's order: another order or type is another format version."""
 
 _FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 
@@ -124,6 +142,56 @@ class SegmentColumns:
             custom_metadata=self._custom_metadata(row),
             txn_index_empty=bool(self.txn_index_empty[row]),
         )
+
+    @property
+    def row_count(self) -> int:
+        """Rows in use and free ones."""
+        return len(self.states)
+
+    @property
+    def free_rows(self) -> "array[int]":
+        return self._free_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        parts = (self.ids, self._free_rows, *(getattr(self, name) for name in _COLUMNS))
+        return self._arena.memory_bytes + sum(map(sys.getsizeof, parts))
+
+    def write_to(self, writer: SnapshotWriter) -> None:
+        writer.put_bytes(self.ids)
+        for name in _COLUMNS:
+            writer.put_array(getattr(self, name))
+        writer.put_array(self._free_rows)
+        self._arena.write_to(writer)
+
+    @classmethod
+    def read_from(cls, reader: SnapshotReader) -> Self:
+        """What `write_to` wrote. Numbers that would lead outside of the columns are looked for; offsets are not.
+
+        Raises:
+            UnreadableSnapshotError: columns of different lengths, unknown states, blobs outside of the arena.
+        """
+        columns = cls()
+        columns.ids = reader.take_buffer()
+        for name, typecode in _COLUMNS.items():
+            setattr(columns, name, reader.take_array(typecode))
+        columns._free_rows = reader.take_array("i")
+        columns._arena = Arena.read_from(reader)
+        columns._check()
+        return columns
+
+    def _check(self) -> None:
+        count = self.row_count
+        if len(self.ids) != 16 * count or any(len(getattr(self, name)) != count for name in _COLUMNS):
+            raise UnreadableSnapshotError("columns of different lengths")
+        if count and not (0 <= min(self.states) <= max(self.states) <= max(RemoteLogSegmentState)):
+            raise UnreadableSnapshotError("a segment in an unknown state")
+        lengths = (self._blob_positions, self._epoch_counts, self._custom_lengths)
+        end, free = self._arena.size_bytes, set(self._free_rows)
+        for row, (position, epochs, custom) in enumerate(zip(*lengths, strict=True)):
+            blob_end = position + epochs * _EPOCH.size + max(custom, 0)
+            if (position < 0 or epochs < 1 or blob_end > end) and row not in free:
+                raise UnreadableSnapshotError(f"segment {row}'s epochs lie outside of the arena")
 
     def _grow(self) -> int:
         row = len(self.states)

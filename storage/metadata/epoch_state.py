@@ -7,9 +7,16 @@
 A row overwritten at its own first offset by a shorter segment is in neither, as in Kafka.
 """
 
+import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import Self
+
+from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
+
+_COUNTERS = struct.Struct("<qq")
 
 
 class EpochState:
@@ -31,9 +38,41 @@ class EpochState:
         return self._rows[index] if index >= 0 else -1
 
     def rows(self) -> Iterator[int]:
-        """Referenced rows in order, then the others."""
+        """Referenced rows in order, then the others in theirs: a set's own order does not outlive a restart."""
         yield from self._rows
-        yield from self._unreferenced or ()
+        if self._unreferenced is not None:
+            yield from sorted(self._unreferenced)
+
+    @property
+    def memory_bytes(self) -> int:
+        parts = (self, self._start_offsets, self._rows, self._unreferenced)
+        return sum(map(sys.getsizeof, parts))
+
+    def write_to(self, writer: SnapshotWriter) -> None:
+        writer.put_numbers(_COUNTERS, self.highest_offset, self.finished_segments)
+        writer.put_array(self._start_offsets)
+        writer.put_array(self._rows)
+        writer.put_array(array("i", sorted(self._unreferenced or ())))
+
+    @classmethod
+    def read_from(cls, reader: SnapshotReader, row_count: int) -> Self:
+        """What `write_to` wrote.
+
+        Raises:
+            UnreadableSnapshotError: rows that are not among row_count, or offsets without rows.
+        """
+        state = cls()
+        state.highest_offset, state.finished_segments = reader.take_numbers(_COUNTERS)
+        state._start_offsets = reader.take_array("q")
+        state._rows = reader.take_array("i")
+        unreferenced = reader.take_array("i")
+        state._unreferenced = set(unreferenced) or None
+        if len(state._start_offsets) != len(state._rows):
+            raise UnreadableSnapshotError("an epoch with offsets that have no segment")
+        for rows in (state._rows, unreferenced):
+            if rows and (min(rows) < 0 or max(rows) >= row_count):
+                raise UnreadableSnapshotError("an epoch with a segment that there is not")
+        return state
 
     def copy_started(self, row: int) -> None:
         """A segment appeared; lookups do not see it yet."""

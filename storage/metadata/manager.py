@@ -88,8 +88,11 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
 
     # --- following ---
 
-    def follow_all(self) -> None:
-        """Follow every metadata partition from its beginning. A second call has no effect.
+    def follow_all(self, start_offsets: Mapping[int, int] | None = None) -> None:
+        """Follow every metadata partition, from its beginning or these offsets. A second call has no effect.
+
+        Args:
+            start_offsets: of a catalog that holds everything before them already.
 
         Raises:
             MetadataNotReadyError: closed, or the event log does not know its partition count yet.
@@ -99,12 +102,13 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
             self._require_open()
             if self._follows_all:
                 return
-            start_offsets = dict.fromkeys(range(self._event_log.partition_count()), 0)
+            given_offsets = {} if start_offsets is None else start_offsets
+            numbers = range(self._event_log.partition_count())
             self.on_stop_partitions(tuple(self._followed))
             self._follows_all = True
             if self._subscription is not None:
                 self._subscription.close()
-            self._subscribe(start_offsets)
+            self._subscribe({number: given_offsets.get(number, 0) for number in numbers})
 
     def on_partition_leadership_changes(
         self, leader_partitions: Iterable[TopicIdPartition], follower_partitions: Iterable[TopicIdPartition]

@@ -5,7 +5,11 @@ between the methods; the catalog turns them into metadata. Not thread-safe, save
 be read at any time.
 """
 
+import struct
+import sys
+from array import array
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import structlog
 
@@ -13,6 +17,7 @@ from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
 from storage.metadata.columns import SegmentColumns
 from storage.metadata.epoch_state import EpochState
 from storage.metadata.segment_table import SegmentTable
+from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
 from storage.metadata.state_machine import is_legal_transition
 from storage.model import (
     RemoteLogSegmentId,
@@ -20,7 +25,11 @@ from storage.model import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     TopicIdPartition,
+    Uuid,
 )
+
+_HEAD = struct.Struct("<16sqqqq")
+_EPOCH = struct.Struct("<i")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -142,6 +151,43 @@ class PartitionCatalog:
         if self._epoch_list is None:
             self._epoch_list = tuple(sorted(e for e, state in self._epochs.items() if state.finished_segments))
         return self._epoch_list
+
+    @property
+    def memory_bytes(self) -> int:
+        own = (self, self.topic_id_partition, self._epochs)
+        epochs = sum(state.memory_bytes for state in self._epochs.values())
+        return self._table.memory_bytes + epochs + sum(map(sys.getsizeof, own))
+
+    def write_to(self, writer: SnapshotWriter) -> None:
+        key = self.topic_id_partition
+        writer.put_numbers(
+            _HEAD, key.topic_id, key.partition, self.generation, self.finished_segments, len(self._epochs)
+        )
+        writer.put_bytes(key.topic.encode())
+        writer.put_array(array("i", sorted(self._table)))
+        for epoch, state in self._epochs.items():
+            writer.put_numbers(_EPOCH, epoch)
+            state.write_to(writer)
+
+    @classmethod
+    def read_from(cls, reader: SnapshotReader, columns: SegmentColumns) -> Self:
+        """What `write_to` wrote.
+
+        Raises:
+            UnreadableSnapshotError: rows that the columns do not have.
+        """
+        topic_id, partition, generation, finished_segments, epoch_count = reader.take_numbers(_HEAD)
+        segments = cls(TopicIdPartition(Uuid(topic_id), partition, reader.take_bytes().decode()), columns)
+        rows = reader.take_array("i")
+        if rows and (min(rows) < 0 or max(rows) >= columns.row_count):
+            raise UnreadableSnapshotError("a partition with a segment that there is not")
+        segments.generation, segments.finished_segments = generation, finished_segments
+        segments._table = SegmentTable.of_rows(columns.ids, rows)
+        for _ in range(epoch_count):
+            epoch = reader.take_numbers(_EPOCH)[0]
+            segments._epochs[epoch] = EpochState.read_from(reader, columns.row_count)
+        segments._epoch_list = None
+        return segments
 
     def _is_legal(
         self, segment_id: RemoteLogSegmentId, current: RemoteLogSegmentState | None, target: RemoteLogSegmentState

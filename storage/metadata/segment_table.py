@@ -4,8 +4,10 @@ A dict would take about 150 bytes a segment (key, value and entry); this takes 6
 drawn at random, and Python's keyed hash keeps a peer from choosing colliding ones.
 """
 
+import sys
 from array import array
 from collections.abc import Iterator
+from typing import Self
 
 _EMPTY = -1
 _DELETED = -2
@@ -30,6 +32,17 @@ class SegmentTable:
     def __iter__(self) -> Iterator[int]:
         """The rows, in no order."""
         return (row for row in self._slots if row >= 0)
+
+    @classmethod
+    def of_rows(cls, ids: bytearray, rows: "array[int]") -> Self:
+        """A table of these rows, made in one go: the hash is another in each process, so it cannot be kept."""
+        table = cls(ids)
+        table._fill(rows)
+        return table
+
+    @property
+    def memory_bytes(self) -> int:
+        return sys.getsizeof(self) + sys.getsizeof(self._slots)
 
     def find(self, segment_id: bytes) -> int:
         """The row with this id, or -1."""
@@ -67,11 +80,17 @@ class SegmentTable:
 
     def _rebuild(self) -> None:
         """Drop the deleted slots; the next table is at most half full, and smaller if much was deleted."""
-        rows = list(self)
+        self._fill(array("i", self))
+
+    def _fill(self, rows: "array[int]") -> None:
         size = _SLOTS_MIN
         while size < (len(rows) + 1) * 2:
             size *= 2
-        self._slots = array("i", [_EMPTY]) * size
-        self._used = self._occupied = 0
+        ids, mask = self._ids, size - 1
+        self._slots = slots = array("i", [_EMPTY]) * size
         for row in rows:
-            self.add(bytes(self._ids[row * 16 : row * 16 + 16]), row)
+            slot = hash(bytes(ids[row * 16 : row * 16 + 16])) & mask
+            while slots[slot] >= 0:
+                slot = (slot + 1) & mask
+            slots[slot] = row
+        self._used = self._occupied = len(rows)

@@ -10,6 +10,7 @@
   what was read so far is of another mapping or another topic.
 - Delivery happens in the trio thread in slices of DELIVERY_RECORDS_MAX with a checkpoint after each. Each reader's
   lock is held during a slice only, so `remove` from any thread waits for one slice at most.
+- Within `delivery_held` no slice is delivered: what the subscribers made of the log stands still (catalog snapshots).
 
 No networking here: a `MetadataTopicClient` does it (proxy/upstream/metadata_topic.py), in the same trio run.
 """
@@ -17,6 +18,7 @@ No networking here: a `MetadataTopicClient` does it (proxy/upstream/metadata_top
 import random
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -30,6 +32,7 @@ from storage.errors import (
     RemoteStorageError,
 )
 from storage.metadata.backoff import Backoff
+from storage.metadata.delivery_gate import DeliveryGate
 from storage.metadata.event_log import (
     DELIVERY_RECORDS_MAX,
     Deliver,
@@ -128,6 +131,7 @@ class TopicMetadataEventLog:
         self._scopes: dict[PartitionReader, trio.CancelScope] = {}
         self._problems: dict[int, str] = {}
         self._failure: str | None = None
+        self._gate = DeliveryGate()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read until cancelled. Reports started once the topic was described; that is retried for ever.
@@ -151,10 +155,14 @@ class TopicMetadataEventLog:
             with trio.move_on_after(5, shield=True):
                 await self._client.aclose()
 
-    def partition_count(self) -> int:
+    def description(self) -> TopicDescription:
+        """The topic as it was at the start, which is what is followed; MetadataNotReadyError before that is known."""
         if self._description is None:
             raise MetadataNotReadyError("the metadata topic has not been described yet")
-        return self._description.partition_count
+        return self._description
+
+    def partition_count(self) -> int:
+        return self.description().partition_count
 
     def publish(self, partition: int, value: bytes) -> int:
         self.check_partition(partition)
@@ -165,8 +173,16 @@ class TopicMetadataEventLog:
 
     async def sample_high_watermarks(self) -> Mapping[int, int]:
         """What `high_watermarks` says, for trio tasks."""
-        offsets = await self._client.offsets(range(self.partition_count()))
+        offsets = await self.sample_ranges(range(self.partition_count()))
         return {partition: high_watermark for partition, (_, high_watermark) in offsets.items()}
+
+    async def sample_ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """(log start offset, high watermark) of these partitions, for trio tasks."""
+        return await self._client.offsets(partitions)
+
+    def delivery_held(self) -> AbstractAsyncContextManager[None]:
+        """Nothing is delivered within this block, and between slices is when it begins. For trio tasks."""
+        return self._gate.held()
 
     def subscribe(
         self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
@@ -258,6 +274,7 @@ class TopicMetadataEventLog:
             self._note_recovery(reader, backoff)
             records = [record for record in answer.records if record.offset >= reader.position]
             for start in range(0, len(records), DELIVERY_RECORDS_MAX):
+                await self._gate.passed()
                 reader.hand_over(records[start : start + DELIVERY_RECORDS_MAX])
                 await trio.lowlevel.checkpoint()
             reader.advance(answer.next_offset)

@@ -71,8 +71,9 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
-        """Create or replace an object. An iterable is uploaded in parts as it comes, never held whole; when it raises,
-        no object is left and no upload is left open, and its error is raised on."""
+        """Create or replace an object. An iterable is uploaded in parts as it comes, never held whole, or at once if it
+        is a LocalFile and small enough for that; when it raises, no object is left and no upload is left open, and its
+        error is raised on."""
         ...
 
     def delete_many(self, keys: Sequence[str]) -> None:

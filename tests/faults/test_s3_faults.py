@@ -145,8 +145,8 @@ class Subject:
         """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
         return FetchedPartition(self.tidegate.topic, 0, error_code, -1, -1, -1, None, -1, b"")
 
-    def get_errors(self, cause: str) -> float:
-        return self.tidegate.sample("tidegate_get_errors_total", cause=cause)
+    def gets(self, outcome: str) -> float:
+        return self.tidegate.sample("tidegate_gets_total", outcome=outcome)
 
     @property
     def retries(self) -> float:
@@ -238,10 +238,10 @@ async def test_a_bad_way_is_a_retriable_error_and_forgotten_when_it_is_good_agai
         assert await found.fetch() == await found.right()
         with fault(link):
             assert await found.fetch(LAST_BATCH) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
-        assert (found.get_errors("retriable"), found.retries) == (ATTEMPTS_MAX, ATTEMPTS_MAX - 1)
+        assert (found.gets("retriable"), found.retries) == (ATTEMPTS_MAX, ATTEMPTS_MAX - 1)
         assert found.tidegate.remote_fetch_errors == 1
         assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
-        assert found.tidegate.sample("tidegate_get_errors_total") == ATTEMPTS_MAX
+        assert found.gets("retriable") == ATTEMPTS_MAX
         assert found.tidegate.remote_fetch_errors == 1
 
 
@@ -293,7 +293,7 @@ async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
     async with subject(kafka, plain, tmp_path, way=front) as found:
         front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix), times=1)
         assert await found.fetch() == await found.right()
-        assert (found.get_errors("retriable"), found.retries) == (1, 1)
+        assert (found.gets("retriable"), found.retries) == (1, 1)
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
         assert found.tidegate.remote_fetch_errors == 0
 
@@ -305,7 +305,7 @@ async def test_a_store_that_stays_busy_is_a_retriable_error(
     async with subject(kafka, plain, tmp_path, way=front) as found:
         front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix))
         assert await found.fetch() == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
-        assert (found.get_errors("retriable"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
+        assert (found.gets("retriable"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
         front.heal()
         assert await found.fetch() == await found.right()
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
@@ -330,10 +330,10 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
         # What is cached is nobody's to refuse.
         assert await found.fetch() == right
         assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert (found.get_errors("access_denied"), found.retries, found.tidegate.remote_fetch_errors) == (1, 0, 1)
+        assert (found.gets("denied"), found.retries, found.tidegate.remote_fetch_errors) == (1, 0, 1)
         write_credentials(file, CREDENTIALS.access_key_id)
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
-        assert (found.get_errors("access_denied"), found.tidegate.remote_fetch_errors) == (1, 1)
+        assert (found.gets("denied"), found.tidegate.remote_fetch_errors) == (1, 1)
 
 
 # --- objects that are spoiled or lost ---
@@ -369,10 +369,10 @@ async def test_a_chunk_that_cannot_be_decrypted_is_fetched_once_more(
     async with subject(kafka, encrypted, tmp_path) as found:
         found.store.flip_bit(found.key("log"), position=200, times=1)
         assert await found.fetch() == await found.right()
-        assert (found.get_errors("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (1, 1, 0)
+        assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (1, 1, 0)
         found.store.flip_bit(found.key("log", 1), position=200)
         assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert (found.get_errors("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (3, 2, 1)
+        assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (3, 2, 1)
         found.store.heal()
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
 
@@ -387,7 +387,7 @@ async def test_a_lost_object_is_the_brokers_error_until_it_is_back(
     async with subject(kafka, encrypted, tmp_path, age_ms=age_ms) as found:
         found.store.lose(found.key(suffix, last))
         assert await found.fetch(offset) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
-        assert (found.get_errors("not_found"), found.retries) == (gets, gets - 1)
+        assert (found.gets("not_found"), found.retries) == (gets, gets - 1)
         assert found.tidegate.remote_fetch_errors == 1
         found.store.heal()
         assert await found.fetch(offset) == await found.right(offset)
@@ -403,7 +403,7 @@ async def test_an_object_of_a_fresh_segment_is_waited_for(
     async with subject(kafka, encrypted, tmp_path, age_ms=FRESH_MS) as found:
         found.store.lose(found.key(suffix, last), verbs=[Verb.GET], times=ATTEMPTS_MAX - 1)
         assert await found.fetch(offset) == await found.right(offset)
-        assert (found.get_errors("not_found"), found.retries) == (ATTEMPTS_MAX - 1, ATTEMPTS_MAX - 1)
+        assert (found.gets("not_found"), found.retries) == (ATTEMPTS_MAX - 1, ATTEMPTS_MAX - 1)
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
         assert found.tidegate.remote_fetch_errors == 0
 
@@ -420,7 +420,7 @@ async def test_indexes_are_made_anew_from_the_log(
         for offset in (LAST_BATCH, 150, 0):
             assert await found.fetch(offset) == await found.right(offset)
         assert found.tidegate.sample("tidegate_index_rebuilds_total", index="offset") == 1
-        assert found.get_errors("not_found" if fault == "lost" else "corrupt") > 0
+        assert found.gets("not_found" if fault == "lost" else "corrupt") > 0
         assert found.tidegate.remote_fetch_errors == 0
 
 
@@ -448,7 +448,7 @@ async def test_a_full_disk_is_counted_and_done_without_until_it_has_room(
         assert await found.fetch(3 * SEGMENT_RECORDS) == await found.right(3 * SEGMENT_RECORDS)
         await sampled("tidegate_cache_disk_available", 1)
         assert found.tidegate.sample("tidegate_cache_resident_bytes", level="disk") > BLOCK_BYTES
-        assert found.tidegate.sample("tidegate_get_errors_total") == 0
+        assert found.tidegate.sample("tidegate_gets_total") == found.gets("ok")
         assert found.tidegate.remote_fetch_errors == 0
 
 
@@ -511,8 +511,8 @@ def has_records(offsets: list[int], count: int) -> Callable[[], bool]:
 
 def has_failed(found: Subject) -> Callable[[], bool]:
     """Whether a GET has failed from now on."""
-    before = found.get_errors("retriable")
-    return lambda: found.get_errors("retriable") > before
+    before = found.gets("retriable")
+    return lambda: found.gets("retriable") > before
 
 
 def read(consumer: Consumer, offsets: list[int], is_enough: Callable[[], bool]) -> None:

@@ -1,86 +1,18 @@
 """`tidegate serve` as a process: its `ready:` line, its signals, its exit codes."""
 
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from proxy import exit_codes
 from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import properties_text
-from proxy.demo.tidegate_process import bootstrap_address
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
-from tests.support.waiting import wait_until
-
-START_S_MAX = 30.0
-LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
-
-
-class Serving:
-    """One process and what it wrote."""
-
-    def __init__(self, folder: Path, properties: Mapping[str, str]) -> None:
-        file = folder / "tidegate.properties"
-        file.write_text(properties_text(properties), encoding="utf-8")
-        self.log_path = folder / "tidegate.log"
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", str(file)], stdout=log, stderr=subprocess.STDOUT
-            )
-
-    def log(self) -> str:
-        return self.log_path.read_text("utf-8", "replace")
-
-    def wait_log(self, text: str) -> None:
-        wait_until(lambda: text in self.log(), f"`{text}` in the log", timeout_s=START_S_MAX)
-
-    def client(self) -> RawClient:
-        host, _, port = bootstrap_address(self.log()).rpartition(":")
-        return RawClient(host, int(port))
-
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-
-
-@contextmanager
-def serving(folder: Path, properties: Mapping[str, str]) -> Iterator[Serving]:
-    started = Serving(folder, properties)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.wait()
-
-
-def before_kafka(kafka: KafkaCluster) -> dict[str, str]:
-    return {
-        "upstream.bootstrap.servers": kafka.bootstrap_servers,
-        "broker.config": str(kafka.server_properties_path(1)),
-        "proxy.listen": "127.0.0.1:0",
-        "proxy.broker.port.start": "0",
-        "admin.listen": "127.0.0.1:0",
-    }
-
-
-def without_kafka(folder: Path) -> dict[str, str]:
-    return {
-        "upstream.bootstrap.servers": "127.0.0.1:1",
-        "remote.log.storage.manager.class.name": LOCAL_TIER,
-        "remote.log.metadata.manager.class.name": "tidegate.InMemory",
-        "rsm.config.dir": str(folder / "tier"),
-        "proxy.listen": "127.0.0.1:0",
-        "proxy.broker.port.start": "0",
-        "admin.listen": "127.0.0.1:0",
-    }
+from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
 
 
 def parked_fetch(client: RawClient, kafka: KafkaCluster, wait_ms: int) -> threading.Event:

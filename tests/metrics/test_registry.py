@@ -68,6 +68,18 @@ def test_topics_beyond_the_limit_share_one_series() -> None:
     assert set(children) == {"a", "b"}
 
 
+def test_partitions_beyond_the_limit_share_one_series_whatever_their_topic() -> None:
+    registry = Registry()
+    counter = registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec")
+    children = Children[tuple[str, int], Counter](counter, registry.topics, 2)
+    for partition in (0, 1, 2, 3, 0):
+        children["orders", partition].inc()
+    name = "kafka_server_delayedremotelistoffsetsmetrics_expires_total"
+    values = [registry.sample_value(name, {"topic": "orders", "partition": str(number)}) for number in range(4)]
+    assert values == [2, 1, None, None]
+    assert registry.sample_value(name, {"topic": OTHER_LABEL, "partition": OTHER_LABEL}) == 2
+
+
 def test_a_topic_has_the_same_label_in_every_family() -> None:
     limit = LabelLimit(1)
     assert [limit.label_of(value) for value in ("a", "b", "a")] == ["a", OTHER_LABEL, "a"]

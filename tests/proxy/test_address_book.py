@@ -37,6 +37,7 @@ def proxy_config(**changes: Any) -> ProxyConfig:
         response_held_bytes_max=1 << 20,
         inflight_requests_max=8,
         relay_rewrite_bytes_max=1 << 16,
+        upstream_connect_timeout_ms=1000,
         drain_timeout_ms=1000,
     )
     return dataclasses.replace(config, **changes)

@@ -1,11 +1,14 @@
 """The admin pages over a real socket: statuses, bodies, and a listener that ends as it should."""
 
 import json
+import queue
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+import httpx
 import pytest
 import trio
 
@@ -70,6 +73,39 @@ async def test_livez_answers_whatever_the_state() -> None:
         assert (await admin.get("/livez"))[::2] == (200, b"ok\n")
         admin.readiness.drain()
         assert (await admin.get("/livez"))[0] == 200
+
+
+async def test_livez_answers_when_everything_else_is_down() -> None:
+    async with running() as admin:
+        admin.readiness.catalog_unavailable("the metadata topic does not exist")
+        admin.readiness.upstream_unavailable("no broker answers")
+        admin.readiness.tier_degraded("no answer within 10 s")
+        assert (await admin.get("/livez"))[0] == 200
+        assert (await admin.get("/readyz"))[0] == 503
+
+
+def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
+    """A loop of its own in another thread, which is held up and let go again."""
+    go_on = threading.Event()
+    addresses: queue.Queue[tuple[tuple[str, int], trio.lowlevel.TrioToken, trio.CancelScope]] = queue.Queue()
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Probes().registry)
+            addresses.put((address, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+
+    loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
+    loop.start()
+    (host, port), token, scope = addresses.get(timeout=DEADLINE_S)
+    url = f"http://{host}:{port}/livez"
+    assert httpx.get(url, timeout=DEADLINE_S).status_code == 200
+    token.run_sync_soon(go_on.wait)
+    with pytest.raises(httpx.TimeoutException):
+        httpx.get(url, timeout=0.3)
+    go_on.set()
+    assert httpx.get(url, timeout=DEADLINE_S).status_code == 200
+    token.run_sync_soon(scope.cancel)
+    loop.join(DEADLINE_S)
 
 
 async def test_readyz_is_503_with_reasons_until_ready() -> None:

@@ -10,10 +10,12 @@ import pytest
 import structlog
 import trio
 
+from metrics.probes import ReloadOutcome
 from proxy import exit_codes
 from proxy.application import run, serve
 from proxy.config import Config
 from proxy.logs import OUR_PACKAGES
+from proxy.reload import Cause
 from storage.errors import StorageConfigError
 from tests.support.config_files import load_lines
 
@@ -52,7 +54,7 @@ def taken_port() -> tuple[socket.socket, int]:
 
 
 async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
-    async with run(config_of(tmp_path)) as application:
+    async with run(config_of(tmp_path, "proxy.upstream.connect.timeout.ms=0\n")) as application:
         host, port = application.admin
         async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as admin:
             assert (await admin.get("/livez")).status_code == 200
@@ -70,6 +72,17 @@ async def test_leaving_the_block_ends_everything_that_runs(tmp_path: Path) -> No
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*application.bootstrap)
     await client.aclose()
+
+
+async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:
+    async with run(config_of(tmp_path)) as application:
+        assert application.settings.server is application.server
+        assert application.settings.frontiers is not None
+        config_of(tmp_path, "proxy.connections.max=7\nproxy.drain.timeout.ms=1000\nfrontier.max.age.ms=5000\n")
+        assert await application.reloader.reload(Cause.SIGNAL) is ReloadOutcome.OK
+        assert application.server.settings.connections_max == 7
+        assert application.settings.frontiers.age_s_max == 5
+        assert application.drain_timeout_s == 1
 
 
 @pytest.mark.parametrize("key", ["proxy.listen", "admin.listen"])

@@ -32,8 +32,8 @@ def test_without_anything_wrong_the_verdict_says_so() -> None:
 def test_each_key_has_its_value_and_origin_on_one_line() -> None:
     out = io.StringIO()
     keys = [
-        EffectiveKey(name="upstream.sasl.password", value="[hidden]", origin="tidegate.properties:3"),
-        EffectiveKey(name="mode", value="replica", origin="default"),
+        EffectiveKey(name="upstream.sasl.password", value="[hidden]", origin="tidegate.properties:3", text="secret"),
+        EffectiveKey(name="mode", value="replica", origin="default", text="replica"),
     ]
     CheckReport(out).keys(keys)
     lines = [line.split() for line in out.getvalue().splitlines()]

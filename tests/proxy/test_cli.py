@@ -1,5 +1,6 @@
 """The command line: what each command calls, what it returns, and what it must not import."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +42,23 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
     fake_module(monkeypatch, "proxy.application", serve=serve)
     assert cli.main(["serve", file]) == code
     assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
+
+
+def test_a_signal_before_serve_listens_to_any_ends_the_start_and_a_reload_is_passed_over(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+
+    async def serve(_config: Config) -> int:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it went on")
+
+    fake_module(monkeypatch, "proxy.application", serve=serve)
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["serve", file])
+    assert caught.value.code == 0
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)) == before
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -118,6 +118,22 @@ async def test_both_places_are_read_from_the_tier_if_that_is_preferred(
     assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
 
 
+async def test_settings_that_change_count_for_connections_that_are_open(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
+    client = world.client()
+    assert await served_by(world, client, partition, 999) == "relay"
+    world.settings.read_prefer_tier, world.settings.authority_age_s_max = True, 60
+    assert await served_by(world, client, partition, 998) == "tier"
+    probes = len(world.broker.fetches)
+    assert await served_by(world, client, partition, 997) == "tier"
+    assert len(world.broker.fetches) == probes
+    world.settings.authority_age_s_max = 0
+    assert await served_by(world, client, partition, 996) == "tier"
+    assert len(world.broker.fetches) > probes
+
+
 async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_hold_aborts(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:

@@ -6,6 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from metrics import tidegate_names
+from metrics.kip405 import Kip405Names
+from metrics.probes import Probes
+from metrics.registry import Registry
 from proxy.readiness import ConditionName, ConditionState, Readiness
 
 MEET: dict[ConditionName, Callable[[Readiness], None]] = {
@@ -134,3 +138,41 @@ async def test_a_drain_before_readiness_is_never_ready(autojump_clock: MockClock
     with trio.move_on_after(10) as scope:
         await readiness.wait_ready()
     assert scope.cancelled_caught
+
+
+def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
+    registry = Registry(Kip405Names.CURRENT)
+    readiness = Readiness(Probes(registry).health)
+
+    def shown() -> tuple[float | None, float | None, float | None]:
+        names = (tidegate_names.READY, tidegate_names.DEGRADED, tidegate_names.METADATA_PARTITION_PROBLEMS)
+        ready, degraded, problems = (registry.sample_value(name.exposed_name, {}) for name in names)
+        return ready, degraded, problems
+
+    def states() -> set[tuple[str, str]]:
+        name = tidegate_names.CONDITION_STATE.exposed_name
+        return {
+            (condition.value, state.value)
+            for condition in ConditionName
+            for state in ConditionState
+            if registry.sample_value(name, {"condition": condition.value, "state": state.value}) == 1
+        }
+
+    assert shown() == (0, 0, 0)
+    assert states() == {("catalog", "pending"), ("upstream", "pending"), ("tier", "pending")}
+    for meet in MEET.values():
+        meet(readiness)
+    assert shown() == (1, 0, 0)
+    assert states() == {("catalog", "met"), ("upstream", "met"), ("tier", "met")}
+    readiness.tier_degraded("403")
+    readiness.partition_problem(4, "no leader")
+    assert shown() == (1, 1, 1)
+    assert ("tier", "degraded") in states()
+    readiness.tier_answered()
+    readiness.partition_recovered(4)
+    assert shown() == (1, 0, 0)
+    readiness.upstream_unavailable("no broker answers")
+    assert shown() == (0, 0, 0)
+    readiness.upstream_answered(1)
+    readiness.drain()
+    assert shown() == (0, 0, 0)

@@ -2,9 +2,9 @@
 
 import errno
 import ssl
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes
 from metrics.registry import Registry
 from proxy import server as server_module
+from proxy import upstream_connect
 from proxy.address_book import Target
 from proxy.server import Server, ServerSettings
 from proxy.sni_addressing import hear_server_names
@@ -74,9 +75,19 @@ async def ends(stream: trio.abc.ReceiveStream) -> bool:
             return True
 
 
+async def eventually(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(5):
+        while not holds():
+            await trio.lowlevel.checkpoint()
+
+
 @asynccontextmanager
 async def world(
-    *, connections_max: int = 10, client_tls: ssl.SSLContext | None = None, upstream_tls: ssl.SSLContext | None = None
+    *,
+    connections_max: int = 10,
+    client_tls: ssl.SSLContext | None = None,
+    upstream_tls: ssl.SSLContext | None = None,
+    connect_wait_s_max: float = 0.0,
 ) -> AsyncIterator[World]:
     registry = Registry(Kip405Names.CURRENT)
     with structlog.testing.capture_logs() as logs:
@@ -91,11 +102,12 @@ async def world(
                 return None
 
             server = Server(
-                ServerSettings(LIMITS, connections_max, client_tls, upstream_tls),
+                ServerSettings(LIMITS, connections_max, client_tls, connect_wait_s_max),
                 nursery,
                 handlers=ScriptedHandlers,
                 node_at=node_at,
                 probe=Probes(registry).relay,
+                upstream_tls=upstream_tls,
             )
             server.addresses = ScriptedAddresses()
             target = Target(None, (broker,))
@@ -158,8 +170,8 @@ async def test_a_server_that_does_not_answer_is_passed_over(monkeypatch: pytest.
             await trio.sleep_forever()
         return await open_transport(host, port, tls=tls)
 
-    monkeypatch.setattr(server_module, "open_transport", slow)
-    monkeypatch.setattr(server_module, "CONNECT_S_MAX", 0.05)
+    monkeypatch.setattr(upstream_connect, "open_transport", slow)
+    monkeypatch.setattr(upstream_connect, "CONNECT_S_MAX", 0.05)
     async with world() as made:
         made.target.addresses = (("silent", 9092), made.broker)
         async with await trio.open_tcp_stream(*made.address) as client:
@@ -257,8 +269,9 @@ async def test_a_drain_answers_what_began_and_refuses_the_rest() -> None:
         await made.held.wait()
         made.server.drain()
         assert await ends(idle)
-        async with await trio.open_tcp_stream(*made.address) as late:
-            assert await ends(late)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with pytest.raises(OSError, match="connect"):
+            await trio.open_tcp_stream(*made.address)
         made.answering.set()
         assert await exactly(client, len(ANSWER)) == ANSWER
         assert await ends(client)
@@ -279,7 +292,7 @@ async def test_a_connection_that_is_being_made_when_the_drain_begins_ends_too(mo
         await go_on.wait()
         return await open_transport(host, port, tls=tls)
 
-    monkeypatch.setattr(server_module, "open_transport", slow)
+    monkeypatch.setattr(upstream_connect, "open_transport", slow)
     async with world() as made, await trio.open_tcp_stream(*made.address) as client:
         await connecting.wait()
         made.server.drain()
@@ -328,3 +341,45 @@ async def test_connections_outlive_their_listener() -> None:
                 accepting.cancel()
         await ask(client)
         await client.aclose()
+
+
+async def test_a_client_that_comes_while_no_broker_answers_is_served_when_one_does() -> None:
+    async with world(connect_wait_s_max=30) as made:
+        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        dead = gone[0].socket.getsockname()
+        await gone[0].aclose()
+        made.target.addresses = (dead,)
+        async with await trio.open_tcp_stream(*made.address) as client:
+            await client.send_all(ASK)
+            await eventually(lambda: made.shown == ["clients_wait_for_upstream"])
+            assert made.server.connections == 1
+            made.target.addresses = (made.broker,)
+            assert await exactly(client, len(ANSWER)) == ANSWER
+
+
+async def test_a_drain_ends_a_client_that_waits_for_upstream_or_shakes_hands(tmp_path: Path) -> None:
+    server_context, _ = contexts(tmp_path)
+    for client_tls in (None, server_context):
+        async with world(connect_wait_s_max=30, client_tls=client_tls) as made:
+            gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            made.target.addresses = (gone[0].socket.getsockname(),)
+            await gone[0].aclose()
+            async with await trio.open_tcp_stream(*made.address) as client:
+                await eventually(lambda: made.server.connections == 1)
+                made.server.drain()
+                assert await ends(client)
+            with trio.fail_after(5):
+                await made.server.wait_empty()
+            assert made.closed(CloseCause.DRAIN) == 1
+
+
+async def test_new_settings_count_from_the_next_connection_on() -> None:
+    async with world(connections_max=1) as made:
+        first = await trio.open_tcp_stream(*made.address)
+        await ask(first)
+        made.server.settings = replace(made.server.settings, connections_max=2)
+        second = await trio.open_tcp_stream(*made.address)
+        await ask(second)
+        await ask(first)
+        for client in (first, second):
+            await client.aclose()

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.tier_storage import EXPIRE_INTERVAL_S
+from proxy.tier_storage import EXPIRE_INTERVAL_S, store_kind
 from storage.cache.memory import MemoryBlocks
 from tests.support.disk_cache import disk_cache
 from tests.support.scripted_gets import until
@@ -15,6 +15,20 @@ from tests.support.tier import GETS_MAX, Tier, open_tier
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
+
+
+@pytest.mark.parametrize(
+    ("identity", "kind"),
+    [
+        ("aiven-v1 s3:https://s3.eu-west-1.amazonaws.com/bucket prefix/", "s3"),
+        ("plain-objects filesystem:/mnt/tier prefix/", "filesystem"),
+        ("local-tiered-storage /mnt/kafka-tiered-storage", "local"),
+        ("local-tiered-storage /mnt/a:b", "local"),
+        ("something", "local"),
+    ],
+)
+def test_gets_are_counted_under_the_stores_kind(identity: str, kind: str) -> None:
+    assert store_kind(identity) == kind
 
 
 def memory_of(tier: Tier) -> MemoryBlocks:

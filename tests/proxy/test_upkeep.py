@@ -23,6 +23,7 @@ from proxy.upkeep import (
     TIER_INTERVAL_S,
     TIER_RETRY_S,
     TOPICS_INTERVAL_S,
+    UPSTREAM_ANSWER_S_MAX,
     UPSTREAM_INTERVAL_S,
     UPSTREAM_RETRY_S,
     follow_catalog,
@@ -62,11 +63,14 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.brokers = {1: object(), 2: object()}
         self.error: Exception | None = None
+        self.is_silent = False
         self.names = ["orders"]
         self.learned: list[list[str]] = []
 
     async def refresh(self) -> None:
         await trio.lowlevel.checkpoint()
+        if self.is_silent:
+            await trio.sleep_forever()
         if self.error is not None:
             raise self.error
 
@@ -96,6 +100,24 @@ async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -
         await step(mock_clock, UPSTREAM_RETRY_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "1 brokers")
         assert kept[1:] == [[2]]
+        assert events() == ["upstream_unavailable", "upstream_back"]
+
+
+async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
+    cluster, readiness = ScriptedCluster(), Readiness()
+    addresses = SimpleNamespace(retire_all_but=lambda ids: None)
+    async with running(follow_upstream, cluster, addresses, readiness) as events:
+        cluster.is_silent = True
+        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
+        await step(mock_clock, UPSTREAM_ANSWER_S_MAX)
+        assert state(readiness, ConditionName.UPSTREAM) == (
+            ConditionState.PENDING,
+            "no broker answers within 10.0 s",
+        )
+        cluster.is_silent = False
+        await step(mock_clock, UPSTREAM_RETRY_S)
+        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
         assert events() == ["upstream_unavailable", "upstream_back"]
 
 

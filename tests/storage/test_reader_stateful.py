@@ -68,6 +68,7 @@ class _WatchedSegment:
         self.chunk_bytes = inner.chunk_bytes
         self.memory_bytes = inner.memory_bytes
         self.stored_bytes = inner.stored_bytes
+        self.fetches_index = inner.fetches_index
         self.fetch_index = inner.fetch_index
 
     def open_stream(self, start_position: int, end_position: int) -> SegmentStream:

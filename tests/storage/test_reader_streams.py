@@ -244,7 +244,7 @@ async def test_trouble_of_read_ahead_is_met_by_nobody(nursery: trio.Nursery, aut
     while not consumer.is_done:
         await consumer.read()
         await tier.settled()
-    assert tier.sample("tidegate_get_errors_total", {"cause": "other"}) == 2
+    assert tier.sample("tidegate_gets_total", {"outcome": "error"}) == 2
 
 
 # --- deletion, expiry ---

@@ -22,6 +22,8 @@ SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TOOLS = ROOT / "build" / "tools"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
+SPECIFICATION = ROOT.parent / "shared" / "spec" / "kafka-remote.md"
+"""What the tables of metrics and errors were made from; it is beside the checkout where the project is developed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ _KINDS = {
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("cargo", _command("cargo"), "install Rust"),
+        Kind("curl", _command("curl"), "install curl (Debian: apt-get install curl)"),
         Kind("kcat", _command("kcat"), "install kcat (Debian: apt-get install kcat; macOS: brew install kcat)"),
         Kind(
             "prometheus", _can_run_prometheus, "install Prometheus with promtool (Debian: apt-get install prometheus)"
@@ -135,6 +138,7 @@ _KINDS = {
             may_lack=True,
             other_reason="shared vectors absent",
         ),
+        Kind("specification", SPECIFICATION.exists, "it is not beside the checkout", may_lack=True),
         Kind("network", lambda: "TIDEGATE_OFFLINE" not in os.environ, "unset TIDEGATE_OFFLINE", may_lack=True),
     )
 }

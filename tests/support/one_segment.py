@@ -51,6 +51,10 @@ class OneSegment:
             raise self.failures.pop(0)
         return CountedStream(self, start_position, end_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         if self.index_failures:
             raise self.index_failures.pop(0)

@@ -36,6 +36,10 @@ class OpenedBytes:
             raise ValueError(f"{start_position} to {end_position}")
         return StreamOfBytes(self.log()[start_position:end_position], self.metadata, start_position, end_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         return self.index(index_type)
 

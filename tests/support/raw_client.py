@@ -87,9 +87,14 @@ class RawClient:
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> None:
-        """`server_hostname` is the name for SNI and the certificate check; default is `host`."""
+        """`server_hostname` is the name for SNI and the certificate check; default is `host`.
+
+        `sent_bytes` and `received_bytes` count what went over the socket, without TLS.
+        """
         self.client_id = client_id
         self.timeout_s = timeout_s
+        self.sent_bytes = 0
+        self.received_bytes = 0
         self._correlation_ids = itertools.count(1)
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,6 +116,7 @@ class RawClient:
         """Send just these bytes."""
         self._socket.settimeout(self.timeout_s)
         self._socket.sendall(data)
+        self.sent_bytes += len(data)
 
     def read_frame(self, timeout_s: float | None = None) -> bytes:
         """The next frame, its length field included.
@@ -242,8 +248,9 @@ class RawClient:
         *,
         isolation: int = 0,
         current_leader_epoch: int = -1,
+        timeout_ms: int = 30_000,
     ) -> list[ListedOffset]:
-        """Offsets for (topic, partition, timestamp)."""
+        """Offsets for (topic, partition, timestamp); the request has a timeout from v10 on."""
         topics = [
             {
                 "name": topic,
@@ -254,7 +261,7 @@ class RawClient:
             }
             for topic, group in itertools.groupby(targets, key=lambda target: target[0])
         ]
-        values = {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout": _ms(30_000)}
+        values = {"replica_id": -1, "isolation_level": isolation, "topics": topics, "timeout": _ms(timeout_ms)}
         response = self.call(LIST_OFFSETS, version, values)
         return [
             ListedOffset(
@@ -290,6 +297,7 @@ class RawClient:
             if not received:
                 raise EOFError(f"closed by the peer after {filled} of {size} bytes")
             filled += received
+            self.received_bytes += received
         return bytes(data)
 
 

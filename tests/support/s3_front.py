@@ -3,6 +3,9 @@
     with s3_front(server.endpoint_url) as front:
         front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path="*.log", times=2)
         front.refuse(s3_error(400, "ExpiredToken"), credential="old-key")      # whoever signs with that key, always
+        with front.held("*.log"):                                              # a store that is slow to answer
+            ...
+        assert front.gets("*.log") == [Passed("/bucket/orders.log", 206, 65536)]
 
 What is passed on keeps its path and its headers; signatures are the server's to check.
 """
@@ -28,13 +31,57 @@ class _Rule:
     times: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A GET that was passed on and answered: path, the server's status, and its body's size."""
+
+    path: str
+    status: int
+    body_bytes: int
+
+
 @dataclass(slots=True)
 class S3Front:
     """The server. Thread-safe."""
 
     endpoint_url: str
     _rules: list[_Rule] = field(default_factory=list)
+    _passed: list[Passed] = field(default_factory=list)
+    _refused: int = 0
+    _held: tuple[str, threading.Event] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def refused(self) -> int:
+        """Requests that were answered here."""
+        return self._refused
+
+    def gets(self, path: str) -> list[Passed]:
+        """GETs that were passed on, of paths that match a shell pattern, in the order of their answers."""
+        with self._lock:
+            return [passed for passed in self._passed if fnmatchcase(passed.path, path)]
+
+    @contextmanager
+    def held(self, path: str) -> Iterator[None]:
+        """Matching GETs are passed on only when this ends."""
+        released = threading.Event()
+        self._held = path, released
+        try:
+            yield
+        finally:
+            self._held = None
+            released.set()
+
+    def wait_held(self, path: str) -> None:
+        """Return when this path is not held."""
+        held = self._held
+        if held is not None and fnmatchcase(path, held[0]):
+            held[1].wait(TIMEOUT_S)
+
+    def note(self, passed: Passed) -> None:
+        """A GET is about to be answered with what the server said."""
+        with self._lock:
+            self._passed.append(passed)
 
     def refuse(self, answer: bytes, *, path: str = "*", credential: str = "", times: int | None = None) -> None:
         """Answer matching requests with these bytes, `times` times (None: for ever).
@@ -62,6 +109,7 @@ class S3Front:
                         rule.times -= 1
                         if not rule.times:
                             self._rules.remove(rule)
+                    self._refused += 1
                     return rule.answer
         return None
 
@@ -105,10 +153,13 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal is not None:
             self.wfile.write(refusal)
             return
+        path = urlsplit(self.path).path
+        self.rules.wait_held(path)
         with closing(http.client.HTTPConnection(*self.upstream, timeout=TIMEOUT_S)) as connection:
             connection.request("GET", self.path, headers=dict(self.headers.items()))
             answer = connection.getresponse()
             content = answer.read()
+            self.rules.note(Passed(path, answer.status, len(content)))
             self.send_response_only(answer.status)
             for name, value in answer.getheaders():
                 if name.lower() not in ("connection", "content-length", "transfer-encoding"):

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.cache_probes import CacheProbe, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetProbe
 from metrics.registry import Registry
 from storage.cache.block_grid import BlockGrid
 from storage.cache.byte_budget import ByteBudget
@@ -29,6 +30,7 @@ from storage.cache.single_flight import Flight
 from storage.cache.transfer import FillSource
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream
+from tests.support.samples import sum_of
 from tests.support.segments import topic_partition, uuid_of
 
 MIB = 1024 * 1024
@@ -196,6 +198,10 @@ class ScriptedSegment:
         get.is_begun = True
         return get
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         raise NotImplementedError
 
@@ -250,10 +256,8 @@ class FillWorld:
         await until(lambda: len(self.landed) >= count)
 
     def sample(self, name: str, **labels: str) -> float:
-        """A metric's value; one with labels is 0 until it is counted."""
-        value = self.registry.sample_value(f"tidegate_{name}", labels)
-        assert value is not None or labels, name
-        return value or 0.0
+        """A metric's value, summed over the labels that are not given; 0 until it is counted."""
+        return sum_of(self.registry, f"tidegate_{name}", labels)
 
     def _land(self, key: BlockKey, block: Block, demanded: bool) -> None:
         self.landed.append(Landing(key, bytes(block.data), demanded))

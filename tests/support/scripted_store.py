@@ -371,6 +371,10 @@ class _ScriptedSegment:
     def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
         return self.store._open_stream(self.metadata, self.inner, start_position, end_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return self.inner.fetches_index(index_type)
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         call = FetchCall(self.metadata.segment_id.id, index_type=index_type)
         return self.store._fetch(call, lambda: self.inner.fetch_index(index_type))

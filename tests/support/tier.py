@@ -36,6 +36,7 @@ from storage.model import (
 from storage.reader import TierReader, TierRecords
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentInspection, StoredObject
 from tests.support.opened_bytes import OpenedBytes
+from tests.support.samples import sum_of
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
 
@@ -208,12 +209,8 @@ class Tier:
             quiet = 0 if is_busy else quiet + 1
 
     def sample(self, name: str, labels: Mapping[str, str] | None = None) -> float:
-        """A metric's value; 0 when it was never fed."""
-        for family in self.metrics.collect():
-            for sample in family.samples:
-                if sample.name == name and sample.labels == dict(labels or {}):
-                    return sample.value
-        return 0.0
+        """A metric's value, summed over the labels that are not given; 0 when it was never fed."""
+        return sum_of(self.metrics, name, labels or {})
 
 
 def open_tier(

@@ -88,6 +88,11 @@ class AivenSegment:
         body = self._objects.get_range(ObjectSuffix.LOG, stored_start, stored_end)
         return _ChunkStream(self, body, chunks, start_position, end_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        stored = self._manifest.segment_indexes[index_type]
+        return stored is not None and stored.size_bytes > 0
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         """As OpenedSegment.fetch_index."""
         name = self._objects.name(ObjectSuffix.INDEXES)

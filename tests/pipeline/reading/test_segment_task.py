@@ -132,6 +132,9 @@ class RepeatedBatch:
     def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
         return RepeatedStream(self, start_position)
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         return b""
 

@@ -23,3 +23,11 @@ def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
     assert shown(config, "rsm.config.c") == ("3", "environment TIDEGATE_RSM_CONFIG_C")
     assert shown(config, "log.level") == ("error", "environment TIDEGATE_LOG_LEVEL")
     assert shown(config, "tier.linger.ms") == ("20", "default")
+
+
+def test_a_secret_is_known_by_its_text_and_shown_by_its_mask_alone(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "rsm.config.password=a-secret\nproxy.tls.key.password=a-secret\n", minimal=True)
+    secrets = [key for key in config.effective if key.text == "a-secret"]
+    assert [key.value for key in secrets] == ["[hidden]", "[hidden]"]
+    assert "a-secret" not in repr(secrets)
+    assert "a-secret" not in "".join(map(str, secrets))

@@ -17,8 +17,6 @@ OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLo
     ("lines", "key"),
     [
         ("mode=standalone\n", "mode"),
-        ("catalog.snapshot.path=/snapshots\n", "catalog.snapshot.path"),
-        ("cache.path=/cache\ncatalog.snapshot.path=/snapshots\n", "catalog.snapshot.path"),
         (f"{SASL}upstream.sasl.mechanism=OAUTHBEARER\n", "upstream.sasl.mechanism"),
         (
             f"{METADATA}security.protocol=SASL_PLAINTEXT\n{METADATA}sasl.mechanism=OAUTHBEARER\n"

@@ -166,3 +166,15 @@ def test_what_server_names_leave_without_effect_is_a_warning(tmp_path: Path) -> 
         "proxy.advertised.host has no effect: clients are told proxy.tls.sni.pattern",
         "proxy.broker.id.min has no effect: proxy.tls.sni.pattern has one port for all brokers",
     )
+
+
+def test_the_files_that_were_read_are_named_by_key(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("")
+    server_certificate(tmp_path)
+    config = load_lines(tmp_path, f"broker.config=server.properties\n{CERTIFICATE}")
+    assert dict(config.files) == {
+        "": tmp_path / "tidegate.properties",
+        "broker.config": tmp_path / "server.properties",
+        "proxy.tls.certificate.file": tmp_path / "server.pem",
+        "proxy.tls.key.file": tmp_path / "server.key",
+    }

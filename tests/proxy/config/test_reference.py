@@ -18,3 +18,9 @@ def test_every_key_is_listed_once_and_says_what_it_is_for() -> None:
     names = [key.name for key in SERVE_KEYS.all_keys()]
     assert len(names) == len(set(names))
     assert all(key.doc.endswith(".") for key in SERVE_KEYS.all_keys())
+
+
+def test_every_key_says_when_it_is_followed() -> None:
+    lines = {line.split("`")[1]: line for line in reference().splitlines() if line.startswith("| `")}
+    for key in SERVE_KEYS.all_keys():
+        assert f" | {key.reload.value} | {key.doc}" in lines[key.name]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from metrics.cache_probes import GetErrorCause
-from storage.cache.get_errors import cause_of
+from metrics.get_probe import GetOutcome
+from storage.cache.get_errors import outcome_of
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -16,13 +16,13 @@ from storage.errors import (
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (RemoteResourceNotFoundError("404"), GetErrorCause.NOT_FOUND),
-        (RetriableRemoteStorageError("503"), GetErrorCause.RETRIABLE),
-        (RemoteAccessDeniedError("403"), GetErrorCause.ACCESS_DENIED),
-        (CorruptObjectError("bytes"), GetErrorCause.CORRUPT),
-        (InvalidRangeError("416"), GetErrorCause.OTHER),
-        (ZeroDivisionError(), GetErrorCause.OTHER),
+        (RemoteResourceNotFoundError("404"), GetOutcome.NOT_FOUND),
+        (RetriableRemoteStorageError("503"), GetOutcome.RETRIABLE),
+        (RemoteAccessDeniedError("403"), GetOutcome.DENIED),
+        (CorruptObjectError("bytes"), GetOutcome.CORRUPT),
+        (InvalidRangeError("416"), GetOutcome.ERROR),
+        (ZeroDivisionError(), GetOutcome.ERROR),
     ],
 )
-def test_the_cause_is_the_errors_class(error: Exception, cause: GetErrorCause) -> None:
-    assert cause_of(error) is cause
+def test_the_cause_is_the_errors_class(error: Exception, cause: GetOutcome) -> None:
+    assert outcome_of(error) is cause

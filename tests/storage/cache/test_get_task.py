@@ -55,8 +55,9 @@ async def test_a_late_answer_gets_a_second_get_which_wins(
     assert segment.gets[0].read_bytes == 0
     assert world.numbers() == list(range(6))
     assert (world.sample("get_hedges_total"), world.sample("get_hedges_won_total")) == (1, 1)
-    assert world.sample("gets_total", object="log") == 2
-    assert world.sample("get_seconds_count") == 1
+    await until(lambda: world.sample("gets_total", object="log") == 2)
+    assert (world.sample("gets_total", outcome="ok"), world.sample("gets_total", outcome="cancelled")) == (1, 1)
+    assert world.sample("get_bytes_total") == world.sample("get_bytes_total", outcome="ok") > 0
 
 
 async def test_a_hedge_that_answers_later_is_closed(
@@ -130,7 +131,7 @@ async def test_a_refused_get_does_not_fail_while_its_hedge_may_answer(
     mock_clock.jump(1)
     await second.reached()
     first.open()
-    await until(lambda: world.sample("get_errors_total", cause="retriable") == 1)
+    await until(lambda: world.sample("gets_total", outcome="retriable") == 1)
     second.open()
     await flight.wait()
     assert (len(segment.gets), world.sample("get_retries_total")) == (2, 0)
@@ -150,7 +151,7 @@ async def test_a_retry_asks_for_the_rest_and_loses_and_repeats_nothing(
     assert world.numbers() == [0, 1, 2, 3]
     assert await world.fetch(segment, range(4, 10)) == expected(segment, range(4, 10))
     assert world.numbers() == list(range(10))
-    assert (world.sample("get_retries_total"), world.sample("get_errors_total", cause="retriable")) == (2, 3)
+    assert (world.sample("get_retries_total"), world.sample("gets_total", outcome="retriable")) == (2, 3)
     assert world.sample("cache_fill_failures_total") == 6
     await until(lambda: world.budget.held == 0)
 
@@ -178,11 +179,11 @@ async def test_a_fresh_segment_that_is_not_there_yet_is_asked_for_again(
     world = FillWorld(nursery, now_ms=FINISHED_MS + 10_000)
     segment.script(Script(refusal=RemoteResourceNotFoundError("404")))
     await world.fetch(segment, [0])
-    assert world.sample("get_errors_total", cause="not_found") == 1
+    assert world.sample("gets_total", outcome="not_found") == 1
     segment.script(*[Script(refusal=RemoteResourceNotFoundError("404"))] * 3)
     with pytest.raises(RemoteResourceNotFoundError, match="404"):
         await world.fetch(segment, [1])
-    assert world.sample("get_errors_total", cause="not_found") == 4
+    assert world.sample("gets_total", outcome="not_found") == 4
 
 
 @pytest.mark.parametrize("error", [RemoteResourceNotFoundError("404"), RemoteAccessDeniedError("403"), OSError("?")])
@@ -206,7 +207,7 @@ async def test_bad_bytes_are_fetched_afresh_once(nursery: trio.Nursery, segment:
     with pytest.raises(CorruptObjectError):
         await world.fetch(segment, [2, 3])
     assert world.numbers() == [0, 1, 2, 3]
-    assert world.sample("get_errors_total", cause="corrupt") == 3
+    assert world.sample("gets_total", outcome="corrupt") == 3
 
 
 # --- splits ---

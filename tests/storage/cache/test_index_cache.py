@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import CacheProbe, GetObject, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetObject, GetProbe
 from metrics.registry import Registry
 from storage.cache import index_cache as index_cache_module
 from storage.cache.index_cache import FAILURE_AGE_S_MAX, OffsetIndexCache
@@ -12,6 +13,7 @@ from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier
 
@@ -178,7 +180,7 @@ async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for
     tier.store.fail(absent, index_type=IndexType.OFFSET, times=None)
     assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
     assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (attempts, 1)
-    assert tier.sample("tidegate_get_errors_total", {"cause": "not_found"}) == attempts
+    assert tier.sample("tidegate_gets_total", {"outcome": "not_found"}) == attempts
 
 
 async def test_an_index_that_comes_late_is_not_rebuilt(
@@ -211,7 +213,21 @@ async def test_a_segment_that_cannot_be_opened_has_no_index_to_rebuild(
 async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
     await tier.indexes.rebuild(metadata)
     assert [gets(tier, kind) for kind in GetObject] == [1, 0, 0]
+    assert tier.sample("tidegate_get_bytes_total", {"outcome": "ok"}) == len(SEGMENT.log)
+    tier.store.cut_log(metadata, 5000, times=1)
+    with pytest.raises(CorruptObjectError, match="truncated"):
+        await tier.indexes.rebuild(metadata)
+    outcomes = {outcome: tier.sample("tidegate_gets_total", {"outcome": outcome}) for outcome in ("ok", "corrupt")}
+    assert outcomes == {"ok": 1, "corrupt": 1}
     assert tier.sample("tidegate_get_bytes_total") == len(SEGMENT.log)
+
+
+async def test_an_index_that_needs_no_get_is_not_counted_as_one(
+    tier: Tier, metadata: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenedBytes, "fetches_index", lambda _self, _type: False)
+    await tier.indexes.get(metadata)
+    assert gets(tier, GetObject.INDEX) == 0
 
 
 async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
@@ -245,7 +261,7 @@ async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: Remo
     with pytest.raises(RetriableRemoteStorageError):
         await tier.indexes.rebuild(metadata)
     assert answers(await tier.indexes.rebuild(metadata)) == RIGHT
-    assert tier.sample("tidegate_get_errors_total", {"cause": "retriable"}) == 1
+    assert tier.sample("tidegate_gets_total", {"outcome": "retriable"}) == 1
 
 
 async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import GetErrorCause, GetProbe
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from metrics.registry import Registry
 from storage.cache.object_gets import ObjectGets
 from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
@@ -18,8 +18,10 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
+from tests.support.samples import sum_of
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment, metadata_of, topic_partition
 
+INDEX = GetObject.INDEX
 METADATA = metadata_of(topic_partition(), filled_segment(0, batch_count=1))
 
 
@@ -43,15 +45,16 @@ class World:
 
         return get
 
-    def errors(self, cause: GetErrorCause) -> float:
-        return self.registry.sample_value("tidegate_get_errors_total", {"cause": cause.value}) or 0.0
+    def ended(self, outcome: GetOutcome) -> float:
+        return sum_of(self.registry, "tidegate_gets_total", {"object": INDEX, "outcome": outcome})
 
 
 async def test_what_passes_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
     world = World()
     trouble = [RetriableRemoteStorageError("503")] * (ATTEMPTS_MAX - 1)
-    assert await world.gets.run(METADATA, world.failing(*trouble)) == "in thread True"
-    assert world.errors(GetErrorCause.RETRIABLE) == ATTEMPTS_MAX - 1
+    assert await world.gets.run(METADATA, INDEX, world.failing(*trouble)) == "in thread True"
+    assert world.ended(GetOutcome.RETRIABLE) == ATTEMPTS_MAX - 1
+    assert world.ended(GetOutcome.OK) == 1
     assert world.registry.sample_value("tidegate_get_retries_total", {}) == ATTEMPTS_MAX - 1
 
 
@@ -69,7 +72,7 @@ async def test_what_stays_is_raised_after_its_attempts(
 ) -> None:
     world = World()
     with pytest.raises(type(error)) as caught:
-        await world.gets.run(METADATA, world.failing(*[error] * 9))
+        await world.gets.run(METADATA, INDEX, world.failing(*[error] * 9))
     assert caught.value is error
     assert world.attempts == attempts
 
@@ -77,16 +80,16 @@ async def test_what_stays_is_raised_after_its_attempts(
 async def test_one_attempt_is_one(autojump_clock: trio.testing.MockClock) -> None:
     world = World(age_ms=0)
     with pytest.raises(RemoteResourceNotFoundError, match="404"):
-        await world.gets.run_once(world.failing(RemoteResourceNotFoundError("404")))
-    assert (world.attempts, world.errors(GetErrorCause.NOT_FOUND)) == (1, 1)
+        await world.gets.run_once(INDEX, world.failing(RemoteResourceNotFoundError("404")))
+    assert (world.attempts, world.ended(GetOutcome.NOT_FOUND)) == (1, 1)
 
 
 async def test_what_is_absent_soon_after_finished_may_come(autojump_clock: trio.testing.MockClock) -> None:
     world = World(age_ms=59_999)
     absent = RemoteResourceNotFoundError("404")
-    assert await world.gets.run(METADATA, world.failing(absent))
+    assert await world.gets.run(METADATA, INDEX, world.failing(absent))
     with pytest.raises(RemoteResourceNotFoundError) as caught:
-        await world.gets.run(METADATA, world.failing(*[absent] * 9))
+        await world.gets.run(METADATA, INDEX, world.failing(*[absent] * 9))
     assert caught.value is absent, "as the broker tells it"
     assert world.attempts == 2 + ATTEMPTS_MAX
 
@@ -95,7 +98,9 @@ async def test_who_waits_for_the_next_attempt_holds_no_place(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     world = World()
-    nursery.start_soon(world.gets.run, METADATA, world.failing(RetriableRemoteStorageError("503", retry_after_s=5)))
+    nursery.start_soon(
+        world.gets.run, METADATA, INDEX, world.failing(RetriableRemoteStorageError("503", retry_after_s=5))
+    )
     await tried(world, 1)
     assert world.limiter.borrowed_tokens == 0
     await trio.sleep(5)
@@ -105,8 +110,8 @@ async def test_who_waits_for_the_next_attempt_holds_no_place(
 async def test_metadata_that_names_no_object_is_no_failed_get() -> None:
     world = World()
     with pytest.raises(IllegalMetadataError):
-        await world.gets.run(METADATA, world.failing(IllegalMetadataError("no name")))
-    assert world.errors(GetErrorCause.OTHER) == 0
+        await world.gets.run(METADATA, INDEX, world.failing(IllegalMetadataError("no name")))
+    assert world.ended(GetOutcome.ERROR) == 0
 
 
 async def tried(world: World, attempts: int) -> None:

@@ -4,7 +4,8 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import CacheProbe, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetProbe
 from metrics.registry import Registry
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.retries import ATTEMPTS_MAX, BACKOFF_S_MIN, CORRUPT_ATTEMPTS_MAX
@@ -42,7 +43,7 @@ def fresh(nursery: trio.Nursery) -> Tier:
 
 
 def errors(tier: Tier, cause: str) -> float:
-    return tier.sample("tidegate_get_errors_total", {"cause": cause})
+    return tier.sample("tidegate_gets_total", {"outcome": cause})
 
 
 async def test_many_who_ask_cost_one_opening(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:

@@ -40,6 +40,9 @@ class FakeOpened:
     def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
         raise NotImplementedError
 
+    def fetches_index(self, index_type: IndexType) -> bool:
+        return True
+
     def fetch_index(self, index_type: IndexType) -> bytes:
         raise NotImplementedError
 

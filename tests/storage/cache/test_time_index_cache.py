@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from metrics.cache_probes import CacheProbe, GetProbe
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetProbe
 from metrics.registry import Registry
 from storage.cache.time_index_cache import TimeIndexCache
 from storage.errors import RetriableRemoteStorageError

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import GetObject, GetProbe
+from metrics.get_probe import GetObject, GetProbe
 from metrics.registry import Registry
 from storage.cache import transaction_index_cache as module
 from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS

@@ -45,16 +45,20 @@ def transfer_of(segment: ScriptedSegment, listener: Listener, numbers: range = r
 
 def test_a_transfer_is_one_get_that_hands_over_block_after_block(segment: ScriptedSegment) -> None:
     listener = Listener()
-    transfer_of(segment, listener).run(post)
+    transfer = transfer_of(segment, listener)
+    transfer.run(post)
     assert listener.begun == 1
     assert list(listener.blocks.values()) == expected(segment, range(2, 8))
     assert segment.ranges() == [(2, 7)]
+    assert (transfer.numbers_read, transfer.was_cut) == (range(2, 8), False)
     assert segment.open_gets == []
 
 
 def test_one_that_may_not_begin_closes_without_reading(segment: ScriptedSegment) -> None:
     listener = Listener(wanted=False)
-    transfer_of(segment, listener).run(post)
+    transfer = transfer_of(segment, listener)
+    transfer.run(post)
+    assert (list(transfer.numbers_read), transfer.was_cut) == ([], True)
     assert (listener.begun, listener.blocks, segment.gets[0].read_bytes) == (1, {}, 0)
     assert segment.open_gets == []
 
@@ -62,9 +66,11 @@ def test_one_that_may_not_begin_closes_without_reading(segment: ScriptedSegment)
 def test_blocks_before_a_failure_are_handed_over(segment: ScriptedSegment) -> None:
     segment.script(Script(fails={5: RetriableRemoteStorageError("reset")}))
     listener = Listener()
+    transfer = transfer_of(segment, listener)
     with pytest.raises(RetriableRemoteStorageError):
-        transfer_of(segment, listener).run(post)
-    assert list(listener.blocks) == [2, 3, 4]
+        transfer.run(post)
+    assert list(listener.blocks) == list(transfer.numbers_read) == [2, 3, 4]
+    assert not transfer.was_cut
     assert segment.open_gets == []
 
 
@@ -78,7 +84,8 @@ def test_a_stopped_transfer_ends_between_two_blocks(segment: ScriptedSegment) ->
     listener = Listener(at_block=lambda number: transfer.stop() if number == 4 else None)
     transfer = transfer_of(segment, listener)
     transfer.run(post)
-    assert list(listener.blocks) == [2, 3, 4]
+    assert list(listener.blocks) == list(transfer.numbers_read) == [2, 3, 4]
+    assert transfer.was_cut
     assert segment.open_gets == []
 
 
@@ -89,7 +96,8 @@ def test_half_of_what_is_left_is_given_away_until_one_block_is_left(segment: Scr
     transfer.run(post)
     # Block 2 is being read, 3 to 7 are to come.
     assert given == [range(5, 8), range(4, 5), range(3, 4), None]
-    assert list(listener.blocks) == [2]
+    assert list(listener.blocks) == list(transfer.numbers_read) == [2]
+    assert not transfer.was_cut, "what was given away is another GET's"
 
 
 def test_blocks_that_are_decoded_together_stay_together() -> None:

@@ -284,3 +284,13 @@ def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int)
     catalog.apply(RemoteLogSegmentMetadata(segment_id, start, start + 999, 7, 1, 7, 2**30, epochs), initialized=True)
     custom_metadata = CustomMetadata(b"x" * CUSTOM_METADATA_BYTES)
     catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 7, COPY_FINISHED, 1, custom_metadata), initialized=True)
+
+
+def test_what_it_takes_in_memory_grows_with_what_it_holds() -> None:
+    catalog = Catalog()
+    sizes = [catalog.memory_bytes()]
+    for number in range(2):
+        finish(catalog, *(started(f"{number} {name}", name, name + 1) for name in range(0, 1000, 2)))
+        sizes.append(catalog.memory_bytes())
+    assert 50 * 500 < sizes[1] - sizes[0] < 400 * 500
+    assert sizes[2] > sizes[1]

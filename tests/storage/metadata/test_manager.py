@@ -27,6 +27,7 @@ from tests.support.metadata_records import (
     COPY_FINISHED,
     DELETE_STARTED,
     PARTITION,
+    finish,
     moved,
     named_partition,
     named_uuid,
@@ -66,6 +67,21 @@ def publish(event_log: HeldBackEventLog, *records: MetadataRecord) -> None:
 
 def copied(segment: RemoteLogSegmentMetadata) -> tuple[MetadataRecord, MetadataRecord]:
     return segment, moved(segment, COPY_FINISHED)
+
+
+def test_following_all_goes_on_where_a_catalog_ended(event_log: HeldBackEventLog) -> None:
+    publish(event_log, *copied(SEGMENT))
+    catalog = Catalog()
+    finish(catalog, SEGMENT)
+    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+    changes = catalog.changes
+    manager.follow_all({HOME: 2})
+    assert catalog.changes == changes
+    assert manager.position(HOME) == 2
+    assert all(manager.is_caught_up(number) for number in range(COUNT))
+
+    publish(event_log, moved(SEGMENT, DELETE_STARTED))
+    assert not catalog.has_segments(PARTITION.topic_id, PARTITION.partition)
 
 
 def test_following_all_reads_every_partition_of_the_log(

@@ -20,7 +20,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
-from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
+from storage.metadata.topic_log import FetchedRecords, TopicDescription, TopicMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 
 LOST_LEADER = RetriableRemoteStorageError("leader moved")
@@ -432,3 +432,53 @@ async def test_errors_of_a_publish_reach_its_thread(topic: FakeMetadataTopic) ->
         with pytest.raises(RetriableRemoteStorageError, match="leader moved"):
             await trio.to_thread.run_sync(log.publish, 0, b"x")
         assert await trio.to_thread.run_sync(log.publish, 0, b"x") == 0
+
+
+async def test_nothing_is_delivered_while_delivery_is_held(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, *[b"r"] * (DELIVERY_RECORDS_MAX + 1))
+    async with running(topic) as log:
+        async with log.delivery_held():
+            subscription = log.subscribe({0: 0, 1: 0}, seen.deliver, seen.advance)
+            await trio.sleep(60)
+            topic.append(1, b"r")
+            await settle()
+            assert seen.offsets == {}
+        await settle()
+        assert seen.offsets == {0: list(range(DELIVERY_RECORDS_MAX + 1)), 1: [0]}
+
+        async with log.delivery_held():
+            topic.append(0, b"r")
+            topic.append(1, b"r")
+            await settle()
+            subscription.remove(0)
+        await settle()
+        assert seen.offsets[0][-1] == DELIVERY_RECORDS_MAX
+        assert seen.offsets[1] == [0, 1]
+        subscription.close()
+
+
+async def test_a_log_that_ends_does_not_wait_for_who_holds_it(
+    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic.append(0, b"r")
+    log = TopicMetadataEventLog(topic)
+    async with log.delivery_held(), trio.open_nursery() as nursery:
+        await nursery.start(log.run)
+        log.subscribe({0: 0}, seen.deliver)
+        await settle()
+        nursery.cancel_scope.cancel()
+    assert topic.closed
+    assert seen.offsets == {}
+
+
+async def test_it_says_what_it_follows(topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock) -> None:
+    log = TopicMetadataEventLog(topic)
+    with pytest.raises(MetadataNotReadyError):
+        log.description()
+    topic.append(1, b"r", b"r")
+    topic.delete_records(1, 1)
+    async with running(topic) as log:
+        assert log.description() == TopicDescription(topic.topic_id, 3)
+        assert await log.sample_ranges([1, 2]) == {1: (1, 2), 2: (0, 0)}

@@ -252,6 +252,8 @@ def test_indexes_are_found_decrypted_or_absent(tmp_path: Path) -> None:
         # Chunks of the log are compressed here, and indexes never are.
         manifest = Manifest(VariableChunkIndex.of_sizes(10, 5, [9]), indexes, compression=True)
         segment = AivenSegment(SegmentObjects(store, [PLACE]), manifest, cipher)
+        asked = [index_type for index_type in IndexType if segment.fetches_index(index_type)]
+        assert asked == [IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH]
         assert segment.fetch_index(IndexType.OFFSET) == b"offsets"
         assert segment.fetch_index(IndexType.TIMESTAMP) == b"times" * 3
         store.calls.clear()

@@ -1,0 +1,115 @@
+"""The probe of GETs of the object store; see `metrics.probes` for the rules that it keeps.
+
+A GET is counted when it ends, under its store, what it was for and how it ended: so the counts are those of the answers
+that the store gave, and a rate by outcome is a rate of errors.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Histogram
+
+from metrics import tier_names as names
+from metrics.registry import Registry
+
+UNNAMED_STORE = "unknown"
+
+
+class GetObject(enum.StrEnum):
+    """What a GET is for."""
+
+    LOG = "log"
+    MANIFEST = "manifest"
+    INDEX = "index"
+
+
+class GetOutcome(enum.StrEnum):
+    """How a GET ended."""
+
+    OK = "ok"
+    NOT_FOUND = "not_found"
+    DENIED = "denied"
+    RETRIABLE = "retriable"
+    CORRUPT = "corrupt"
+    CANCELLED = "cancelled"
+    """Given up by Tidegate: another GET answered first, or nobody wants the rest."""
+    ERROR = "error"
+
+
+class GetProbe:
+    """GETs of the object store."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._gets = registry.counter(names.GETS)
+        self._bytes = registry.counter(names.GET_BYTES)
+        self._retries = registry.counter(names.GET_RETRIES)
+        self._first_byte_seconds = registry.histogram(names.GET_FIRST_BYTE_SECONDS)
+        self._seconds = registry.histogram(names.GET_SECONDS)
+        self._in_flight = registry.gauge(names.GETS_IN_FLIGHT)
+        self._queued = registry.gauge(names.GETS_QUEUED)
+        self._hedges = registry.counter(names.GET_HEDGES)
+        self._hedges_won = registry.counter(names.GET_HEDGES_WON)
+        self._splits = registry.counter(names.GET_SPLITS)
+        self._inflight_bytes = registry.gauge(names.INFLIGHT_BYTES)
+        self._of_store: _StoreSeries | None = None
+
+    def on_store(self, store: str) -> None:
+        """GETs go to a store of this kind: `s3`, `filesystem`, `local`; told once, before the first."""
+        self._begin(store)
+
+    def on_end(self, kind: GetObject, outcome: GetOutcome, duration_s: float, received_bytes: int = 0) -> None:
+        """A GET has ended; `received_bytes` is of a segment's log, as stored (0 for other objects)."""
+        series = self._of_store or self._begin(UNNAMED_STORE)
+        series.gets[kind, outcome].inc()
+        series.bytes[outcome].inc(received_bytes)
+        series.seconds[outcome].observe(duration_s)
+
+    def on_retry(self) -> None:
+        """A GET is sent again for what the last one did not deliver."""
+        self._retries.inc()
+
+    def on_first_byte(self, duration_s: float) -> None:
+        """The answer to a GET of a segment's log has begun."""
+        series = self._of_store or self._begin(UNNAMED_STORE)
+        series.first_byte_seconds.observe(duration_s)
+
+    def on_gets(self, in_flight: int, queued: int) -> None:
+        """So many GETs are under way, so many wait."""
+        self._in_flight.set(in_flight)
+        self._queued.set(queued)
+
+    def on_hedge(self) -> None:
+        """A second GET was sent for a first byte that is late."""
+        self._hedges.inc()
+
+    def on_hedge_won(self) -> None:
+        """The second GET answered first."""
+        self._hedges_won.inc()
+
+    def on_split(self) -> None:
+        """A slow GET's rest was given to another connection."""
+        self._splits.inc()
+
+    def on_inflight_bytes(self, held_bytes: int) -> None:
+        """GETs under way and answers not yet sent hold this much."""
+        self._inflight_bytes.set(held_bytes)
+
+    def _begin(self, store: str) -> "_StoreSeries":
+        """All series of a store, from zero: a rate needs the zero before the first event."""
+        self._of_store = _StoreSeries(
+            gets={
+                (kind, outcome): self._gets.labels(store, kind, outcome) for kind in GetObject for outcome in GetOutcome
+            },
+            bytes={outcome: self._bytes.labels(store, outcome) for outcome in GetOutcome},
+            seconds={outcome: self._seconds.labels(store, outcome) for outcome in GetOutcome},
+            first_byte_seconds=self._first_byte_seconds.labels(store),
+        )
+        return self._of_store
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreSeries:
+    gets: dict[tuple[GetObject, GetOutcome], Counter]
+    bytes: dict[GetOutcome, Counter]
+    seconds: dict[GetOutcome, Histogram]
+    first_byte_seconds: Histogram

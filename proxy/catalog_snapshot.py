@@ -1,0 +1,254 @@
+"""The catalog snapshot's life: read at the start, written now and then and at the end (design §9).
+
+- Reading needs no broker. What was read is used once the cluster is known, and only if it is of this cluster, this
+  metadata topic and its partition count, and if every metadata partition's log goes on from it. Otherwise it is set
+  aside with one log line, and everything is read from the topic: nothing of it has come into the catalog then.
+- A snapshot is of one instant: delivery is held while a thread writes the draft, and goes on before the disk is asked
+  to keep it. Look-ups go on all the time. A hold has an end (HOLD_S_MAX), whatever the disk does.
+- Nothing is written while a metadata partition is not read to its end, when the topic as a whole cannot be trusted,
+  or when nothing was read since the snapshot before.
+- Trouble with the disk is counted, logged once a spell, and harms nobody else.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+import trio
+
+from metrics.probes import CatalogProbe, SnapshotOutcome
+from storage.errors import MetadataNotReadyError, RemoteStorageError
+from storage.metadata.catalog import Catalog
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
+from storage.metadata.snapshot_stream import (
+    ForeignSnapshotError,
+    OlderSnapshotError,
+    SnapshotError,
+    SnapshotOutOfRangeError,
+)
+from storage.metadata.topic_log import TopicMetadataEventLog
+
+HOLD_S_MAX = 20.0
+"""A publisher waits for its own record for 30 s; it must come through after a hold."""
+
+LAST_WRITE_S_MAX = 10.0
+"""What shutdown waits for the last snapshot. Without it the next start reads on from the one before."""
+
+RANGES_S_MAX = 10.0
+"""How long the start waits for every metadata partition to say where its log begins and ends. Unchecked it is not
+used, and reading everything takes about as long."""
+
+RANGES_RETRY_S = 0.5
+
+BUSY_SHARE_MAX = 0.05
+"""Of the time, at most this goes into writing snapshots: those of a large catalog come less often."""
+
+_OUTCOMES: Mapping[type[SnapshotError], SnapshotOutcome] = {
+    ForeignSnapshotError: SnapshotOutcome.FOREIGN,
+    OlderSnapshotError: SnapshotOutcome.OLDER_FORMAT,
+    SnapshotOutOfRangeError: SnapshotOutcome.OUT_OF_RANGE,
+}
+
+_log = structlog.get_logger(__name__)
+
+
+class CatalogSnapshots:
+    """Snapshots of one catalog. Owned by the trio thread.
+
+    Args:
+        folder: `catalog.snapshot.path`.
+        interval_s: between two snapshots.
+        cluster_id: of the metadata topic's cluster; asked once the topic was described.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        interval_s: float,
+        catalog: Catalog,
+        event_log: TopicMetadataEventLog,
+        manager: TopicBasedRemoteLogMetadataManager,
+        cluster_id: Callable[[], str | None],
+        probe: CatalogProbe,
+    ) -> None:
+        self._file = SnapshotFile(folder)
+        self._interval_s = interval_s
+        self._catalog = catalog
+        self._event_log = event_log
+        self._manager = manager
+        self._cluster_id = cluster_id
+        self._probe = probe
+        self._found: Snapshot | None = None
+        self._written_offsets: tuple[int, ...] | None = None
+        """Of the snapshot that is there."""
+        self._writing = trio.Lock()
+        self._thread_is_busy = False
+        self._is_failing = False
+
+    async def read(self) -> None:
+        """Read what is there, for `adopt`."""
+        try:
+            self._found = await trio.to_thread.run_sync(self._file.read, abandon_on_cancel=True)
+        except (SnapshotError, OSError) as error:
+            await self._set_aside(error)
+        else:
+            if self._found is None:
+                self._probe.on_snapshot_loaded(SnapshotOutcome.ABSENT)
+
+    async def adopt(self) -> Mapping[int, int]:
+        """Have the catalog hold what `read` found, if it may; the offsets to read the metadata topic from.
+
+        Once the topic was described, and before it is followed.
+        """
+        snapshot, self._found = self._found, None
+        if snapshot is None:
+            return {}
+        try:
+            snapshot.check_origin(self._origin())
+            ranges = await self._ranges()
+            if ranges is None:
+                # It may be right, so it stays for the next start; this one does without.
+                self._probe.on_snapshot_loaded(SnapshotOutcome.OUT_OF_RANGE)
+                return {}
+            snapshot.check_range(ranges)
+        except SnapshotError as error:
+            await self._set_aside(error)
+            return {}
+        self._catalog.adopt(snapshot.contents)
+        self._written_offsets = snapshot.next_offsets
+        self._probe.on_snapshot_loaded(SnapshotOutcome.USED)
+        age_s = round(time.time() - snapshot.written_at_ms / 1000)
+        _log.info("catalog_snapshot_used", segments=snapshot.contents.segment_count, age_s=age_s)
+        return dict(enumerate(snapshot.next_offsets))
+
+    async def run(self) -> None:
+        """Write one after each interval, until cancelled."""
+        pause_s = self._interval_s
+        while True:
+            await trio.sleep(pause_s)
+            began_at_s = trio.current_time()
+            await self._write()
+            pause_s = max(self._interval_s, (trio.current_time() - began_at_s) / BUSY_SHARE_MAX)
+
+    async def aclose(self) -> None:
+        """Write the last one, within LAST_WRITE_S_MAX. The event log still runs."""
+        with trio.move_on_after(LAST_WRITE_S_MAX) as last:
+            await self._write()
+        if last.cancelled_caught:
+            self._failed(f"the last one was not written within {LAST_WRITE_S_MAX} s")
+
+    # --- reading ---
+
+    def _origin(self) -> SnapshotOrigin:
+        topic = self._event_log.description()
+        return SnapshotOrigin(
+            self._cluster_id() or "", topic.topic_id, topic.partition_count, self._catalog.segments_max
+        )
+
+    async def _ranges(self) -> Mapping[int, tuple[int, int]] | None:
+        """Where each metadata partition's log begins and ends; None: not all of them said so in time."""
+        numbers = range(self._event_log.partition_count())
+        reason = ""
+        with trio.move_on_after(RANGES_S_MAX):
+            while True:
+                try:
+                    return await self._event_log.sample_ranges(numbers)
+                except RemoteStorageError as error:
+                    reason = str(error)
+                await trio.sleep(RANGES_RETRY_S)
+        _log.warning("catalog_snapshot_left_alone", reason=reason, waited_s=RANGES_S_MAX)
+        return None
+
+    async def _set_aside(self, error: SnapshotError | OSError) -> None:
+        outcome = _OUTCOMES.get(type(error), SnapshotOutcome.UNREADABLE)  # type: ignore[arg-type]  # OSError: not in it
+        self._probe.on_snapshot_loaded(outcome)
+        try:
+            aside: str = str(await trio.to_thread.run_sync(self._file.set_aside))
+        except OSError as move_error:
+            aside = f"nowhere: {move_error}"
+        _log.warning("catalog_snapshot_set_aside", outcome=outcome.value, reason=str(error), set_aside=aside)
+
+    # --- writing ---
+
+    async def _write(self) -> None:
+        async with self._writing:
+            if not self._is_worth_writing():
+                return
+            try:
+                await self._draft_and_keep()
+            except Exception as error:
+                # Also a fault of ours: it costs the snapshot, never the service.
+                self._failed(str(error) or repr(error))
+            else:
+                if self._is_failing:
+                    _log.info("catalog_snapshot_written_again")
+                self._is_failing = False
+
+    def _is_worth_writing(self) -> bool:
+        if self._event_log.failure() is not None:
+            return False
+        try:
+            numbers = range(self._event_log.partition_count())
+        except MetadataNotReadyError:
+            return False
+        return all(map(self._manager.is_caught_up, numbers)) and self._next_offsets() != self._written_offsets
+
+    def _next_offsets(self) -> tuple[int, ...]:
+        return tuple(map(self._manager.position, range(self._event_log.partition_count())))
+
+    async def _draft_and_keep(self) -> None:
+        if self._thread_is_busy:
+            raise OSError("the disk has not answered since the last one was given up")
+        with trio.move_on_after(HOLD_S_MAX) as hold:
+            async with self._event_log.delivery_held():
+                now_ms = time.time_ns() // 1_000_000
+                snapshot = Snapshot(self._origin(), self._next_offsets(), now_ms, self._catalog.contents())
+                size_bytes = await self._draft(snapshot)
+        if hold.cancelled_caught:
+            raise OSError(f"it was not written within {HOLD_S_MAX} s")
+        await self._in_thread(self._file.keep_draft)
+        self._written_offsets = snapshot.next_offsets
+        self._probe.on_snapshot_written(size_bytes, snapshot.written_at_ms / 1000)
+        _log.debug("catalog_snapshot_written", size_bytes=size_bytes, segments=snapshot.contents.segment_count)
+
+    async def _draft(self, snapshot: Snapshot) -> int:
+        changes, is_over = self._catalog.changes, threading.Event()
+
+        def keep_on() -> None:
+            if is_over.is_set() or self._catalog.changes != changes:
+                raise OSError("the catalog did not stand still while it was written")
+
+        size_bytes = 0
+
+        def draft() -> None:
+            nonlocal size_bytes
+            size_bytes = self._file.draft(snapshot, keep_on)
+
+        try:
+            await self._in_thread(draft)
+        finally:
+            # A thread that was given up must not go on: the catalog will change under it.
+            is_over.set()
+        return size_bytes
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        """Call in a thread that may be given up: a disk can hang."""
+
+        def busily() -> None:
+            try:
+                call()
+            finally:
+                self._thread_is_busy = False
+
+        self._thread_is_busy = True
+        await trio.to_thread.run_sync(busily, abandon_on_cancel=True)
+
+    def _failed(self, reason: str) -> None:
+        self._probe.on_snapshot_failed()
+        if not self._is_failing:
+            _log.warning("catalog_snapshot_failed", reason=reason)
+        self._is_failing = True

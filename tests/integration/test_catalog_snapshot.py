@@ -1,0 +1,194 @@
+"""The catalog's snapshot before a real broker: a restart reads what is new, and a bad snapshot costs the time alone.
+
+Each test ends with the same reads: all of a tiered topic, as the broker itself gives it.
+"""
+
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.demo.kafka_properties import HOST
+from storage.metadata.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile
+from tests.support.digests import Digests, read_with_confluent
+from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+METADATA_TOPIC = "__remote_log_metadata"
+PARTITIONS = 3
+RECORDS = 6000
+BATCH_RECORDS = 50
+LOADS = "tidegate_catalog_snapshot_loads_total"
+WRITES = "tidegate_catalog_snapshot_writes_total"
+SEGMENTS = "tidegate_catalog_segments"
+
+
+@dataclass(slots=True)
+class Subject:
+    """A Tidegate that is killed and started again, and the topic that it is judged by."""
+
+    kafka: KafkaCluster
+    tidegate: RunningTidegate
+    folder: Path
+    topic: str
+    ends: dict[int, int]
+    direct: Digests
+
+    @property
+    def path(self) -> Path:
+        return self.folder / SNAPSHOT_NAME
+
+    def kill(self) -> None:
+        """As a power failure would, with a snapshot of everything there."""
+        segments = self.tidegate.metric(SEGMENTS)
+        wait_until(lambda: self._snapshot_segments() == segments, "a snapshot of all segments")
+        self.tidegate.kill()
+
+    def metadata_bytes_read(self, during: Callable[[], None]) -> int:
+        """Of the metadata topic, by everybody, as the broker counted them."""
+        broker = self.kafka.broker(1)
+        before = broker.broker_topic_count("BytesOutPerSec", METADATA_TOPIC)
+        during()
+        return broker.broker_topic_count("BytesOutPerSec", METADATA_TOPIC) - before
+
+    def outcome(self) -> str:
+        """What the present process made of the snapshot that it found."""
+        outcomes = ("used", "absent", "unreadable", "foreign", "older_format", "out_of_range")
+        (outcome,) = [name for name in outcomes if self.tidegate.metric(LOADS, outcome=name)]
+        return outcome
+
+    def check_reads(self) -> None:
+        assert read_with_confluent(self.tidegate.bootstrap_servers, self.topic, self.ends, "read_uncommitted") == (
+            self.direct
+        )
+
+    def rewrite(self, change: Callable[[Snapshot], Snapshot]) -> None:
+        """Put another snapshot in its place, which is right but for the change."""
+        file = SnapshotFile(self.folder)
+        found = file.read()
+        assert found is not None
+        file.draft(change(found))
+        file.keep_draft()
+
+    def _snapshot_segments(self) -> int | None:
+        found = SnapshotFile(self.folder).read()
+        return None if found is None else found.contents.segment_count
+
+
+@pytest.fixture(scope="module")
+def subject(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    topic = tiered_topic(
+        kafka,
+        fresh_name("snapshots"),
+        partitions=PARTITIONS,
+        records=orders(RECORDS, PARTITIONS),
+        configs=small_segments(batches=4),
+        batch_num_messages=BATCH_RECORDS,
+        linger_ms=1000,
+    )
+    ends = {partition: offsets.high_watermark for partition, offsets in topic.offsets.items()}
+    direct = read_with_confluent(kafka.bootstrap_servers, topic.name, ends, "read_uncommitted")
+    folder = tmp_path_factory.mktemp("snapshots") / "catalog"
+    properties = {
+        "proxy.listen": f"{HOST}:{free_port()}",
+        "proxy.broker.ports": f"1:{free_port()}",
+        "catalog.snapshot.path": str(folder),
+        "catalog.snapshot.interval.ms": "100",
+    }
+    with own_tidegate(kafka, properties) as tidegate:
+        yield Subject(kafka, tidegate, folder, topic.name, ends, direct)
+
+
+def test_a_killed_one_reads_only_what_is_new(subject: Subject) -> None:
+    subject.kill()
+    segments_before = SnapshotFile(subject.folder).read()
+    assert segments_before is not None
+    from_snapshot = subject.metadata_bytes_read(subject.tidegate.start_again)
+    assert subject.outcome() == "used"
+    assert subject.tidegate.metric(SEGMENTS) == segments_before.contents.segment_count
+    subject.check_reads()
+
+    subject.kill()
+    subject.path.unlink()
+    from_topic = subject.metadata_bytes_read(subject.tidegate.start_again)
+    assert subject.outcome() == "absent"
+    assert from_snapshot < from_topic / 10
+    subject.check_reads()
+
+
+def test_one_that_is_told_to_stop_leaves_a_snapshot(subject: Subject) -> None:
+    # Something new must have been read, or there is nothing to write.
+    subject.kill()
+    subject.path.unlink()
+    subject.tidegate.start_again()
+    os.kill(subject.tidegate.process.pid, signal.SIGTERM)
+    subject.tidegate.process.stop()
+    assert subject.path.exists()
+    subject.tidegate.start_again()
+    assert subject.outcome() == "used"
+    subject.check_reads()
+
+
+def cut_short(subject: Subject) -> None:
+    subject.path.write_bytes(subject.path.read_bytes()[:-100])
+
+
+def make_older(subject: Subject) -> None:
+    content = subject.path.read_bytes()
+    subject.path.write_bytes(content[:8] + struct.pack("<I", 0) + content[12:])
+
+
+def make_foreign_cluster(subject: Subject) -> None:
+    subject.rewrite(lambda found: replace(found, origin=replace(found.origin, cluster_id="another")))
+
+
+def make_foreign_topic(subject: Subject) -> None:
+    subject.rewrite(lambda found: replace(found, origin=replace(found.origin, topic_id=bytes(16))))
+
+
+def add_partition(subject: Subject) -> None:
+    subject.rewrite(lambda found: replace(found, next_offsets=(*found.next_offsets, 0)))
+
+
+def go_beyond_the_end(subject: Subject) -> None:
+    def beyond(found: Snapshot) -> Snapshot:
+        return replace(found, next_offsets=(found.next_offsets[0] + 1_000_000, *found.next_offsets[1:]))
+
+    subject.rewrite(beyond)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "outcome"),
+    [
+        (cut_short, "unreadable"),
+        (make_older, "older_format"),
+        (make_foreign_cluster, "foreign"),
+        (make_foreign_topic, "foreign"),
+        (add_partition, "foreign"),
+        (go_beyond_the_end, "out_of_range"),
+    ],
+)
+def test_a_bad_snapshot_is_set_aside_and_everything_read(
+    subject: Subject, spoil: Callable[[Subject], None], outcome: str
+) -> None:
+    subject.kill()
+    found = SnapshotFile(subject.folder).read()
+    assert found is not None
+    spoil(subject)
+    spoilt = subject.path.read_bytes()
+    lines_before = subject.tidegate.log().count("catalog_snapshot_set_aside")
+    subject.tidegate.start_again()
+
+    assert subject.outcome() == outcome
+    assert subject.tidegate.metric(SEGMENTS) == found.contents.segment_count
+    assert subject.tidegate.log().count("catalog_snapshot_set_aside") == lines_before + 1
+    assert (subject.folder / f"{SNAPSHOT_NAME}.bad").read_bytes() == spoilt
+    subject.check_reads()

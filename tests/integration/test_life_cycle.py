@@ -1,0 +1,368 @@
+"""The life of a real `tidegate serve`: started before its brokers, left without them, reloaded, drained under load."""
+
+import json
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+
+from metrics import tidegate_names
+from proxy import exit_codes
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from tests.support.certificates import server_certificate
+from tests.support.kafka import TieredTopic, fresh_name, own_cluster
+from tests.support.raw_client import RawClient, fetch_request
+from tests.support.serving import before_kafka, serving, without_kafka
+from tests.support.waiting import wait_until
+
+CLIENTS = 8
+
+
+def at_ports(properties: Mapping[str, str]) -> dict[str, str]:
+    """The same with ports that are known before anything is ready."""
+    return {
+        **properties,
+        "proxy.listen": f"127.0.0.1:{free_port()}",
+        "admin.listen": f"127.0.0.1:{free_port()}",
+    }
+
+
+def address_of(properties: Mapping[str, str]) -> tuple[str, int]:
+    host, _, port = properties["proxy.listen"].rpartition(":")
+    return host, int(port)
+
+
+class Asking(threading.Thread):
+    """A client that asks one request after the other until its connection ends."""
+
+    def __init__(self, client: RawClient, request: Any) -> None:
+        super().__init__(daemon=True)
+        self._client = client
+        self._request = request
+        self.answered = 0
+        self.end = ""
+        """How the connection ended."""
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._client.send(self._request)
+                self._client.read_frame()
+                self.answered += 1
+        except (EOFError, OSError) as error:
+            self.end = str(error)
+
+
+@contextmanager
+def traffic(bootstrap: str, topic: str) -> Iterator["Traffic"]:
+    started = Traffic(bootstrap, topic)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+class Traffic:
+    """A producer and a consumer that go on, with the settings that everyone has, and what they complained of."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        self.fatal: list[str] = []
+        self.failed: list[str] = []
+        self.delivered: set[int] = set()
+        self.consumed: set[int] = set()
+        self._next = 0
+        self._stopping = threading.Event()
+        common: dict[str, str | int | float | bool | Callable[[KafkaError], None]] = {
+            "bootstrap.servers": bootstrap,
+            "error_cb": self._complain,
+            "log_level": 2,
+        }
+        self._producer = Producer({**common, "linger.ms": 5})
+        self._consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
+        self._consumer.subscribe([topic])
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._produce, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(10)
+        self._consumer.close()
+
+    def _complain(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.fatal.append(str(error))
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        assert value is not None
+        if error is None:
+            self.delivered.add(int(value))
+        else:
+            self.failed.append(str(error))
+
+    def _produce(self) -> None:
+        while not self._stopping.is_set():
+            if len(self._producer) < 1000:
+                self._producer.produce(self._topic, str(self._next).encode(), on_delivery=self._delivered)
+                self._next += 1
+            self._producer.poll(0.01)
+        self._producer.flush(10)
+
+    def _consume(self) -> None:
+        while not self._stopping.is_set():
+            message = self._consumer.poll(0.2)
+            if message is None:
+                continue
+            error, value = message.error(), message.value()
+            if error is not None:
+                self._complain(error)
+            elif value is not None:
+                self.consumed.add(int(value))
+
+
+def test_a_drain_under_load_leaves_no_request_half_answered(
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
+) -> None:
+    ports = {"proxy.broker.ports": f"1:{free_port()}"}
+    properties = at_ports({**before_kafka(kafka), **ports, "cache.path": str(tmp_path / "cache")})
+    with serving(tmp_path, properties) as served:
+        served.wait_log("ready: ")
+        with RawClient(*address_of(properties)) as asker:
+            topic_id = asker.topic_id(tiered.name)
+        askers = []
+        for number in range(CLIENTS):
+            client = RawClient(*address_of(properties))
+            target = (tiered.name, topic_id, number % tiered.partitions, 0, 256 * 1024)
+            askers.append(Asking(client, fetch_request(13, [target], max_wait_ms=200)))
+        topic = fresh_name("drained")
+        kafka.create_topic(topic, 1, {})
+        with traffic(served.bootstrap, topic) as clients:
+            for each in askers:
+                each.start()
+            wait_until(lambda: all(each.answered > 5 for each in askers) and clients.consumed, "answers")
+            served.terminate()
+            assert served.process.wait(20) == exit_codes.DONE
+            for each in askers:
+                each.join(10)
+                # Between two answers, and by a proper end of the stream: or, a moment later, at the next request.
+                assert each.end == "closed by the peer after 0 of 4 bytes" or "Broken pipe" in each.end, each.end
+            assert "drain_timed_out" not in served.log()
+            assert "Traceback" not in served.log()
+            # Another takes over the disk cache at once, and the catalog's snapshot: both were left in order.
+            with serving(tmp_path, properties) as another:
+                another.wait_log("ready: ")
+                assert another.metric("tidegate_catalog_snapshot_loads_total", outcome="used") == 1
+                before = len(clients.consumed)
+                wait_until(lambda: len(clients.consumed) > before + 100, "the clients go on")
+                clients.stop()
+            assert (clients.fatal, clients.failed) == ([], [])
+
+
+def test_a_drain_refuses_new_connections_and_a_client_that_never_reads_does_not_outlast_its_time(
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
+) -> None:
+    properties = at_ports({**before_kafka(kafka), "proxy.drain.timeout.ms": "2000"})
+    with serving(tmp_path, properties) as served:
+        served.wait_log("ready: ")
+        with RawClient(*address_of(properties)) as client:
+            target = (tiered.name, client.topic_id(tiered.name), 0, 0, 2**30)
+            wait_until(lambda: served.metric("tidegate_ready") == 1, "ready")
+            for _ in range(20):
+                client.send(fetch_request(13, [target]))
+            wait_until(lambda: served.metric(tidegate_names.SERVED_TIER_BYTES.exposed_name) > 0, "an answer begins")
+            served.terminate()
+            served.wait_log("draining")
+
+            def is_refused() -> bool:
+                try:
+                    socket.create_connection(address_of(properties), 1).close()
+                except ConnectionRefusedError:
+                    return True
+                return False
+
+            wait_until(is_refused, "a new connection is refused")
+            assert served.process.poll() is None
+            status, body = served.page("/readyz")
+            assert (status, json.loads(body)["reasons"]) == (503, ["draining"])
+            assert served.process.wait(15) == exit_codes.DONE
+        assert served.events("drain_timed_out")
+
+
+def test_sigterm_while_it_starts_is_exit_0_soon(tmp_path: Path) -> None:
+    for delay_s in (0.3, 1.0, 1.5, 2.0):
+        with serving(tmp_path, without_kafka(tmp_path)) as served:
+            time.sleep(delay_s)  # somewhere in its imports, or a little later
+            served.terminate()
+            assert served.process.wait(10) == exit_codes.DONE, served.log()
+            assert "Traceback" not in served.log()
+
+
+@pytest.mark.needs("java", "kafka")
+@pytest.mark.integration
+def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(tmp_path: Path) -> None:
+    with own_cluster() as cluster:
+        topic = fresh_name("outage")
+        cluster.create_topic(topic, 1, {})
+        cluster.broker(1).stop()
+        properties = at_ports(before_kafka(cluster))
+        with serving(tmp_path, properties) as served, closing(socket.socket()) as early:
+            served.wait_log("upstream_unavailable")
+            early.connect(address_of(properties))
+            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 1, "the early client is held")
+            assert "ready:" not in served.log()
+            status, body = served.page("/readyz")
+            assert status == 503
+            assert any(reason.startswith("upstream: ") for reason in json.loads(body)["reasons"])
+            assert served.page("/livez")[0] == 200
+
+            cluster.broker(1).start()
+            served.wait_log("ready: ")
+            assert served.page("/readyz")[0] == 200
+            wait_until(lambda: served.metric("tidegate_upstream_connect_waits") == 0, "the early client is served")
+
+            with traffic(served.bootstrap, topic) as clients:
+                wait_until(lambda: len(clients.consumed) > 100, "records pass")
+                cluster.broker(1).stop()
+                wait_until(lambda: served.page("/readyz")[0] == 503, "not ready without a broker")
+                assert served.metric("tidegate_ready") == 0
+                assert served.metric("tidegate_condition_state", condition="upstream", state="pending") == 1
+                wait_until(lambda: served.metric("tidegate_upstream_connect_waits") > 0, "clients are held")
+                before = len(clients.consumed)
+                cluster.broker(1).start()
+                wait_until(lambda: served.page("/readyz")[0] == 200, "ready again")
+                wait_until(lambda: len(clients.consumed) > before + 100, "records pass again", timeout_s=60)
+                clients.stop()
+                assert (clients.fatal, clients.failed) == ([], [])
+            served.terminate()
+            assert served.process.wait(20) == exit_codes.DONE
+
+
+def test_a_signal_reloads_what_can_change_and_names_what_cannot(tmp_path: Path) -> None:
+    properties = at_ports(without_kafka(tmp_path))
+    with serving(tmp_path, properties) as served:
+        served.wait_log("upstream_unavailable")
+        served.write(
+            {**properties, "log.level": "debug", "proxy.connections.max": "2", "cache.memory.bytes": "100 MiB"}
+        )
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_log("config_restart_needed")
+        changed = {event["key"]: (event["old"], event["new"]) for event in served.events("config_changed")}
+        assert changed == {"log.level": ("info", "debug"), "proxy.connections.max": ("4096", "2")}
+        waiting = {event["key"]: event["new"] for event in served.events("config_restart_needed")}
+        assert waiting == {"cache.memory.bytes": "100 MiB"}
+        wait_until(lambda: served.metric("tidegate_config_restart_needed") == 1, "the gauge says so")
+        assert served.metric("tidegate_config_reloads_total", outcome="ok") == 1
+        clients = [socket.create_connection(address_of(properties), 5) for _ in range(2)]
+        wait_until(lambda: served.metric(tidegate_names.CONNECTIONS_ACTIVE.exposed_name) == 2, "two clients")
+        with socket.create_connection(address_of(properties), 5) as third:
+            assert third.recv(1) == b""
+        for client in clients:
+            client.close()
+
+        served.write({**properties, "log.level": "loud", "proxy.connections.max": "0"})
+        served.process.send_signal(signal.SIGHUP)
+        served.wait_log("config_problem", times=2)
+        problems = "\n".join(event["problem"] for event in served.events("config_problem"))
+        assert "log.level" in problems
+        assert "proxy.connections.max" in problems
+        wait_until(lambda: served.metric("tidegate_config_reloads_total", outcome="refused") == 1, "counted")
+        assert served.process.poll() is None
+
+
+def test_a_change_behind_kubernetes_links_is_found_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
+    """A mounted ConfigMap: FILE links to `..data/FILE`, and `..data` to a folder that is replaced as a whole."""
+    properties = at_ports(without_kafka(tmp_path))
+
+    def publish(version: str, level: str) -> None:
+        folder = tmp_path / version
+        folder.mkdir()
+        lines = {**properties, "log.level": level}
+        (folder / "tidegate.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        (tmp_path / "..new").symlink_to(version)
+        (tmp_path / "..new").replace(tmp_path / "..data")
+
+    with serving(tmp_path, properties) as served:
+        served.wait_log("upstream_unavailable")
+        publish("..1", "info")
+        served.file.unlink()
+        served.file.symlink_to("..data/tidegate.properties")
+        served.wait_log("config_reload")
+        publish("..2", "loud")
+        served.wait_log("config_problem")
+        publish("..3", "warning")
+        wait_until(lambda: served.metric("tidegate_config_reloads_total", outcome="ok") == 1, "followed")
+        assert [event["new"] for event in served.events("config_changed")] == []  # told at the new level: warning
+
+
+def shown_certificate(address: tuple[str, int]) -> bytes | None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(address, 5) as plain, context.wrap_socket(plain) as secure:
+        return secure.getpeercert(binary_form=True)
+
+
+def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path) -> None:
+    certificate, key = server_certificate(tmp_path)
+    properties = at_ports(
+        {
+            **without_kafka(tmp_path),
+            "proxy.tls.certificate.file": str(certificate),
+            "proxy.tls.key.file": str(key),
+        }
+    )
+    renewed = tmp_path / "renewed"
+    renewed.mkdir()
+    with serving(tmp_path, properties) as served:
+        served.wait_log("upstream_unavailable")
+        first = shown_certificate(address_of(properties))
+        expiry = served.metric("tidegate_certificate_expiry_timestamp_seconds", key="proxy.tls.certificate.file")
+        assert expiry > time.time()
+
+        new_certificate, new_key = server_certificate(renewed)
+        new_certificate.replace(certificate)  # its key is not here yet
+        served.wait_log("config_problem")
+        assert "does not belong" in served.events("config_problem")[0]["problem"]
+        assert shown_certificate(address_of(properties)) == first
+
+        new_key.replace(key)
+        served.wait_log("config_changed")
+        second = wait_until(
+            lambda: shown if (shown := shown_certificate(address_of(properties))) != first else None, "the new one"
+        )
+        assert second == ssl.PEM_cert_to_DER_cert(certificate.read_text())
+
+
+def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as systemd:
+        systemd.bind(str(path))
+        systemd.settimeout(20)
+        environ = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
+
+        def heard_until(wanted: str) -> list[str]:
+            heard: list[str] = []
+            while not heard or not heard[-1].startswith(wanted):
+                heard.append(systemd.recv(4096).decode())
+            return [message for message in heard if message != "WATCHDOG=1"]
+
+        with serving(tmp_path, without_kafka(tmp_path), environ) as served:
+            assert heard_until("READY=1") == ["READY=1"]
+            heard_until("STATUS=")
+            heard_until("WATCHDOG=1")
+            heard_until("WATCHDOG=1")
+            served.process.send_signal(signal.SIGHUP)
+            assert heard_until("READY=1")[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+            served.terminate()
+            assert heard_until("STOPPING=1") == ["STOPPING=1"]
+            assert served.process.wait(10) == exit_codes.DONE

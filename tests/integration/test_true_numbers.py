@@ -1,0 +1,514 @@
+"""Numbers are true: a known load through Tidegate, and each counter against what others counted.
+
+Who counts besides Tidegate: the raw client (requests, bytes of its socket, record bytes) and an HTTP server before the
+S3 server (GETs and their bytes, by status). The broker's segments are there once more in S3, neither compressed nor
+encrypted, so that bytes in the store are bytes of records. Read-ahead is off but where it is what is counted.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.demo.tidegate_process import Tidegate
+from storage.cache.retries import ATTEMPTS_MAX
+from storage.model import RemoteLogSegmentMetadata
+from tests.support.aiven_tier import AivenTier, publish_tier
+from tests.support.disk_cache import files_below
+from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
+from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.s3_front import S3Front, s3_front
+from tests.support.s3_server import S3Server
+from tests.support.samples import Scrape
+from tests.support.scripted_http import s3_error
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+VERSION = 17
+RECORDS = 20_000
+BLOCK_BYTES = 64 * 1024
+SEGMENT_BYTES_MAX = 2 * 1024 * 1024
+"""More than a segment has: a Fetch of so much gets all of one."""
+
+PATIENT = {"remote.fetch.max.wait.ms": "5000"}
+NO_READ_AHEAD = {"readahead.stream.max.bytes": "0"}
+ASK_ALWAYS = {"authority.max.age.ms": "0"}
+
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = "1", "2", "3", "18"
+TOPIC_METER = "kafka_server_brokertopicmetrics_"
+TIMER = "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems"
+
+Wanted = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def series(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What Tidegate's counters have grown by since this was made."""
+
+    tidegate: RunningTidegate
+    before: Scrape
+
+    def grown(self, names: Wanted) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        now = Scrape.of(self.tidegate.page("/metrics"))
+        return {key: now.sum(key[0], **dict(key[1])) - self.before.sum(key[0], **dict(key[1])) for key in names}
+
+    def becomes(self, wanted: Wanted) -> None:
+        """Counters may move a moment after the client has its bytes, and must be right then."""
+        try:
+            wait_until(lambda: self.grown(wanted) == wanted, "the counters", timeout_s=5)
+        except AssertionError:
+            assert self.grown(wanted) == dict(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The topic's segments in S3, and what counts before it."""
+
+    topic: TieredTopic
+    topic_id: bytes
+    published: AivenTier
+    front: S3Front
+
+    def properties(self, *more: Mapping[str, str]) -> dict[str, str]:
+        keys = {"cache.block.bytes": str(BLOCK_BYTES), **NO_READ_AHEAD, **PATIENT, **ASK_ALWAYS}
+        for each in more:
+            keys |= each
+        return {**self.published.properties(endpoint_url=self.front.endpoint_url), **keys}
+
+    def segments(self, partition: int) -> list[RemoteLogSegmentMetadata]:
+        return [each for each in self.published.segments if each.topic_id_partition.partition == partition]
+
+    def target(self, partition: int, offset: int, max_bytes: int = SEGMENT_BYTES_MAX) -> FetchTarget:
+        return self.topic.name, self.topic_id, partition, offset, max_bytes
+
+    def targets(self, partition: int) -> list[FetchTarget]:
+        """The beginning of every segment."""
+        return [self.target(partition, segment.start_offset) for segment in self.segments(partition)]
+
+    def hot(self, partition: int) -> FetchTarget:
+        return self.target(partition, self.topic.offsets[partition].local_log_start_offset)
+
+
+def blocks_of(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
+    return sum(-(-segment.segment_size_bytes // BLOCK_BYTES) for segment in segments)
+
+
+@pytest.fixture(scope="module")
+def tier(kafka: KafkaCluster, s3_endpoint: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tier]:
+    """Two partitions of small batches, each with two or three segments in the tier."""
+    records = orders(RECORDS, 2)
+    topic = tiered_topic(kafka, fresh_name("true-numbers"), partitions=2, records=records, batch_num_messages=50)
+    published = publish_tier(kafka, s3_endpoint, [topic.name], tmp_path_factory.mktemp("tier"))
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
+        topic_id = client.topic_id(topic.name)
+    with s3_front(s3_endpoint.endpoint_url) as front:
+        yield Tier(topic, topic_id, published, front)
+
+
+@pytest.fixture
+def fresh(kafka: KafkaCluster, tier: Tier) -> Iterator[RunningTidegate]:
+    """A Tidegate with nothing in its caches."""
+    with own_tidegate(kafka, tier.properties()) as tidegate:
+        yield tidegate
+
+
+def counting(tidegate: RunningTidegate) -> Counted:
+    return Counted(tidegate, Scrape.of(tidegate.page("/metrics")))
+
+
+def front_since(front: S3Front) -> Callable[[str], tuple[int, int]]:
+    """GETs and their bytes that the server answered well from now on, by the path's end."""
+    before = {suffix: len(front.gets(f"*{suffix}")) for suffix in (".log", ".indexes", ".rsm-manifest")}
+
+    def counted(suffix: str) -> tuple[int, int]:
+        answers = front.gets(f"*{suffix}")[before[suffix] :]
+        assert {answer.status for answer in answers} <= {200, 206}, answers
+        return len(answers), sum(answer.body_bytes for answer in answers)
+
+    return counted
+
+
+@contextmanager
+def leader(tidegate: RunningTidegate, topic: str) -> Iterator[RawClient]:
+    """A connection to the listener that stands for the only broker, when the one that asked for it is counted."""
+    with RawClient(*tidegate.address) as client:
+        (broker,) = client.metadata([topic]).brokers
+    wait_until(lambda: tidegate.metric("tidegate_connections_active") == 0, "the first connection has ended")
+    with RawClient(broker.host, broker.port) as client:
+        yield client
+
+
+def read(client: RawClient, targets: Sequence[FetchTarget]) -> list[FetchedPartition]:
+    """One Fetch for each target; the store is awaited, so each has records."""
+    answers = [client.fetch(VERSION, [target]).partitions[0] for target in targets]
+    assert all(answer.error_code == ErrorCode.NONE and answer.records for answer in answers)
+    return answers
+
+
+def record_bytes(answers: Sequence[FetchedPartition]) -> int:
+    return sum(len(answer.records) for answer in answers)
+
+
+def test_a_fresh_page_has_the_series_that_alerts_need(fresh: RunningTidegate) -> None:
+    page = Scrape.of(fresh.page("/metrics"))
+    at_zero = [
+        series("tidegate_degraded"),
+        series("tidegate_metadata_partition_problems"),
+        series("tidegate_deadline_misses_total", request="fetch"),
+        series("tidegate_deadline_misses_total", request="list_offsets"),
+        *(
+            series("tidegate_gets_total", store="s3", object="log", outcome=outcome)
+            for outcome in ("ok", "not_found", "denied", "retriable", "corrupt", "cancelled", "error")
+        ),
+        *(series("tidegate_cache_evictions_total", level=level) for level in ("memory", "disk")),
+        *(series("tidegate_cache_hits_total", level=level) for level in ("memory", "disk")),
+        series("tidegate_cache_quarantined_blocks_total"),
+        series("tidegate_upstream_connect_waits"),
+    ]
+    assert {key: page.values.get(key) for key in at_zero} == dict.fromkeys(at_zero, 0)
+    conditions = {
+        (condition, state): page.values.get(series("tidegate_condition_state", condition=condition, state=state))
+        for condition in ("catalog", "upstream", "tier")
+        for state in ("pending", "met", "degraded")
+    }
+    assert conditions == {key: float(key[1] == "met") for key in conditions}
+    assert page.values.get(series("tidegate_ready")) == 1
+    assert page.sum("tidegate_build_info") == 1
+    assert page.sum("process_resident_memory_bytes") > 0
+    assert page.sum("tidegate_catalog_segments") > 0
+
+
+def test_relayed_requests_bytes_and_connections_are_what_the_client_counts(tier: Tier, fresh: RunningTidegate) -> None:
+    with RawClient(*fresh.address) as client:
+        (broker,) = client.metadata([tier.topic.name]).brokers
+    wait_until(lambda: fresh.metric("tidegate_connections_active") == 0, "the first connection has ended")
+    counted = counting(fresh)
+    client = RawClient(broker.host, broker.port)
+    client.api_versions()
+    client.metadata([tier.topic.name])
+    client.list_offsets(9, [(tier.topic.name, 0, -1)])
+    answers = [client.fetch(VERSION, [tier.hot(0)]).partitions[0] for _ in range(3)]
+    assert record_bytes(answers) > 0
+    opened = client.fetch(VERSION, [tier.hot(1)], session=(0, 0))
+    assert opened.session_id != 0
+    relayed = {
+        series("tidegate_requests_total", api_key=API_VERSIONS, route="rewrite"): 1,
+        series("tidegate_requests_total", api_key=METADATA, route="rewrite"): 1,
+        series("tidegate_requests_total", api_key=LIST_OFFSETS, route="relay"): 1,
+        series("tidegate_requests_total", api_key=FETCH, route="relay"): 4,
+        series("tidegate_requests_total"): 7,
+        series("tidegate_relayed_bytes_total", direction="client_to_upstream"): client.sent_bytes,
+        series("tidegate_relayed_bytes_total", direction="upstream_to_client"): client.received_bytes,
+        series("tidegate_served_tier_bytes_total"): 0,
+        series("tidegate_probes_sent_total"): 0,
+        series("tidegate_connections_accepted_total"): 1,
+        series("tidegate_connections_active"): 1,
+        series("tidegate_connections_closed_total"): 0,
+        series("tidegate_fetch_sessions"): 1,
+    }
+    counted.becomes(relayed)
+    client.fetch(VERSION, [], session=(opened.session_id, -1))
+    client.close()
+    counted.becomes(
+        {
+            series("tidegate_connections_active"): 0,
+            series("tidegate_connections_accepted_total"): 1,
+            series("tidegate_connections_closed_total", cause="client"): 1,
+            series("tidegate_connections_closed_total"): 1,
+            series("tidegate_fetch_sessions"): 0,
+        }
+    )
+
+
+def test_tier_reads_gets_and_cache_in_a_cold_and_a_warm_pass(tier: Tier, fresh: RunningTidegate) -> None:
+    topic, segments = tier.topic.name, tier.segments(0)
+    blocks, log_bytes = blocks_of(segments), sum(segment.segment_size_bytes for segment in segments)
+    with leader(fresh, topic) as client:
+        counted, at_store, received = counting(fresh), front_since(tier.front), client.received_bytes
+        served = record_bytes(read(client, tier.targets(0)))
+        assert received < client.received_bytes
+        tier_reads = {
+            series("tidegate_requests_total", api_key=FETCH, route="exchange"): len(segments),
+            series("tidegate_requests_total"): len(segments),
+            series(f"{TOPIC_METER}remotefetchrequests_total", topic=topic): len(segments),
+            series(f"{TOPIC_METER}remotefetchrequests_total"): len(segments),
+            series(f"{TOPIC_METER}remotefetchbytes_total", topic=topic): served,
+            series(f"{TOPIC_METER}remotefetcherrors_total"): 0,
+            series("tidegate_served_tier_bytes_total"): served,
+            series("tidegate_relayed_bytes_total"): 0,
+            series("tidegate_probes_sent_total"): len(segments),
+            series("tidegate_probes_reused_total"): 0,
+            series("tidegate_probe_seconds_count"): len(segments),
+            series("tidegate_deadline_misses_total"): 0,
+            series(f"{TIMER}_count"): len(segments),
+        }
+        counted.becomes(tier_reads)
+        log_gets, got_bytes = at_store(".log")
+        cold = {
+            series("tidegate_gets_total", store="s3", object="log", outcome="ok"): log_gets,
+            series("tidegate_gets_total", store="s3", object="manifest", outcome="ok"): at_store(".rsm-manifest")[0],
+            series("tidegate_gets_total", store="s3", object="index", outcome="ok"): at_store(".indexes")[0],
+            series("tidegate_gets_total"): sum(at_store(each)[0] for each in (".log", ".rsm-manifest", ".indexes")),
+            series("tidegate_get_bytes_total", store="s3", outcome="ok"): got_bytes,
+            series("tidegate_get_bytes_total"): got_bytes,
+            series("tidegate_get_first_byte_seconds_count", store="s3"): log_gets,
+            series("tidegate_get_seconds_count", outcome="ok"): log_gets + at_store(".indexes")[0] + len(segments),
+            series("tidegate_get_retries_total"): 0,
+            series("tidegate_get_hedges_total"): 0,
+            series("tidegate_cache_hits_total"): 0,
+            series("tidegate_cache_misses_total", level="memory"): blocks,
+            series("tidegate_cache_misses_total", level="disk"): 0,
+            series("tidegate_cache_fills_total"): blocks,
+            series("tidegate_cache_fill_bytes_total"): log_bytes,
+            series("tidegate_cache_resident_bytes", level="memory"): log_bytes,
+            series("tidegate_cache_fill_failures_total"): 0,
+            series("tidegate_opened_segments"): len(segments),
+        }
+        counted.becomes(cold)
+        assert at_store(".rsm-manifest")[0] == len(segments)
+        assert got_bytes == log_bytes, "neither compressed nor encrypted"
+
+        counted, at_store = counting(fresh), front_since(tier.front)
+        assert record_bytes(read(client, tier.targets(0))) == served == log_bytes
+        counted.becomes(tier_reads)
+        warm = {
+            series("tidegate_gets_total"): 0,
+            series("tidegate_get_bytes_total"): 0,
+            series("tidegate_cache_hits_total", level="memory"): blocks,
+            series("tidegate_cache_hit_bytes_total", level="memory"): log_bytes,
+            series("tidegate_cache_misses_total"): 0,
+            series("tidegate_cache_fills_total"): 0,
+            series("tidegate_cache_fill_wait_seconds_count"): 0,
+        }
+        counted.becomes(warm)
+        assert at_store(".log") == (0, 0)
+
+
+def test_a_fetch_of_both_counts_each_part_where_it_came_from(tier: Tier, fresh: RunningTidegate) -> None:
+    with leader(fresh, tier.topic.name) as client:
+        read(client, tier.targets(0)[:1])  # else the broker's part would be answered without waiting for the store
+        counted = counting(fresh)
+        cold, hot = client.fetch(VERSION, [tier.targets(0)[0], tier.hot(1)]).partitions
+        assert cold.records
+        assert hot.records
+        counted.becomes(
+            {
+                series("tidegate_served_tier_bytes_total"): len(cold.records),
+                series(f"{TOPIC_METER}remotefetchbytes_total", topic=tier.topic.name): len(cold.records),
+                series("tidegate_relayed_bytes_total", direction="upstream_to_client"): len(hot.records),
+                series("tidegate_relayed_bytes_total", direction="client_to_upstream"): 0,
+                series("tidegate_requests_total", api_key=FETCH, route="exchange"): 1,
+                series("tidegate_requests_total"): 1,
+            }
+        )
+
+
+def test_a_good_probe_is_reused_while_it_holds_and_names_and_topics_are_as_configured(
+    kafka: KafkaCluster, tier: Tier
+) -> None:
+    names = {"metrics.kip405.names": "both", "metrics.topics.max": "0"}
+    with (
+        own_tidegate(kafka, tier.properties({"authority.max.age.ms": "60000", **names})) as tidegate,
+        leader(tidegate, tier.topic.name) as client,
+    ):
+        counted = counting(tidegate)
+        served = record_bytes(read(client, [tier.targets(0)[0]] * 5))
+        counted.becomes(
+            {
+                series(f"{TOPIC_METER}remotefetchbytes_total", topic="__other__"): served,
+                series(f"{TOPIC_METER}remotefetchbytes_total"): served,
+                series(f"{TOPIC_METER}remotebytesin_total", topic="__other__"): served,
+                series(f"{TOPIC_METER}remotereadrequests_total"): 5,
+                series("tidegate_probes_sent_total"): 1,
+                series("tidegate_probes_reused_total"): 4,
+                series("tidegate_probe_seconds_count"): 1,
+            }
+        )
+
+
+def test_what_a_failing_store_costs(tier: Tier, fresh: RunningTidegate) -> None:
+    topic = tier.topic.name
+    with leader(fresh, topic) as client:
+        counted, refused = counting(fresh), tier.front.refused
+        tier.front.refuse(s3_error(503, "SlowDown"), path="*.log")
+        try:
+            (answer,) = client.fetch(VERSION, [tier.targets(0)[0]]).partitions
+        finally:
+            tier.front.heal()
+        assert answer.error_code != ErrorCode.NONE
+        seen = tier.front.refused - refused
+        assert seen == ATTEMPTS_MAX
+        counted.becomes(
+            {
+                series("tidegate_gets_total", object="log", outcome="retriable"): seen,
+                series("tidegate_gets_total", object="log"): seen,
+                series("tidegate_get_seconds_count", outcome="retriable"): seen,
+                series("tidegate_get_bytes_total"): 0,
+                series("tidegate_get_retries_total"): seen - 1,
+                series("tidegate_cache_fills_total"): 0,
+                series("tidegate_served_tier_bytes_total"): 0,
+                series(f"{TOPIC_METER}remotefetchrequests_total", topic=topic): 1,
+                series(f"{TOPIC_METER}remotefetchbytes_total", topic=topic): 0,
+                series(f"{TOPIC_METER}remotefetcherrors_total", topic=topic): 1,
+            }
+        )
+        counted, refused = counting(fresh), tier.front.refused
+        tier.front.refuse(s3_error(403, "AccessDenied"), path="*.log")
+        try:
+            client.fetch(VERSION, [tier.targets(0)[0]])
+        finally:
+            tier.front.heal()
+        counted.becomes(
+            {
+                series("tidegate_gets_total", object="log", outcome="denied"): tier.front.refused - refused,
+                series("tidegate_gets_total", object="log"): 1,
+                series("tidegate_get_retries_total"): 0,
+                series(f"{TOPIC_METER}remotefetcherrors_total", topic=topic): 1,
+            }
+        )
+
+
+def test_deadlines_that_a_slow_store_misses(kafka: KafkaCluster, tier: Tier) -> None:
+    topic = tier.topic.name
+    with (
+        own_tidegate(kafka, tier.properties({"remote.fetch.max.wait.ms": "0"})) as tidegate,
+        leader(tidegate, topic) as client,
+    ):
+        counted, at_store = counting(tidegate), front_since(tier.front)
+        with tier.front.held("*"):
+            (late,) = client.fetch(VERSION, [tier.targets(0)[0]], max_wait_ms=100).partitions
+            assert (late.error_code, late.records) == (ErrorCode.NONE, b"")
+            counted.becomes(
+                {
+                    series("tidegate_deadline_misses_total", request="fetch"): 1,
+                    series("tidegate_deadline_misses_total"): 1,
+                    series("kafka_server_delayedremotefetchmetrics_expires_total"): 1,
+                    series("kafka_server_delayedoperationpurgatory_purgatorysize"): 0,
+                    series(f"{TOPIC_METER}remotefetchrequests_total", topic=topic): 1,
+                    series(f"{TOPIC_METER}remotefetchbytes_total", topic=topic): 0,
+                    series(f"{TOPIC_METER}remotefetcherrors_total"): 0,
+                    series("tidegate_served_tier_bytes_total"): 0,
+                    series("tidegate_gets_total"): 0,
+                }
+            )
+            (found,) = client.list_offsets(10, [(topic, 1, 1)], timeout_ms=100)
+            assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
+            misses = "kafka_server_delayedremotelistoffsetsmetrics_expires_total"
+            counted.becomes(
+                {
+                    series("tidegate_deadline_misses_total", request="fetch"): 1,
+                    series("tidegate_deadline_misses_total", request="list_offsets"): 1,
+                    series(misses, topic=topic, partition="1"): 1,
+                    series(misses): 1,
+                }
+            )
+        # The fill went on; what it costs is counted when it has ended.
+        wait_until(lambda: tidegate.metric("tidegate_gets_in_flight") == 0, "no GET is under way")
+        counted.becomes({series("tidegate_gets_total", object="log", outcome="ok"): at_store(".log")[0]})
+
+
+def test_a_flipped_byte_on_disk_is_one_quarantined_block(kafka: KafkaCluster, tier: Tier, tmp_path: Path) -> None:
+    cache, segments = tmp_path / "cache", tier.segments(0)
+    blocks = blocks_of(segments)
+    process = Tidegate(
+        work=tmp_path,
+        server_properties=kafka.server_properties_path(1),
+        bootstrap_servers=kafka.bootstrap_servers,
+        properties=tier.properties({"cache.path": str(cache), "proxy.listen": f"127.0.0.1:{free_port()}"}),
+    )
+    try:
+        process.start()
+        tidegate = RunningTidegate(process, process.wait_ready(), tmp_path)
+        with leader(tidegate, tier.topic.name) as client:
+            before = read(client, tier.targets(0))
+        wait_until(lambda: len(files_below(cache)) == blocks, "every block is on disk")
+        counting(tidegate).becomes({})
+        assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0
+        os.kill(process.pid, signal.SIGTERM)
+        process.stop()
+        flip_a_byte(files_below(cache)[0])
+        process.start()
+        tidegate = RunningTidegate(process, process.wait_ready(), tmp_path)
+        with leader(tidegate, tier.topic.name) as client:
+            counted, at_store = counting(tidegate), front_since(tier.front)
+            assert read(client, tier.targets(0)) == before
+        counted.becomes(
+            {
+                series("tidegate_cache_quarantined_blocks_total"): 1,
+                series("tidegate_cache_disk_errors_total", cause="corrupt"): 1,
+                series("tidegate_cache_hits_total", level="disk"): blocks - 1,
+                series("tidegate_cache_misses_total", level="disk"): 1,
+                series("tidegate_cache_misses_total", level="memory"): blocks,
+                series("tidegate_cache_fills_total"): 1,
+                series("tidegate_gets_total", object="log", outcome="ok"): at_store(".log")[0],
+            }
+        )
+        assert at_store(".log")[0] == 1
+    finally:
+        process.stop()
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x41
+    path.write_bytes(content)
+
+
+def test_what_is_read_ahead_is_used_wasted_or_unread(kafka: KafkaCluster, tier: Tier) -> None:
+    ahead = {"readahead.stream.max.bytes": str(8 * BLOCK_BYTES)}
+    with (
+        own_tidegate(kafka, tier.properties(ahead)) as tidegate,
+        leader(tidegate, tier.topic.name) as client,
+    ):
+        counted, at_store = counting(tidegate), front_since(tier.front)
+        offset, end = 0, tier.segments(0)[-1].start_offset
+        while offset < end:
+            (answer,) = client.fetch(VERSION, [tier.target(0, offset, BLOCK_BYTES)]).partitions
+            offset = end_of(answer.records, offset)
+
+        def quiet() -> bool:
+            names = ("tidegate_gets_in_flight", "tidegate_gets_queued")
+            return all(tidegate.metric(name) == 0 for name in names)
+
+        wait_until(quiet, "no GET is under way")
+        log_gets, log_bytes = at_store(".log")
+        counted.becomes(
+            {
+                series("tidegate_gets_total", object="log", outcome="ok"): log_gets,
+                series("tidegate_get_bytes_total"): log_bytes,
+                series("tidegate_cache_fill_bytes_total"): log_bytes,
+            }
+        )
+        page = Scrape.of(tidegate.page("/metrics"))
+        arrived = page.sum("tidegate_readahead_bytes_total")
+        used, wasted = (
+            page.sum("tidegate_readahead_used_bytes_total"),
+            page.sum("tidegate_readahead_wasted_bytes_total"),
+        )
+        assert used > 0
+        assert used + wasted + page.sum("tidegate_readahead_unread_bytes") == arrived < log_bytes
+
+
+def end_of(records: bytes, offset: int) -> int:
+    """The offset behind the last whole batch."""
+    position = 0
+    while position + 61 <= len(records):
+        size = 12 + int.from_bytes(records[position + 8 : position + 12], "big")
+        if position + size > len(records):
+            break
+        base = int.from_bytes(records[position : position + 8], "big")
+        offset = base + int.from_bytes(records[position + 23 : position + 27], "big") + 1
+        position += size
+    return offset

@@ -1,0 +1,107 @@
+"""Health, configuration, certificates, the loop and the process."""
+
+import importlib.metadata
+import platform
+
+import pytest
+
+from metrics.probes import Probes, ReloadOutcome
+from proxy.readiness import ConditionName, ConditionState
+
+
+def value(probes: Probes, name: str, **labels: str) -> float | None:
+    return probes.registry.sample_value(f"tidegate_{name}", labels)
+
+
+def states(probes: Probes, condition: str) -> dict[str, float | None]:
+    return {state: value(probes, "condition_state", condition=condition, state=state) for state in ConditionState}
+
+
+def test_a_fresh_process_is_not_ready_and_all_conditions_are_pending() -> None:
+    probes = Probes()
+    assert (value(probes, "ready"), value(probes, "degraded")) == (0, 0)
+    for condition in ConditionName:
+        assert states(probes, condition) == {"pending": 1, "met": 0, "degraded": 0}
+    assert value(probes, "metadata_partition_problems") == 0
+
+
+def test_health_follows_what_is_told() -> None:
+    probes = Probes()
+    probes.health.on_state(ready=True, degraded=True)
+    probes.health.on_partition_problems(3)
+    assert (value(probes, "ready"), value(probes, "degraded")) == (1, 1)
+    assert value(probes, "metadata_partition_problems") == 3
+    probes.health.on_state(ready=True, degraded=False)
+    assert (value(probes, "ready"), value(probes, "degraded")) == (1, 0)
+
+
+@pytest.mark.parametrize("state", ConditionState)
+def test_one_state_of_a_condition_holds(state: ConditionState) -> None:
+    probes = Probes()
+    probes.health.on_condition("tier", "degraded")
+    probes.health.on_condition("tier", state)
+    assert states(probes, "tier") == {possible: float(possible is state) for possible in ConditionState}
+
+
+def test_a_refused_reload_leaves_the_time_of_the_last_good_one() -> None:
+    probes = Probes()
+    probes.config.on_reload(ReloadOutcome.OK, 100.0, 2)
+    probes.config.on_reload(ReloadOutcome.REFUSED, 200.0, 2)
+    assert {outcome: value(probes, "config_reloads_total", outcome=outcome) for outcome in ReloadOutcome} == {
+        "ok": 1,
+        "refused": 1,
+        "unchanged": 0,
+    }
+    assert value(probes, "config_reload_timestamp_seconds") == 100.0
+    assert value(probes, "config_restart_needed") == 2
+
+
+def test_a_certificate_has_its_expiry_by_key() -> None:
+    probes = Probes()
+    probes.tls.on_certificate("proxy.tls.certificate", 1.8e9)
+    assert value(probes, "certificate_expiry_timestamp_seconds", key="proxy.tls.certificate") == 1.8e9
+
+
+def test_a_late_waking_is_observed_and_the_largest() -> None:
+    probes = Probes()
+    probes.loop.on_woken(0.5)
+    probes.loop.on_woken(0.25)
+    assert value(probes, "loop_stall_seconds_count") == 2
+    assert value(probes, "loop_stall_seconds_sum") == 0.75
+    assert value(probes, "loop_stall_max_seconds") == 0.5
+
+
+def test_the_stall_maximum_forgets_after_600_wakings() -> None:
+    probes = Probes()
+    probes.loop.on_woken(3.0)
+    for _ in range(599):
+        probes.loop.on_woken(0.001)
+    assert probes.registry.sample_value("tidegate_loop_stall_max_seconds") == 3.0
+    probes.loop.on_woken(0.001)
+    assert probes.registry.sample_value("tidegate_loop_stall_max_seconds") == 0.001
+
+
+def test_the_build_is_named() -> None:
+    version = importlib.metadata.version("tidegate")
+    assert value(Probes(), "build_info", version=version, python=platform.python_version()) == 1
+
+
+def test_without_an_installed_package_the_version_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_found)
+    assert value(Probes(), "build_info", version="unknown", python=platform.python_version()) == 1
+
+
+@pytest.mark.needs("linux")
+def test_the_process_and_its_garbage_collector_are_measured() -> None:
+    registry = Probes().registry
+    assert (registry.sample_value("process_resident_memory_bytes") or 0) > 0
+    assert registry.sample_value("python_gc_collections_total", {"generation": "2"}) is not None
+
+
+def test_two_processes_worth_of_probes_live_side_by_side() -> None:
+    first, second = Probes(), Probes()
+    first.health.on_state(ready=True, degraded=False)
+    assert value(second, "ready") == 0

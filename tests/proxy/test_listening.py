@@ -1,0 +1,69 @@
+"""The bootstrap listener: bound at once, by port or by name, and a taken port is a sentence."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+
+from proxy.address_book import AddressBook
+from proxy.listening import address_of, listen, node_at
+from proxy.server import Server
+from proxy.sni_addressing import SniAddressBook
+from proxy.upstream.cluster import BrokerNode, Cluster
+from tests.support.certificates import server_certificate
+from tests.support.config_files import load_lines
+
+CLUSTER = cast(Cluster, SimpleNamespace(brokers={7: BrokerNode(7, "broker-7", 9092, None)}))
+
+
+class ScriptedServer:
+    """Tells how it was asked to accept."""
+
+    def __init__(self) -> None:
+        self.addresses: object = None
+        self.asked: list[str] = []
+
+    async def serve(self, listeners: list[trio.SocketListener], _target: object) -> None:
+        self.asked.append("serve")
+        await self._close(listeners)
+
+    async def serve_by_name(self, listeners: list[trio.SocketListener], _target_for: object) -> None:
+        self.asked.append("serve_by_name")
+        await self._close(listeners)
+
+    async def _close(self, listeners: list[trio.SocketListener]) -> None:
+        for listener in listeners:
+            await listener.aclose()
+
+
+async def test_a_listener_for_each_broker_or_one_for_all(tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    names = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\nproxy.tls.sni.pattern=b-$(nodeId)\n"
+    for lines, kind, way in (("", AddressBook, "serve"), (names, SniAddressBook, "serve_by_name")):
+        server = ScriptedServer()
+        config = load_lines(tmp_path, f"proxy.listen=127.0.0.1:0\n{lines}")
+        async with trio.open_nursery() as nursery:
+            book, (host, port) = await listen(config, CLUSTER, cast(Server, server), nursery)
+        assert isinstance(book, kind)
+        assert server.addresses is book
+        assert server.asked == [way]
+        assert host == "127.0.0.1"
+        assert port > 0
+
+
+async def test_a_taken_port_is_an_error_that_names_address_and_key(tmp_path: Path, nursery: trio.Nursery) -> None:
+    (taken,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = taken.socket.getsockname()[1]
+    config = load_lines(tmp_path, f"proxy.listen=127.0.0.1:{port}\n")
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}, which proxy.listen names"):
+        await listen(config, CLUSTER, cast(Server, ScriptedServer()), nursery)
+    await taken.aclose()
+
+
+def test_brokers_are_found_by_id_and_by_address() -> None:
+    assert address_of(CLUSTER, 7) == ("broker-7", 9092)
+    assert address_of(CLUSTER, 8) is None
+    assert node_at(CLUSTER, "broker-7", 9092) == 7
+    assert node_at(CLUSTER, "broker-7", 9093) is None

@@ -1,0 +1,177 @@
+"""Every key that the table marks as reloadable is followed by what runs, and no other is."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from proxy import live_settings
+from proxy.config.keys import SERVE_KEYS
+from proxy.frontier import Frontiers
+from proxy.live_settings import LiveSettings
+from proxy.logs import LogFormat
+from proxy.server import Server
+from storage.config.kinds import Reload
+from tests.support.certificates import server_certificate
+from tests.support.config_files import load_lines
+
+See = Callable[[LiveSettings], object]
+
+FOLLOWED: dict[str, tuple[str, See, object]] = {
+    "proxy.connections.max": ("7", lambda live: live.server_settings.connections_max, 7),
+    "proxy.frame.request.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.request_frame_bytes_max, 2048),
+    "proxy.response.held.bytes.max": (
+        "65 MiB",
+        lambda live: live.server_settings.limits.response_held_bytes_max,
+        65 * 1024 * 1024,
+    ),
+    "proxy.inflight.requests.max": ("7", lambda live: live.server_settings.limits.inflight_requests_max, 7),
+    "relay.rewrite.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.relay_rewrite_bytes_max, 2048),
+    "proxy.upstream.connect.timeout.ms": ("7000", lambda live: live.server_settings.connect_wait_s_max, 7),
+    "proxy.drain.timeout.ms": ("7000", lambda live: live.drain_timeout_s, 7),
+    "proxy.read.prefer": ("tier", lambda live: live.fetch.read_prefer_tier, True),
+    "remote.fetch.max.wait.ms": ("3000", lambda live: live.fetch.fetch_wait_s_max, 3),
+    "tier.linger.ms": ("3000", lambda live: live.fetch.linger_s, 3),
+    "authority.max.age.ms": ("7000", lambda live: live.fetch.authority_age_s_max, 7),
+    "frontier.max.age.ms": ("7000", lambda live: live.frontier_age_s_max, 7),
+    "remote.list.offsets.request.timeout.ms": ("7000", lambda live: live.list_offsets_timeout_s, 7),
+}
+LOGS = {"log.level": "debug", "log.format": "console"}
+TLS = {
+    "proxy.tls.certificate.file": "other/server.pem",
+    "proxy.tls.key.file": "other/server.key",
+    "proxy.tls.key.password": "secret",
+    "proxy.tls.client.auth": "requested",
+    "proxy.tls.client.ca.file": "other/server.pem",
+}
+
+
+def tls_lines(folder: Path, **other: str) -> str:
+    """A pair in `folder`, another in `folder/other`, and the first one's lines."""
+    if not (folder / "other").exists():
+        (folder / "other").mkdir()
+        server_certificate(folder)
+        server_certificate(folder / "other")
+    lines = {
+        "proxy.tls.certificate.file": "server.pem",
+        "proxy.tls.key.file": "server.key",
+        "proxy.tls.client.ca.file": "server.pem",
+        **{key.replace("_", "."): value for key, value in other.items()},
+    }
+    return "".join(f"{key}={value}\n" for key, value in lines.items())
+
+
+def test_each_reloadable_key_has_a_case_here() -> None:
+    marked = {key.name for key in SERVE_KEYS.all_keys() if key.reload is not Reload.RESTART}
+    assert marked == {*FOLLOWED, *LOGS, *TLS}
+
+
+@pytest.mark.parametrize("key", FOLLOWED)
+def test_it_is_followed(key: str, tmp_path: Path) -> None:
+    text, see, expected = FOLLOWED[key]
+    live = LiveSettings(load_lines(tmp_path, ""))
+    server, frontiers = SimpleNamespace(settings=None), SimpleNamespace(age_s_max=None)
+    live.server, live.frontiers = cast(Server, server), cast(Frontiers, frontiers)
+    shared = live.fetch
+    assert see(live) != expected
+    live.follow(load_lines(tmp_path, f"{key}={text}\n"))
+    assert see(live) == expected
+    # What runs looks at these three: nobody has to be told again.
+    assert server.settings is live.server_settings
+    assert frontiers.age_s_max == live.frontier_age_s_max
+    assert live.fetch is shared
+
+
+@pytest.mark.parametrize("key", LOGS)
+def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: list[tuple[str, LogFormat]] = []
+    monkeypatch.setattr(live_settings, "configure_logs", lambda level, form: configured.append((level, form)))
+    live = LiveSettings(load_lines(tmp_path, ""))
+    live.follow(load_lines(tmp_path, "tier.linger.ms=1\n"))
+    assert configured == []
+    changed = load_lines(tmp_path, f"{key}={LOGS[key]}\n")
+    live.follow(changed)
+    assert configured == [(changed.log.level.value, LogFormat(changed.log.format.value))]
+
+
+@pytest.mark.parametrize("key", ["proxy.tls.certificate.file", "proxy.tls.client.auth", "proxy.tls.client.ca.file"])
+def test_tls_towards_clients_is_followed(key: str, tmp_path: Path) -> None:
+    live = LiveSettings(load_lines(tmp_path, tls_lines(tmp_path)))
+    before = live.server_settings.client_tls
+    changed = {key: TLS[key]} | ({"proxy.tls.key.file": TLS["proxy.tls.key.file"]} if "certificate" in key else {})
+    live.follow(load_lines(tmp_path, tls_lines(tmp_path, **changed)))
+    after = live.server_settings.client_tls
+    assert before is not None
+    assert after is not None
+    assert after is not before
+    if key == "proxy.tls.client.auth":
+        assert after.verify_mode != before.verify_mode
+    if key == "proxy.tls.client.ca.file":
+        assert after.get_ca_certs(binary_form=True) != before.get_ca_certs(binary_form=True)
+
+
+def test_a_key_that_has_got_a_password_is_followed(tmp_path: Path) -> None:
+    live = LiveSettings(load_lines(tmp_path, tls_lines(tmp_path)))
+    before = live.server_settings.client_tls
+    key = serialization.load_pem_private_key((tmp_path / "other" / "server.key").read_bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (tmp_path / "encrypted.key").write_bytes(encrypted)
+    files = {"proxy.tls.certificate.file": "other/server.pem", "proxy.tls.key.file": "encrypted.key"}
+    live.follow(load_lines(tmp_path, tls_lines(tmp_path, **files, **{"proxy.tls.key.password": "secret"})))
+    assert live.server_settings.client_tls is not before
+
+
+def test_another_content_of_the_same_files_is_followed_and_the_same_content_is_not_loaded_again(
+    tmp_path: Path,
+) -> None:
+    lines = tls_lines(tmp_path)
+    live = LiveSettings(load_lines(tmp_path, lines))
+    before = live.server_settings.client_tls
+    live.follow(load_lines(tmp_path, lines + "tier.linger.ms=1\n"))
+    assert live.server_settings.client_tls is before
+    server_certificate(tmp_path)
+    live.follow(load_lines(tmp_path, lines))
+    assert live.server_settings.client_tls is not before
+
+
+def test_tls_is_neither_turned_on_nor_off(tmp_path: Path) -> None:
+    with_tls = tls_lines(tmp_path)
+    live = LiveSettings(load_lines(tmp_path, ""))
+    live.follow(load_lines(tmp_path, with_tls))
+    assert live.server_settings.client_tls is None
+    live = LiveSettings(load_lines(tmp_path, with_tls))
+    live.follow(load_lines(tmp_path, ""))
+    assert live.server_settings.client_tls is not None
+
+
+def test_a_certificate_that_openssl_refuses_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tls_lines(tmp_path)
+    live = LiveSettings(load_lines(tmp_path, lines))
+    before = live.server_settings
+
+    def refuse(*_: Any) -> None:
+        raise ssl.SSLError("key too small")
+
+    monkeypatch.setattr(live_settings, "server_ssl_context", refuse)
+    server_certificate(tmp_path)
+    changed = load_lines(tmp_path, lines + "proxy.connections.max=7\nlog.level=debug\n")
+    with pytest.raises(ssl.SSLError):
+        live.follow(changed)
+    assert live.server_settings is before
+
+
+def test_names_go_on_to_be_heard_with_a_new_certificate(tmp_path: Path) -> None:
+    lines = tls_lines(tmp_path) + "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
+    live = LiveSettings(load_lines(tmp_path, lines))
+    server_certificate(tmp_path)
+    live.follow(load_lines(tmp_path, lines))
+    assert live.server_settings.client_tls is not None
+    assert live.server_settings.client_tls.sni_callback is not None

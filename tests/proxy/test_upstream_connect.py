@@ -1,0 +1,196 @@
+"""Opening a client's upstream connection: tried again while no broker answers, and for no longer than that."""
+
+import contextlib
+import ssl
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+import structlog
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from metrics import tidegate_names
+from metrics.kip405 import Kip405Names
+from metrics.probes import Probes
+from metrics.registry import Registry
+from proxy import upstream_connect
+from proxy.address_book import Target
+from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
+from proxy.upstream.transport import Transport
+from proxy.upstream_connect import CONNECT_S_MAX, UpstreamConnector, has_left
+
+ONE, TWO = ("broker-1", 9092), ("broker-2", 9092)
+CONNECTION = cast(Transport, object())
+
+
+class Upstream:
+    """Brokers that answer or do not, and what was asked of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, known: Iterable[tuple[str, int]] = (ONE, TWO)) -> None:
+        self.answering: set[tuple[str, int]] = set()
+        self.silent: set[tuple[str, int]] = set()
+        self.attempts_s: list[float] = []
+        self.asked: list[tuple[str, int]] = []
+        self.has_left = False
+        self.registry = Registry(Kip405Names.CURRENT)
+        self.connector = UpstreamConnector(None, lambda: known, Probes(self.registry).relay)
+        monkeypatch.setattr(upstream_connect, "open_transport", self._open_transport)
+        monkeypatch.setattr(trio, "open_tcp_stream", self._open_tcp_stream)
+
+    async def open(self, node_id: int | None = 1, *, wait_s_max: float = 30.0) -> tuple[str, int]:
+        opened, address = await self.connector.open(
+            Target(node_id, (ONE,)), wait_s_max=wait_s_max, has_left=lambda: self.has_left
+        )
+        assert opened is CONNECTION
+        return address
+
+    @property
+    def waiting(self) -> float:
+        return self.registry.sample_value(tidegate_names.UPSTREAM_CONNECT_WAITS.exposed_name, {}) or 0
+
+    async def _open_transport(self, host: str, port: int, *, tls: ssl.SSLContext | None) -> Transport:
+        self.attempts_s.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        if (host, port) in self.silent:
+            await trio.sleep_forever()
+        if (host, port) not in self.answering:
+            raise UpstreamConnectionError(f"cannot connect to {host}:{port}")
+        return CONNECTION
+
+    async def _open_tcp_stream(self, host: str, port: int) -> trio.abc.Stream:
+        self.asked.append((host, port))
+        await trio.lowlevel.checkpoint()
+        if (host, port) in self.silent:
+            await trio.sleep_forever()
+        if (host, port) not in self.answering:
+            raise OSError("refused")
+        return trio.testing.memory_stream_pair()[0]
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch) -> Upstream:
+    return Upstream(monkeypatch)
+
+
+async def test_a_broker_that_answers_is_asked_once(upstream: Upstream) -> None:
+    upstream.answering = {ONE}
+    assert await upstream.open() == ONE
+    assert (len(upstream.attempts_s), upstream.asked) == (1, [])
+
+
+async def test_while_no_broker_answers_it_is_tried_again_until_one_does(
+    upstream: Upstream, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(upstream.open)
+        await trio.sleep(20)
+        assert upstream.waiting == 1
+        upstream.answering = {ONE}
+    assert upstream.waiting == 0
+    assert 20 < trio.current_time() <= 21
+    pauses = [after - before for before, after in zip(upstream.attempts_s, upstream.attempts_s[1:], strict=False)]
+    assert 0.05 <= pauses[0] <= 0.1
+    assert max(pauses) <= 1.0
+    assert all(pause >= 0.5 for pause in pauses[5:])
+
+
+async def test_after_its_time_the_client_is_given_up_with_the_reason(
+    upstream: Upstream, autojump_clock: MockClock
+) -> None:
+    with pytest.raises(UpstreamError, match="broker-1:9092"):
+        await upstream.open(wait_s_max=5)
+    assert trio.current_time() == pytest.approx(5, abs=0.5)
+    assert upstream.waiting == 0
+
+
+async def test_without_time_there_is_one_attempt(upstream: Upstream) -> None:
+    with structlog.testing.capture_logs() as logs, pytest.raises(UpstreamError):
+        await upstream.open(wait_s_max=0)
+    assert len(upstream.attempts_s) == 1
+    assert logs == []
+
+
+async def test_when_another_broker_answers_the_client_is_sent_on_at_once(
+    upstream: Upstream, autojump_clock: MockClock
+) -> None:
+    upstream.answering = {TWO}
+    with pytest.raises(UpstreamError, match="broker-1:9092"):
+        await upstream.open()
+    assert trio.current_time() == 0
+
+
+async def test_when_another_comes_back_first_who_waits_is_sent_on(
+    upstream: Upstream, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(UpstreamError, match="broker-1:9092"):
+                await upstream.open()
+
+        nursery.start_soon(wait)
+        await trio.sleep(10)
+        upstream.answering = {TWO}
+    assert trio.current_time() < 13
+
+
+async def test_the_bootstrap_listener_tries_every_known_broker(upstream: Upstream) -> None:
+    upstream.answering = {TWO}
+    assert await upstream.open(None) == TWO
+    assert upstream.asked == []
+
+
+async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream, autojump_clock: MockClock) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with contextlib.suppress(UpstreamError):
+                    await upstream.open(wait_s_max=3)
+
+            for _ in range(50):
+                nursery.start_soon(wait)
+            await trio.sleep(2)
+            assert upstream.waiting == 50
+    assert len(upstream.asked) <= 8
+    assert [entry["event"] for entry in logs] == ["clients_wait_for_upstream"]
+
+
+async def test_brokers_that_do_not_even_refuse_hold_nobody_longer(
+    upstream: Upstream, autojump_clock: MockClock
+) -> None:
+    upstream.silent = {ONE, TWO}
+    with pytest.raises(UpstreamError, match="does not answer within"):
+        await upstream.open(wait_s_max=15)
+    assert trio.current_time() <= 15 + CONNECT_S_MAX + 1
+
+
+async def test_a_client_that_has_gone_is_not_waited_for(upstream: Upstream, autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(UpstreamError):
+                await upstream.open()
+
+        nursery.start_soon(wait)
+        await trio.sleep(5)
+        upstream.has_left = True
+    assert trio.current_time() <= 7
+    assert upstream.waiting == 0
+
+
+async def test_a_client_is_seen_to_have_gone_behind_what_it_sent() -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    client = await trio.open_tcp_stream(*listener.socket.getsockname())
+    accepted = await listener.accept()
+    await client.send_all(b"a request")
+    assert not has_left(accepted.socket)
+    await client.aclose()
+    with trio.fail_after(5):
+        while not has_left(accepted.socket):
+            await trio.lowlevel.checkpoint()
+    await accepted.aclose()
+    assert has_left(accepted.socket)
+    await listener.aclose()

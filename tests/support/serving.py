@@ -1,0 +1,118 @@
+"""`tidegate serve` as a process of its own, with whatever properties: for what starts, signals and ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_properties import properties_text
+from proxy.demo.tidegate_process import bootstrap_address
+from tests.support.raw_client import RawClient
+from tests.support.waiting import wait_until
+
+START_S_MAX = 30.0
+LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+
+
+class Serving:
+    """One process and what it wrote."""
+
+    def __init__(self, folder: Path, properties: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        self.file = folder / "tidegate.properties"
+        self.write(properties)
+        self.log_path = folder / "tidegate.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "proxy", "serve", str(self.file)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environ},
+            )
+
+    def write(self, properties: Mapping[str, str]) -> None:
+        """Give FILE other content, by renaming as editors do."""
+        new = self.file.with_suffix(".new")
+        new.write_text(properties_text(properties), encoding="utf-8")
+        new.replace(self.file)
+
+    def log(self) -> str:
+        return self.log_path.read_text("utf-8", "replace")
+
+    def events(self, name: str) -> list[dict[str, str]]:
+        """The log's lines of one event, as the fields of their JSON."""
+        lines = [line for line in self.log().splitlines() if line.startswith("{") and line.endswith("}")]
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    def wait_log(self, text: str, *, times: int = 1) -> None:
+        wait_until(lambda: self.log().count(text) >= times, f"`{text}` in the log", timeout_s=START_S_MAX)
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of the `ready:` line."""
+        return bootstrap_address(self.log())
+
+    def client(self) -> RawClient:
+        host, _, port = self.bootstrap.rpartition(":")
+        return RawClient(host, int(port))
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Status and body of an admin page; `admin.listen` must name its port."""
+        address = dict(line.split("=", 1) for line in self.file.read_text().splitlines())["admin.listen"]
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, sample_name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels; 0 without any."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.page("/metrics")[1])
+            for sample in family.samples
+            if sample.name == sample_name and labels.items() <= sample.labels.items()
+        )
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+
+@contextmanager
+def serving(folder: Path, properties: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Iterator[Serving]:
+    started = Serving(folder, properties, environ or {})
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def before_kafka(kafka: KafkaCluster) -> dict[str, str]:
+    return {
+        "upstream.bootstrap.servers": kafka.bootstrap_servers,
+        "broker.config": str(kafka.server_properties_path(1)),
+        "proxy.listen": "127.0.0.1:0",
+        "proxy.broker.port.start": "0",
+        "admin.listen": "127.0.0.1:0",
+    }
+
+
+def without_kafka(folder: Path) -> dict[str, str]:
+    return {
+        "upstream.bootstrap.servers": "127.0.0.1:1",
+        "remote.log.storage.manager.class.name": LOCAL_TIER,
+        "remote.log.metadata.manager.class.name": "tidegate.InMemory",
+        "rsm.config.dir": str(folder / "tier"),
+        "proxy.listen": "127.0.0.1:0",
+        "proxy.broker.port.start": "0",
+        "admin.listen": "127.0.0.1:0",
+    }
