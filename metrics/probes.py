@@ -284,6 +284,10 @@ class CatalogProbe:
     def on_snapshot_written(self, size_bytes: int, at_s: float) -> None:
         """A snapshot was written; `at_s` is Unix time."""
         self._snapshot_writes[_SnapshotWrite.OK].inc()
+        self.on_snapshot_kept(size_bytes, at_s)
+
+    def on_snapshot_kept(self, size_bytes: int, at_s: float) -> None:
+        """The snapshot that is there, written now or by an earlier process."""
         self._snapshot_bytes.set(size_bytes)
         self._snapshot_at.set(at_s)
 

@@ -83,6 +83,7 @@ class CatalogSnapshots:
         self._cluster_id = cluster_id
         self._probe = probe
         self._found: Snapshot | None = None
+        self._found_bytes = 0
         self._written_offsets: tuple[int, ...] | None = None
         """Of the snapshot that is there."""
         self._writing = trio.Lock()
@@ -93,6 +94,7 @@ class CatalogSnapshots:
         """Read what is there, for `adopt`."""
         try:
             self._found = await trio.to_thread.run_sync(self._file.read, abandon_on_cancel=True)
+            self._found_bytes = 0 if self._found is None else self._file.size_bytes()
         except (SnapshotError, OSError) as error:
             await self._set_aside(error)
         else:
@@ -121,6 +123,7 @@ class CatalogSnapshots:
         self._catalog.adopt(snapshot.contents)
         self._written_offsets = snapshot.next_offsets
         self._probe.on_snapshot_loaded(SnapshotOutcome.USED)
+        self._probe.on_snapshot_kept(self._found_bytes, snapshot.written_at_ms / 1000)
         age_s = round(time.time() - snapshot.written_at_ms / 1000)
         _log.info("catalog_snapshot_used", segments=snapshot.contents.segment_count, age_s=age_s)
         return dict(enumerate(snapshot.next_offsets))

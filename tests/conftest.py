@@ -61,8 +61,11 @@ def kafka() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def tiered(kafka: KafkaCluster) -> TieredTopic:
-    """Two partitions, each with two or three segments in the tier alone and one in the broker; nobody adds to it."""
-    return tiered_topic(kafka, "tiered-shared", partitions=2)
+    """Two partitions, each with two or three segments in the tier alone and one in the broker; nobody adds to it.
+
+    Batches are bounded, since on a busy machine a producer's first one fills a segment.
+    """
+    return tiered_topic(kafka, "tiered-shared", partitions=2, batch_size=128 * 1024)
 
 
 @pytest.fixture(scope="session")

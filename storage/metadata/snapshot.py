@@ -150,6 +150,10 @@ class SnapshotFile:
             except (ValueError, OverflowError, struct.error) as error:
                 raise UnreadableSnapshotError(f"it holds what no catalog can: {error}") from error
 
+    def size_bytes(self) -> int:
+        """How large the snapshot is."""
+        return self.path.stat().st_size
+
     def set_aside(self) -> Path:
         """Move the snapshot out of the way, so that the next start does not look at it again; where it is now."""
         self.path.replace(self._bad_path)

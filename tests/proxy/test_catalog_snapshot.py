@@ -52,6 +52,7 @@ class Counted:
 
     loaded: list[SnapshotOutcome] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     failed: int = 0
 
     def on_snapshot_loaded(self, outcome: SnapshotOutcome) -> None:
@@ -59,6 +60,9 @@ class Counted:
 
     def on_snapshot_written(self, size_bytes: int, at_s: float) -> None:
         self.written.append(size_bytes)
+
+    def on_snapshot_kept(self, size_bytes: int, at_s: float) -> None:
+        self.kept.append(size_bytes)
 
     def on_snapshot_failed(self) -> None:
         self.failed += 1
@@ -156,6 +160,7 @@ async def test_a_restart_reads_only_what_is_new(topic: FakeMetadataTopic, folder
     with capture_logs() as logs:
         async with process(topic, folder) as second:
             assert second.counted.loaded == [SnapshotOutcome.USED]
+            assert second.counted.kept == [(folder / SNAPSHOT_NAME).stat().st_size]
             assert second.read_from[HOME] == 4
             assert second.catalog.segment_count == 3
             assert second.manager.position(HOME) == 6
