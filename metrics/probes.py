@@ -108,6 +108,7 @@ class TierProbe:
     def on_remote_fetch_started(self, topic: str) -> None:
         """A read was submitted."""
         self._requests[topic].inc()
+        self._errors[topic].inc(0)  # there before the first error, or a rate would miss that one
 
     def on_remote_fetch(self, topic: str, bytes_read: int) -> None:
         """A read returned `bytes_read` bytes of records."""

@@ -290,6 +290,7 @@ class TestPrograms:
         assert f"{TOPIC} is there already" in said
         assert partition_offsets(run.address("kafka", 9092), TOPIC) == offsets
 
+    @pytest.mark.long
     @pytest.mark.needs("spark")
     def test_the_spark_example_reads_every_order(self, run: ComposeRun) -> None:
         records = int(run.services["fill"].definition["environment"]["RECORDS"])

@@ -72,26 +72,10 @@ def running_demo(folder: Path, *arguments: str) -> Iterator[RunningDemo]:
         demo.process.wait()
 
 
-def test_the_demo_shows_equal_records_and_a_broker_left_alone(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--records", "60000") as demo:
-        assert demo.process.wait(DEMO_TIMEOUT_S) == 0, demo.errors
-        demo.assert_nothing_left()
-    rows = {row[0]: row[1:] for row in map(cells, demo.output.splitlines()) if len(row) > 1}
-    assert rows["records"] == ["60,000", "60,000"]
-    directly, through_tidegate = (number(cell) for cell in rows["of them in the tier only"])
-    assert 30_000 < directly == through_tidegate < 60_000
-    assert len(set(rows["digest of the records"])) == 1
-    assert number(rows["Tidegate served from the tier"][0]) > 10
-    before, after = rows["broker's own remote fetches"]
-    assert after == f"{before.split()[-1]} -> {before.split()[-1]}"
-    assert before.split()[0] == "0" != before.split()[-1]
-    assert max(map(len, demo.output.splitlines())) <= 80
-    assert "\x1b" not in demo.output + demo.errors
-
-
-def test_keep_leaves_everything_running_until_ctrl_c(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--keep", "--records", str(RECORDS_MIN)) as demo:
+def test_the_demo_shows_equal_records_and_keeps_everything_running_until_ctrl_c(tmp_path: Path) -> None:
+    with running_demo(tmp_path, "--keep", "--records", "60000") as demo:
         demo.wait_for("Ctrl-C stops everything")
+        assert_the_table_is_right(demo)
         assert len(demo.left_processes()) >= 2
         consume, _, check = re.findall(r"^(?:java|curl|/).*$", demo.output, re.MULTILINE)
         consumed = subprocess.run(
@@ -102,9 +86,21 @@ def test_keep_leaves_everything_running_until_ctrl_c(tmp_path: Path) -> None:
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(END_TIMEOUT_S) == 0
         demo.assert_nothing_left()
+    assert "\x1b" not in demo.output + demo.errors
 
 
-@pytest.mark.parametrize("step", ["Starting Kafka", "Reading all through Tidegate"])
+@pytest.mark.long
+def test_the_demo_ends_by_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with running_demo(tmp_path, "--records", "60000") as demo:
+        assert demo.process.wait(DEMO_TIMEOUT_S) == 0, demo.errors
+        demo.assert_nothing_left()
+    assert_the_table_is_right(demo)
+    assert max(map(len, demo.output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "step", ["Starting Kafka", pytest.param("Reading all through Tidegate", marks=pytest.mark.long)]
+)
 def test_ctrl_c_in_the_middle_leaves_nothing_behind_even_twice(tmp_path: Path, step: str) -> None:
     with running_demo(tmp_path, "--records", str(RECORDS_MIN)) as demo:
         demo.wait_for(step)
@@ -115,6 +111,18 @@ def test_ctrl_c_in_the_middle_leaves_nothing_behind_even_twice(tmp_path: Path, s
         demo.assert_nothing_left()
     assert "interrupted" in demo.errors
     assert "Traceback" not in demo.errors
+
+
+def assert_the_table_is_right(demo: RunningDemo) -> None:
+    rows = {row[0]: row[1:] for row in map(cells, demo.output.splitlines()) if len(row) > 1}
+    assert rows["records"] == ["60,000", "60,000"]
+    directly, through_tidegate = (number(cell) for cell in rows["of them in the tier only"])
+    assert 30_000 < directly == through_tidegate < 60_000
+    assert len(set(rows["digest of the records"])) == 1
+    assert number(rows["Tidegate served from the tier"][0]) > 10
+    before, after = rows["broker's own remote fetches"]
+    assert after == f"{before.split()[-1]} -> {before.split()[-1]}"
+    assert before.split()[0] == "0" != before.split()[-1]
 
 
 def cells(line: str) -> list[str]:

@@ -33,8 +33,8 @@ REREAD_RATIO_MIN = 0.5
 """Of blocks found in the cache when all was read before; what was on its way to the disk is lost with each kill."""
 
 PARTS = [
-    pytest.param((Moment.READING, Moment.READING), 0, id="2-kills"),
-    pytest.param((Moment.SNAPSHOT, Moment.DRAIN), 0, id="snapshot-and-drain"),
+    pytest.param((Moment.READING, Moment.SNAPSHOT), 0, id="2-kills"),
+    pytest.param((Moment.DRAIN, Moment.READING), 0, id="drain-and-kill", marks=pytest.mark.long),
     *(
         pytest.param(None, part, id=f"kills-{part * LONG_KILLS}-{(part + 1) * LONG_KILLS - 1}", marks=pytest.mark.long)
         for part in range(LONG_PARTS)
