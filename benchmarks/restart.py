@@ -128,7 +128,8 @@ def show(result: Result, *, as_json: bool) -> None:
         )
     ratios = [topic.ready_s / own.ready_s for topic, own in zip(result.from_topic, result.from_snapshot, strict=True)]
     print(
-        f"  ratio: {statistics.median(ratios):.1f}; aim from the snapshot: {AIM_S:g} s with {FLOOR_SEGMENTS:,} segments"
+        f"  ratio: {statistics.median(ratios):.1f}; with {FLOOR_SEGMENTS:,} segments the aims are {AIM_S:g} s "
+        f"from the snapshot and {FLOORS_S[SnapshotOutcome.ABSENT]:g} s from the topic"
     )
     for complaint in result.complaints:
         print(f"failed: {complaint}")
