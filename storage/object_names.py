@@ -9,10 +9,12 @@ may have written; only Kafka's legal names become part of a path, so that no obj
 """
 
 import re
+from pathlib import Path
 
 from storage.errors import IllegalMetadataError
 from storage.model import (
     IndexType,
+    LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
@@ -50,6 +52,21 @@ def partition_directory_name(partition: TopicIdPartition) -> str:
 def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
     """An object's name inside its partition's folder; `suffix` without the dot."""
     return f"{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}.{suffix}"
+
+
+def sources_by_suffix(data: LogSegmentData) -> dict[str, Path | bytes | None]:
+    """What each object of a segment is copied from; None for those that it has not.
+
+    In the order in which they are to be written: the log comes last, so that a log implies its indexes.
+    """
+    return {
+        IndexType.OFFSET.value: data.offset_index,
+        IndexType.TIMESTAMP.value: data.time_index,
+        IndexType.TRANSACTION.value: data.transaction_index,
+        IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+        IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
+        LOG_SUFFIX: data.log_segment,
+    }
 
 
 def partition_of_directory(name: str) -> TopicIdPartition | None:

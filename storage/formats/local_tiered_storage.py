@@ -30,7 +30,13 @@ from storage.errors import (
 )
 from storage.formats.local_objects import inspect_folder, list_folder
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES, partition_directory_name, segment_object_name
+from storage.object_names import (
+    LOG_SUFFIX,
+    OBJECT_SUFFIXES,
+    partition_directory_name,
+    segment_object_name,
+    sources_by_suffix,
+)
 from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
@@ -78,14 +84,7 @@ class LocalTieredStorage:
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Copy a segment's files; see RemoteStorageManager.copy_log_segment_data."""
-        sources: dict[str, Path | bytes | None] = {
-            IndexType.OFFSET.value: data.offset_index,
-            IndexType.TIMESTAMP.value: data.time_index,
-            IndexType.TRANSACTION.value: data.transaction_index,
-            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
-            IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
-            LOG_SUFFIX: data.log_segment,
-        }
+        sources = sources_by_suffix(data)
         directory = self._directory(metadata)
         with _storage_errors(directory):
             directory.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from storage.object_names import (
     partition_of_directory,
     segment_object_name,
     segment_of_object,
+    sources_by_suffix,
 )
 from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectStore, ObjectStream
@@ -89,14 +90,7 @@ class PlainObjects:
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Put a segment's files; see RemoteStorageManager.copy_log_segment_data."""
-        sources: dict[str, Path | bytes | None] = {
-            IndexType.OFFSET.value: data.offset_index,
-            IndexType.TIMESTAMP.value: data.time_index,
-            IndexType.TRANSACTION.value: data.transaction_index,
-            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
-            IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
-            LOG_SUFFIX: data.log_segment,
-        }
+        sources = sources_by_suffix(data)
         if absent := [self._key(metadata, suffix) for suffix, source in sources.items() if source is None]:
             self._store.delete_many(absent)
         for suffix, source in sources.items():

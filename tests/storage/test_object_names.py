@@ -1,18 +1,22 @@
 """Names of objects: Kafka's, and never outside their folder."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError
-from storage.model import RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
+from storage.model import LogSegmentData, RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
 from storage.object_names import (
+    LOG_SUFFIX,
     OBJECT_SUFFIXES,
     is_topic_name,
     partition_directory_name,
     partition_of_directory,
     segment_object_name,
     segment_of_object,
+    sources_by_suffix,
 )
 from tests.support.segments import filled_segment, metadata_of, uuid_of
 
@@ -97,3 +101,16 @@ def test_a_folder_with_another_name_is_no_partitions(name: str) -> None:
 def test_an_object_with_another_name_is_no_segments(suffix: str) -> None:
     name = f"00000000000000000100-99Ua091BQDeyDAqtDCo4bQ{suffix}"
     assert segment_of_object(name, partition_named("orders")) is None
+
+
+def test_every_object_has_its_source_and_the_log_comes_last() -> None:
+    log, offsets, times = Path("a.log"), Path("a.index"), Path("a.timeindex")
+    sources = sources_by_suffix(LogSegmentData(log, offsets, times, b"0\n1\n0 0\n"))
+    assert set(sources) == set(OBJECT_SUFFIXES)
+    assert [*sources][-1] == LOG_SUFFIX
+    assert {suffix: source for suffix, source in sources.items() if source is not None} == {
+        "index": offsets,
+        "timeindex": times,
+        "leader_epoch_checkpoint": b"0\n1\n0 0\n",
+        "log": log,
+    }
