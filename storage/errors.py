@@ -23,6 +23,14 @@ class RetriableRemoteStorageError(RemoteStorageError):
         self.retry_after_s = retry_after_s
 
 
+class ThrottledError(RetriableRemoteStorageError):
+    """The store is up and asks for fewer requests: HTTP 429 or 503, SlowDown, ThrottlingException and their like."""
+
+
+class StalledTransferError(RetriableRemoteStorageError):
+    """A GET's body stopped arriving, and so did that of the second GET sent for what was missing."""
+
+
 class RemoteAccessDeniedError(RemoteStorageError):
     """The store refused our credentials; the message names the store and the object."""
 
