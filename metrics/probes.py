@@ -70,6 +70,25 @@ class DeadlineRequest(enum.StrEnum):
     LIST_OFFSETS = "list_offsets"
 
 
+class FallbackReason(enum.StrEnum):
+    """Why a partition's tier reads are left to the broker (`proxy.fallback`)."""
+
+    IDENTITY = "identity"
+    """Tidegate's own connection was refused or lost, or the leader's lineage is not known."""
+    DENIED = "denied"
+    """The store refuses our credentials."""
+    NOT_FOUND = "not_found"
+    """A bucket or an object is not there."""
+    CORRUPT = "corrupt"
+    """Bytes are wrong, also after a fresh GET; or the key is."""
+    STALLED = "stalled"
+    """Two transfers of the same bytes stopped."""
+    LATE = "late"
+    """No byte came in time, several times over."""
+    FAULT = "fault"
+    """Anything else: a fault of our own."""
+
+
 class SnapshotOutcome(enum.StrEnum):
     """What became of the catalog snapshot at the start."""
 
@@ -237,6 +256,33 @@ class RelayProbe:
         self._frontier_age.observe(age_s)
 
 
+class FallbackProbe:
+    """What brokers read because the tier fails."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._partitions = Children[FallbackReason, Gauge](
+            registry.gauge(names.FALLBACK_PARTITIONS), LabelLimit(len(FallbackReason))
+        )
+        self._reads = registry.enumerated_counter(names.FALLBACK_READS, FallbackReason)
+        self._bytes = registry.counter(names.FALLBACK_BYTES)
+        self._refused = registry.counter(names.FALLBACK_REFUSED)
+        for reason in FallbackReason:
+            self.on_spell(reason, 0)
+
+    def on_spell(self, reason: FallbackReason, partitions: int) -> None:
+        """So many partitions are left to the brokers for this reason now."""
+        self._partitions[reason].set(partitions)
+
+    def on_read(self, reason: FallbackReason, records_bytes: int) -> None:
+        """A broker has read a partition in the tier's place."""
+        self._reads[reason].inc()
+        self._bytes.inc(records_bytes)
+
+    def on_refused(self, partitions: int) -> None:
+        """The broker is not to have these too at the moment."""
+        self._refused.inc(partitions)
+
+
 class CatalogProbe:
     """The catalog and the metadata topic behind it."""
 
@@ -315,6 +361,7 @@ class Probes:
         self.gets = GetProbe(self.registry)
         self.read_ahead = ReadAheadProbe(self.registry)
         self.relay = RelayProbe(self.registry)
+        self.fallback = FallbackProbe(self.registry)
         self.catalog = CatalogProbe(self.registry)
         self.loop = LoopProbe(self.registry)
         self.health = HealthProbe(self.registry)

@@ -89,6 +89,29 @@ DEADLINE_MISSES = Family(
     labels=("request",),
 )
 
+FALLBACK_PARTITIONS = Family(
+    name="tidegate_fallback_partitions",
+    kind=Kind.GAUGE,
+    help="Partitions that are left to the brokers for now, as reading them from the tier failed.",
+    labels=("reason",),
+)
+FALLBACK_READS = Family(
+    name="tidegate_fallback_reads",
+    kind=Kind.COUNTER,
+    help="Partition reads that a broker did because the tier failed.",
+    labels=("reason",),
+)
+FALLBACK_BYTES = Family(
+    name="tidegate_fallback_bytes",
+    kind=Kind.COUNTER,
+    help="Record bytes that brokers gave in the tier's place.",
+)
+FALLBACK_REFUSED = Family(
+    name="tidegate_fallback_refused",
+    kind=Kind.COUNTER,
+    help="Partition reads that were put off, as the broker had `fallback.partitions.max` already.",
+)
+
 CATALOG_SEGMENTS = Family(name="tidegate_catalog_segments", kind=Kind.GAUGE, help="Segments in the catalog.")
 CATALOG_UNDECODABLE = Family(
     name="tidegate_catalog_undecodable_records",
@@ -213,6 +236,10 @@ FAMILIES: tuple[Family, ...] = (
     FRONTIER_AGE_SECONDS,
     UPSTREAM_CONNECT_WAITS,
     DEADLINE_MISSES,
+    FALLBACK_PARTITIONS,
+    FALLBACK_READS,
+    FALLBACK_BYTES,
+    FALLBACK_REFUSED,
     CATALOG_SEGMENTS,
     CATALOG_UNDECODABLE,
     CATALOG_LAG,

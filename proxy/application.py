@@ -26,6 +26,7 @@ from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
 from proxy.config.load import load
 from proxy.config.model import Config
+from proxy.fallback import Fallback
 from proxy.fetch_service import FetchService
 from proxy.frontier import Frontiers
 from proxy.life_cycle import SIGNALS, LifeCycle
@@ -151,7 +152,8 @@ async def run(
             )
             nursery.start_soon(tier_storage.run)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
-            server = _server(config, settings, cluster, tier, lookup, probes, nursery)
+            fallback = Fallback(settings.fallback, probes.fallback)
+            server = _server(config, settings, cluster, tier, lookup, fallback, probes, nursery)
             addresses, bootstrap = await listen(config, cluster, server, nursery)
             admin = await nursery.start(
                 serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
@@ -160,7 +162,7 @@ async def run(
             nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, addresses, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
-            nursery.start_soon(take_gauges, tier_storage.slots, probes)
+            nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, probes)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, probes.loop)
             application = Application(
@@ -261,6 +263,7 @@ def _server(
     cluster: Cluster,
     tier: Tier,
     lookup: TimestampLookup,
+    fallback: Fallback,
     probes: Probes,
     nursery: trio.Nursery,
 ) -> Server:
@@ -268,8 +271,10 @@ def _server(
     slots = SessionSlots(on_changed=probes.relay.on_fetch_sessions)
 
     def handlers() -> ClientExchanges:
-        fetches = FetchService(tier=tier, settings=settings.fetch, generation=generation, slots=slots, probes=probes)
-        offsets = ListOffsetsService(lookup, timeout_s=settings.list_offsets_timeout_s)
+        fetches = FetchService(
+            tier=tier, fallback=fallback, settings=settings.fetch, generation=generation, slots=slots, probes=probes
+        )
+        offsets = ListOffsetsService(lookup, fallback, timeout_s=settings.list_offsets_timeout_s)
         return ClientExchanges(fetches, offsets, generation)
 
     server = settings.server = Server(

@@ -10,19 +10,16 @@ from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, P
 from protocol.errors import ErrorCode
 from protocol.identifiers import IsolationLevel
 from proxy.authority import Authority
-from proxy.errors import error_code_of
 from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import PartitionKey, TierPart, key_of
 from storage.reader import TierRecords
 
 
 def tier_answer(
-    request: FetchRequest, part: TierPart, authority: Authority, result: TierRecords | Exception | None
+    request: FetchRequest, part: TierPart, authority: Authority, result: TierRecords | None
 ) -> PartitionAnswer:
     """The answer of one vouched-for part; a result of None is a read that was not there in time."""
     asked = part.asked
-    if isinstance(result, Exception):
-        return PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, error_code_of(result))
     return PartitionAnswer(
         asked.topic,
         asked.topic_id,

@@ -1,7 +1,8 @@
-"""A client connection as a reader of the tier: who it is, and what its answer holds until it is sent."""
+"""A client connection as a reader of the tier: who it is, what it waits for, what its answer holds until it is sent."""
 
 import itertools
 
+from proxy.fallback import Patience
 from storage.reader import TierRecords
 
 _identities = itertools.count(1)
@@ -12,6 +13,7 @@ class ClientReads:
 
     def __init__(self) -> None:
         self.identity = next(_identities)
+        self.patience = Patience()
         self._held: list[TierRecords] = []
 
     def hold(self, records: TierRecords) -> None:

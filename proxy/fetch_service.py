@@ -25,6 +25,7 @@ from protocol.identifiers import IsolationLevel
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
+from proxy.fallback import Fallback
 from proxy.fetch_answer import FetchAnswer, answer_frame
 from proxy.fetch_plan import FetchPlan, TierPart, leave_to_broker, plan_fetch
 from proxy.fetch_sessions import ClientSessions
@@ -66,12 +67,14 @@ class FetchService:
         self,
         *,
         tier: Tier,
+        fallback: Fallback,
         settings: FetchSettings,
         generation: LogStartGeneration,
         slots: SessionSlots,
         probes: Probes,
     ) -> None:
         self._tier = tier
+        self._fallback = fallback
         self._settings = settings
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
@@ -129,6 +132,7 @@ class FetchService:
                 request,
                 plan,
                 tier=self._tier,
+                fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
                 own_fetch=OwnFetch(wire),
                 probes=self._probes,

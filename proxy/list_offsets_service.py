@@ -12,7 +12,8 @@ Rules:
 2. What was found at or beyond the LATEST that it answered is not found: −1, without an error.
 3. What the tier does not have, and a topic name that may be another topic's by now, is asked of the broker once more,
    with its own timestamp.
-4. The deadline is the request's timeout, else LOOKUP_TIMEOUT_S; whoever misses it gets REQUEST_TIMED_OUT.
+4. A look-up that fails goes to the broker as a Fetch does, and as few at a time (`proxy.fallback`).
+5. The deadline is the request's timeout, else LOOKUP_TIMEOUT_S; whoever misses it gets REQUEST_TIMED_OUT.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,7 +36,7 @@ from protocol.api_02_list_offsets import (
 from protocol.errors import ErrorCode
 from protocol.headers import decode_request_header
 from protocol.identifiers import ApiKey
-from proxy.errors import error_code_of
+from proxy.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from proxy.upstream_wire import UpstreamWire
@@ -59,8 +60,9 @@ class ListOffsetsService:
         timeout_s: of requests that name none.
     """
 
-    def __init__(self, lookup: TimestampLookup, *, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
+    def __init__(self, lookup: TimestampLookup, fallback: Fallback, *, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
         self._lookup = lookup
+        self._fallback = fallback
         self._timeout_s = timeout_s
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
@@ -76,7 +78,16 @@ class ListOffsetsService:
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._timeout_s
         with self._lookup.probe.look_up_waiting():
             response, found = await self._search(request, questions, started_s + timeout_s, wire, node_id)
-        return [encode_response(await _assemble(request, wire, response, questions, found), *_form(request))]
+        failed = [key for key in questions if key in found and found[key].is_failed]
+        with self._fallback.at_broker(node_id, len(failed)) as granted:
+            taken = {key: questions[key].partition for key in failed[:granted]}
+            found = {key: result for key, result in found.items() if key not in taken}
+            response = await _assemble(request, wire, response, questions, found)
+        for partition in taken.values():
+            self._fallback.on_broker_read(partition, 0)
+        if any(result.error_code == COME_AGAIN for result in found.values()):
+            await trio.sleep_until(comes_again_s(started_s, 0))
+        return [encode_response(response, *_form(request))]
 
     async def _search(
         self,
@@ -88,7 +99,7 @@ class ListOffsetsService:
     ) -> tuple[ListOffsetsResponse, Mapping[Key, "_Result"]]:
         """The broker's response with LATEST in the tier's places, and what the tier has for them."""
         async with trio.open_nursery() as nursery:
-            searches = _Searches(self._lookup, questions, deadline_s, nursery)
+            searches = _Searches(self._lookup, self._fallback, questions, deadline_s, nursery)
             response = await _ask(request, wire, latest=questions.keys())
             refused = {key for key, answer in _by_key(response).items() if key in questions and answer.error_code}
             searches.give_up(refused)
@@ -147,10 +158,11 @@ async def _assemble(
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What became of a search: a record, or an error code."""
+    """What became of a search: a record, or an error code. `is_failed`: the broker is to look, if it can now."""
 
     record: FoundTimestamp | None
     error_code: int = ErrorCode.NONE
+    is_failed: bool = False
 
 
 class _Searches:
@@ -160,12 +172,14 @@ class _Searches:
     def __init__(
         self,
         lookup: TimestampLookup,
+        fallback: Fallback,
         questions: Mapping[Key, TierQuestion],
         deadline_s: float,
         nursery: trio.Nursery,
     ) -> None:
         self.results: dict[Key, _Result] = {}
         self._lookup = lookup
+        self._fallback = fallback
         self._scopes = {key: trio.CancelScope(deadline=deadline_s) for key in questions}
         self._given_up: set[Key] = set()
         for key, question in questions.items():
@@ -187,14 +201,19 @@ class _Searches:
             self.results[key] = _Result(None, ErrorCode.REQUEST_TIMED_OUT)
 
     async def _result(self, question: TierQuestion) -> _Result | None:
+        partition = question.partition
+        if not self._fallback.reads_tier(partition):
+            return _Result(None, COME_AGAIN, is_failed=True)
         try:
             record = await self._lookup.answer(question)
-        except RemoteStorageError as error:
-            _log.warning("timestamp_search_failed", partition=str(question.partition), reason=str(error))
-            return _Result(None, error_code_of(error))
         except Exception as error:
-            _log.exception("timestamp_search_fault", partition=str(question.partition))
-            return _Result(None, error_code_of(error))
+            if isinstance(error, RemoteStorageError):
+                _log.debug("timestamp_search_failed", partition=str(partition), reason=str(error))
+            else:
+                _log.exception("timestamp_search_fault", partition=str(partition))
+            if (reason := reason_of(error)) is not None:
+                self._fallback.failed(partition, question.segment.start_offset, reason, str(error))
+            return _Result(None, COME_AGAIN, is_failed=reason is not None)
         return None if record is None else _Result(record)
 
 

@@ -16,7 +16,7 @@ from protocol.api_01_fetch_request import encode_request
 from protocol.api_01_fetch_response import decode_response
 from protocol.identifiers import ApiKey
 from proxy.assembly import is_whole
-from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey, key_of
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
 
@@ -41,8 +41,14 @@ class OwnFetch:
         """The last answer of every partition that was asked for."""
         return tuple(self._answers.values())
 
+    def bytes_of(self, asked: FetchPartition) -> int:
+        """Record bytes that the broker gave for a partition."""
+        answer = self._answers.get(key_of(asked))
+        return 0 if answer is None else answer.records_bytes
+
     @property
-    def _has_news(self) -> bool:
+    def has_news(self) -> bool:
+        """Whether the broker gave something that the client is not to wait longer for."""
         return any(
             answer.records or answer.error_code or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
             for answer in self._answers.values()
@@ -52,7 +58,7 @@ class OwnFetch:
         """Ask for the plan's local partitions until there is something to answer with: records, all tier reads,
         or the deadline."""
         wait_s = 0.0
-        while plan.local and not self._has_news and self.whole is None:
+        while plan.local and not self.has_news and self.whole is None:
             asked_at_s = trio.current_time()
             await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=int(wait_s * 1000))
             if not reads.pending or trio.current_time() >= reads.deadline_s:
@@ -67,6 +73,14 @@ class OwnFetch:
         if not self.bytes_got:
             await reads.wait_any_until(reads.deadline_s)
         await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+
+    async def until_news(self, request: FetchRequest, plan: FetchPlan, time_s: float) -> None:
+        """There is nothing to answer with: return at that time, or when the plan's local partitions have something."""
+        if plan.local:
+            left_ms = int((time_s - trio.current_time()) * 1000)
+            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=max(0, left_ms))
+        if not self.has_news and self.whole is None:
+            await trio.sleep_until(time_s)
 
     async def ask(
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0

@@ -32,7 +32,6 @@ from protocol.identifiers import ApiKey, IsolationLevel
 from proxy.aborted_tails import AbortedTail
 from proxy.assembly import is_whole
 from proxy.authority import Authorities, Authority, AuthorityKey
-from proxy.errors import code_for_version
 from proxy.fetch_plan import TierPart
 from proxy.frontier import LEARN_WAIT_S_MAX
 from proxy.tier import Tier
@@ -40,6 +39,9 @@ from proxy.upstream_wire import PendingAnswer, UpstreamWire
 
 PROBE_BYTES_MAX = 1
 """One batch at most comes back, and is discarded."""
+
+KAFKA_STORAGE_ERROR_VERSION_MIN = 6
+"""Older clients do not know that code; brokers tell them another."""
 
 _PartitionId = tuple[bytes | None, int]
 
@@ -81,7 +83,7 @@ class Prober:
         self, wire: UpstreamWire, node_id: int, tier: Tier, authorities: Authorities, probe: RelayProbe
     ) -> None:
         self._wire = wire
-        self._node_id = node_id
+        self.node_id = node_id
         self._tier = tier
         self._authorities = authorities
         self._probe = probe
@@ -101,7 +103,7 @@ class Prober:
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
             for part in stale:
-                self._tier.forget(self._node_id, part.partition)
+                self._tier.forget(self.node_id, part.partition)
                 verdicts.answered.append((part, _refusal(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)))
         return verdicts
 
@@ -135,14 +137,14 @@ class Prober:
         tails = self._tier.aborted_tails
         return {
             part: tails.get(
-                self._node_id, part.partition, part.frontier.local_log_start_offset, part.frontier.leader_epoch
+                self.node_id, part.partition, part.frontier.local_log_start_offset, part.frontier.leader_epoch
             )
             for part in parts
         }
 
     def _learn_tail(self, part: TierPart, entries: Mapping[_PartitionId, PartitionAnswer]) -> AbortedTail | None:
         return self._tier.aborted_tails.learn(
-            self._node_id,
+            self.node_id,
             part.partition,
             part.frontier.local_log_start_offset,
             part.frontier.leader_epoch,
@@ -206,11 +208,11 @@ class Prober:
             verdicts.given_back.append(part)
         elif entry.error_code or entry.preferred_read_replica >= 0:
             self._authorities.end(_key(request, part))
-            self._tier.aborted_tails.forget(self._node_id, part.partition)
+            self._tier.aborted_tails.forget(self.node_id, part.partition)
             if _tells_of_change(part, entry.error_code):
-                self._tier.forget(self._node_id, part.partition)
+                self._tier.forget(self.node_id, part.partition)
             entry.topic, entry.topic_id, entry.records = part.asked.topic, part.asked.topic_id, ()
-            entry.error_code = code_for_version(entry.error_code, request.api_version)
+            entry.error_code = _code_for_version(entry.error_code, request.api_version)
             verdicts.answered.append((part, entry))
         else:
             self._take(request, part, entry, tail, verdicts)
@@ -230,14 +232,14 @@ class Prober:
             verdicts.learned_anew.append(part)
         frontier = part.frontier
         self._tier.frontiers.saw(
-            self._node_id,
+            self.node_id,
             part.partition,
             high_watermark=entry.high_watermark,
             last_stable_offset=entry.last_stable_offset,
             log_start_offset=entry.log_start_offset,
             leader_epoch=frontier.leader_epoch,
         )
-        self._tier.aborted_tails.saw(self._node_id, part.partition, entry.last_stable_offset)
+        self._tier.aborted_tails.saw(self.node_id, part.partition, entry.last_stable_offset)
         authority = Authority(
             entry.high_watermark,
             entry.last_stable_offset,
@@ -259,12 +261,12 @@ class Prober:
     async def _learn_anew(self, parts: Sequence[TierPart], verdicts: Verdicts) -> list[TierPart]:
         """Forget what was known of these parts and ask again; those not the tier's after all are given back."""
         for part in parts:
-            self._tier.forget(self._node_id, part.partition)
+            self._tier.forget(self.node_id, part.partition)
         with trio.move_on_after(LEARN_WAIT_S_MAX):
-            await self._tier.frontiers.refresh(self._node_id, [part.partition for part in parts])
+            await self._tier.frontiers.refresh(self.node_id, [part.partition for part in parts])
         again: list[TierPart] = []
         for part in parts:
-            frontier = self._tier.frontiers.get(self._node_id, part.partition)
+            frontier = self._tier.frontiers.get(self.node_id, part.partition)
             if frontier is None or part.asked.fetch_offset >= frontier.local_log_start_offset:
                 verdicts.given_back.append(part)
             else:
@@ -303,6 +305,13 @@ def _tells_of_change(part: TierPart, error_code: ErrorCode | int) -> bool:
     if error_code == ErrorCode.FENCED_LEADER_EPOCH:
         return part.asked.current_leader_epoch >= part.frontier.leader_epoch
     return error_code in _FRONTIER_GONE
+
+
+def _code_for_version(error_code: int, api_version: int) -> int:
+    """A broker's error code of a newer Fetch version, as it would have put it in the client's own."""
+    if error_code == ErrorCode.KAFKA_STORAGE_ERROR and api_version < KAFKA_STORAGE_ERROR_VERSION_MIN:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return error_code
 
 
 def _refusal(part: TierPart, error_code: ErrorCode) -> PartitionAnswer:

@@ -13,7 +13,7 @@ Rules:
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -55,6 +55,7 @@ class Readiness:
             ConditionName.TIER: Condition(ConditionState.PENDING, "the tier has not answered yet"),
         }
         self._partition_problems: dict[int, str] = {}
+        self._left_to_brokers: list[str] = []
         self._draining = False
         self._first_ready = trio.Event()
         self._probe = probe
@@ -97,7 +98,7 @@ class Readiness:
     def complaints(self) -> list[str]:
         """What is served worse than it should be, whether ready or not."""
         problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
-        return self._reasons_of(ConditionState.DEGRADED) + problems
+        return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers
 
     async def wait_ready(self) -> None:
         """Wait for the first readiness; returns at once when it has been."""
@@ -123,6 +124,11 @@ class Readiness:
     def partition_recovered(self, metadata_partition: int) -> None:
         """The metadata partition is read again."""
         self._partition_problems.pop(metadata_partition, None)
+        self._tell()
+
+    def left_to_brokers(self, reasons: Sequence[str]) -> None:
+        """Why tier reads are left to the brokers at the moment, a sentence each; none: they are not."""
+        self._left_to_brokers = [*reasons]
         self._tell()
 
     def upstream_answered(self, brokers: int) -> None:

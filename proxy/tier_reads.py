@@ -5,6 +5,7 @@ Rule 2. A read that finds no segment is first taken as our own lag (design L2): 
         the metadata topic has now, and the read is tried once more. Until that has found the segment it counts as a
         miss, also at the deadline, and is given back to the broker.
 Rule 3. Reads start beside the probe, so the probe may make some pointless and others wrong: `settle` says which.
+Rule 4. A failure is a result; what becomes of it is `proxy.fallback`'s to say, and to log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,16 +49,18 @@ class TierReads:
         client: ClientReads,
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
+        self.expired: set[TierPart] = set()
+        """Parts whose read was under way at the deadline; not those of which the linger was the end."""
         self.deadline_s = deadline_s
         self._tier = tier
         self._probe = probe
-        self._parts = parts
+        self.parts = dict.fromkeys(parts)
+        """In their order; others are not read."""
         self._nursery = nursery
         self._committed = committed
         self._client = client
         self._scopes: dict[TierPart, trio.CancelScope] = {}
         self._progress = trio.Event()
-        self._expired = False
 
     @property
     def pending(self) -> bool:
@@ -72,22 +75,23 @@ class TierReads:
     def start(self) -> None:
         """Start all reads; `stop` must follow."""
         self._probe.on_delayed_fetch_parked()
-        for part in self._parts:
+        for part in self.parts:
             self._start(part)
 
     def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
         """After the probe: give up the reads that nobody wants, and start those anew that are to be read otherwise."""
-        kept = set(wanted)
-        for part in self._parts:
-            if part not in kept:
+        kept, again = set(wanted), set(read_again)
+        for part in self.parts:
+            if part not in kept or part in again:
                 self._give_up(part)
-        for part in kept.intersection(read_again):
-            self._give_up(part)
-            self._start(part)
+            if part in kept and part in again:
+                self._start(part)
 
     def stop(self) -> None:
         """Wait no longer for what has not ended."""
-        if self._expired or (self.pending and trio.current_time() >= self.deadline_s):
+        if trio.current_time() >= self.deadline_s:
+            self.expired.update(self._scopes)
+        if self.expired:
             self._probe.on_remote_fetch_expired()
         for scope in self._scopes.values():
             scope.cancel()
@@ -128,7 +132,8 @@ class TierReads:
             if self._scopes.get(part) is scope:
                 self.results[part] = result
         if self._scopes.get(part) is scope:
-            self._expired |= scope.cancelled_caught and trio.current_time() >= self.deadline_s
+            if scope.cancelled_caught and trio.current_time() >= self.deadline_s:
+                self.expired.add(part)
             del self._scopes[part]
             self._progress.set()
 
@@ -147,7 +152,7 @@ class TierReads:
         except OffsetNotInTierError as error:
             return error
         except (RemoteStorageError, UpstreamError) as error:
-            _log.warning(
+            _log.debug(
                 "tier_read_failed", partition=str(part.partition), offset=part.asked.fetch_offset, reason=str(error)
             )
             return error

@@ -12,6 +12,7 @@ import trio
 
 from metrics.probes import Probes
 from proxy.address_book import AddressBook
+from proxy.fallback import Fallback
 from proxy.readiness import Readiness
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import Cluster
@@ -197,9 +198,10 @@ async def watch_tier(
         await trio.sleep(TIER_RETRY_S if failing or segment is None else TIER_INTERVAL_S)
 
 
-async def take_gauges(slots: Callable[[], Slots], probes: Probes) -> None:
-    """Feed the gauges that nobody's request moves."""
+async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, probes: Probes) -> None:
+    """Feed the gauges that nobody's request moves, and tell readiness of what the brokers read for us."""
     while True:
         busy, total, waiting = slots()
         probes.tier.on_reader_slots(busy, total, waiting)
+        readiness.left_to_brokers(fallback.complaints())
         await trio.sleep(GAUGES_INTERVAL_S)

@@ -49,6 +49,20 @@ TIER: Final = Row(
             rate("kafka_server_delayedremotefetchmetrics_expires_total", legend="DelayedRemoteFetch.ExpiresPerSec"),
         ),
         graph(
+            "Left to the brokers",
+            "Partitions whose tier reads fail, by reason; their reads by the brokers; and those put off meanwhile.",
+            "none",
+            gauge("tidegate_fallback_partitions", "reason"),
+            rate("tidegate_fallback_reads_total", legend="reads a second"),
+            rate("tidegate_fallback_refused_total", legend="put off a second"),
+        ),
+        graph(
+            "Record bytes from brokers in the tier's place",
+            "What the brokers read because the tier fails.",
+            "Bps",
+            rate("tidegate_fallback_bytes_total", legend="from brokers"),
+        ),
+        graph(
             "Requests that wait for the tier",
             "PurgatorySize and NumDelayedOperations, which are the same here.",
             "none",

@@ -146,6 +146,8 @@ def tier_config(values: Values, budgets: Mapping[str, int]) -> TierConfig:
         concurrent_gets_max=values.of(tier.TIER_CONCURRENT_GETS_MAX),
         inflight_bytes_max=budgets[tier.TIER_INFLIGHT_BYTES_MAX.name],
         hedge_gets_per_minute_min=values.of(tier.TIER_HEDGE_GETS_PER_MINUTE_MIN),
+        fallback_after_ms=values.of(table.FALLBACK_AFTER_MS),
+        fallback_partitions_max=values.of(table.FALLBACK_PARTITIONS_MAX),
     )
 
 

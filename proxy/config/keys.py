@@ -168,6 +168,23 @@ PROXY_DRAIN_TIMEOUT_MS = Key(
     reload=Reload.AT_ONCE,
 )
 
+FALLBACK_AFTER_MS = Key(
+    name="fallback.after.ms",
+    kind=integer(0, 3_600_000),
+    default="5000",
+    doc="An offset that was asked for three times in this time, and of which the tier gave no byte, is read by the "
+    "broker. Where the tier fails for good (access denied, an object gone or corrupt), the broker reads at once.",
+    reload=Reload.AT_ONCE,
+)
+FALLBACK_PARTITIONS_MAX = Key(
+    name="fallback.partitions.max",
+    kind=integer(0, 10_000),
+    default="4",
+    doc="Partitions that one broker reads at a time because the tier fails; clients of the others are told to come "
+    "again. 0: brokers read none.",
+    reload=Reload.AT_ONCE,
+)
+
 ADMIN_LISTEN = Key(
     name="admin.listen", kind=LISTEN, default="127.0.0.1:9464", doc="`/metrics`, `/livez`, `/readyz`, `/`."
 )
@@ -222,6 +239,7 @@ SERVE_KEYS: Final = KeyTable(
         ),
         PLUGIN_GROUP,
         TIER_READS_GROUP,
+        KeyGroup("When the tier fails", (FALLBACK_AFTER_MS, FALLBACK_PARTITIONS_MAX)),
         CACHE_GROUP,
         KNOWN_GROUP,
         KeyGroup("Administration", (ADMIN_LISTEN, METRICS_KIP405_NAMES, METRICS_TOPICS_MAX)),

@@ -94,6 +94,8 @@ class TierConfig:
     concurrent_gets_max: int
     inflight_bytes_max: int
     hedge_gets_per_minute_min: int
+    fallback_after_ms: int
+    fallback_partitions_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ TIER_CLIENT_KEYS: Final = KeyTable(
         "authority.",
         "cache.",
         "catalog.",
+        "fallback.",
         "frontier.",
         "log.",
         "memory.",

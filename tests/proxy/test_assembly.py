@@ -17,7 +17,7 @@ from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import TierPart, key_of
 from proxy.frontier import Frontier
 from storage.aborted_transactions import TierAborts
-from storage.errors import CorruptObjectError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError
 from storage.reader import TierRecords
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of
@@ -96,18 +96,6 @@ def test_aborted_transactions_are_known_if_the_tier_tells_all_or_up_to_where_the
 def test_a_read_that_was_late_is_empty_and_no_error() -> None:
     answer = tier_answer(fetch_of([]), PART, AUTHORITY, None)
     assert (answer.error_code, offsets_of(answer), answer.records) == (ErrorCode.NONE, (1500, 1490, 3), ())
-
-
-@pytest.mark.parametrize(
-    ("fault", "code"),
-    [
-        (RetriableRemoteStorageError("503"), ErrorCode.REPLICA_NOT_AVAILABLE),
-        (CorruptObjectError("crc"), ErrorCode.UNKNOWN_SERVER_ERROR),
-    ],
-)
-def test_a_failed_read_has_its_code_and_no_offsets(fault: Exception, code: ErrorCode) -> None:
-    answer = tier_answer(fetch_of([]), PART, AUTHORITY, fault)
-    assert (answer.error_code, offsets_of(answer), answer.records) == (code, (-1, -1, -1), ())
 
 
 def test_what_nobody_answered_is_an_unexpected_error() -> None:

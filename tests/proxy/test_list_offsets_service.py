@@ -8,12 +8,15 @@ from trio.testing import MockClock
 
 from protocol.api_02_list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
 from protocol.errors import ErrorCode
+from proxy.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
 from proxy.list_offsets_service import LOOKUP_TIMEOUT_S
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamUnsupportedError
 from storage.errors import (
     CorruptObjectError,
+    RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
+    ThrottledError,
 )
 from storage.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import BROKERS_OWN, OffsetsWorld, request_of
@@ -240,20 +243,39 @@ async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsW
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
-    [
-        (RetriableRemoteStorageError("503"), ErrorCode.REPLICA_NOT_AVAILABLE),
-        (RemoteResourceNotFoundError("gone"), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (CorruptObjectError("garbage"), ErrorCode.UNKNOWN_SERVER_ERROR),
-        (KeyError("a fault of ours"), ErrorCode.UNKNOWN_SERVER_ERROR),
-    ],
+    "fault", [RemoteResourceNotFoundError("gone"), CorruptObjectError("garbage"), KeyError("a fault of ours")]
 )
-async def test_trouble_in_the_tier_is_an_error_of_that_partition(
-    world: OffsetsWorld, fault: Exception, code: ErrorCode
+async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next_ones(
+    world: OffsetsWorld, fault: Exception, autojump_clock: MockClock
+) -> None:
+    """Failed before: the client got UNKNOWN_SERVER_ERROR for as long as the fault lasted."""
+    bad, good = world.add("orders", 0), world.add("orders", 1)
+    world.search.results = {bad: fault, good: FOUND}
+    assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [BROKERS, OURS]
+    world.search.results[bad] = FOUND
+    assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
+    await trio.sleep(SPELL_S_MIN)
+    assert await world.answers([("orders", 0, 4000)]) == [OURS]
+
+
+@pytest.mark.parametrize("fault", [RetriableRemoteStorageError("reset"), ThrottledError("503")])
+async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_but_not_at_once(
+    world: OffsetsWorld, fault: Exception, autojump_clock: MockClock
 ) -> None:
     bad, good = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {bad: fault, good: FOUND}
-    assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [(code, -1, -1, -1), OURS]
+    come_again = (ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)
+    assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [come_again, OURS]
+    assert trio.current_time() >= COME_AGAIN_S_MIN
+
+
+async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(
+    world: OffsetsWorld, autojump_clock: MockClock
+) -> None:
+    partitions = [world.add("orders", number) for number in range(6)]
+    world.search.results = dict.fromkeys(partitions, RemoteAccessDeniedError("no"))
+    answers = await world.answers([("orders", number, 4000) for number in range(6)])
+    assert answers == [BROKERS] * 4 + [(ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)] * 2
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from proxy.fallback import Fallback, FallbackSettings
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upkeep import (
     CATALOG_INTERVAL_S,
@@ -279,6 +280,7 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock
 async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
     seen: list[tuple[int, int, int]] = []
     probes = cast(Probes, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
-    async with running(take_gauges, lambda: Slots(1, 4, 2), probes):
+    fallback = Fallback(FallbackSettings(5.0, 4), Probes().fallback)
+    async with running(take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), probes):
         await step(mock_clock, GAUGES_INTERVAL_S)
     assert seen == [(1, 4, 2), (1, 4, 2)]

@@ -177,7 +177,7 @@ class OffsetsWorld:
             search=self.search,
             probe=self.tier_world.probes.tier,
         )
-        self.service = ListOffsetsService(self.lookup)
+        self.service = ListOffsetsService(self.lookup, self.tier_world.fallback)
         self.broker = OffsetsBroker(self.tier_world, node_id)
 
     def add(

@@ -21,6 +21,7 @@ from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.fetch_sessions import SessionSlots
 from proxy.authority import LogStartGeneration
+from proxy.fallback import Fallback, FallbackSettings
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
 from proxy.lineages import Lineages
@@ -251,6 +252,7 @@ class TierWorld:
             cluster=self.cluster,
             probe=self.probes.tier,
         )
+        self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.probes.fallback)
         self.generation = LogStartGeneration()
         self.slots = SessionSlots()
         self.settings = FetchSettings(
@@ -321,6 +323,7 @@ class TierWorld:
         """One more client connection."""
         service = FetchService(
             tier=self.tier,
+            fallback=self.fallback,
             settings=self.settings,
             generation=self.generation,
             slots=self.slots,
