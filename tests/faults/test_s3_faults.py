@@ -2,8 +2,8 @@
 
 Segments are a real broker's, published as Aiven's objects (tests.support.aiven_tier). Faults are made where they
 happen: toxiproxy breaks the way, an HTTP server in front of moto answers what stores answer, a scripted object store
-loses and spoils objects and holds answers back. Each test says the error code and the metric, and that all is well
-once the fault is gone; the broker, which reads its own copy of the tier, says what is right.
+loses and spoils objects and holds answers back. Each test says the answer and the metric, and that all is well once the
+fault is gone; the broker, which reads its own copy of the tier, says what is right, and is the way out.
 """
 
 import errno
@@ -18,7 +18,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.errors import ErrorCode
-from proxy import application
+from proxy import application, fallback
 from proxy.demo.kafka_cluster import KafkaCluster
 from proxy.tier_storage import open_tier_storage
 from storage.cache import disk_health
@@ -149,6 +149,10 @@ class Subject:
         return self.tidegate.sample("tidegate_gets_total", outcome=outcome)
 
     @property
+    def left_to_broker(self) -> float:
+        return self.tidegate.sample("tidegate_fallback_reads_total")
+
+    @property
     def retries(self) -> float:
         return self.tidegate.sample("tidegate_get_retries_total")
 
@@ -195,6 +199,8 @@ async def subject(
         **{name.replace("_", "."): value for name, value in properties.items()},
     }
     with pytest.MonkeyPatch.context() as patch:
+        # What was left to the broker is read from the tier with the next Fetch.
+        patch.setattr(fallback, "SPELL_S_MIN", 0.0)
         patch.setattr(application, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
         topic = tier.segments[0].topic_id_partition.topic
         async with in_process(kafka, topic, folder, lines, open_storage_manager=open_scripted) as tidegate:
@@ -329,8 +335,9 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
         front.refuse(s3_error(status, "ExpiredToken"), credential="old-key")
         # What is cached is nobody's to refuse.
         assert await found.fetch() == right
-        assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
         assert (found.gets("denied"), found.retries, found.tidegate.remote_fetch_errors) == (1, 0, 1)
+        assert found.left_to_broker == 1
         write_credentials(file, CREDENTIALS.access_key_id)
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
         assert (found.gets("denied"), found.tidegate.remote_fetch_errors) == (1, 1)
@@ -348,12 +355,13 @@ async def test_a_wrong_byte_once_costs_one_fresh_get(kafka: KafkaCluster, plain:
         assert found.tidegate.remote_fetch_errors == 0
 
 
-async def test_a_wrong_byte_in_the_store_is_the_brokers_error(
+async def test_a_wrong_byte_in_the_store_leaves_the_segment_to_the_broker(
     kafka: KafkaCluster, plain: AivenTier, tmp_path: Path
 ) -> None:
     async with subject(kafka, plain, tmp_path) as found:
         found.store.flip_bit(found.key("log"), position=200)
-        assert await found.fetch() == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await found.fetch() == await found.right()
+        assert found.left_to_broker == 1
         assert len(found.store.gets(found.key("log"))) == 2
         assert found.tidegate.sample("tidegate_cache_quarantined_blocks_total") == 2
         assert found.tidegate.remote_fetch_errors == 1
@@ -371,7 +379,8 @@ async def test_a_chunk_that_cannot_be_decrypted_is_fetched_once_more(
         assert await found.fetch() == await found.right()
         assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (1, 1, 0)
         found.store.flip_bit(found.key("log", 1), position=200)
-        assert await found.fetch(SEGMENT_RECORDS) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
+        assert found.left_to_broker == 1
         assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (3, 2, 1)
         found.store.heal()
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
@@ -379,19 +388,20 @@ async def test_a_chunk_that_cannot_be_decrypted_is_fetched_once_more(
 
 @pytest.mark.parametrize(("age_ms", "gets"), [(OLD_MS, 1), (FRESH_MS, ATTEMPTS_MAX)], ids=["old", "fresh"])
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "log"])
-async def test_a_lost_object_is_the_brokers_error_until_it_is_back(
+async def test_a_lost_object_leaves_the_segment_to_the_broker_until_it_is_back(
     kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, suffix: str, age_ms: int, gets: int
 ) -> None:
     last = len(encrypted.segments) - 1
     offset = encrypted.segments[last].start_offset
     async with subject(kafka, encrypted, tmp_path, age_ms=age_ms) as found:
         found.store.lose(found.key(suffix, last))
-        assert await found.fetch(offset) == found.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert await found.fetch(offset) == await found.right(offset)
+        assert found.left_to_broker == 1
         assert (found.gets("not_found"), found.retries) == (gets, gets - 1)
         assert found.tidegate.remote_fetch_errors == 1
         found.store.heal()
         assert await found.fetch(offset) == await found.right(offset)
-        assert found.tidegate.remote_fetch_errors == 1
+        assert (found.left_to_broker, found.tidegate.remote_fetch_errors) == (1, 1)
 
 
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])

@@ -17,7 +17,7 @@ import trio
 from confluent_kafka import Consumer, TopicPartition
 
 from protocol.errors import ErrorCode
-from proxy import application
+from proxy import application, fallback
 from proxy.config import load
 from proxy.demo.kafka_cluster import KafkaCluster
 from proxy.demo.kafka_properties import properties_text
@@ -91,6 +91,10 @@ class InProcess:
 
     def sample(self, name: str, **labels: str) -> float:
         return self.application.probes.registry.sample_value(name, labels) or 0.0
+
+    @property
+    def left_to_broker(self) -> float:
+        return self.sample("tidegate_fallback_reads_total", reason="denied")
 
     @property
     def remote_fetch_errors(self) -> float:
@@ -268,27 +272,37 @@ async def test_one_wrong_bit_on_the_way_costs_one_fresh_get(
         assert tidegate.remote_fetch_errors == 0
 
 
-@pytest.mark.parametrize(
-    ("fault", "error_code"),
-    [
-        (RetriableRemoteStorageError("503 slow down"), ErrorCode.REPLICA_NOT_AVAILABLE),
-        (RemoteAccessDeniedError("403 forbidden"), ErrorCode.UNKNOWN_SERVER_ERROR),
-    ],
-)
-async def test_a_store_that_refuses_is_an_error_of_that_partition_and_forgotten_when_it_is_over(
-    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path, fault: Exception, error_code: ErrorCode
+async def test_a_store_that_fails_for_a_moment_is_an_error_of_that_partition_and_forgotten_when_it_is_over(
+    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
     async with in_process(kafka, twenty, tmp_path) as tidegate:
         targets = tidegate.targets([0, 1])
         expected = await tidegate.fetch_directly(targets)
-        tidegate.store.fail(fault, segment=segment_at(tidegate, 0), times=None)
+        tidegate.store.fail(RetriableRemoteStorageError("reset"), segment=segment_at(tidegate, 0), times=None)
         # Alone: beside records of another partition it would be given a few milliseconds, and what may pass is retried.
-        assert await tidegate.fetch(targets[:1], max_wait_ms=MAX_WAIT_MS) == [failed(twenty.name, 0, error_code)]
+        come_again = [failed(twenty.name, 0, ErrorCode.REPLICA_NOT_AVAILABLE)]
+        assert await tidegate.fetch(targets[:1], max_wait_ms=MAX_WAIT_MS) == come_again
         assert await tidegate.fetch(targets[1:]) == expected[1:]
         assert tidegate.remote_fetch_errors == 1
         tidegate.store.heal()
         assert await tidegate.fetch(targets) == expected
         assert tidegate.remote_fetch_errors == 1
+
+
+async def test_a_store_that_refuses_leaves_that_partition_to_the_broker_until_it_is_over(
+    kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "SPELL_S_MIN", 0.0)
+    async with in_process(kafka, twenty, tmp_path) as tidegate:
+        targets = tidegate.targets([0, 1])
+        expected = await tidegate.fetch_directly(targets)
+        tidegate.store.fail(RemoteAccessDeniedError("403 forbidden"), segment=segment_at(tidegate, 0), times=None)
+        assert await tidegate.fetch(targets[:1]) == expected[:1]
+        assert await tidegate.fetch(targets[1:]) == expected[1:]
+        assert (tidegate.remote_fetch_errors, tidegate.left_to_broker) == (1, 1)
+        tidegate.store.heal()
+        assert await tidegate.fetch(targets) == expected
+        assert (tidegate.remote_fetch_errors, tidegate.left_to_broker) == (1, 1)
 
 
 async def test_denied_indexes_are_not_rebuilt_but_refused(
@@ -298,7 +312,8 @@ async def test_denied_indexes_are_not_rebuilt_but_refused(
     async with in_process(kafka, twenty, tmp_path) as tidegate:
         targets = tidegate.targets([0])
         tidegate.store.fail(RemoteAccessDeniedError("403 forbidden"), index_type=IndexType.OFFSET, times=None)
-        assert await tidegate.fetch(targets) == [failed(twenty.name, 0, ErrorCode.UNKNOWN_SERVER_ERROR)]
+        assert await tidegate.fetch(targets) == await tidegate.fetch_directly(targets)
+        assert tidegate.left_to_broker == 1
         assert tidegate.sample("tidegate_index_rebuilds_total", index="offset") == 0
         assert tidegate.store.log_fetches() == []
 
