@@ -1,9 +1,9 @@
 """What is wrong with the tier's files on disk, under a running broker and a running Tidegate.
 
-Both are asked. What Tidegate cannot read it leaves to the broker, whose answer is the client's: an error for a lost log,
-and whatever else the broker makes of files of which it checks neither sizes nor checksums. Tidegate itself hands out
-none of that, never skips, and once the files are back it serves them without a restart. Every test has a partition of
-its own, so that nothing of it is in a cache.
+Both are asked. What Tidegate cannot read it leaves to the broker, whose answer is the client's: an error for a lost
+log, and whatever else the broker makes of files of which it checks neither sizes nor checksums. Tidegate itself hands
+out none of that, never skips, and once the files are back it serves them without a restart. Every test has a partition
+of its own, so that nothing of it is in a cache.
 """
 
 import itertools
