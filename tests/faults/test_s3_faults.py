@@ -7,10 +7,9 @@ fault is gone; the broker, which reads its own copy of the tier, says what is ri
 """
 
 import errno
-import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,26 +17,19 @@ import trio
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.errors import ErrorCode
-from proxy import application, fallback
 from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.tier_storage import open_tier_storage
 from storage.cache import disk_health
 from storage.cache.hedging import SEEN_MIN
-from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.object_keys import main_path
-from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.registry import open_object_store
-from storage.remote_storage_manager import RemoteStorageManager
+from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, OLD_MS, TIMEOUT_MS, Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.digests import confluent_consumer
 from tests.support.disk_cache import break_writes
-from tests.support.in_process import Answering, InProcess, fetch_from, in_process, in_thread
+from tests.support.in_process import Answering, InProcess, in_thread
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
-from tests.support.raw_client import FetchedPartition
 from tests.support.s3_front import S3Front, s3_front
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.scripted_http import s3_error
-from tests.support.scripted_object_store import ScriptedObjectStore, Verb
+from tests.support.scripted_object_store import Verb
 from tests.support.toxiproxy import Link, Toxiproxy
 from tests.support.waiting import wait_until
 
@@ -48,22 +40,10 @@ SEGMENT_RECORDS = 400
 """Four batches, about 100 KiB: two blocks."""
 
 CHUNK_BYTES = 16 * 1024
-BLOCK_BYTES = 64 * 1024
 LAST_BATCH = 300
 """Of a segment's records: it lies in the second block alone."""
 
-MAX_WAIT_MS = 5000
-"""The longest that a tier read may hold a request (design L3)."""
-
 ATTEMPTS_MAX = 3
-TIMEOUT_MS = 500
-"""Of one GET's silence. Three of them, and the pauses between, are well below MAX_WAIT_MS."""
-
-TIMEOUT_KEYS = ("storage.s3.api.call.timeout", "storage.s3.api.call.attempt.timeout")
-
-FRESH_MS, OLD_MS = 1000, 3_600_000
-"""How long ago segments were finished."""
-
 Fault = Callable[[Link], AbstractContextManager[None]]
 
 
@@ -114,97 +94,6 @@ def link(toxics: Toxiproxy, s3_endpoint: S3Server) -> Iterator[Link]:
 def front(s3_endpoint: S3Server) -> Iterator[S3Front]:
     with s3_front(s3_endpoint.endpoint_url) as started:
         yield started
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """An application of this process over `tier`, through a store that does as it is told."""
-
-    tidegate: InProcess
-    store: ScriptedObjectStore
-    tier: AivenTier
-
-    async def fetch(self, offset: int = 0, *, max_wait_ms: int = MAX_WAIT_MS) -> FetchedPartition:
-        """Alone in its Fetch, and with time: what may pass is retried."""
-        (answer,) = await self.tidegate.fetch([self.tidegate.target(offset)], max_wait_ms=max_wait_ms)
-        return answer
-
-    async def right(self, offset: int = 0) -> FetchedPartition:
-        """The broker's own answer. It gives a remote read up after 500 ms, and is asked again then."""
-        target = self.tidegate.target(offset)
-
-        def look() -> FetchedPartition | None:
-            (answer,) = fetch_from(self.tidegate.direct, [target], 500)
-            return answer if answer.records else None
-
-        answer = await in_thread(lambda: wait_until(look, f"the broker's answer for {target}"))
-        assert answer is not None
-        return answer
-
-    def failed(self, error_code: ErrorCode) -> FetchedPartition:
-        """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
-        return FetchedPartition(self.tidegate.topic, 0, error_code, -1, -1, -1, None, -1, b"")
-
-    def gets(self, outcome: str) -> float:
-        return self.tidegate.sample("tidegate_gets_total", outcome=outcome)
-
-    @property
-    def left_to_broker(self) -> float:
-        return self.tidegate.sample("tidegate_fallback_reads_total")
-
-    @property
-    def retries(self) -> float:
-        return self.tidegate.sample("tidegate_get_retries_total")
-
-    def key(self, suffix: str, segment: int = 0) -> str:
-        """The key of an object, as a pattern."""
-        return f"*{main_path(self.segment(segment))}.{suffix}"
-
-    def segment(self, number: int) -> RemoteLogSegmentMetadata:
-        return self.tier.segments[number]
-
-
-@asynccontextmanager
-async def subject(
-    kafka: KafkaCluster,
-    tier: AivenTier,
-    folder: Path,
-    *,
-    way: Link | S3Front | None = None,
-    age_ms: int = OLD_MS,
-    keys: Mapping[str, str | None] | None = None,
-    **properties: str,
-) -> AsyncIterator[Subject]:
-    """One before `kafka`.
-
-    Args:
-        way: to S3, when it is not the server's own address; one that goes silent is not waited for.
-        age_ms: of the newest segment, whatever the time is.
-        keys: more of the plug-in's, None takes one away; `properties` are Tidegate's, with _ for the dot.
-    """
-    stores: list[ScriptedObjectStore] = []
-
-    def open_scripted(_: str, config: Mapping[str, str]) -> RemoteStorageManager:
-        stores.append(ScriptedObjectStore(open_object_store(config)))
-        return AivenRemoteStorageManager(config, store=stores[0])
-
-    now_ms = max(segment.event_timestamp_ms for segment in tier.segments) + age_ms
-    endpoint_url = None if way is None else way.endpoint_url
-    # Both alike leave time for one attempt: the SDK would not say that it made a second one.
-    timeouts = dict.fromkeys(TIMEOUT_KEYS, str(TIMEOUT_MS if isinstance(way, Link) else MAX_WAIT_MS))
-    lines = {
-        **tier.properties(endpoint_url=endpoint_url, **{**timeouts, **(keys or {})}),
-        "cache.block.bytes": str(BLOCK_BYTES),
-        "readahead.stream.max.bytes": "0",
-        **{name.replace("_", "."): value for name, value in properties.items()},
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        # What was left to the broker is read from the tier with the next Fetch.
-        patch.setattr(fallback, "SPELL_S_MIN", 0.0)
-        patch.setattr(application, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
-        topic = tier.segments[0].topic_id_partition.topic
-        async with in_process(kafka, topic, folder, lines, open_storage_manager=open_scripted) as tidegate:
-            yield Subject(tidegate, stores[0], tier)
 
 
 # --- the way to the store ---
