@@ -142,7 +142,7 @@ class _Spell:
     opened_s: float
     until_s: float
     asked_s: float
-    length_s: float = SPELL_S_MIN
+    length_s: float
     partitions: set[TopicIdPartition] = field(default_factory=set)
     trial: TopicIdPartition | None = None
     """The partition that tries the tier, and has not yet been heard of."""
@@ -205,7 +205,7 @@ class Fallback:
         now = trio.current_time()
         spell = self._spells.get(reason)
         if spell is None:
-            spell = self._spells[reason] = _Spell(reason, detail, now, now + SPELL_S_MIN, now)
+            spell = self._spells[reason] = _Spell(reason, detail, now, now + SPELL_S_MIN, now, SPELL_S_MIN)
             _log.warning(
                 "tier_fallback_begun", reason=reason.value, partition=str(partition), offset=offset, detail=detail
             )

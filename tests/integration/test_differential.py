@@ -5,14 +5,28 @@ repeats a run with its topics, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one ques
 """
 
 import os
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 
 import pytest
 
+from proxy import fallback
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+)
+from storage.registry import open_remote_storage_manager
+from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.differential import Asker, NoAnswerError, Outcome, asker
 from tests.support.differential_questions import KINDS, Questions
-from tests.support.differential_world import QUESTIONS, SEED, DifferentialWorld
+from tests.support.differential_world import QUESTIONS, SEED, TIDEGATE_PROPERTIES, DifferentialWorld
+from tests.support.in_process import in_process, in_thread
+from tests.support.scripted_store import ScriptedStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -21,11 +35,31 @@ ONLY = os.environ.get("TIDEGATE_DIFFERENTIAL_ONLY") or ""
 PART_QUESTIONS = 5000
 """To a test: each ends well before the run is taken to hang."""
 
+FAILING_QUESTIONS = 1000
+"""Of a short run, with a tier that fails at random."""
+
 PARTS: list[Sequence[int]] = (
     [[int(ONLY)]]
     if ONLY
     else [range(at, min(at + PART_QUESTIONS, QUESTIONS)) for at in range(0, QUESTIONS, PART_QUESTIONS)]
 )
+FAILING_PARTS = PARTS if ONLY or len(PARTS) > 1 else [PARTS[0][:FAILING_QUESTIONS]]
+FAILING_PROPERTIES = {
+    **TIDEGATE_PROPERTIES,
+    # Nearly every read has to ask the store.
+    "cache.memory.bytes": "1 MiB",
+    "cache.block.bytes": "64 KiB",
+    "readahead.stream.max.bytes": "0",
+    "fallback.partitions.max": "10000",
+}
+STORE_FAULTS = [
+    RetriableRemoteStorageError("reset"),
+    StalledTransferError("stalled twice"),
+    RemoteAccessDeniedError("AccessDenied"),
+    RemoteResourceNotFoundError("NoSuchKey"),
+    CorruptObjectError("another CRC"),
+    RuntimeError("a fault of ours"),
+]
 SHOWN_MAX = 10
 LOG_SHOWN_MAX = 10_000
 TIER_SHARE_MIN = 0.25
@@ -57,6 +91,46 @@ def test_no_answer_differs_from_the_brokers(
         assert set(outcome.kinds) == set(KINDS)
         assert outcome.asked_again <= max(1, ASKED_AGAIN_SHARE_MAX * outcome.questions)
         assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
+
+
+@pytest.mark.parametrize("numbers", FAILING_PARTS, ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
+async def test_no_answer_differs_while_the_tier_fails_at_random(
+    numbers: Sequence[int],
+    differential: DifferentialWorld,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One fetch in twenty of the store fails in one of many ways; what cannot be read is read by the broker."""
+    stores: list[ScriptedStore] = []
+
+    def open_failing(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:
+        stores.append(ScriptedStore(open_remote_storage_manager(class_name, config)))
+        return stores[0]
+
+    monkeypatch.setattr(fallback, "SPELL_S_MIN", 0.0)
+    topic = differential.partitions[0].topic
+    async with in_process(
+        differential.cluster, topic, tmp_path, FAILING_PROPERTIES, open_storage_manager=open_failing, time_limit_s=600
+    ) as tidegate:
+        stores[0].fail_at_random(random.Random(SEED), 20, STORE_FAULTS)
+
+        def ask() -> Outcome:
+            with asker(differential.broker_address, tidegate.address, tier_fails=True) as both:
+                questions = Questions(SEED, differential.partitions, both.versions())
+                return both.ask([*questions.openings(), *map(questions.question, numbers)])
+
+        outcome = await in_thread(ask)
+        left_to_broker = tidegate.sample("tidegate_fallback_reads_total")
+        reads = tidegate.sample(TIER_READS)
+    with capsys.disabled():
+        print(
+            f"\ndifferential, the tier failing: seed {SEED}; {outcome.questions:,} questions, {reads:,.0f} tier reads, "
+            f"{left_to_broker:,.0f} left to the broker, {outcome.asked_again} asked again, "
+            f"{len(outcome.differences)} differ"
+        )
+    assert not outcome.differences, _failure(outcome)
+    assert left_to_broker > len(numbers) / 200
 
 
 def _summary(world: DifferentialWorld, outcome: Outcome, tier_reads: float, took_s: float) -> str:

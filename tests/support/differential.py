@@ -11,6 +11,9 @@ addresses (NodeEndpoints) must be each side's own for the same node. Two differe
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
   took that long, or were that, the question is asked again; such questions are counted.
 
+Where Tidegate's tier fails (`tier_fails`), a partition may be put off: an error 9, or nothing yet. That is asked again,
+and the answer that comes in the end must be the broker's.
+
 And one of ours: in a response too large to hold, Tidegate hides a broker's addresses instead of replacing them.
 """
 
@@ -44,6 +47,7 @@ LATE_S = 0.4
 """Below the 0.5 s after which either side may give up a read from the tier."""
 
 ASKED_AGAIN_MAX = 5
+PUT_OFF_MAX = 50
 NODE_ENDPOINTS_VERSION_MIN = 16
 STREAMED_BYTES_MIN = 64 * 1024
 """`proxy.relay.rewrite.bytes.max`: beyond, Tidegate streams a Fetch response and hides its addresses (design L7)."""
@@ -89,8 +93,9 @@ class Outcome:
 class Asker:
     """Pairs of connections, one to the broker and one to Tidegate."""
 
-    def __init__(self, lanes: Sequence[tuple[RawClient, RawClient]]) -> None:
+    def __init__(self, lanes: Sequence[tuple[RawClient, RawClient]], *, tier_fails: bool = False) -> None:
         self._lanes = lanes
+        self._tier_fails = tier_fails
         broker, tidegate = lanes[0]
         self._nodes = (_nodes(broker), _nodes(tidegate))
 
@@ -121,8 +126,9 @@ class Asker:
     def _judge(self, question: Question, frames: tuple[bytes, bytes], took_s: float, outcome: Outcome) -> None:
         outcome.kinds[question.kind] += 1
         complaints = compare(question, *frames, self._nodes, outcome)
-        for _ in range(ASKED_AGAIN_MAX):
-            if not complaints or not _may_be_late(question, frames, took_s):
+        for _ in range(PUT_OFF_MAX if self._tier_fails else ASKED_AGAIN_MAX):
+            is_put_off = self._tier_fails and bool(complaints) and _is_put_off(question, frames)
+            if not complaints or not (is_put_off or _may_be_late(question, frames, took_s)):
                 break
             outcome.asked_again += 1
             (frames,), (took_s,) = self._round([question])
@@ -146,11 +152,21 @@ class Asker:
 
 
 @contextmanager
-def asker(broker: tuple[str, int], tidegate: tuple[str, int], lanes: int = LANES) -> Iterator[Asker]:
-    """An Asker between these two addresses."""
+def asker(
+    broker: tuple[str, int], tidegate: tuple[str, int], lanes: int = LANES, *, tier_fails: bool = False
+) -> Iterator[Asker]:
+    """An Asker between these two addresses.
+
+    Args:
+        tier_fails: Tidegate's tier does now and then: what it puts off is asked again.
+    """
     with ExitStack() as stack:
         yield Asker(
-            [(stack.enter_context(RawClient(*broker)), stack.enter_context(RawClient(*tidegate))) for _ in range(lanes)]
+            [
+                (stack.enter_context(RawClient(*broker)), stack.enter_context(RawClient(*tidegate)))
+                for _ in range(lanes)
+            ],
+            tier_fails=tier_fails,
         )
 
 
@@ -168,6 +184,23 @@ def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float)
         each.error_code == ErrorCode.REQUEST_TIMED_OUT
         for answer in answers
         for topic in answer.topics
+        for each in topic.partitions
+    )
+
+
+def _is_put_off(question: Question, frames: tuple[bytes, bytes]) -> bool:
+    """Whether Tidegate tells the client to come again where the broker has an answer, or gives nothing yet."""
+    if isinstance(question, FetchQuestion):
+        theirs, ours = (decode_response(memoryview(frame), question.version).partitions for frame in frames)
+        has_records = {_key(answer): bool(answer.records_bytes) for answer in theirs}
+        return any(
+            answer.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+            or (not answer.error_code and not answer.records_bytes and has_records.get(_key(answer), False))
+            for answer in ours
+        )
+    return isinstance(question, OffsetsQuestion) and any(
+        each.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+        for topic in decode_frame(LIST_OFFSETS, question.version, frames[1]).topics
         for each in topic.partitions
     )
 

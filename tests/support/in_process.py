@@ -72,6 +72,7 @@ async def in_process(
     properties: Mapping[str, str],
     *,
     open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> AsyncIterator[InProcess]:
     """Run one before `kafka`, with `properties` over the usual ones, until the block ends."""
     file = folder / "tidegate.properties"
@@ -86,7 +87,7 @@ async def in_process(
     file.write_text(properties_text(lines), encoding="utf-8")
     config = await in_thread(lambda: load(file, {}))
     direct = ("127.0.0.1", kafka.broker(1).port)
-    with trio.fail_after(TIME_LIMIT_S):
+    with trio.fail_after(time_limit_s):
         async with application.run(config, open_storage_manager=open_storage_manager) as running:
             await running.readiness.wait_ready()
             address, topic_id = await in_thread(lambda: _leader(running.bootstrap, topic))

@@ -15,8 +15,9 @@ matched by `manifest`, index fetches by `index_type`, log fetches by `segment` a
 all. A stream is one log fetch, matched when it is opened; `fetch_log_segment` is another.
 """
 
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -122,6 +123,15 @@ class ScriptedStore:
             return self._streams_open
 
     # --- what shall happen ---
+
+    def fail_at_random(self, source: random.Random, one_in: int, errors: Sequence[Exception]) -> None:
+        """Raise one of `errors` from one fetch in so many, of whatever, from now on."""
+
+        def before() -> None:
+            raise source.choice(errors)
+
+        with self._lock:
+            self._faults.append(_Fault(lambda _: source.randrange(one_in) == 0, None, before=before))
 
     def fail(
         self,
