@@ -21,13 +21,17 @@ from proxy.fallback import COME_AGAIN_S_MIN, Fallback
 from tests.support.aiven_subject import Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.aiven_writer import make_key_pair
+from tests.support.digests import read_with_confluent
 from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import RawClient
 from tests.support.s3_front import S3Front, s3_front
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import s3_error
+from tests.support.secured_kafka import READ, password, secured_kafka
+from tests.support.tidegate import own_tidegate
 from tests.support.toxiproxy import Link, Toxiproxy
+from tests.support.waiting import wait_until
 
 PARTITIONS = 6
 RECORDS = 6_000
@@ -247,3 +251,41 @@ async def test_a_wrong_key(
             await read_through(found, topic, nullcontext, lambda: False)
         assert max(shares) == 4
         assert found.tidegate.sample("tidegate_served_tier_bytes_total") == 0
+
+
+@pytest.mark.integration
+@pytest.mark.needs("java", "kafka")
+def test_our_own_password_is_rotated() -> None:
+    """The leader's epoch has moved, so its lineage is to be learned again, and Tidegate is not let in to ask."""
+    with secured_kafka() as secured:
+        name, ends = secured.topic.name, {0: secured.topic.records}
+        secured.allow("reader", READ, name)
+        signing_in = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "reader",
+            "sasl.password": password("reader"),
+        }
+        identity = secured.identity("tidegate", "SCRAM-SHA-256", "SASL_SSL")
+        identity["upstream.bootstrap.servers"] = secured.address("SASL_SSL")
+        with own_tidegate(secured.cluster, identity, bootstrap_servers=secured.address("SASL_SSL")) as running:
+
+            def read() -> object:
+                return read_with_confluent(running.bootstrap_servers, name, ends, "read_uncommitted", signing_in)
+
+            right = read_with_confluent(secured.cluster.bootstrap_servers, name, ends, "read_uncommitted")
+            assert read() == right
+            served = running.metric("tidegate_served_tier_bytes_total")
+            assert served > 0
+            secured.set_scram_password("tidegate", "another")
+            secured.cluster.restart_broker(1)
+            assert read() == right
+            assert running.metric("tidegate_served_tier_bytes_total") == served
+            assert running.metric("tidegate_fallback_reads_total", reason="identity") > 0
+            secured.set_scram_password("tidegate", password("tidegate"))
+
+            def is_served_again() -> bool:
+                assert read() == right
+                return running.metric("tidegate_served_tier_bytes_total") > served
+
+            wait_until(is_served_again, "the tier is read again", timeout_s=90.0)

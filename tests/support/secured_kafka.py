@@ -87,6 +87,10 @@ class SecuredKafka:
             future.result(TIMEOUT_S)
         self._wait(user, operation, topic, is_there=False)
 
+    def set_scram_password(self, user: str, secret: str) -> None:
+        """For both mechanisms; connections that have signed in go on."""
+        _set_scram_password(self.admin, user, secret)
+
     def _wait(self, user: str, operation: AclOperation, topic: str, *, is_there: bool) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
         wanted = self._filter(user, operation, topic)
@@ -128,7 +132,7 @@ def secured_kafka() -> Iterator[SecuredKafka]:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
             secured = SecuredKafka(cluster, ports, certificate, key, topic, admin)
             for user in USERS:
-                _add_scram_user(admin, user)
+                _set_scram_password(admin, user, password(user))
             _allow_all_groups(admin)
             secured.allow("tidegate", READ, METADATA_TOPIC)
             secured.allow("tidegate", DESCRIBE, topic.name)
@@ -166,8 +170,8 @@ def _allow_all_groups(admin: AdminClient) -> None:
         future.result(TIMEOUT_S)
 
 
-def _add_scram_user(admin: AdminClient, user: str) -> None:
+def _set_scram_password(admin: AdminClient, user: str, secret: str) -> None:
     for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-        change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password(user).encode())
+        change = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), secret.encode())
         for future in admin.alter_user_scram_credentials([change]).values():
             future.result(TIMEOUT_S)
