@@ -2,8 +2,9 @@
 
 Rule 1. The upper end is the lower of upstream's and the newest that we know: in a newer one, an address or a
         length field may stand somewhere that we would not look.
-Rule 2. The lower end is upstream's, save the few in OLDEST. Produce stays at 0 where upstream says 0,
-        although Kafka 4 refuses v0–v2: librdkafka takes a missing v0 for a broker that cannot compress (KAFKA-18659).
+Rule 2. The lower end is upstream's, save the few in OLDEST. Clients look for a version 0 as the sign of a feature:
+        without Produce v0, which Kafka 4 announces and refuses, librdkafka takes a broker for one that cannot compress
+        (KAFKA-18659), and without SaslHandshake v0 for one that cannot sign it in (before 2.11).
 Rule 3. Versions are cut, never raised; an API key that the table does not know is left out, as is one of which
         nothing is left.
 
@@ -107,7 +108,6 @@ NEWEST: dict[int, int] = {
 
 OLDEST: dict[int, int] = {
     ApiKey.FETCH: 4,  # record batches v2 begin there
-    ApiKey.SASL_HANDSHAKE: 1,  # after v0, tokens follow without a Kafka header: no frame could be told from another
     ApiKey.SHARE_FETCH: 1,  # v0 was early access, of a shape of its own, with addresses in it
     ApiKey.SHARE_ACKNOWLEDGE: 1,
 }

@@ -33,8 +33,9 @@ def test_every_api_that_is_decoded_is_in_the_table() -> None:
         (ApiKey.METADATA, (0, 12), (0, 12)),
         (ApiKey.METADATA, (14, 15), None),
         (ApiKey.LIST_OFFSETS, (0, 8), (0, 8)),
-        (ApiKey.SASL_HANDSHAKE, (0, 1), (1, 1)),
-        (ApiKey.SASL_HANDSHAKE, (0, 0), None),
+        # Failed before: announced from 1 on, and librdkafka before 2.11 signs in only where it sees version 0.
+        (ApiKey.SASL_HANDSHAKE, (0, 1), (0, 1)),
+        (ApiKey.SASL_HANDSHAKE, (0, 0), (0, 0)),
         (ApiKey.SHARE_FETCH, (0, 0), None),
         (ApiKey.SHARE_FETCH, (1, 2), (1, 2)),
         (ApiKey.API_VERSIONS, (0, 5), (0, 4)),
