@@ -12,7 +12,9 @@ Rule 2. While an exchange runs, no further request is read: a broker too handles
 Rule 3. The client's transport has one writer at a time: the holder of the current turn.
 Rule 4. When one side closes, so does the other, after queued answers. A fault ends this connection with one log
         line, nothing else.
-Rule 5. Good probes end when a request that may change who may read passes, and again when its answer does: what
+Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it sends next is read when upstream has
+        answered, and nothing of ours is sent.
+Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
         was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
 """
 
@@ -29,9 +31,11 @@ from protocol import api_01_fetch_walker, api_17_sasl_handshake, api_18_api_vers
 from protocol.addresses import NodeAddress, find_nodes, rewrite
 from protocol.api_00_produce import peek_acks
 from protocol.api_01_fetch_walker import FetchResponseWalker
+from protocol.api_17_sasl_handshake import RAW_TOKEN_BYTES_MAX, RESPONSE_HEAD_BYTES, RawSignIn
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
 from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
+from protocol.identifiers import ApiKey
 from protocol.sequencing import ResponseSequencer, Turn
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
 from proxy.request_handlers import RELAY, Answer, Relay, RequestHandlers
@@ -70,9 +74,9 @@ class Advertiser(Protocol):
 
 @dataclass(slots=True)
 class _Expected:
-    """A request that upstream has yet to answer."""
+    """A request that upstream has yet to answer. `correlation_id` is None for a raw SASL token, which has none."""
 
-    correlation_id: int
+    correlation_id: int | None
     api_key: int
     api_version: int
     route: ResponseRoute
@@ -104,6 +108,7 @@ class ClientConnection:
         self._probe = probe
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
+        self._sign_in: RawSignIn | None = None
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         self._changed = trio.Event()
         self._answering = False
@@ -163,7 +168,9 @@ class ClientConnection:
         return False
 
     async def _next_request(self) -> bool:
-        """Handle one request; False when more bytes are needed to do so."""
+        """Handle one request, or one raw token; False when more bytes are needed to do so."""
+        if self._sign_in is not None:
+            return await self._next_token(self._sign_in)
         stream = self._requests
         size = stream.next_frame_size(
             frame_bytes_max=self._limits.request_frame_bytes_max, body_bytes_min=REQUEST_HEADER_PREFIX_BYTES
@@ -195,6 +202,26 @@ class ClientConnection:
             self._expected.append(_Expected(prefix.correlation_id, api_key, api_version, route, relay, turn))
         self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
+
+    async def _next_token(self, sign_in: RawSignIn) -> bool:
+        """Handle one raw token, or find that there are no more; False when more bytes are needed to do so."""
+        while sign_in.awaits_broker:
+            await self._wait_change()
+        if self._draining:
+            return False
+        if sign_in.is_over:
+            self._sign_in = None
+            return True
+        size = self._requests.next_frame_size(frame_bytes_max=RAW_TOKEN_BYTES_MAX, body_bytes_min=0)
+        if size is None:
+            return False
+        sign_in.on_token()
+        relay, turn = Relay(LENGTH_BYTES, sign_in.on_answer), self._sequencer.allocate()
+        route = ResponseRoute.AUTHENTICATION
+        self._expected.append(_Expected(None, ApiKey.SASL_AUTHENTICATE, 0, route, relay, turn))
+        self._note_authority(route)
+        await self._requests.pass_on(size, self._upstream)
+        return True
 
     def _note_authority(self, route: ResponseRoute) -> None:
         if route is ResponseRoute.AUTHENTICATION:
@@ -231,9 +258,21 @@ class ClientConnection:
             await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
         elif route is RequestRoute.LIST_OFFSETS:
             await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
-        elif api_17_sasl_handshake.decode_request(frame).is_refused:
+        else:
+            await self._sasl_handshake(frame, prefix, size)
+
+    async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
+        request = api_17_sasl_handshake.decode_request(frame)
+        if request.is_refused:
+            fields = {"client": self._client.peer_name, "mechanism": request.mechanism, "version": prefix.api_version}
+            _log.warning("sasl_handshake_refused", **fields)
             refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
             await self._exchange([refusal], prefix, size)
+            # As a broker does that does not know a mechanism.
+            raise ConnectionEnd(CloseCause.CLIENT, "its SaslHandshake was refused")
+        if request.is_raw:
+            self._sign_in = RawSignIn(request.mechanism)
+            await self._relay(prefix, size, relay=Relay(RESPONSE_HEAD_BYTES, self._sign_in.on_handshake_answer))
         else:
             await self._relay(prefix, size)
 
@@ -285,20 +324,30 @@ class ClientConnection:
     async def _response_loop(self) -> None:
         stream = self._responses
         while await stream.receive():
-            # Upstream's frames are not bounded as a whole: they are streamed. What is held is bounded where it is.
-            while (
-                size := stream.next_frame_size(frame_bytes_max=2**31 - 1, body_bytes_min=CORRELATION_ID_BYTES)
-            ) is not None:
+            while (size := self._next_response_size()) is not None:
                 await self._next_response(size)
         raise ConnectionEnd(CloseCause.UPSTREAM)
 
-    async def _next_response(self, size: int) -> None:
-        stream = self._responses
-        start = stream.buffer.start + LENGTH_BYTES
-        correlation_id = int.from_bytes(stream.buffer.view[start : start + CORRELATION_ID_BYTES], "big", signed=True)
+    def _next_response_size(self) -> int | None:
+        if self._expected and self._expected[0].correlation_id is None:
+            return self._responses.next_frame_size(frame_bytes_max=RAW_TOKEN_BYTES_MAX, body_bytes_min=0)
+        # Upstream's frames are not bounded as a whole: they are streamed. What is held is bounded where it is.
+        return self._responses.next_frame_size(frame_bytes_max=2**31 - 1, body_bytes_min=CORRELATION_ID_BYTES)
+
+    def _whose_answer(self) -> _Expected:
+        """Rule 1; a raw token's answer has nothing to be checked by."""
+        if self._expected and self._expected[0].correlation_id is None:
+            return self._expected.popleft()
+        buffer = self._responses.buffer
+        start = buffer.start + LENGTH_BYTES
+        correlation_id = int.from_bytes(buffer.view[start : start + CORRELATION_ID_BYTES], "big", signed=True)
         if not self._expected or self._expected[0].correlation_id != correlation_id:
             raise PeerProtocolError(f"upstream answered {correlation_id}, whose turn it is not")
-        expected = self._expected.popleft()
+        return self._expected.popleft()
+
+    async def _next_response(self, size: int) -> None:
+        stream = self._responses
+        expected = self._whose_answer()
         if expected.own is not None:
             frame = await self._held_response(size, expected)
             expected.own.deliver(bytes(frame))

@@ -25,7 +25,7 @@ class RequestRoute(enum.Enum):
     LIST_OFFSETS = "list_offsets"
     """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
     SASL_HANDSHAKE = "sasl_handshake"
-    """Held whole; version 0 is refused."""
+    """Held whole: after version 0 come raw tokens (`protocol.api_17_sasl_handshake`)."""
     UNKNOWN_API_VERSIONS = "unknown_api_versions"
     """ApiVersions newer than we know: answered by us, as a broker would. Upstream may know that version, and its
     answer in a shape that we do not know could not be cut."""
@@ -48,9 +48,6 @@ class ResponseRoute(enum.Enum):
     """Relayed; afterwards good probes are forgotten on every connection."""
 
 
-_ALWAYS_HEARD = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
-"""Heard in every version: a client must be able to ask for versions, and SaslHandshake v0 is refused in words."""
-
 _REQUEST_ROUTES: dict[int, RequestRoute] = {
     ApiKey.PRODUCE: RequestRoute.PRODUCE,
     ApiKey.FETCH: RequestRoute.FETCH,
@@ -72,10 +69,9 @@ def route_request(api_key: int, api_version: int) -> RequestRoute:
     Raises:
         PeerProtocolError: an api key or version that is not announced.
     """
-    known = is_known(api_key, api_version)
-    if api_key == ApiKey.API_VERSIONS and not known:
-        return RequestRoute.UNKNOWN_API_VERSIONS
-    if not known and api_key not in _ALWAYS_HEARD:
+    if not is_known(api_key, api_version):
+        if api_key == ApiKey.API_VERSIONS:
+            return RequestRoute.UNKNOWN_API_VERSIONS
         raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
     if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
         return RequestRoute.RELAY

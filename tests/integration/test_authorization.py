@@ -4,6 +4,7 @@ Clients' sign-ins are relayed, so the broker knows them; Tidegate itself is a us
 the metadata topic, nothing else. `authority.max.age.ms` is its default here, one second.
 """
 
+import struct
 import time
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ from tests.support.raw_client import (
     RawClient,
     decode_frame,
     fetch_request,
+    fetch_result,
 )
 from tests.support.secured_kafka import DESCRIBE, HOST, READ, SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -228,15 +230,61 @@ def test_a_wrong_password_is_the_brokers_answer(gate: RunningTidegate) -> None:
         assert client.sasl_plain("reader", "wr0ng") == SASL_AUTHENTICATION_FAILED
 
 
-def test_a_sasl_handshake_of_version_0_is_refused_and_a_later_one_heard(
+def raw_sign_in(client: RawClient, user: str, secret: str) -> bytes:
+    """A SaslHandshake of version 0, and the bare token that follows it."""
+    handshake = fill(schema(SASL_HANDSHAKE, 0, kind="request"), {"mechanism": "PLAIN"})
+    token = b"\0".join((b"", user.encode(), secret.encode()))
+    return client.frame(handshake, HANDSHAKE_ID) + struct.pack(">i", len(token)) + token
+
+
+def test_raw_tokens_sign_in_and_what_is_pipelined_behind_them_is_read(
     guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
 ) -> None:
+    """Failed before: every SaslHandshake of version 0 was refused."""
+    target = (guarded.topic.name, topic_id, 0, 0, PARTITION_BYTES)
+    before = served(gate)
+    with RawClient(*gate.address) as client:
+        fetch = client.frame(fetch_request(13, [target]), FETCH_ID)
+        client.send_bytes(raw_sign_in(client, "reader", password("reader")) + fetch)
+        handshake, answer, fetched = (client.read_frame() for _ in range(3))
+        assert decode_frame(SASL_HANDSHAKE, 0, handshake).error_code == 0
+        assert answer == struct.pack(">i", 0)
+        (partition,) = fetch_result(fetched, 13, {topic_id: guarded.topic.name}).partitions
+        assert (partition.error_code, bool(partition.records)) == (0, True)
+    assert served(gate) > before
+
+
+@pytest.mark.parametrize("through_tidegate", [False, True])
+def test_a_wrong_password_in_a_raw_token_closes_the_connection(
+    through_tidegate: bool, guarded: SecuredKafka, gate: RunningTidegate
+) -> None:
+    address = gate.address if through_tidegate else (HOST, guarded.ports["SASL_PLAINTEXT"])
+    with RawClient(*address) as client:
+        client.send_bytes(raw_sign_in(client, "reader", "wr0ng"))
+        assert decode_frame(SASL_HANDSHAKE, 0, client.read_frame()).error_code == 0
+        assert client.is_closed_by_peer()
+
+
+def test_a_second_sign_in_by_raw_tokens_as_somebody_else_reads_nothing_more(
+    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
+) -> None:
+    target = (guarded.topic.name, topic_id, 0, 0, PARTITION_BYTES)
+    with signed_in(gate.address, "reader") as client:
+        assert fetch_tier(client, guarded, topic_id).records
+        before = served(gate)
+        fetch = client.frame(fetch_request(13, [target]), FETCH_ID)
+        client.send_bytes(raw_sign_in(client, "outsider", password("outsider")) + fetch)
+        assert FETCH_ID not in correlation_ids_until_closed(client)
+    assert served(gate) == before
+
+
+def test_raw_tokens_that_cannot_be_counted_are_refused_before_they_come(gate: RunningTidegate) -> None:
     with RawClient(*gate.address) as client:
         assert client.api_versions()[SASL_HANDSHAKE] == (0, 1)
-        refusal = client.call(SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+        refusal = client.call(SASL_HANDSHAKE, 0, {"mechanism": "GSSAPI"})
         assert (int(refusal.error_code), list(refusal.mechanisms)) == (UNSUPPORTED_VERSION, [])
-        assert client.sasl_plain("reader", password("reader")) == 0
-        assert fetch_tier(client, guarded, topic_id).records
+        assert client.is_closed_by_peer()
+    assert "sasl_handshake_refused" in gate.log()
 
 
 def sasl(user: str, mechanism: str) -> dict[str, str]:

@@ -113,17 +113,6 @@ async def test_a_list_offsets_request_is_read_and_passed_on_unchanged() -> None:
         await talk.upstream.expect(frame)
 
 
-async def test_a_sasl_handshake_v0_is_refused_in_its_turn_and_v1_passes() -> None:
-    async with conversation() as talk:
-        later = request(ApiKey.SASL_HANDSHAKE, 1, 3, b"\0\5PLAIN")
-        await talk.client.send(request(HEARTBEAT, 4, 1), request(ApiKey.SASL_HANDSHAKE, 0, 2, b"\0\5PLAIN"), later)
-        await talk.upstream.expect(request(HEARTBEAT, 4, 1))
-        await talk.client.expect_silence()
-        await talk.upstream.send(response(1))
-        await talk.client.expect(response(1), response(2, struct.pack(">hi", 35, 0)))
-        await talk.upstream.expect(later)
-
-
 @pytest.mark.parametrize("piece_bytes", PIECES)
 async def test_api_versions_that_we_do_not_know_are_refused_without_upstream(piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:

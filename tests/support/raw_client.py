@@ -129,7 +129,7 @@ class RawClient:
         try:
             head = self._read_exactly(4)
             (length,) = struct.unpack(">i", head)
-            if not 4 <= length <= RESPONSE_BYTES_MAX:
+            if not 0 <= length <= RESPONSE_BYTES_MAX:  # a bare SASL token may be empty
                 raise ValueError(f"a response frame of {length} bytes")
             return head + self._read_exactly(length)
         except BaseException:

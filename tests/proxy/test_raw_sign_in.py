@@ -1,0 +1,219 @@
+"""A client that signs in by bare tokens, after SaslHandshake version 0: who may speak, and what waits.
+
+All of it failed before: every such handshake was refused.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from metrics.probes import CloseCause
+from protocol.identifiers import ApiKey
+from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
+from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
+
+PIECES = [1, 7, None]
+FETCH_ANSWER = framed(b"an exchange that asks upstream nothing")
+
+CLIENT_FIRST, SERVER_FIRST = framed(b"n,,n=reader,r=abc"), framed(b"r=abcdef,s=c2FsdA==,i=4096")
+CLIENT_FINAL, SERVER_FINAL = framed(b"c=biws,r=abcdef,p=cHJvb2Y="), framed(b"v=dmVyaWZpZXI=")
+PASSWORD, NOTHING = framed(b"\0reader\0secret"), framed(b"")
+BEARER, INVALID, ABORT = framed(b"n,,\1auth=Bearer x\1\1"), framed(b'{"status":"invalid_token"}'), framed(b"\1")
+SIGN_INS = {
+    "PLAIN": [(PASSWORD, NOTHING)],
+    "SCRAM-SHA-256": [(CLIENT_FIRST, SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)],
+    "SCRAM-SHA-512": [(CLIENT_FIRST, SERVER_FIRST), (CLIENT_FINAL, SERVER_FINAL)],
+    "OAUTHBEARER": [(BEARER, NOTHING)],
+    "OAUTHBEARER again": [(BEARER, INVALID), (BEARER, NOTHING)],
+}
+"""By mechanism, what the client sends and what the broker answers."""
+
+
+def fetch(correlation_id: int) -> bytes:
+    return request(ApiKey.FETCH, 12, correlation_id, b"body")
+
+
+async def answer_nothing(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+    return [FETCH_ANSWER]
+
+
+def handshake(correlation_id: int, mechanism: str, api_version: int = 0) -> bytes:
+    return request(ApiKey.SASL_HANDSHAKE, api_version, correlation_id, framed(mechanism.encode())[2:])
+
+
+def handshake_response(correlation_id: int, error_code: int = 0, mechanisms: bytes = b"\0\0\0\1\0\5PLAIN") -> bytes:
+    return response(correlation_id, struct.pack(">h", error_code) + mechanisms)
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+@pytest.mark.parametrize("name", SIGN_INS)
+async def test_raw_tokens_pass_by_turns_and_requests_follow(name: str, piece_bytes: int | None) -> None:
+    rounds = SIGN_INS[name]
+    async with conversation(piece_bytes=piece_bytes, handle_fetch=answer_nothing) as talk:
+        await talk.client.send(handshake(1, name.split()[0]))
+        await talk.upstream.expect(handshake(1, name.split()[0]))
+        await talk.upstream.send(handshake_response(1))
+        await talk.client.expect(handshake_response(1))
+        for token, answer in rounds:
+            await talk.client.send(token)
+            await talk.upstream.expect(token)
+            await talk.upstream.send(answer)
+            await talk.client.expect(answer)
+        await talk.client.send(request(HEARTBEAT, 4, 2), fetch(3))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
+        await talk.upstream.send(response(2))
+        await talk.client.expect(response(2), FETCH_ANSWER)
+        # Each token, and each answer to one, may make the client somebody else.
+        assert talk.handlers.forgotten == 2 * len(rounds)
+        assert talk.shown_lines == []
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+async def test_what_is_pipelined_behind_a_raw_handshake_waits_for_the_broker(piece_bytes: int | None) -> None:
+    """A token that looks like a Fetch is a token, and a Fetch behind the last one is a Fetch."""
+    token = fetch(9)
+    async with conversation(piece_bytes=piece_bytes, handle_fetch=answer_nothing) as talk:
+        await talk.client.send(
+            request(HEARTBEAT, 4, 1), handshake(2, "PLAIN"), token, fetch(3), request(HEARTBEAT, 4, 4)
+        )
+        await talk.upstream.expect(request(HEARTBEAT, 4, 1), handshake(2, "PLAIN"))
+        await talk.upstream.expect_silence()
+        await talk.upstream.send(response(1))
+        await talk.client.expect(response(1))
+        await talk.upstream.expect_silence()
+        await talk.upstream.send(handshake_response(2))
+        await talk.upstream.expect(token)
+        await talk.upstream.expect_silence()
+        assert talk.handlers.frames == []
+        await talk.upstream.send(NOTHING)
+        await talk.client.expect(handshake_response(2), NOTHING, FETCH_ANSWER)
+        await talk.upstream.expect(request(HEARTBEAT, 4, 4))
+        assert talk.handlers.frames == [fetch(3)]
+
+
+@pytest.mark.parametrize("piece_bytes", PIECES)
+@pytest.mark.parametrize("error_code", [33, 34])
+async def test_after_a_raw_handshake_that_the_broker_refuses_no_tokens_come(
+    error_code: int, piece_bytes: int | None
+) -> None:
+    async with conversation(piece_bytes=piece_bytes) as talk:
+        later = handshake(2, "PLAIN", 1)
+        await talk.client.send(handshake(1, "SCRAM-SHA-256"), later)
+        await talk.upstream.expect(handshake(1, "SCRAM-SHA-256"))
+        await talk.upstream.expect_silence()
+        await talk.upstream.send(handshake_response(1, error_code))
+        await talk.upstream.expect(later)
+        await talk.upstream.send(handshake_response(2))
+        await talk.client.expect(handshake_response(1, error_code), handshake_response(2))
+        assert talk.handlers.forgotten == 0
+
+
+async def assert_closed(talk: Conversation, cause: CloseCause) -> None:
+    assert await talk.wait_end() is cause
+    assert talk.client_transport.is_aborted
+    assert talk.upstream_transport.is_aborted
+
+
+async def signing_in(talk: Conversation, mechanism: str) -> None:
+    """The handshake is accepted, and the client has been told."""
+    await talk.client.send(handshake(1, mechanism))
+    await talk.upstream.expect(handshake(1, mechanism))
+    await talk.upstream.send(handshake_response(1))
+    await talk.client.expect(handshake_response(1))
+
+
+async def test_a_broker_that_refuses_a_raw_token_closes_and_so_does_the_connection() -> None:
+    async with conversation() as talk:
+        await signing_in(talk, "PLAIN")
+        await talk.client.send(PASSWORD, request(HEARTBEAT, 4, 2))
+        await talk.upstream.expect(PASSWORD)
+        await talk.upstream.close()
+        assert await talk.client.expect_end() == b""
+        await assert_closed(talk, CloseCause.UPSTREAM)
+
+
+async def test_a_refused_bearer_token_is_told_before_the_broker_closes() -> None:
+    async with conversation() as talk:
+        await signing_in(talk, "OAUTHBEARER")
+        await talk.client.send(BEARER)
+        await talk.upstream.expect(BEARER)
+        await talk.upstream.send(INVALID)
+        await talk.client.expect(INVALID)
+        await talk.client.send(ABORT)
+        await talk.upstream.expect(ABORT)
+        await talk.upstream.close()
+        assert await talk.client.expect_end() == b""
+        await assert_closed(talk, CloseCause.UPSTREAM)
+
+
+@pytest.mark.parametrize("sent", [b"", CLIENT_FIRST[:2], CLIENT_FIRST[:-1]])
+async def test_a_client_that_leaves_between_raw_tokens_or_inside_one(sent: bytes) -> None:
+    async with conversation() as talk:
+        await signing_in(talk, "SCRAM-SHA-256")
+        await talk.client.send(sent)
+        await talk.client.close()
+        await assert_closed(talk, CloseCause.MALFORMED_FRAME if sent else CloseCause.CLIENT)
+
+
+@pytest.mark.parametrize("size", [512 * 1024 + 1, 2**31 - 1, -1])
+@pytest.mark.parametrize("by_broker", [False, True])
+async def test_a_raw_token_larger_than_a_broker_takes_ends_the_connection(size: int, by_broker: bool) -> None:
+    async with conversation() as talk:
+        await signing_in(talk, "PLAIN")
+        if by_broker:
+            await talk.client.send(PASSWORD)
+            await talk.upstream.expect(PASSWORD)
+        await (talk.upstream if by_broker else talk.client).send(struct.pack(">i", size) + b"x" * 1000)
+        await assert_closed(talk, CloseCause.MALFORMED_FRAME)
+        assert await (talk.client if by_broker else talk.upstream).expect_end() == b""
+
+
+async def test_the_largest_raw_token_streams_in_bounded_memory() -> None:
+    token = framed(b"t" * 512 * 1024)
+    async with conversation(lockstep=True) as talk, trio.open_nursery() as nursery:
+        source, sink = talk.client_transport, talk.upstream_transport
+        nursery.start_soon(signing_in, talk, "PLAIN")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(talk.client.send, token)
+        left, received_before, sent_before = len(token), source.received_bytes, sink.sent_bytes
+        while left:
+            left -= len(await talk.upstream.receive_exactly(min(left, 100_000)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert (source.received_bytes - received_before) - (sink.sent_bytes - sent_before) <= 256 * 1024
+
+
+async def test_a_drain_ends_a_raw_sign_in_after_the_answer_under_way() -> None:
+    async with conversation() as talk:
+        await signing_in(talk, "SCRAM-SHA-256")
+        await talk.client.send(CLIENT_FIRST, CLIENT_FINAL)
+        await talk.upstream.expect(CLIENT_FIRST)
+        talk.connection.drain()
+        await talk.upstream.send(SERVER_FIRST)
+        assert await talk.client.expect_end() == SERVER_FIRST
+        await assert_closed(talk, CloseCause.DRAIN)
+
+
+async def test_a_raw_handshake_whose_tokens_cannot_be_counted_is_refused_in_its_turn_and_ends() -> None:
+    """The broker would close the connection too; version 1 of the same mechanism passes."""
+    async with conversation() as talk:
+        await talk.client.send(request(HEARTBEAT, 4, 1), handshake(2, "GSSAPI"), framed(b"a token"))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 1))
+        await talk.client.expect_silence()
+        await talk.upstream.send(response(1))
+        await talk.client.expect(response(1), response(2, struct.pack(">hi", 35, 0)))
+        await assert_closed(talk, CloseCause.CLIENT)
+        assert await talk.upstream.expect_end() == b""
+        (line,) = talk.shown_lines
+        assert line == {
+            "event": "sasl_handshake_refused",
+            "log_level": "warning",
+            "client": "client",
+            "mechanism": "GSSAPI",
+            "version": 0,
+        }
+    async with conversation() as talk:
+        await talk.client.send(handshake(1, "GSSAPI", 1))
+        await talk.upstream.expect(handshake(1, "GSSAPI", 1))
