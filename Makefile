@@ -5,7 +5,7 @@
 #   make test           every test but the long ones, in JOBS processes     (ARGS='-k name' and the like)
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
-#   make test-tools     what tests need beyond Python: toxiproxy, clients of other languages (needs Go, Node)
+#   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
@@ -26,8 +26,11 @@ GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
 TOXIPROXY_VERSION := v2.5.0
 VERSITYGW_VERSION := v1.8.0
+CLIENTS := build/clients
+JAVA_CLIENTS := tests/integration/java/pom.xml
+PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
-	--no-emit-index-url --no-header pyproject.toml
+	--no-emit-index-url --no-header
 
 .PHONY: spark-package setup doctor demo spark test test-tools test-long differential lint bench lock
 .DELETE_ON_ERROR:
@@ -74,7 +77,8 @@ demo: setup
 test: setup spark
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
 
-test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed
+test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
+	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete
 
 # Go names a command after its folder, which is `server` here.
 $(TOOLS)/toxiproxy-server: Makefile
@@ -90,6 +94,21 @@ $(TOOLS)/kafkajs/.installed: $(NODE_CLIENT)/package.json $(NODE_CLIENT)/package-
 	@echo "tools: the client kafkajs"
 	@mkdir -p $(@D) && cp $^ $(@D)
 	@npm ci --prefix $(@D) --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+# Older versions of clients, each in a folder of its own. One that has no wheel for this Python leaves its folder empty:
+# its lock says so by a marker. What is never built from source needs no compiler.
+$(CLIENTS)/%/.installed: tests/integration/python/clients/%.txt $(VENV)/.installed
+	@echo "tools: the client $*"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: \
+		--target $(@D) -r $<
+	@touch $@
+
+$(CLIENTS)/java/.complete: $(JAVA_CLIENTS)
+	@echo "tools: older clients of Kafka's"
+	@rm -rf $(@D)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file $< dependency:copy -DoutputDirectory=$(CURDIR)/$(@D)
 	@touch $@
 
 $(TOOLS)/versitygw: Makefile
@@ -126,7 +145,8 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 
 # The later files are bound to the first, so that one environment can hold them all.
 lock: $(VENV)/.installed
-	$(UV_COMPILE) --extra dev -o requirements/dev.txt
-	$(UV_COMPILE) --constraint requirements/dev.txt -o requirements/base.txt
-	$(UV_COMPILE) --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
-	! grep -n '://' requirements/*.txt
+	$(UV_COMPILE) pyproject.toml --extra dev -o requirements/dev.txt
+	$(UV_COMPILE) pyproject.toml --constraint requirements/dev.txt -o requirements/base.txt
+	$(UV_COMPILE) pyproject.toml --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
+	for lock in $(PYTHON_CLIENTS); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
+	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS)

@@ -1,14 +1,17 @@
 """Skips are told apart by what is lacking: tests/support/needs.py."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 from tests.support import needs
 
+OLD_CLIENT_LOCKS = needs.ROOT / "tests" / "integration" / "python" / "clients"
 INI = """\
 [pytest]
 addopts = --import-mode=importlib --strict-markers
@@ -63,6 +66,14 @@ def test_absent_vectors_are_excused_and_absent_tools_are_not(monkeypatch: pytest
 def test_vectors_that_are_there_excuse_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIDEGATE_VECTORS", str(tmp_path))
     assert not needs.kind("vectors").is_excused
+
+
+@pytest.mark.parametrize("lock", sorted(OLD_CLIENT_LOCKS.glob("*.txt")), ids=lambda lock: lock.stem)
+def test_an_old_client_may_lack_just_where_its_lock_has_nothing_for_this_python(lock: Path) -> None:
+    markers = re.findall(r"^[\w-]+==[\d.]+(?: ; (.+?))? \\$", lock.read_text(), re.MULTILINE)
+    assert markers
+    is_to_be_had = any(not marker or Marker(marker).evaluate() for marker in markers)
+    assert needs.kind(lock.stem).may_lack is not is_to_be_had
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -14,7 +14,8 @@ A program is `COMMAND BOOTSTRAP`. Each line of its stdin is a request in JSON, e
     reset       policy, offset, start, end,   a read of partition 0 at an offset out of range: which end of the log
                 group                         comes first (records are produced meanwhile), or the client's error
 
-`group` is needed by clients that read in groups alone. Digests are those of tests/support/digests.py.
+`group` is needed by clients that read in groups alone. Given `sasl` (its members are in client_scenarios.py), all but
+aiokafka and kafkajs sign in before they read a digest, over plaintext. Digests are those of tests/support/digests.py.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from typing import Any, Final, Self
 
 from tests.support.digests import JAVA_OPTIONS
 from tests.support.kafka import fresh_name
-from tests.support.needs import JARS, ROOT, TOOLS
+from tests.support.needs import JARS, OLD_CLIENTS, ROOT, TOOLS
 
 ANSWER_TIMEOUT_S: Final = 45.0
 """More than the scenarios' own limit of 30 s, which says what was waited for."""
@@ -43,14 +44,20 @@ INTEGRATION: Final = ROOT / "tests" / "integration"
 Answer = dict[str, Any]
 
 
-def java_command(program: str) -> list[str]:
-    """A program of one file, compiled when it starts."""
+def java_command(program: str, clients_version: str | None = None) -> list[str]:
+    """A program of one file, compiled when it starts; with Kafka's clients of an older version, if one is given."""
     source = INTEGRATION / "java" / f"{program}.java"
-    return [shutil.which("java") or "java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", str(source)]
+    class_path = f"{JARS}/*"
+    if clients_version is not None:
+        others = (str(jar) for jar in sorted(JARS.glob("*.jar")) if not jar.name.startswith("kafka-"))
+        class_path = os.pathsep.join([str(OLD_CLIENTS / "java" / f"kafka-clients-{clients_version}.jar"), *others])
+    return [shutil.which("java") or "java", *JAVA_OPTIONS, "-cp", class_path, str(source)]
 
 
-def _python(module: str) -> Callable[[], list[str]]:
-    return lambda: [sys.executable, "-m", f"tests.integration.python.{module}"]
+def _python(module: str, old: str | None = None) -> Callable[[], list[str]]:
+    """`old`: the folder of an older version, which is found before the environment's own."""
+    path = () if old is None else ("env", f"PYTHONPATH={OLD_CLIENTS / old}")
+    return lambda: [*path, sys.executable, "-m", f"tests.integration.python.{module}"]
 
 
 def _go(tool: str) -> Callable[[], list[str]]:
@@ -74,6 +81,22 @@ CLIENTS: Final[Mapping[str, Callable[[], list[str]]]] = {
     "kafkajs": _kafkajs,
 }
 """What starts each client, but for the bootstrap servers."""
+
+SIGNING_IN: Final[Mapping[str, Callable[[], list[str]]]] = {
+    "confluent-kafka-2.3": _python("confluent_program", "confluent-kafka-2.3"),
+    "confluent-kafka-2.10": _python("confluent_program", "confluent-kafka-2.10"),
+    "confluent-kafka-2.11": _python("confluent_program", "confluent-kafka-2.11"),
+    "confluent-kafka": CLIENTS["librdkafka"],
+    "java-2.8": lambda: java_command("ClientScenarios", "2.8.2"),
+    "java-3.3": lambda: java_command("ClientScenarios", "3.3.2"),
+    "java-3.9": lambda: java_command("ClientScenarios", "3.9.1"),
+    "java": CLIENTS["java"],
+    "kafka-python-2.0": _python("kafka_python_program", "kafka-python-2.0"),
+    "kafka-python": CLIENTS["kafka-python"],
+    "franz-go": CLIENTS["franz-go"],
+    "sarama": CLIENTS["sarama"],
+}
+"""What starts each version of a client that signs in."""
 
 PROGRAMS: Final[Mapping[str, Callable[[], list[str]]]] = {
     **CLIENTS,

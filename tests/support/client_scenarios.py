@@ -25,6 +25,16 @@ PARTITION_BYTES_MAX = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Sasl:
+    """How to sign in. `handshake` is the version of SaslHandshake, for clients that have a choice."""
+
+    mechanism: str
+    username: str
+    password: str
+    handshake: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One line of stdin; a scenario has the members that it needs. `lasts` are the last visible offsets."""
 
@@ -41,6 +51,7 @@ class Request:
     offset: int = 0
     start: int = 0
     end: int = 0
+    sasl: Sasl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,8 @@ def serve(library_of: Callable[[str], ClientLibrary]) -> None:
 
 def _request(members: dict[str, Any]) -> Request:
     members["lasts"] = {int(partition): last for partition, last in members.get("lasts", {}).items()}
+    if members.get("sasl"):
+        members["sasl"] = Sasl(**members["sasl"])
     return Request(**members)
 
 

@@ -257,7 +257,13 @@ def java_client(*arguments: str) -> Sequence[str]:
     return done.stdout.splitlines()
 
 
-def read_with_kcat(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
+def read_with_kcat(
+    bootstrap_servers: str,
+    topic: str,
+    ends: Mapping[int, int],
+    isolation: Isolation,
+    settings: Settings | None = None,
+) -> Digests:
     """kcat. Header names and values must be free of its separators, and no value may be the text NULL."""
     # fmt: off
     command = [
@@ -265,6 +271,7 @@ def read_with_kcat(bootstrap_servers: str, topic: str, ends: Mapping[int, int], 
         "-X", f"isolation.level={isolation}", "-X", "check.crcs=true", "-X", "auto.offset.reset=error",
     ]
     # fmt: on
+    command += [word for name, value in (settings or {}).items() for word in ("-X", f"{name}={value}")]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KCAT_")}
     done = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False, env=environ)
     assert done.returncode == 0, done.stderr.decode()

@@ -9,6 +9,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TOOLS = ROOT / "build" / "tools"
+OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
 SPECIFICATION = ROOT.parent / "shared" / "spec" / "kafka-remote.md"
@@ -102,6 +104,16 @@ def _can_run_spark() -> bool:
     return has_jars and not missing_packages() and not java_problems(os.environ)
 
 
+def _old_python_client(name: str, package: str, *, until: tuple[int, int] | None = None) -> Kind:
+    """Locked in tests/integration/python/clients. `until`: the first Python that it has no wheel for."""
+    return Kind(
+        name,
+        (OLD_CLIENTS / name / package).is_dir,
+        "run `make test-tools`, which installs it, where there is a wheel for this Python",
+        may_lack=until is not None and sys.version_info >= until,
+    )
+
+
 _KINDS = {
     found.name: found
     for found in (
@@ -114,6 +126,11 @@ _KINDS = {
         Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
         Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
+        Kind("java-clients", (OLD_CLIENTS / "java" / ".complete").exists, "run `make test-tools`, which fetches them"),
+        _old_python_client("confluent-kafka-2.3", "confluent_kafka", until=(3, 13)),
+        _old_python_client("confluent-kafka-2.10", "confluent_kafka"),
+        _old_python_client("confluent-kafka-2.11", "confluent_kafka"),
+        _old_python_client("kafka-python-2.0", "kafka"),
         Kind("node", _command("node"), "install Node.js 18 or newer"),
         Kind("cargo", _command("cargo"), "install Rust"),
         Kind("curl", _command("curl"), "install curl (Debian: apt-get install curl)"),

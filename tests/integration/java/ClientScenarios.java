@@ -229,8 +229,22 @@ public class ClientScenarios {
         settings.put("auto.offset.reset", "none");
         settings.put("fetch.max.wait.ms", "100");
         settings.put("max.partition.fetch.bytes", PARTITION_BYTES_MAX);
+        if (request.hasNonNull("sasl")) {
+            signIn(request.get("sasl"), settings);
+        }
         settings.putAll(others);
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private static void signIn(JsonNode sasl, Properties settings) {
+        String mechanism = sasl.path("mechanism").asText();
+        String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+        settings.put("security.protocol", "SASL_PLAINTEXT");
+        settings.put("sasl.mechanism", mechanism);
+        settings.put(
+                "sasl.jaas.config",
+                "org.apache.kafka.common.security." + module + " required username=\"" + sasl.path("username").asText()
+                        + "\" password=\"" + sasl.path("password").asText() + "\";");
     }
 
     private TopicPartition partition(int number) {

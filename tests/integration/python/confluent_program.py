@@ -62,6 +62,13 @@ class Confluent:
             "queued.max.messages.kbytes": 16,
             "fetch.queue.backoff.ms": 10,
         }
+        if request.sasl is not None:
+            always |= {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": request.sasl.mechanism,
+                "sasl.username": request.sasl.username,
+                "sasl.password": request.sasl.password,
+            }
         return confluent_consumer(self._bootstrap_servers, cast(Isolation, request.isolation), {**always, **settings})
 
 

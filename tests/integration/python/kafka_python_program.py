@@ -51,9 +51,17 @@ class KafkaPython:
         self._producer.send(topic, value).get(20)
 
     def _consumer(self, request: Request, **settings: Any) -> Any:
+        if "isolation_level" in KafkaConsumer.DEFAULT_CONFIG:  # 2.0 knows of no transactions
+            settings["isolation_level"] = request.isolation
+        if request.sasl is not None:
+            settings |= {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": request.sasl.mechanism,
+                "sasl_plain_username": request.sasl.username,
+                "sasl_plain_password": request.sasl.password,
+            }
         return KafkaConsumer(
             bootstrap_servers=self._bootstrap_servers,
-            isolation_level=request.isolation,
             fetch_max_wait_ms=100,
             max_partition_fetch_bytes=PARTITION_BYTES_MAX,
             **{"auto_offset_reset": "none", "enable_auto_commit": False, **settings},

@@ -12,6 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"tidegate/clients/program"
 )
@@ -47,11 +49,25 @@ func (franz franz) reader(request program.Request, at map[int32]kgo.Offset) (*kg
 	if request.Isolation == "read_committed" {
 		isolation = kgo.ReadCommitted()
 	}
-	return franz.client(
+	return franz.client(append(signIn(request.Sasl),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{request.Topic: at}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchIsolationLevel(isolation),
-	)
+	)...)
+}
+
+func signIn(sasl *program.Sasl) []kgo.Opt {
+	if sasl == nil {
+		return nil
+	}
+	secret := scram.Auth{User: sasl.Username, Pass: sasl.Password}
+	switch sasl.Mechanism {
+	case "SCRAM-SHA-256":
+		return []kgo.Opt{kgo.SASL(secret.AsSha256Mechanism())}
+	case "SCRAM-SHA-512":
+		return []kgo.Opt{kgo.SASL(secret.AsSha512Mechanism())}
+	}
+	return []kgo.Opt{kgo.SASL(plain.Auth{User: sasl.Username, Pass: sasl.Password}.AsMechanism())}
 }
 
 // everywhere is one offset for all partitions.

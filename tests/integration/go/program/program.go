@@ -46,6 +46,15 @@ type Request struct {
 	Offset       int64           `json:"offset"`
 	Start        int64           `json:"start"`
 	End          int64           `json:"end"`
+	Sasl         *Sasl           `json:"sasl"`
+}
+
+// Sasl is how to sign in; Handshake is the version of SaslHandshake, for clients that have a choice.
+type Sasl struct {
+	Mechanism string `json:"mechanism"`
+	Username  string `json:"username"`
+	Password  string `json:"password"`
+	Handshake int16  `json:"handshake"`
 }
 
 // Partitions are those of Lasts, in order.

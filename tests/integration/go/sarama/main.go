@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"tidegate/clients/program"
 )
@@ -41,8 +43,49 @@ func config(request program.Request) *sarama.Config {
 	if request.Isolation == "read_committed" {
 		config.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
+	if request.Sasl != nil {
+		config.Net.SASL.Enable = true
+		config.Net.SASL.Mechanism = sarama.SASLMechanism(request.Sasl.Mechanism)
+		config.Net.SASL.User = request.Sasl.Username
+		config.Net.SASL.Password = request.Sasl.Password
+		config.Net.SASL.Version = request.Sasl.Handshake
+		// sarama signs in by version 0 before it asks for anything.
+		config.ApiVersionsRequest = request.Sasl.Handshake != sarama.SASLHandshakeV0
+		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient {
+			return &scramClient{mechanism: request.Sasl.Mechanism}
+		}
+	}
 	return config
 }
+
+// scramClient is SCRAM for sarama, which has none of its own, by franz-go's.
+type scramClient struct {
+	mechanism string
+	session   sasl.Session
+	first     []byte
+	done      bool
+}
+
+func (client *scramClient) Begin(username, password, _ string) (err error) {
+	secret := scram.Auth{User: username, Pass: password}
+	mechanism := secret.AsSha512Mechanism()
+	if client.mechanism == "SCRAM-SHA-256" {
+		mechanism = secret.AsSha256Mechanism()
+	}
+	client.session, client.first, err = mechanism.Authenticate(context.Background(), "")
+	return err
+}
+
+func (client *scramClient) Step(challenge string) (string, error) {
+	if challenge == "" {
+		return string(client.first), nil
+	}
+	done, answer, err := client.session.Challenge([]byte(challenge))
+	client.done = done
+	return string(answer), err
+}
+
+func (client *scramClient) Done() bool { return client.done }
 
 func taken(message *sarama.ConsumerMessage) program.Record {
 	record := program.Record{
