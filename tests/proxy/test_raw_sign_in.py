@@ -3,11 +3,14 @@
 All of it failed before: every such handshake was refused.
 """
 
+import itertools
 import struct
 from collections.abc import Sequence
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metrics.probes import CloseCause
 from protocol.identifiers import ApiKey
@@ -34,6 +37,13 @@ SIGN_INS = {
 
 def fetch(correlation_id: int) -> bytes:
     return request(ApiKey.FETCH, 12, correlation_id, b"body")
+
+
+async def answer_each(talk: Conversation, requests: Sequence[bytes], answers: Sequence[bytes]) -> None:
+    """A broker, one request after the other."""
+    for asked, answer in zip(requests, answers, strict=True):
+        await talk.upstream.expect(asked)
+        await talk.upstream.send(answer)
 
 
 async def answer_nothing(frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
@@ -92,6 +102,27 @@ async def test_what_is_pipelined_behind_a_raw_handshake_waits_for_the_broker(pie
         await talk.client.expect(handshake_response(2), NOTHING, FETCH_ANSWER)
         await talk.upstream.expect(request(HEARTBEAT, 4, 4))
         assert talk.handlers.frames == [fetch(3)]
+
+
+@given(st.sampled_from(sorted(SIGN_INS)), st.lists(st.integers(1, 60), min_size=1, max_size=20))
+def test_a_whole_sign_in_sent_at_once_in_any_pieces_passes_unchanged(name: str, splits: list[int]) -> None:
+    tokens, answers = zip(*SIGN_INS[name], strict=True)
+    sent = [request(HEARTBEAT, 4, 1), handshake(2, name.split()[0]), *tokens, request(HEARTBEAT, 4, 3, b"x" * 300)]
+    answered = [response(1), handshake_response(2), *answers, response(3, b"y" * 300)]
+
+    async def talk_in_pieces() -> None:
+        async with conversation() as talk, trio.open_nursery() as nursery:
+            nursery.start_soon(answer_each, talk, sent, answered)
+            stream, position = b"".join(sent), 0
+            for size in itertools.cycle(splits):
+                await talk.client.send(stream[position : position + size])
+                await trio.testing.wait_all_tasks_blocked()
+                position += size
+                if position >= len(stream):
+                    break
+            await talk.client.expect(*answered)
+
+    trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("piece_bytes", PIECES)
