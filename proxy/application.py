@@ -53,7 +53,6 @@ from storage.cache.disk import DiskBlocks
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
-from storage.model import RemoteLogSegmentId
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -225,13 +224,7 @@ def _tier(
     probes: Probes,
     nursery: trio.Nursery,
 ) -> tuple[Tier, TimestampLookup]:
-    token = trio.lowlevel.current_trio_token()
-
-    def removed(segment_id: RemoteLogSegmentId) -> None:
-        # The record may have been applied in another thread; the caches belong to this one.
-        token.run_sync_soon(tier_storage.drop_segment, segment_id.id)
-
-    catalog.on_segment_removed(removed)
+    catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
     frontiers = settings.frontiers = Frontiers(client, nursery, age_s_max=settings.frontier_age_s_max)
     lineages = Lineages(client, cluster, catalog)

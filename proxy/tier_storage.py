@@ -5,9 +5,10 @@ last two share `tier.inflight.bytes.max`, half each: a client that is slow to ta
 and fills must not stop answers that have all they need.
 """
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 import trio
@@ -28,13 +29,15 @@ from storage.cache.read_ahead import ReadAhead
 from storage.cache.time_index_cache import TimeIndexCache
 from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.metadata.catalog import Catalog
-from storage.model import Uuid
+from storage.model import RemoteLogSegmentId, Uuid
 from storage.reader import TierReader
 from storage.remote_storage_manager import RemoteStorageManager
 from storage.timestamp_search import TimestampSearch
 
 EXPIRE_INTERVAL_S = 60.0
 
+REMOVED_AT_ONCE = 256
+"""Deleted segments that the caches drop before the event loop goes on: a few milliseconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -67,6 +70,8 @@ class TierStorage:
     disk: DiskLevel | None
     _read_ahead: ReadAhead
     _fills: Fills
+    _removed: deque[Uuid] = field(default_factory=deque)
+    _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
     def slots(self) -> Slots:
         """What the GETs of segments' logs have of the slots for them."""
@@ -86,6 +91,20 @@ class TierStorage:
         """Drop from disk what an earlier process left of segments that are no more."""
         if self.disk is not None and (dropped := await self.disk.drop_unknown(known_among)):
             _log.info("cache_swept", blocks=dropped)
+
+    def segment_removed(self, segment_id: RemoteLogSegmentId) -> None:
+        """The catalog's news from whichever thread applied the record; the trio thread is woken once for many.
+
+        What waits is bounded by the records between two turns of the event loop, or by the one partition that went.
+        """
+        self._removed.append(segment_id.id)
+        self._token.run_sync_soon(self._drop_removed, idempotent=True)
+
+    def _drop_removed(self) -> None:
+        for _ in range(min(len(self._removed), REMOVED_AT_ONCE)):
+            self.drop_segment(self._removed.popleft())
+        if self._removed:
+            self._token.run_sync_soon(self._drop_removed, idempotent=True)
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """A segment was deleted: nothing of it is served from here any more."""

@@ -154,6 +154,10 @@ class DiskBlocks:
         """Forget a block, if it is there or just being written."""
         self._delete(self._index.take([key]))
 
+    def has_segment(self, segment_id: Uuid) -> bool:
+        """Whether `drop_segment` would find anything, as far as known without looking. No I/O."""
+        return self._index.has_segment(segment_id)
+
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a segment's blocks."""
         self._delete(self._index.take_segment(segment_id))

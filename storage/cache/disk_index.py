@@ -162,6 +162,11 @@ class DiskIndex:
             writing = [key for key in self._is_wanted if key.segment_id == segment_id]
             return self._take([*self._keys_of.get(segment_id, ()), *writing])
 
+    def has_segment(self, segment_id: Uuid) -> bool:
+        """Whether any block of the segment is here or busy."""
+        with self._lock:
+            return segment_id in self._keys_of or any(key.segment_id == segment_id for key in self._is_wanted)
+
     def take_idle(self, now_s: float) -> Room:
         """Forget the blocks that nobody has used for `retention_s`."""
         with self._lock:

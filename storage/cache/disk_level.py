@@ -7,7 +7,7 @@ Rule 2. A block that turns out bad, on disk or in a reader's hands, is gone from
 Rule 3. Trouble with the disk is never a reader's error: it reads from the store.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,9 @@ READS_MAX = 8
 """Reads at once: a disk gains nothing from more, and each is a thread."""
 
 EXPIRE_INTERVAL_S = 60.0
+
+SEGMENTS_DELETED_AT_ONCE = 64
+"""Deleted segments whose files go in one visit to a thread: of 1 GiB each, some ten thousand files."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +59,9 @@ class DiskLevel:
         self._queued = trio.Event()
         self._writing: DiskBlockKey | None = None
         self._unwanted: set[DiskBlockKey] = set()
+        self._deleted: dict[Uuid, None] = {}
+        """Deleted segments whose files have yet to go: never more than there are segments on disk."""
+        self._is_deleting = False
 
     async def run(self) -> None:
         """List what an earlier process left, then write what is queued, for ever."""
@@ -111,14 +117,22 @@ class DiskLevel:
         self._disk.drop(key)
 
     def drop_segment(self, segment_id: Uuid) -> None:
-        """Forget a deleted segment's blocks; their files go in a thread."""
+        """Forget a deleted segment's blocks; their files go in a thread, those of many segments one after another.
+
+        A segment of which nothing is here costs a look-up: most deletions are of segments that nobody has read.
+        """
         for key in [key for key in self._queue if key.segment_id == segment_id]:
             self._unqueue(key)
         if self._writing is not None and self._writing.segment_id == segment_id:
             self._unwanted.add(self._writing)
         for key in [key for key in self._reads if key.segment_id == segment_id]:
             self._reads.pop(key).is_forgotten = True
-        self._nursery.start_soon(trio.to_thread.run_sync, self._disk.drop_segment, segment_id)
+        if not self._disk.has_segment(segment_id):
+            return
+        self._deleted[segment_id] = None
+        if not self._is_deleting:
+            self._nursery.start_soon(self._delete_files)
+            self._is_deleting = True
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget segments that the catalog does not have, once it is live; how many blocks there were."""
@@ -152,6 +166,23 @@ class DiskLevel:
         else:
             self._ended(key, reading)
             reading.flight.land(block)
+
+    async def _delete_files(self) -> None:
+        try:
+            while self._deleted:
+                segment_ids, self._deleted = list(self._deleted), {}
+                for at in range(0, len(segment_ids), SEGMENTS_DELETED_AT_ONCE):
+                    # A limited number for each thread: the application's end waits for it.
+                    await trio.to_thread.run_sync(
+                        self._delete_segments, segment_ids[at : at + SEGMENTS_DELETED_AT_ONCE]
+                    )
+        finally:
+            self._is_deleting = False
+
+    def _delete_segments(self, segment_ids: Sequence[Uuid]) -> None:
+        """In a worker thread."""
+        for segment_id in segment_ids:
+            self._disk.drop_segment(segment_id)
 
     def _ended(self, key: DiskBlockKey, reading: _Reading) -> None:
         if self._reads.get(key) is reading:

@@ -177,7 +177,8 @@ class Catalog:
         with self._lock:
             self._changes += 1
             changed = self._apply(record, initialized, removed)
-        self._notify(removed)
+        if initialized:
+            self._notify(removed)
         return changed
 
     def forget(self, topic_id: bytes, partition: int) -> None:
@@ -191,7 +192,9 @@ class Catalog:
     def on_segment_removed(self, callback: Callable[[RemoteLogSegmentId], None]) -> None:
         """Have callback called for each segment that begins to be deleted, is deleted, or is forgotten.
 
-        In the thread that applied the record, after the change shows. One segment may be named more than once.
+        In the thread that applied the record, after the change shows. One segment may be named more than once. Not
+        while the partition's metadata is first read: nobody can have read from segments that nobody could look up,
+        and most of those that a metadata topic tells of are long gone.
         """
         self._removal_listeners.append(callback)
 

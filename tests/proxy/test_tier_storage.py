@@ -1,5 +1,6 @@
 """The parts in their places: which budget is whose, what runs beside the reads, what a deletion reaches."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,14 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.tier_storage import EXPIRE_INTERVAL_S, store_kind
+from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.cache.memory import MemoryBlocks
-from tests.support.disk_cache import disk_cache
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX
+from storage.model import RemoteLogSegmentId, Uuid
+from tests.support.disk_cache import cost, disk_cache, files_below, key_of
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
-from tests.support.tier import GETS_MAX, Tier, open_tier
+from tests.support.tier import GETS_MAX, PARTITION, Tier, open_tier
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
@@ -163,3 +167,73 @@ async def test_a_deleted_segment_leaves_every_part(nursery: trio.Nursery, tmp_pa
             await until(lambda: len(cache.disk) == 0)
             tier.storage.drop_segment(metadata.segment_id.id)
             scope.cancel()
+
+
+class Counted(trio.abc.Instrument):
+    """Tasks that were spawned."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.tasks += 1
+
+
+@pytest.mark.parametrize("segments", [20_000, pytest.param(500_000, marks=pytest.mark.long)])
+async def test_deletions_of_segments_that_are_nowhere_cost_no_task_no_thread_and_no_memory(
+    nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int
+) -> None:
+    """Failed before: a task and a visit to a thread for each, and a reader's CRC waited behind all of them."""
+    with disk_cache(tmp_path, bytes_max=10**6) as cache:
+        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
+        await tier.read_bytes(0)
+        hops = 0
+
+        async def run_sync(*_args: object, **_options: object) -> None:
+            nonlocal hops
+            hops += 1
+            await trio.lowlevel.checkpoint()
+
+        counted = Counted()
+        trio.lowlevel.add_instrument(counted)
+        ids = [RemoteLogSegmentId(PARTITION, Uuid(number.to_bytes(16, "big"))) for number in range(segments)]
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.to_thread, "run_sync", run_sync)
+            tracemalloc.start()
+            try:
+                before, _ = tracemalloc.get_traced_memory()
+                for at in range(0, segments, DELIVERY_RECORDS_MAX):
+                    for segment_id in ids[at : at + DELIVERY_RECORDS_MAX]:
+                        tier.storage.segment_removed(segment_id)
+                    await trio.lowlevel.checkpoint()
+                await wait_all_tasks_blocked()
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        trio.lowlevel.remove_instrument(counted)
+        assert not tier.storage._removed
+        assert (counted.tasks, hops) == (0, 0)
+        assert peak - before < 2 * 1024 * 1024
+        assert tier.resident_bytes == len(SEGMENT.log)
+
+
+async def test_many_deletions_are_dropped_turn_by_turn_and_their_files_in_few_visits_to_a_thread(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    keys = [key_of(0, segment=f"segment {number}") for number in range(3 * SEGMENTS_DELETED_AT_ONCE)]
+    with disk_cache(tmp_path, bytes_max=cost(1000)) as cache:
+        cache.write(*keys)
+        tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, disk_blocks=cache.disk)
+        counted = Counted()
+        trio.lowlevel.add_instrument(counted)
+
+        def remove_all() -> None:
+            for key in keys:
+                tier.storage.segment_removed(RemoteLogSegmentId(PARTITION, key.segment_id))
+
+        # From another thread, as a manager may that is not the application's own.
+        await trio.to_thread.run_sync(remove_all)
+        await until(lambda: len(cache.disk) == 0)
+        trio.lowlevel.remove_instrument(counted)
+        assert counted.tasks <= 2 * SEGMENTS_DELETED_AT_ONCE
+        assert files_below(tmp_path) == []

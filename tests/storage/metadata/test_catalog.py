@@ -151,6 +151,16 @@ def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins() -> None:
     assert removed == [(SEGMENT.segment_id, False)] * 2
 
 
+def test_nobody_is_told_of_segments_that_went_before_the_metadata_was_read() -> None:
+    catalog = Catalog()
+    removed: list[RemoteLogSegmentId] = []
+    catalog.on_segment_removed(removed.append)
+    for record in (SEGMENT, moved(SEGMENT, COPY_FINISHED), moved(SEGMENT, DELETE_STARTED)):
+        assert catalog.apply(record, initialized=False)
+    apply_all(catalog, moved(SEGMENT, DELETE_FINISHED))
+    assert removed == [SEGMENT.segment_id]
+
+
 def test_a_listener_that_fails_is_logged_and_the_next_is_called() -> None:
     catalog = Catalog()
     removed: list[RemoteLogSegmentId] = []
@@ -277,13 +287,48 @@ def test_a_segment_takes_at_most_400_bytes(segments: int) -> None:
     assert (after - before) / segments <= 400
 
 
-def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int) -> None:
-    segment_id = RemoteLogSegmentId(partitions[number % PARTITIONS], Uuid(number.to_bytes(16, "big")))
-    start = number // PARTITIONS * 1_000
-    epochs = {start // 50_000: start, 99_999: start + 500}
+def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int, epoch_offsets: int = 50_000) -> None:
+    segment_id = RemoteLogSegmentId(partitions[number % len(partitions)], Uuid(number.to_bytes(16, "big")))
+    start = number // len(partitions) * 1_000
+    epochs = {start // epoch_offsets: start, 99_999: start + 500}
     catalog.apply(RemoteLogSegmentMetadata(segment_id, start, start + 999, 7, 1, 7, 2**30, epochs), initialized=True)
     custom_metadata = CustomMetadata(b"x" * CUSTOM_METADATA_BYTES)
     catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 7, COPY_FINISHED, 1, custom_metadata), initialized=True)
+
+
+@pytest.mark.parametrize("segments", [4_000, pytest.param(500_000, marks=pytest.mark.long)])
+def test_segments_that_are_long_gone_leave_nothing_behind(segments: int) -> None:
+    """A metadata topic from its beginning: of each partition 20 segments live at a time, at the end none."""
+    partitions = [named_partition("orders", number) for number in range(50)]
+    lifetime = 20 * len(partitions)
+    catalog = Catalog()
+    for number in range(2 * lifetime):
+        _copy_one(catalog, partitions, number, 10**9)
+        _delete_one(catalog, partitions, number - lifetime)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(2 * lifetime, segments):
+            _copy_one(catalog, partitions, number, 10**9)
+            _delete_one(catalog, partitions, number - lifetime)
+        for number in range(segments - lifetime, segments):
+            _delete_one(catalog, partitions, number)
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert catalog.segment_count == 0
+    assert after - before < 64 * 1024
+    assert peak - before < 256 * 1024
+
+
+def _delete_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int) -> None:
+    if number >= 0:
+        segment_id = RemoteLogSegmentId(partitions[number % len(partitions)], Uuid(number.to_bytes(16, "big")))
+        for state in (DELETE_STARTED, DELETE_FINISHED):
+            catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 8, state, 1, None), initialized=False)
 
 
 def test_what_it_takes_in_memory_grows_with_what_it_holds() -> None:
