@@ -266,17 +266,12 @@ class Catalog:
             accepts: asked about each of those, under the lock; must not call the catalog.
         """
         with self._lock:
-            columns = self._columns
             segments = self._find(topic_id, partition)
             if segments is None:
                 return None
-            for row in segments.rows_of_epoch(epoch):
-                if (
-                    columns.end_offsets[row] >= end_offset_min
-                    and columns.max_timestamps_ms[row] >= max_timestamp_ms_min
-                    and columns.is_finished(row)
-                    and accepts(found := columns.metadata(row, segments.topic_id_partition))
-                ):
+            for row in segments.finished_reaching(epoch, end_offset_min, max_timestamp_ms_min):
+                found = self._columns.metadata(row, segments.topic_id_partition)
+                if accepts(found):
                     return found
         return None
 

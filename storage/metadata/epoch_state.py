@@ -5,29 +5,37 @@
 - `highest_offset`: the highest last offset ever FINISHED here; deletion does not lower it. -1: none yet.
 
 A row overwritten at its own first offset by a shorter segment is in neither, as in Kafka.
+
+Look-ups by time pass over the referenced rows in blocks, by an upper bound of each block's times and end offsets. The
+bounds are made when they are first asked for. A change in the middle has them made again from there on; a row that
+leaves at either end does not: a bound that is too high is still one.
 """
 
 import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
 
 _COUNTERS = struct.Struct("<qq")
 
+BLOCK_ROWS = 256
+"""Rows with one bound: of 100,000 segments, 400 bounds are looked at and then a block or two of rows."""
+
 
 class EpochState:
     """Not thread-safe."""
 
-    __slots__ = ("_rows", "_start_offsets", "_unreferenced", "finished_segments", "highest_offset")
+    __slots__ = ("_bounds", "_rows", "_start_offsets", "_unreferenced", "finished_segments", "highest_offset")
 
     def __init__(self) -> None:
         self._start_offsets = array("q")
         self._rows = array("i")
         self._unreferenced: set[int] | None = None
+        self._bounds: _Bounds | None = None
         self.highest_offset = -1
         self.finished_segments = 0
         """Segments in COPY_SEGMENT_FINISHED that have this epoch, referenced or not. The owner counts them."""
@@ -43,10 +51,25 @@ class EpochState:
         if self._unreferenced is not None:
             yield from sorted(self._unreferenced)
 
+    def referenced_reaching(
+        self, end_offsets: Sequence[int], times_ms: Sequence[int], end_offset_min: int, time_ms_min: int
+    ) -> Iterator[int]:
+        """The referenced rows, in order, that reach both. The sequences are by row; a row's entry never changes."""
+        if self._bounds is None:
+            self._bounds = _Bounds()
+        for first, end in self._bounds.blocks_reaching(self._rows, end_offsets, times_ms, end_offset_min, time_ms_min):
+            for row in self._rows[first:end]:
+                if end_offsets[row] >= end_offset_min and times_ms[row] >= time_ms_min:
+                    yield row
+
+    def unreferenced(self) -> Iterator[int]:
+        """The other rows, in no order."""
+        return iter(self._unreferenced or ())
+
     @property
     def memory_bytes(self) -> int:
         parts = (self, self._start_offsets, self._rows, self._unreferenced)
-        return sum(map(sys.getsizeof, parts))
+        return sum(map(sys.getsizeof, parts)) + (0 if self._bounds is None else self._bounds.memory_bytes)
 
     def write_to(self, writer: SnapshotWriter) -> None:
         writer.put_numbers(_COUNTERS, self.highest_offset, self.finished_segments)
@@ -84,12 +107,14 @@ class EpochState:
         while start_offsets and start_offsets[-1] >= start_offset and self.highest_offset <= last_offset:
             start_offsets.pop()
             self._unreference(rows.pop())
+            self._changed_at(len(rows))
         index = bisect_left(start_offsets, start_offset)
         if index < len(start_offsets) and start_offsets[index] == start_offset:
             rows[index] = row
         else:
             start_offsets.insert(index, start_offset)
             rows.insert(index, row)
+        self._changed_at(index)
         self.forget(row)
         self.highest_offset = max(self.highest_offset, last_offset)
 
@@ -99,6 +124,10 @@ class EpochState:
         if index < len(self._rows) and self._start_offsets[index] == start_offset and self._rows[index] == row:
             del self._start_offsets[index]
             del self._rows[index]
+            if index == 0 and self._bounds is not None:
+                self._bounds.first_row_left()
+            else:
+                self._changed_at(index)
         self._unreference(row)
 
     def forget(self, row: int) -> None:
@@ -108,7 +137,73 @@ class EpochState:
             if not self._unreferenced:
                 self._unreferenced = None  # an emptied set keeps its room, and nearly every epoch has none
 
+    def _changed_at(self, index: int) -> None:
+        if self._bounds is not None:
+            self._bounds.rows_changed_from(index)
+
     def _unreference(self, row: int) -> None:
         if self._unreferenced is None:
             self._unreferenced = set()
         self._unreferenced.add(row)
+
+
+class _Bounds:
+    """Upper bounds for blocks of BLOCK_ROWS rows; the first block has lost `_gone` of its rows since it was made."""
+
+    __slots__ = ("_covered", "_end_offsets", "_gone", "_times_ms")
+
+    def __init__(self) -> None:
+        self._end_offsets = array("q")
+        self._times_ms = array("q")
+        self._gone = 0
+        self._covered = 0
+        """How many rows are in the blocks, those that are gone among them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(map(sys.getsizeof, (self, self._end_offsets, self._times_ms)))
+
+    def first_row_left(self) -> None:
+        if not self._covered:
+            return
+        self._gone += 1
+        if self._gone == BLOCK_ROWS:
+            del self._end_offsets[0], self._times_ms[0]
+            self._gone = 0
+            self._covered -= BLOCK_ROWS
+
+    def rows_changed_from(self, index: int) -> None:
+        self._covered = min(self._covered, self._gone + index)
+
+    def blocks_reaching(
+        self,
+        rows: Sequence[int],
+        end_offsets: Sequence[int],
+        times_ms: Sequence[int],
+        end_offset_min: int,
+        time_ms_min: int,
+    ) -> Iterator[tuple[int, int]]:
+        """The first index and the end of each block that may have a row which reaches both."""
+        self._cover(rows, end_offsets, times_ms)
+        for number, (end_offset, time_ms) in enumerate(zip(self._end_offsets, self._times_ms, strict=True)):
+            if end_offset >= end_offset_min and time_ms >= time_ms_min:
+                first = number * BLOCK_ROWS - self._gone
+                yield max(first, 0), first + BLOCK_ROWS
+
+    def _cover(self, rows: Sequence[int], end_offsets: Sequence[int], times_ms: Sequence[int]) -> None:
+        whole_blocks, rest = divmod(self._covered, BLOCK_ROWS)
+        kept = whole_blocks + (rest > 0)
+        del self._end_offsets[kept:], self._times_ms[kept:]
+        while self._covered < self._gone + len(rows):
+            number, within = divmod(self._covered, BLOCK_ROWS)
+            first = self._covered - self._gone
+            block = rows[first : first + BLOCK_ROWS - within]
+            end_offset = max(map(end_offsets.__getitem__, block))
+            time_ms = max(map(times_ms.__getitem__, block))
+            if within:
+                self._end_offsets[number] = max(self._end_offsets[number], end_offset)
+                self._times_ms[number] = max(self._times_ms[number], time_ms)
+            else:
+                self._end_offsets.append(end_offset)
+                self._times_ms.append(time_ms)
+            self._covered += len(block)

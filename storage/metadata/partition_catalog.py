@@ -5,6 +5,7 @@ between the methods; the catalog turns them into metadata. Not thread-safe, save
 be read at any time.
 """
 
+import heapq
 import struct
 import sys
 from array import array
@@ -145,6 +146,26 @@ class PartitionCatalog:
         """The rows listed for an epoch, by start offset."""
         state = self._epochs.get(epoch)
         return [] if state is None else sorted(state.rows(), key=self._columns.start_offsets.__getitem__)
+
+    def finished_reaching(self, epoch: int, end_offset_min: int, time_ms_min: int) -> Iterator[int]:
+        """The FINISHED rows of an epoch that reach such an offset and such a time, by start offset.
+
+        Rows that lookups by offset see are in the order of their first offset in this epoch. Those that are on one
+        lineage begin in the epoch, or where the lineage has it begin, so for them that order is the same.
+        """
+        state, columns = self._epochs.get(epoch), self._columns
+        if state is None:
+            return iter(())
+        end_offsets, times_ms = columns.end_offsets, columns.max_timestamps_ms
+        replaced = [
+            row
+            for row in state.unreferenced()
+            if columns.is_finished(row) and end_offsets[row] >= end_offset_min and times_ms[row] >= time_ms_min
+        ]
+        by_start_offset = columns.start_offsets.__getitem__
+        replaced.sort(key=by_start_offset)
+        seen = state.referenced_reaching(end_offsets, times_ms, end_offset_min, time_ms_min)
+        return heapq.merge(seen, replaced, key=by_start_offset) if replaced else seen
 
     def epochs(self) -> tuple[int, ...]:
         """Epochs that a FINISHED segment has, ascending."""

@@ -1,11 +1,14 @@
 """The rules of spec/kafka-remote.md §2 on one partition, through the catalog; cases of §11.1."""
 
+import random
 from dataclasses import replace
+from typing import Any, SupportsIndex
 
 import pytest
 
 from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
+from storage.metadata.epoch_state import BLOCK_ROWS
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tests.support.metadata_records import (
     COPY_FINISHED,
@@ -284,6 +287,63 @@ def test_the_first_segment_that_reaches_an_offset_and_a_time_is_found(catalog: C
     assert first(0, 0, early) == 20
     finish(catalog, middle)
     assert first(0, 101) == 10
+
+
+class CountedColumn(list[int]):
+    """How often a row is looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        self.looked_at += 1
+        return super().__getitem__(index)
+
+
+def first_reaching(catalog: Catalog, end_offset: int, time_ms: int) -> RemoteLogSegmentMetadata | None:
+    return catalog.first_finished(
+        *KEY, 0, end_offset_min=end_offset, max_timestamp_ms_min=time_ms, accepts=lambda _: True
+    )
+
+
+@pytest.mark.parametrize("segments", [4_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_a_look_up_by_time_looks_at_few_segments(catalog: Catalog, segments: int) -> None:
+    """Failed before: each one sorted all segments of the epoch, in the event loop."""
+    for number in range(segments):
+        segment = started(str(number), number * 10, number * 10 + 9, {0: number * 10})
+        finish(catalog, replace(segment, max_timestamp_ms=number))
+    first_reaching(catalog, 0, 0)
+    columns = catalog._columns
+    counted = [CountedColumn(column) for column in (columns.start_offsets, columns.end_offsets)]
+    columns.start_offsets, columns.end_offsets = counted  # type: ignore[assignment]  # as good as arrays, to read
+    for number in (0, segments // 2, segments - 1, segments):
+        found = first_reaching(catalog, number * 10, number)
+        assert (None if found is None else found.start_offset) == (None if number == segments else number * 10)
+    assert sum(column.looked_at for column in counted) <= 4 * BLOCK_ROWS
+
+
+def test_look_ups_by_time_find_what_a_search_through_all_segments_finds(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.metadata.epoch_state.BLOCK_ROWS", 4)
+    chance = random.Random(20)
+    known: list[RemoteLogSegmentMetadata] = []
+    for number in range(600):
+        if known and chance.random() < 0.4:
+            # Mostly the oldest, as retention does it.
+            gone = known.pop(0 if chance.random() < 0.8 else chance.randrange(len(known)))
+            apply_all(catalog, moved(gone, DELETE_STARTED), moved(gone, DELETE_FINISHED))
+        else:
+            start = chance.choice((number * 10, chance.randrange(number * 10 + 1)))
+            segment = started(f"{number}", start, start + chance.choice((9, 9, 9, 40)), {0: start})
+            known.append(replace(segment, max_timestamp_ms=number + chance.randrange(-5, 50)))
+            finish(catalog, known[-1])
+        listed_now = catalog.list_segments(*KEY, 0)
+        for _ in range(3):
+            end_offset, time_ms = chance.randrange(number * 10 + 10), chance.randrange(number + 60)
+            expected = next(
+                (one for one in listed_now if one.end_offset >= end_offset and one.max_timestamp_ms >= time_ms), None
+            )
+            assert first_reaching(catalog, end_offset, time_ms) == expected, f"{number}: {end_offset}, {time_ms}"
 
 
 def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> None:
