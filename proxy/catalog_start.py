@@ -81,5 +81,5 @@ async def start_catalog(
     nursery.start_soon(follow)
     nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)
     await trio.lowlevel.checkpoint()
-    tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_high_watermarks)
+    tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
     return StartedCatalog(tail, snapshots)

@@ -2,12 +2,14 @@
 
 The manager is synchronous and thread-safe; this is its trio side. `catch_up` is what a read does that found no
 segment: it asks where the metadata partition ends now and waits until everything before that is applied.
+Many reads that miss at a time share the question to their metadata partition (proxy.upstream.gathered).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
+from proxy.upstream.gathered import Gathered
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.partitioner import metadata_partition
 from storage.model import TopicIdPartition
@@ -17,18 +19,23 @@ class TopicCatalogTail:
     """Follows a topic-based manager. Owned by the trio thread.
 
     Args:
-        high_watermarks: where each metadata partition ends now.
+        ranges: where metadata partitions begin and end now.
+        nursery: the application's; questions live in it.
     """
 
     def __init__(
         self,
         manager: TopicBasedRemoteLogMetadataManager,
         partition_count: Callable[[], int],
-        high_watermarks: Callable[[], Awaitable[Mapping[int, int]]],
+        ranges: Callable[[Sequence[int]], Awaitable[Mapping[int, tuple[int, int]]]],
+        nursery: trio.Nursery,
     ) -> None:
         self._manager = manager
         self._partition_count = partition_count
-        self._high_watermarks = high_watermarks
+        self._ranges = ranges
+        self._nursery = nursery
+        self._questions: dict[int, Gathered[int, tuple[int, int]]] = {}
+        """By metadata partition: a leader that does not answer holds up nobody else's question."""
         self._progress = trio.Event()
         token = trio.lowlevel.current_trio_token()
         # From whichever thread applied the records.
@@ -45,7 +52,11 @@ class TopicCatalogTail:
             RemoteStorageError: the metadata topic does not say where it ends.
         """
         number = metadata_partition(partition.topic_id, partition.partition, self._partition_count())
-        end_offset = (await self._high_watermarks()).get(number, 0)
+        questions = self._questions.get(number)
+        if questions is None:
+            name = f"end of metadata partition {number}"
+            questions = self._questions[number] = Gathered(self._nursery, self._ranges, name=name)
+        _, end_offset = await questions.get(number)
         while self._manager.position(number) < end_offset:
             await self._progress.wait()
 

@@ -5,13 +5,13 @@ Tidegate's own connection, where it is asked for the log start too; the high wat
 they pass, and so is a log start.
 
 Rule 1. A frontier belongs to one broker: followers hold other local logs than their leader.
-Rule 2. Questions are gathered: while one request to a broker is under way, further partitions wait for the next.
+Rule 2. Questions to one broker are gathered (proxy.upstream.gathered).
 Rule 3. A question goes on when those who asked for it have left; failures are counted, logged once a spell,
         and leave what was known.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -25,6 +25,7 @@ from proxy.upstream.frontier_client import (
     FrontierClient,
     OffsetAnswer,
 )
+from proxy.upstream.gathered import Gathered
 from storage.model import TopicIdPartition
 
 FRONTIERS_MAX = 200_000
@@ -129,8 +130,8 @@ class Frontiers:
         """Ask the broker; the event is set when the answer has been taken in."""
         asker = self._askers.get(node_id)
         if asker is None:
-            asker = self._askers[node_id] = _Asker(node_id, self)
-        return asker.add(partitions, self._nursery)
+            asker = self._askers[node_id] = _Asker(node_id, self, self._nursery)
+        return asker.add(partitions)
 
     async def ask(self, node_id: int, partitions: Sequence[TopicIdPartition]) -> None:
         """One request's worth of questions.
@@ -186,41 +187,18 @@ class Frontiers:
 class _Asker:
     """The questions to one broker (rule 2)."""
 
-    def __init__(self, node_id: int, frontiers: Frontiers) -> None:
+    def __init__(self, node_id: int, frontiers: Frontiers, nursery: trio.Nursery) -> None:
         self._node_id = node_id
         self._frontiers = frontiers
-        self._waiting: dict[TopicIdPartition, None] = {}
-        self._answered = trio.Event()
-        self._running = False
+        self._questions = Gathered(nursery, self._ask, name=f"frontiers of broker {node_id}")
         self._failing = False
         self._unsupported_until_s = 0.0
 
-    def add(self, partitions: Iterable[TopicIdPartition], nursery: trio.Nursery) -> trio.Event:
-        if trio.current_time() >= self._unsupported_until_s:
-            self._waiting.update(dict.fromkeys(partitions))
-        if not self._waiting:
-            # Nothing will be asked, so nothing would ever set the event.
-            nothing_to_wait_for = trio.Event()
-            nothing_to_wait_for.set()
-            return nothing_to_wait_for
-        if not self._running:
-            self._running = True
-            nursery.start_soon(self._run)
-        return self._answered
+    def add(self, partitions: Iterable[TopicIdPartition]) -> trio.Event:
+        is_answering = trio.current_time() >= self._unsupported_until_s
+        return self._questions.add(partitions if is_answering else ()).done
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                partitions, self._waiting = list(self._waiting), {}
-                answered, self._answered = self._answered, trio.Event()
-                try:
-                    await self._ask(partitions)
-                finally:
-                    answered.set()
-        finally:
-            self._running = False
-
-    async def _ask(self, partitions: Sequence[TopicIdPartition]) -> None:
+    async def _ask(self, partitions: Sequence[TopicIdPartition]) -> Mapping[TopicIdPartition, None]:
         try:
             # The names of a topic made anew under its old name are told apart by the probe, which goes by id.
             for at in range(0, len(partitions), QUESTIONS_MAX):
@@ -240,3 +218,4 @@ class _Asker:
             self._failing = True
         else:
             self._failing = False
+        return {}

@@ -1,6 +1,6 @@
 """Waiting for the end of the metadata topic, by many reads at once, with records applied in another thread."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -16,6 +16,12 @@ from tests.support.segments import topic_partition
 PARTITION = topic_partition("orders", 0)
 COUNT = 5
 NUMBER = metadata_partition(PARTITION.topic_id, PARTITION.partition, COUNT)
+STRANGER = next(
+    partition
+    for partition in (topic_partition("orders", number) for number in range(1, 100))
+    if metadata_partition(partition.topic_id, partition.partition, COUNT) != NUMBER
+)
+STRANGERS_NUMBER = metadata_partition(STRANGER.topic_id, STRANGER.partition, COUNT)
 
 
 class ScriptedManager:
@@ -42,44 +48,93 @@ class ScriptedManager:
             listener(number, position)
 
 
-def tail_of(manager: ScriptedManager, ends: Mapping[int, int]) -> TopicCatalogTail:
-    async def high_watermarks() -> Mapping[int, int]:
-        await trio.lowlevel.checkpoint()
-        return ends
+class ScriptedTopic:
+    """Where each metadata partition ends, and which were asked about, request by request."""
 
-    return TopicCatalogTail(cast(TopicBasedRemoteLogMetadataManager, manager), lambda: COUNT, high_watermarks)
+    def __init__(self, ends: Mapping[int, int]) -> None:
+        self.ends = dict(ends)
+        self.asked: list[list[int]] = []
+        self.latency_s = 0.0
+        self.failure: Exception | None = None
+
+    async def ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        self.asked.append(list(partitions))
+        await trio.sleep(self.latency_s)
+        if self.failure is not None:
+            raise self.failure
+        return {number: (0, self.ends.get(number, 0)) for number in partitions}
 
 
-async def test_what_is_applied_already_is_not_waited_for() -> None:
+def tail_of(
+    nursery: trio.Nursery, manager: ScriptedManager, topic: ScriptedTopic | Mapping[int, int]
+) -> TopicCatalogTail:
+    scripted = topic if isinstance(topic, ScriptedTopic) else ScriptedTopic(topic)
+    return TopicCatalogTail(cast(TopicBasedRemoteLogMetadataManager, manager), lambda: COUNT, scripted.ranges, nursery)
+
+
+async def test_what_is_applied_already_is_not_waited_for(nursery: trio.Nursery) -> None:
     manager = ScriptedManager()
     manager.positions[NUMBER] = 7
-    await tail_of(manager, {NUMBER: 7}).catch_up(PARTITION)
-    await tail_of(manager, {}).catch_up(PARTITION)
+    await tail_of(nursery, manager, {NUMBER: 7}).catch_up(PARTITION)
+    await tail_of(nursery, manager, {}).catch_up(PARTITION)
 
 
-async def test_every_read_that_waits_is_woken() -> None:
+async def test_reads_that_miss_share_one_question_to_their_own_metadata_partition(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Failed before: each asked all metadata partitions. A read that missed after a question was asked needs another:
+    the segment that it lacks may have been copied meanwhile."""
+    manager, topic = ScriptedManager(), ScriptedTopic({NUMBER: 5})
+    manager.positions = dict.fromkeys(range(COUNT), 100)
+    tail, topic.latency_s = tail_of(nursery, manager, topic), 1.0
+    async with trio.open_nursery() as reads:
+        for _ in range(10):
+            reads.start_soon(tail.catch_up, PARTITION)
+        await trio.sleep(0.5)
+        for _ in range(10):
+            reads.start_soon(tail.catch_up, PARTITION)
+        reads.start_soon(tail.catch_up, STRANGER)
+    assert topic.asked == [[NUMBER], [STRANGERS_NUMBER], [NUMBER]]
+    assert trio.current_time() == 2.0
+
+
+async def test_a_question_whose_asker_left_goes_on_and_its_failure_is_nobodys(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager, topic = ScriptedManager(), ScriptedTopic({})
+    topic.latency_s, topic.failure = 1.0, RetriableRemoteStorageError("no leader")
+    tail = tail_of(nursery, manager, topic)
+    with trio.move_on_after(0.1):
+        await tail.catch_up(PARTITION)
+    await trio.sleep(2)
+    topic.failure = None
+    await tail.catch_up(PARTITION)
+    assert topic.asked == [[NUMBER]] * 2
+
+
+async def test_every_read_that_waits_is_woken(nursery: trio.Nursery) -> None:
     # Failed before: each waiter took the others' event away, and only the last one was ever woken.
     manager = ScriptedManager()
-    tail = tail_of(manager, {NUMBER: 10})
+    tail = tail_of(nursery, manager, {NUMBER: 10})
     with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as reads:
             for _ in range(5):
-                nursery.start_soon(tail.catch_up, PARTITION)
+                reads.start_soon(tail.catch_up, PARTITION)
             await trio.testing.wait_all_tasks_blocked()
             await trio.to_thread.run_sync(manager.apply, NUMBER, 10)
 
 
-async def test_progress_short_of_the_end_or_elsewhere_is_waited_through() -> None:
+async def test_progress_short_of_the_end_or_elsewhere_is_waited_through(nursery: trio.Nursery) -> None:
     manager = ScriptedManager()
-    tail = tail_of(manager, {NUMBER: 10})
+    tail = tail_of(nursery, manager, {NUMBER: 10})
     done = trio.Event()
 
     async def wait() -> None:
         await tail.catch_up(PARTITION)
         done.set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait)
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(wait)
         for number, position in ((NUMBER, 9), ((NUMBER + 1) % COUNT, 99)):
             await trio.testing.wait_all_tasks_blocked()
             manager.apply(number, position)
@@ -88,19 +143,16 @@ async def test_progress_short_of_the_end_or_elsewhere_is_waited_through() -> Non
         manager.apply(NUMBER, 11)
 
 
-async def test_a_topic_that_does_not_say_where_it_ends_is_the_readers_error() -> None:
-    async def fail() -> Mapping[int, int]:
-        await trio.lowlevel.checkpoint()
-        raise RetriableRemoteStorageError("no leader")
-
-    tail = TopicCatalogTail(cast(TopicBasedRemoteLogMetadataManager, ScriptedManager()), lambda: COUNT, fail)
+async def test_a_topic_that_does_not_say_where_it_ends_is_the_readers_error(nursery: trio.Nursery) -> None:
+    topic = ScriptedTopic({})
+    topic.failure = RetriableRemoteStorageError("no leader")
     with pytest.raises(RetriableRemoteStorageError):
-        await tail.catch_up(PARTITION)
+        await tail_of(nursery, ScriptedManager(), topic).catch_up(PARTITION)
 
 
-async def test_readiness_is_the_managers() -> None:
+async def test_readiness_is_the_managers(nursery: trio.Nursery) -> None:
     manager = ScriptedManager()
-    tail = tail_of(manager, {})
+    tail = tail_of(nursery, manager, {})
     assert not tail.is_ready(PARTITION)
     manager.ready = True
     assert tail.is_ready(PARTITION)
