@@ -227,7 +227,7 @@ def _tier(
     catalog.on_segment_removed(tier_storage.segment_removed)
     client = FrontierClient(cluster)
     frontiers = settings.frontiers = Frontiers(client, nursery, age_s_max=settings.frontier_age_s_max)
-    lineages = Lineages(client, cluster, catalog)
+    lineages = Lineages(client, cluster, catalog, nursery)
     tier = Tier(
         catalog=catalog,
         tail=tail,

@@ -232,16 +232,24 @@ class FetchService:
         and where they part."""
         left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
         with trio.move_on_after(LEARN_WAIT_S_MAX):
-            for part in [part for part in parts if part in left]:
-                try:
-                    on_lineage = await self._tier.is_on_lineage(
-                        part.partition,
-                        part.frontier.leader_epoch,
-                        last_fetched_epoch=part.asked.last_fetched_epoch,
-                        offset=part.asked.fetch_offset,
-                    )
-                except UpstreamError:
-                    continue
-                if on_lineage:
-                    left.remove(part)
+            async with trio.open_nursery() as asking:
+                for part in tuple(left):
+                    if self._tier.knows_lineage(part.partition, part.frontier.leader_epoch):
+                        await self._leave_if_on_lineage(part, left)
+                    else:
+                        asking.start_soon(self._leave_if_on_lineage, part, left)
         return left
+
+    async def _leave_if_on_lineage(self, part: TierPart, left: set[TierPart]) -> None:
+        """Take the part out of those whose lineage has yet to be seen."""
+        try:
+            on_lineage = await self._tier.is_on_lineage(
+                part.partition,
+                part.frontier.leader_epoch,
+                last_fetched_epoch=part.asked.last_fetched_epoch,
+                offset=part.asked.fetch_offset,
+            )
+        except UpstreamError:
+            return
+        if on_lineage:
+            left.discard(part)

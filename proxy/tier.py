@@ -78,18 +78,21 @@ class Tier:
         return self._cluster.topic_id(name)
 
     async def learn_topic_ids(self, names: Sequence[str]) -> None:
-        """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while."""
+        """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while.
+
+        While too many names wait to be asked for, further ones are not: the broker answers for them.
+        """
         now = trio.current_time()
         wanted = [
             name
             for name in dict.fromkeys(names)
             if self._cluster.topic_id(name) is None
             and now - self._unknown_names.get(name, now - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
-        ]
+        ][: self._cluster.names_room]
         if not wanted:
             return
         try:
-            await self._cluster.learn_topics(names=wanted)
+            await self._cluster.learn_names(wanted)
         except UpstreamError as error:
             _log.warning("topic_ids_unknown", topics=len(wanted), reason=str(error))
         finally:
@@ -119,6 +122,10 @@ class Tier:
         """Whether that broker leads the partition, as last heard."""
         leader = self._cluster.leader_of(partition.topic_id, partition.partition)
         return leader is not None and leader.leader_id == node_id
+
+    def knows_lineage(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
+        """Whether `is_on_lineage` needs no question."""
+        return self._lineages.known(partition, leader_epoch) is not None
 
     async def is_on_lineage(
         self, partition: TopicIdPartition, leader_epoch: int, *, last_fetched_epoch: int, offset: int

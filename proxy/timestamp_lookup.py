@@ -67,6 +67,7 @@ class TimestampLookup:
                 if (partition := self._partition(question)) is not None
             }
             frontiers = await self._learn(node_id, [partition for _, partition in candidates.values()])
+            await self._lineages.learn((partition, known.leader_epoch) for partition, known in frontiers.items())
             for key, (question, partition) in candidates.items():
                 frontier = frontiers.get(partition)
                 found = None if frontier is None else await self._decide(question, partition, frontier)

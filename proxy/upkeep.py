@@ -15,7 +15,7 @@ from proxy.address_book import AddressBook
 from proxy.fallback import Fallback
 from proxy.readiness import Readiness
 from proxy.sni_addressing import SniAddressBook
-from proxy.upstream.cluster import Cluster
+from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.errors import UpstreamError
 from storage.cache.fills import Slots
 from storage.errors import MetadataNotReadyError, RemoteStorageError
@@ -48,15 +48,17 @@ _log = structlog.get_logger(__name__)
 
 async def follow_upstream(cluster: Cluster, addresses: AddressBook | SniAddressBook, readiness: Readiness) -> None:
     """Keep the brokers, and the names and leaders of the topics that were asked for, current."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow_topics, cluster)
+        await _follow_brokers(cluster, addresses, readiness)
+
+
+async def _follow_brokers(cluster: Cluster, addresses: AddressBook | SniAddressBook, readiness: Readiness) -> None:
     failing = False
-    topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
     while True:
         try:
             with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
                 await cluster.refresh()
-            if trio.current_time() >= topics_at_s and (names := cluster.topic_names()):
-                await cluster.learn_topics(names=names)
-                topics_at_s = trio.current_time() + TOPICS_INTERVAL_S
         except (UpstreamError, trio.TooSlowError) as error:
             reason = str(error) or f"no broker answers within {UPSTREAM_ANSWER_S_MAX} s"
             if not failing:
@@ -71,6 +73,22 @@ async def follow_upstream(cluster: Cluster, addresses: AddressBook | SniAddressB
         readiness.upstream_answered(len(cluster.brokers))
         addresses.retire_all_but(cluster.brokers)
         await trio.sleep(UPSTREAM_INTERVAL_S)
+
+
+async def _follow_topics(cluster: Cluster) -> None:
+    """Each learned topic once in TOPICS_INTERVAL_S, in small requests spread over it."""
+    while True:
+        names = cluster.topic_names()
+        parts = [names[at : at + TOPICS_MAX] for at in range(0, len(names), TOPICS_MAX)] or [[]]
+        for part in parts:
+            await trio.sleep(TOPICS_INTERVAL_S / len(parts))
+            try:
+                with trio.move_on_after(UPSTREAM_ANSWER_S_MAX):
+                    if part:
+                        await cluster.learn_topics(names=part)
+            except UpstreamError as error:
+                # It is said, once a spell, by the task that asks for the brokers.
+                _log.debug("topics_not_refreshed", topics=len(part), reason=str(error))
 
 
 async def follow_catalog(

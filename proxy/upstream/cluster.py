@@ -27,11 +27,17 @@ from proxy.upstream.errors import (
     UpstreamError,
     UpstreamUnsupportedError,
 )
+from proxy.upstream.gathered import Gathered
 from proxy.upstream.settings import UpstreamSettings
 
 METADATA_ROLE = "metadata"
 TOPIC_IDS_VERSION = 12
 """Metadata by topic id works from version 12 on (Kafka 3.1); versions 10 and 11 have the field, brokers refuse it."""
+
+TOPICS_MAX = 500
+"""Topics in one request: at 20 partitions each, their answer keeps the event loop for some 10 ms."""
+
+NAMES_WAITING_MAX = 10_000
 
 UNKNOWN_NODE = -1
 BOOTSTRAP_NODE = -2
@@ -82,6 +88,7 @@ class Cluster:
         self._pool: dict[tuple[int, str, int], PooledConnection] = {}
         self._refresh_lock = trio.Lock()
         self._stale = True
+        self._names = Gathered(nursery, self._learn_names, name="topics by name")
 
     async def refresh(self) -> None:
         """Ask for the current brokers, cluster id and controller.
@@ -94,16 +101,34 @@ class Cluster:
     async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
         """Ask for these topics, never creating one; what is found is remembered. One entry per topic that was asked.
 
+        TOPICS_MAX of the names in one request, one request after another.
+
         Raises:
             UpstreamError: nobody answered. Topics that cannot be described carry their error code instead.
         """
         topics: list[TopicMetadata] = []
-        if names:
-            response = await self._metadata({"topics": [{"name": name, "topic_id": None} for name in names]})
+        for at in range(0, len(names), TOPICS_MAX):
+            asked = [{"name": name, "topic_id": None} for name in names[at : at + TOPICS_MAX]]
+            response = await self._metadata({"topics": asked})
             topics += [self._remember(entry) for entry in response.topics]
         if topic_ids:
             topics += await self._learn_by_id(topic_ids)
         return topics
+
+    @property
+    def names_room(self) -> int:
+        """How many names more may wait to be asked for by `learn_names`: clients name what they like."""
+        return max(0, NAMES_WAITING_MAX - len(self._names))
+
+    async def learn_names(self, names: Sequence[str]) -> None:
+        """Ask for these topics together with those that others ask for meanwhile (proxy.upstream.gathered).
+
+        Raises:
+            UpstreamError: nobody answered.
+
+        Cancellation: the question goes on.
+        """
+        await self._names.wait(names)
 
     def topic_names(self) -> list[str]:
         """The names of all learned topics."""
@@ -273,6 +298,10 @@ class Cluster:
     def _outdated(self, node_id: int, brokers: Mapping[int, BrokerNode]) -> bool:
         # bootstrap connections are in neither and go too: the named brokers take over
         return node_id not in brokers or brokers[node_id] != self.brokers.get(node_id)
+
+    async def _learn_names(self, names: Sequence[str]) -> Mapping[str, None]:
+        await self.learn_topics(names=names)
+        return {}
 
     async def _learn_by_id(self, topic_ids: Sequence[bytes]) -> list[TopicMetadata]:
         wanted = [{"name": None, "topic_id": kio_uuid(topic_id)} for topic_id in topic_ids]

@@ -2,7 +2,7 @@
 
 - ListOffsets refuses a partition that is named twice in one request (INVALID_REQUEST), so questions are dealt into
   rounds in which a partition comes once, and the rounds are pipelined on one connection. OffsetForLeaderEpoch
-  takes one partition with several epochs and answers in their order.
+  takes a partition with several epochs and answers in their order.
 - ListOffsets is asked as replica -2 (Kafka's "debugging consumer") by default: followers answer it too, with
   their own offsets; for an ordinary consumer (-1) only the leader does. LATEST means the log end offset for -2,
   the high watermark or last stable offset for -1.
@@ -124,37 +124,35 @@ class FrontierClient:
         return answers
 
     async def epoch_end_offsets(
-        self,
-        node_id: int,
-        topic: str,
-        partition: int,
-        epochs: Sequence[int],
-        *,
-        current_leader_epoch: int = -1,
-        timeout_s: float | None = None,
-    ) -> dict[int, EpochEndOffset]:
-        """Where each leader epoch ends, by the lineage of this broker, which must lead the partition.
+        self, node_id: int, asked: Mapping[Partition, Sequence[int]], *, timeout_s: float | None = None
+    ) -> dict[Partition, dict[int, EpochEndOffset]]:
+        """Where leader epochs of these partitions end, by the lineage of this broker, which must lead them.
 
         Raises:
             UpstreamError: no answer. What the broker refused carries its error code in the answer.
         """
-        asked = list(dict.fromkeys(epochs))
-        if not asked:
-            return {}
-        partitions = [
-            {"partition": partition, "current_leader_epoch": current_leader_epoch, "leader_epoch": epoch}
-            for epoch in asked
-        ]
-        values = {"replica_id": DEBUGGING_REPLICA, "topics": [{"topic": topic, "partitions": partitions}]}
+        epochs_of = {partition: list(dict.fromkeys(epochs)) for partition, epochs in asked.items()}
+        topics: dict[str, list[Values]] = {}
+        for (topic, partition), epochs in epochs_of.items():
+            topics.setdefault(topic, []).extend(
+                {"partition": partition, "current_leader_epoch": -1, "leader_epoch": epoch} for epoch in epochs
+            )
+        question_count = sum(map(len, epochs_of.values()))
+        if not question_count:
+            return {partition: {} for partition in epochs_of}
+        entries = [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items() if partitions]
+        values = {"replica_id": DEBUGGING_REPLICA, "topics": entries}
         response = await self._ask(node_id, OFFSET_FOR_LEADER_EPOCH, values, timeout_s, 0)
-        found = [
-            EpochEndOffset(int(entry.error_code), entry.leader_epoch, entry.end_offset)
-            for result in response.topics
-            for entry in result.partitions
-        ]
-        _require_all(node_id, OFFSET_FOR_LEADER_EPOCH, len(found), len(asked))
-        # an answer does not repeat the epoch that was asked, the order tells
-        return dict(zip(asked, found, strict=True))
+        found: dict[Partition, list[EpochEndOffset]] = {partition: [] for partition in epochs_of}
+        for result in response.topics:
+            for entry in result.partitions:
+                answer = EpochEndOffset(int(entry.error_code), entry.leader_epoch, entry.end_offset)
+                found.setdefault((result.topic, int(entry.partition)), []).append(answer)
+        _require_all(node_id, OFFSET_FOR_LEADER_EPOCH, sum(map(len, found.values())), question_count)
+        if any(len(found[partition]) != len(epochs) for partition, epochs in epochs_of.items()):
+            raise UpstreamProtocolError(f"broker {node_id} answered other questions than it was asked")
+        # an answer does not repeat the epoch that was asked, the order within a partition tells
+        return {partition: dict(zip(epochs, found[partition], strict=True)) for partition, epochs in epochs_of.items()}
 
     async def topic_ids(self, node_id: int, names: Sequence[str]) -> dict[str, bytes]:
         """The ids of these topic names as this very broker knows them now; those that it does not tell are left out.

@@ -44,6 +44,10 @@ class Gathered(Generic[Q, A]):
         self._next: Round[Q, A] = Round()
         self._is_running = False
 
+    def __len__(self) -> int:
+        """Questions that wait for the next request."""
+        return len(self._next.questions)
+
     def add(self, questions: Iterable[Q]) -> Round[Q, A]:
         """Have these asked; the round that they are in. Nothing to ask is a round that is done."""
         wanted = dict.fromkeys(questions)
@@ -66,12 +70,16 @@ class Gathered(Generic[Q, A]):
 
         Cancellation: the request goes on.
         """
-        joined = self.add((question,))
+        return (await self.wait((question,)))[question]
+
+    async def wait(self, questions: Iterable[Q]) -> Mapping[Q, A]:
+        """The answers to these questions, perhaps among others; otherwise as `get`."""
+        joined = self.add(questions)
         await joined.done.wait()
         if joined.error is not None:
             # A fresh traceback for every waiter: raising one object from many tasks would grow its own.
             raise joined.error.with_traceback(None)
-        return joined.answers[question]
+        return joined.answers
 
     async def _run(self) -> None:
         asked = self._next

@@ -237,7 +237,7 @@ async def test_frontiers_are_what_the_cluster_itself_says(
         offsets = [answers[(tiered.name, partition, stamp)].offset for stamp in stamps]
         high_watermark = tiered.records // tiered.partitions
         assert offsets == [0, expected.local_log_start_offset, expected.latest_tiered_offset, high_watermark]
-        epochs = await client.epoch_end_offsets(1, tiered.name, partition, [0, 1])
+        epochs = (await client.epoch_end_offsets(1, {(tiered.name, partition): [0, 1]}))[tiered.name, partition]
         assert (epochs[0].leader_epoch, epochs[0].end_offset) == (0, high_watermark)
         assert (epochs[1].error_code, epochs[1].leader_epoch, epochs[1].end_offset) == (0, -1, -1)
 
@@ -434,7 +434,7 @@ async def _ask_both_and_move_one(kafka: KafkaCluster, topic: str) -> None:
             assert (await client.local_log_starts(node_id, [(topic, 0)]))[(topic, 0)].offset == 0
         as_consumer = await client.list_offsets(follower, [query], replica_id=CONSUMER_REPLICA)
         assert as_consumer[query].error_code == 6
-        assert (await client.epoch_end_offsets(follower, topic, 0, [0]))[0].error_code == 6
+        assert (await client.epoch_end_offsets(follower, {(topic, 0): [0]}))[topic, 0][0].error_code == 6
         old_port = cluster.brokers[follower].port
         await trio.to_thread.run_sync(lambda: kafka.restart_broker(follower, new_port=True))
         deadline = time.monotonic() + 60

@@ -10,7 +10,16 @@ from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
-from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, client_frame, fetch_of, records_of
+from tests.support.tier_world import (
+    LEADER_EPOCH,
+    NODE_ID,
+    FakeFetcher,
+    TierWorld,
+    ask,
+    client_frame,
+    fetch_of,
+    records_of,
+)
 
 READ_COMMITTED = 1
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4) + (10).to_bytes(8) + b"\x00"
@@ -306,19 +315,35 @@ async def test_a_lineage_that_cannot_be_learned_leaves_the_fetch_to_the_relay(
     assert await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
-async def test_lineages_of_many_partitions_hold_a_fetch_for_a_second_only(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
-    """They are learned one after another; the broker answers for those that are not learned yet."""
+async def test_lineages_of_many_partitions_are_asked_for_together(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: they were asked for one after another, a request for each."""
     partitions = [world.add_partition("orders", number) for number in range(30)]
     world.client_of_ours.latency_s = 0.1
     asked = [ask(partition, 17, last_fetched_epoch=LEADER_EPOCH, max_bytes=100) for partition in partitions]
+    records = records_of(await world.client().fetch(asked))
+    assert all(record.startswith(b"tier") for record in records)
+    assert [len(request) for request in world.client_of_ours.epoch_requests] == [30]
+
+
+async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """The broker answers for those whose lineages are not learned yet; the question goes on for later Fetches."""
+    partitions = [world.add_partition("orders", number) for number in range(30)]
+    known = await world.lineages.get(partitions[7], LEADER_EPOCH)
+    asked = [ask(partition, 17, last_fetched_epoch=LEADER_EPOCH, max_bytes=100) for partition in partitions]
     client = world.client()
+    world.frontiers.age_s_max = 1000.0
+    await world.frontiers.refresh(NODE_ID, partitions)
+    world.client_of_ours.latency_s = 2.0
     from_tier = []
-    for _ in range(4):
+    for _ in range(2):
         started_s = trio.current_time()
         records = records_of(await client.fetch(asked))
-        assert trio.current_time() - started_s < 1.2
-        from_tier.append(sum(record.startswith(b"tier") for record in records))
-    assert from_tier[0] in range(8, 11)
-    assert from_tier[-1] == 30
+        assert trio.current_time() - started_s <= 1.2
+        from_tier.append([number for number, record in enumerate(records) if record.startswith(b"tier")])
+    assert from_tier[0] == [7]
+    await trio.sleep(1.0)
+    assert all(record.startswith(b"tier") for record in records_of(await client.fetch(asked)))
+    assert len(world.client_of_ours.epoch_requests) == 3
+    assert world.lineages.known(partitions[7], LEADER_EPOCH) is known

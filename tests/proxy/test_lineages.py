@@ -7,6 +7,8 @@ from trio.testing import MockClock
 from protocol.errors import ErrorCode
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
+from storage.model import TopicIdPartition
+from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH, TierWorld
 
 
@@ -134,3 +136,82 @@ async def test_a_partition_without_segments_needs_no_question_answered(
     partition = world.add_partition(segments=[])
     lineage = await world.lineages.get(partition, LEADER_EPOCH)
     assert lineage.epoch_for(17) is None
+
+
+async def test_many_partitions_of_one_leader_are_one_question(world: TierWorld, autojump_clock: MockClock) -> None:
+    partitions = [world.add_partition("orders", number) for number in range(20)]
+    world.client_of_ours.latency_s = 1.0
+    async with trio.open_nursery() as reads:
+        for partition in partitions:
+            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+        await trio.sleep(0.5)
+        for partition in (*partitions, world.add_partition("others", 0)):
+            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+    assert [len(request) for request in world.client_of_ours.epoch_requests] == [20, 21]
+
+
+async def test_a_request_names_a_limited_number_of_partitions(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.lineages.QUESTIONS_MAX", 8)
+    partitions = [world.add_partition("orders", number) for number in range(20)]
+    async with trio.open_nursery() as reads:
+        for partition in partitions:
+            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+    assert [len(request) for request in world.client_of_ours.epoch_requests] == [8, 8, 4]
+
+
+async def test_one_refused_partition_leaves_the_others_their_lineages(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    refused, other = world.add_partition("gone", 0), world.add_partition("orders", 0)
+    del world.broker.logs[refused.topic_id, 0]
+    refusals = []
+
+    async def read_refused() -> None:
+        with pytest.raises(UpstreamRefusedError) as caught:
+            await world.lineages.get(refused, LEADER_EPOCH)
+        refusals.append(caught.value.error_code)
+
+    async with trio.open_nursery() as reads:
+        reads.start_soon(read_refused)
+        reads.start_soon(world.lineages.get, other, LEADER_EPOCH)
+    assert refusals == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert world.lineages.known(other, LEADER_EPOCH) is not None
+    assert len(world.client_of_ours.epoch_requests) == 1
+
+
+async def test_the_answer_is_kept_when_its_asker_has_left(world: TierWorld, autojump_clock: MockClock) -> None:
+    kept, forgotten = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.client_of_ours.latency_s = 1.0
+    with trio.move_on_after(0.5):
+        async with trio.open_nursery() as reads:
+            for partition in (kept, forgotten):
+                reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+    world.lineages.forget(forgotten)
+    await trio.sleep(1.0)
+    assert world.lineages.known(kept, LEADER_EPOCH) is not None
+    assert world.lineages.known(kept, LEADER_EPOCH + 1) is None
+    assert world.lineages.known(forgotten, LEADER_EPOCH) is None
+
+
+async def test_two_topics_that_had_one_name_are_asked_about_at_a_time(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    new = world.add_partition("orders", 0)
+    old = TopicIdPartition(uuid_of("deleted"), 0, "orders")
+    world.set_leader(old, 1)
+    world.add_segment(old, 0, 99, epochs={3: 0})
+    async with trio.open_nursery() as reads:
+        for partition in (new, old):
+            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
+    (asked,) = world.client_of_ours.epochs_asked
+    assert sorted(asked[3]) == [3, LEADER_EPOCH]
+    known_new, known_old = (world.lineages.known(partition, LEADER_EPOCH) for partition in (new, old))
+    assert known_new is not None
+    assert known_old is not None
+    assert (list(known_new.epochs), known_old.knows([3]), known_old.knows([LEADER_EPOCH])) == (
+        [LEADER_EPOCH],
+        True,
+        False,
+    )

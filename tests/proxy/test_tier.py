@@ -236,3 +236,14 @@ async def test_clients_cannot_fill_the_memory_with_names(
     await world.tier.learn_topic_ids(["c", "d"])
     await world.tier.learn_topic_ids(["a", "c"])
     assert world.cluster.learned == [["a", "b"], ["c", "d"], ["c"]]
+
+
+async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    world.cluster.room = 2
+    await world.tier.learn_topic_ids(["a", "b", "c"])
+    await world.tier.learn_topic_ids(["a", "b", "c"])
+    world.cluster.room = 0
+    await world.tier.learn_topic_ids(["d"])
+    assert world.cluster.learned == [["a", "b"], ["c"]]

@@ -43,6 +43,14 @@ async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsW
     assert world.tier_world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
 
 
+async def test_lineages_of_many_partitions_are_asked_for_together(world: OffsetsWorld) -> None:
+    """Failed before: one request for each partition, one after another."""
+    partitions = [world.add("orders", number) for number in range(20)]
+    questions = await planned(world, *(ask(number, 4000) for number in range(20)))
+    assert {each.partition for each in questions.values()} == set(partitions)
+    assert [len(request) for request in world.tier_world.client_of_ours.epoch_requests] == [20]
+
+
 async def test_a_topic_whose_id_is_not_known_is_learned(world: OffsetsWorld) -> None:
     partition = world.add()
     cluster = world.tier_world.cluster

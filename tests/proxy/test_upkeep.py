@@ -32,6 +32,7 @@ from proxy.upkeep import (
     take_gauges,
     watch_tier,
 )
+from proxy.upstream.cluster import TOPICS_MAX
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.fills import Slots
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
@@ -64,6 +65,7 @@ class ScriptedCluster:
     def __init__(self) -> None:
         self.brokers = {1: object(), 2: object()}
         self.error: Exception | None = None
+        self.topics_error: Exception | None = None
         self.is_silent = False
         self.names = ["orders"]
         self.learned: list[list[str]] = []
@@ -81,6 +83,8 @@ class ScriptedCluster:
     async def learn_topics(self, *, names: list[str]) -> None:
         await trio.lowlevel.checkpoint()
         self.learned.append(names)
+        if self.topics_error is not None:
+            raise self.topics_error
 
 
 async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -> None:
@@ -130,6 +134,20 @@ async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clo
         assert cluster.learned == [["orders"]]
         await step(mock_clock, UPSTREAM_INTERVAL_S)
         assert cluster.learned == [["orders"]]
+
+
+async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_interval(mock_clock: MockClock) -> None:
+    """Failed before: all of them, up to 100,000, in one request."""
+    cluster = ScriptedCluster()
+    cluster.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
+    async with running(follow_upstream, cluster, SimpleNamespace(retire_all_but=list), Readiness()) as events:
+        for number in range(1, 4):
+            await step(mock_clock, TOPICS_INTERVAL_S / 3)
+            assert len(cluster.learned) == number
+            cluster.topics_error = UpstreamConnectionError("one that passes") if number == 1 else None
+        assert [len(names) for names in cluster.learned] == [TOPICS_MAX, TOPICS_MAX, 1]
+        assert [name for names in cluster.learned for name in names] == cluster.names
+        assert events() == ["topics_not_refreshed"]
 
 
 class ScriptedCatalog:

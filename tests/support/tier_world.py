@@ -66,6 +66,7 @@ class FakeClient(FrontierClient):
         self.latency_s = 0.0
         self.offsets_asked: list[tuple[int, list[TopicPartition]]] = []
         self.epochs_asked: list[tuple[int, str, int, list[int]]] = []
+        self.epoch_requests: list[list[TopicPartition]] = []
         self.epoch_error_codes: list[int] = []
         """Of the next answers to epoch questions."""
 
@@ -86,23 +87,20 @@ class FakeClient(FrontierClient):
         return {query: _offset(logs.get(query[:2]), query[2]) for query in queries}
 
     async def epoch_end_offsets(
-        self,
-        node_id: int,
-        topic: str,
-        partition: int,
-        epochs: Sequence[int],
-        *,
-        current_leader_epoch: int = -1,
-        timeout_s: float | None = None,
-    ) -> dict[int, EpochEndOffset]:
-        self.epochs_asked.append((node_id, topic, partition, list(epochs)))
+        self, node_id: int, asked: Mapping[TopicPartition, Sequence[int]], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, dict[int, EpochEndOffset]]:
+        self.epochs_asked += [(node_id, *partition, list(epochs)) for partition, epochs in asked.items()]
+        self.epoch_requests.append([*asked])
         await trio.sleep(self.latency_s)
         if self.failure is not None:
             raise self.failure
+        return {partition: self._epoch_ends(node_id, partition, epochs) for partition, epochs in asked.items()}
+
+    def _epoch_ends(self, node_id: int, partition: TopicPartition, epochs: Sequence[int]) -> dict[int, EpochEndOffset]:
         if self.epoch_error_codes:
             code = self.epoch_error_codes.pop(0)
             return {epoch: EpochEndOffset(code, -1, -1) for epoch in epochs}
-        log = self.brokers[node_id].named().get((topic, partition))
+        log = self.brokers[node_id].named().get(partition)
         if log is None:
             return {epoch: EpochEndOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1) for epoch in epochs}
         return {epoch: EpochEndOffset(0, *log.epoch_ends.get(epoch, (-1, -1))) for epoch in epochs}
@@ -135,6 +133,11 @@ class FakeClusterView(Cluster):
         self.on_learn: Callable[[], None] | None = None
         self.latency_s = 0.0
         self.failure: Exception | None = None
+        self.room = 1000
+
+    @property
+    def names_room(self) -> int:
+        return self.room
 
     async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
         self.learned.append(list(names))
@@ -145,6 +148,9 @@ class FakeClusterView(Cluster):
             self.on_learn()
         self.ids.update({name: self.unlearned[name] for name in names if name in self.unlearned})
         return []
+
+    async def learn_names(self, names: Sequence[str]) -> None:
+        await self.learn_topics(names=names)
 
     def topic_id(self, name: str) -> bytes | None:
         return self.ids.get(name)
@@ -242,7 +248,7 @@ class TierWorld:
         self.reader = ScriptedReader(self.catalog)
         self.probes = Probes(Registry())
         self.frontiers = Frontiers(self.client_of_ours, nursery, age_s_max=frontier_age_s_max)
-        self.lineages = Lineages(self.client_of_ours, self.cluster, self.catalog)
+        self.lineages = Lineages(self.client_of_ours, self.cluster, self.catalog, nursery)
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,

@@ -1,5 +1,7 @@
 """The cluster's view: brokers that come, go and move, topics by name and id, questions asked again."""
 
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -84,6 +86,50 @@ async def test_topics_are_learned_by_name_and_by_id(cluster: Cluster) -> None:
     assert cluster.topic_name(ORDERS) == "orders"
     assert cluster.leader_of(ORDERS, 1) == PartitionLeader(2, 4)
     assert cluster.leader_of(ORDERS, 9) is None
+
+
+async def test_many_names_are_asked_for_in_requests_of_a_limited_size(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: all that was learned was asked for in one request, which kept the event loop."""
+    monkeypatch.setattr("proxy.upstream.cluster.TOPICS_MAX", 2)
+    found = await cluster.learn_topics(names=["orders", "b", "c", "d", "e"])
+    assert [topic.name for topic in found] == ["orders", "b", "c", "d", "e"]
+    assert names_asked(fake) == [["orders", "b"], ["c", "d"], ["e"]]
+
+
+async def test_names_that_many_ask_for_at_a_time_share_a_question(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.upstream.cluster.NAMES_WAITING_MAX", 3)
+    answered = fake.metadata
+    gate = trio.Event()
+
+    async def held(request: Any) -> Values:
+        await gate.wait()
+        return await answered(request)
+
+    await cluster.refresh()
+    for broker in fake.brokers.values():
+        broker.on(METADATA, held)
+    async with trio.open_nursery() as asking:
+        asking.start_soon(cluster.learn_names, ["orders"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert cluster.names_room == 3
+        for names in (["orders", "a"], ["b"], ["a", "b"]):
+            asking.start_soon(cluster.learn_names, names)
+        await trio.testing.wait_all_tasks_blocked()
+        assert cluster.names_room == 0
+        gate.set()
+    assert cluster.topic_id("orders") == ORDERS
+    asked = names_asked(fake)
+    assert (asked[0], sorted(asked[1]), len(asked)) == (["orders"], ["a", "b", "orders"], 2)
+
+
+def names_asked(fake: FakeCluster) -> list[list[str]]:
+    """Of each question about topics: the names."""
+    requests = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
+    return [[topic.name for topic in request.topics] for request in requests if request.topics]
 
 
 async def test_no_topic_is_ever_created_by_asking(fake: FakeCluster, cluster: Cluster) -> None:

@@ -65,19 +65,24 @@ async def list_offsets(request: Any) -> Values:
 
 
 async def epoch_ends(request: Any) -> Values:
-    """Epoch e ends at 10 e; epochs from 5 on are unknown."""
+    """Epoch e of partition p ends at 10 e + p; epochs from 5 on are unknown. Topics come back in another order."""
     await trio.lowlevel.checkpoint()
-    [topic] = request.topics
-    answers = [
+    topics = [
         {
-            "error_code": ErrorCode.none,
-            "partition": asked.partition,
-            "leader_epoch": asked.leader_epoch if asked.leader_epoch < 5 else -1,
-            "end_offset": asked.leader_epoch * 10 if asked.leader_epoch < 5 else -1,
+            "topic": topic.topic,
+            "partitions": [
+                {
+                    "error_code": ErrorCode.none,
+                    "partition": asked.partition,
+                    "leader_epoch": asked.leader_epoch if asked.leader_epoch < 5 else -1,
+                    "end_offset": asked.leader_epoch * 10 + asked.partition if asked.leader_epoch < 5 else -1,
+                }
+                for asked in topic.partitions
+            ],
         }
-        for asked in topic.partitions
+        for topic in request.topics
     ]
-    return {"topics": [{"topic": topic.topic, "partitions": answers}]}
+    return {"topics": topics[::-1]}
 
 
 async def test_local_log_starts_come_in_one_request_as_debugging_replica(
@@ -141,22 +146,43 @@ async def test_a_lost_broker_is_one_plain_error(broker: FakeBroker, client: Fron
         await client.list_offsets(1, [("orders", 0, stamp) for stamp in (-1, -2)])
 
 
-async def test_epoch_ends_belong_to_their_epochs_by_order(broker: FakeBroker, client: FrontierClient) -> None:
-    answers = await client.epoch_end_offsets(1, "orders", 3, [4, 0, 5, 4])
-    assert answers == {4: EpochEndOffset(0, 4, 40), 0: EpochEndOffset(0, 0, 0), 5: EpochEndOffset(0, -1, -1)}
+async def test_epoch_ends_of_many_partitions_come_in_one_request_and_belong_to_their_epochs_by_order(
+    broker: FakeBroker, client: FrontierClient
+) -> None:
+    answers = await client.epoch_end_offsets(
+        1, {("orders", 3): [4, 0, 5, 4], ("other", 0): [2], ("orders", 1): [1], ("orders", 2): []}
+    )
+    assert answers == {
+        ("orders", 3): {4: EpochEndOffset(0, 4, 43), 0: EpochEndOffset(0, 0, 3), 5: EpochEndOffset(0, -1, -1)},
+        ("other", 0): {2: EpochEndOffset(0, 2, 20)},
+        ("orders", 1): {1: EpochEndOffset(0, 1, 11)},
+        ("orders", 2): {},
+    }
     [request] = broker.asked(OFFSET_FOR_LEADER_EPOCH)
-    assert [asked.leader_epoch for asked in request.topics[0].partitions] == [4, 0, 5]
+    assert [
+        (topic.topic, [(asked.partition, asked.leader_epoch) for asked in topic.partitions]) for topic in request.topics
+    ] == [("orders", [(3, 4), (3, 0), (3, 5), (1, 1)]), ("other", [(0, 2)])]
 
 
-async def test_too_few_epoch_answers_are_a_protocol_error(broker: FakeBroker, client: FrontierClient) -> None:
-    broker.answer(OFFSET_FOR_LEADER_EPOCH, {"topics": ()})
-    with pytest.raises(UpstreamProtocolError, match="answered 0 of 2"):
-        await client.epoch_end_offsets(1, "orders", 0, [1, 2])
+@pytest.mark.parametrize(
+    ("partitions", "said"), [([], "answered 0 of 2"), ([0, 1], "other questions"), ([0, 0, 0], "answered 3 of 2")]
+)
+async def test_other_epoch_answers_than_were_asked_for_are_a_protocol_error(
+    broker: FakeBroker, client: FrontierClient, partitions: list[int], said: str
+) -> None:
+    answers = [
+        {"error_code": ErrorCode.none, "partition": partition, "leader_epoch": 1, "end_offset": 1}
+        for partition in partitions
+    ]
+    broker.answer(OFFSET_FOR_LEADER_EPOCH, {"topics": [{"topic": "orders", "partitions": answers}]})
+    with pytest.raises(UpstreamProtocolError, match=said):
+        await client.epoch_end_offsets(1, {("orders", 0): [1, 2]})
 
 
 async def test_no_question_needs_no_broker(broker: FakeBroker, client: FrontierClient) -> None:
     assert await client.local_log_starts(1, []) == {}
-    assert await client.epoch_end_offsets(1, "orders", 0, []) == {}
+    assert await client.epoch_end_offsets(1, {}) == {}
+    assert await client.epoch_end_offsets(1, {("orders", 0): []}) == {("orders", 0): {}}
     assert not broker.requests
 
 
