@@ -9,6 +9,7 @@ __remote_log_metadata is for this command only, to see the retention: without it
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
@@ -46,6 +47,7 @@ SCAN_TOPICS_MAX = 10_000
 FIRST_BYTES = 61
 """A record batch's header: enough to see that the object is a log segment."""
 
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _TOPIC_RESOURCE = 2
 _TOPIC_AUTHORIZATION_FAILED = 29
 _UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -134,7 +136,8 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: CheckRe
     report.ok(f"{METADATA_TOPIC} has {topic.partition_count} partitions")
     if not any(topic.topic_id):
         report.wrong(f"{METADATA_TOPIC} has no topic id: the cluster is too old for remote storage")
-    await _check_retention(cluster, report)
+    configs = await _metadata_topic_configs(cluster, report)
+    _check_retention(configs, report)
     readable = True
     with trio.move_on_after(SCAN_TIME_LIMIT_S) as scope:
         for partition in range(topic.partition_count):
@@ -148,41 +151,59 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: CheckRe
         report.warning(f"{METADATA_TOPIC}: only {scan.records} records were read in {SCAN_TIME_LIMIT_S:g} s")
     elif readable:
         report.ok(f"{scan.records} records read, {scan.undecodable} of them not decodable")
+    if scan.unkeyed and configs.get("cleanup.policy") == "compact":
+        report.warning(
+            f"{METADATA_TOPIC} has cleanup.policy=compact, and {scan.unkeyed} of its records have no key: the broker"
+            " deletes such records, and their segments cannot be found any more; set it to delete"
+        )
     if scan.undecodable:
         report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
 
 
-async def _check_retention(cluster: Cluster, report: CheckReport) -> None:
-    """Finite retention loses segments' metadata while their objects stay (design §9)."""
+async def _metadata_topic_configs(cluster: Cluster, report: CheckReport) -> Mapping[str, str]:
+    """How long the metadata topic keeps records; empty if that is not told."""
     asked = {
         "resource_type": _TOPIC_RESOURCE,
         "resource_name": METADATA_TOPIC,
-        "configuration_keys": ["retention.ms", "retention.bytes", "cleanup.policy"],
+        "configuration_keys": ["retention.ms", "retention.bytes", "cleanup.policy", "min.compaction.lag.ms"],
     }
     try:
         response = await cluster.ask(next(iter(cluster.brokers)), ROLE, DESCRIBE_CONFIGS, {"resources": [asked]})
     except UpstreamError as error:
         report.warning(f"the retention of {METADATA_TOPIC} is not known: {error}")
-        return
+        return {}
     [result] = response.results
     if int(result.error_code) == _TOPIC_AUTHORIZATION_FAILED:
         report.warning(
             f"the retention of {METADATA_TOPIC} is not known: ACL DescribeConfigs on Topic {METADATA_TOPIC} is missing"
             " (only this check needs it)"
         )
-        return
+        return {}
     if int(result.error_code) != 0:
         report.warning(f"the retention of {METADATA_TOPIC} is not known: error code {int(result.error_code)}")
+        return {}
+    return {entry.name: entry.value for entry in result.configs}
+
+
+def _check_retention(configs: Mapping[str, str], report: CheckReport) -> None:
+    """Finite retention loses segments' metadata while their objects stay (design §9).
+
+    KIP-1266 compacts the topic, which keeps the last record of each key for ever, and retention does not apply. On the
+    way there, records without a key expire before anything is compacted: `compact,delete` with one time for both.
+    """
+    policies = {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
+    if policies == {"compact"}:
         return
-    values = {entry.name: entry.value for entry in result.configs}
+    retention_ms = configs.get("retention.ms", "-1")
+    is_being_migrated = policies == {"compact", "delete"} and configs.get("min.compaction.lag.ms") == retention_ms
     for name in ("retention.ms", "retention.bytes"):
-        if values.get(name, "-1") != "-1":
+        if configs.get(name, "-1") != "-1" and not (is_being_migrated and name == "retention.ms"):
             report.warning(
-                f"{METADATA_TOPIC} has {name}={values[name]}: segments whose metadata expires cannot be found any more;"
-                " set it to -1"
+                f"{METADATA_TOPIC} has {name}={configs[name]}: segments whose metadata expires cannot be found any"
+                " more; set it to -1"
             )
-    if values.get("cleanup.policy", "delete") != "delete":
-        report.warning(f"{METADATA_TOPIC} has cleanup.policy={values['cleanup.policy']}; Kafka makes it with delete")
+    if policies != {"delete"} and not is_being_migrated:
+        report.warning(f"{METADATA_TOPIC} has cleanup.policy={configs['cleanup.policy']}; Kafka makes it with delete")
 
 
 async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan: "_Scan") -> None:
@@ -273,6 +294,7 @@ class _Scan:
     """What the metadata topic's records amount to, as far as this command needs it."""
 
     records: int = 0
+    unkeyed: int = 0
     undecodable: int = 0
     first_undecodable: str = ""
     topics: set[str] = field(default_factory=set)
@@ -280,6 +302,7 @@ class _Scan:
 
     def take(self, event: MetadataEvent) -> None:
         self.records += 1
+        self.unkeyed += event.key is None
         if event.value is None:
             return
         try:
@@ -289,25 +312,21 @@ class _Scan:
             self.first_undecodable = self.first_undecodable or f"{event.partition}/{event.offset}: {error}"
             return
         if isinstance(record, RemoteLogSegmentMetadata):
-            self.segments[record.segment_id] = record
-            if len(self.segments) > SCAN_SEGMENTS_MAX:
-                self.segments.popitem(last=False)
-        elif isinstance(record, RemoteLogSegmentMetadataUpdate):
-            self._update(record)
+            self._keep(record)
+        elif isinstance(record, RemoteLogSegmentMetadataUpdate) and record.segment_id in self.segments:
+            segment = self.segments[record.segment_id]
+            self._keep(replace(segment, state=record.state, custom_metadata=record.custom_metadata))
 
     def newest_finished(self) -> RemoteLogSegmentMetadata | None:
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        return next((segment for segment in reversed(self.segments.values()) if segment.state is finished), None)
+        return next((segment for segment in reversed(self.segments.values()) if segment.state is _FINISHED), None)
 
-    def _update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
-        segment = self.segments.get(update.segment_id)
-        if segment is None:
+    def _keep(self, segment: RemoteLogSegmentMetadata) -> None:
+        """A segment as it is now; of a compacted topic its first record may be of any state."""
+        if segment.state > _FINISHED:
+            self.segments.pop(segment.segment_id, None)
             return
-        if update.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-            self.segments[update.segment_id] = replace(
-                segment, state=update.state, custom_metadata=update.custom_metadata
-            )
-            if len(self.topics) < SCAN_TOPICS_MAX:
-                self.topics.add(segment.topic_id_partition.topic)
-        else:
-            del self.segments[update.segment_id]
+        self.segments[segment.segment_id] = segment
+        if len(self.segments) > SCAN_SEGMENTS_MAX:
+            self.segments.popitem(last=False)
+        if segment.state is _FINISHED and len(self.topics) < SCAN_TOPICS_MAX:
+            self.topics.add(segment.topic_id_partition.topic)

@@ -22,6 +22,9 @@ Uuid = NewType("Uuid", bytes)
 CustomMetadata = NewType("CustomMetadata", bytes)
 """What a RemoteStorageManager returned from copy; opaque to everyone else."""
 
+TaggedFields = tuple[tuple[int, bytes], ...]
+"""Tagged fields of a record that a later Kafka wrote, by tag: kept for whoever writes the record again."""
+
 ZERO_UUID = Uuid(bytes(16))
 
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
@@ -104,6 +107,7 @@ class RemoteLogSegmentMetadata:
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     custom_metadata: CustomMetadata | None = None
     txn_index_empty: bool = False
+    unknown_tagged_fields: TaggedFields = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.start_offset < 0:
@@ -131,6 +135,7 @@ class RemoteLogSegmentMetadataUpdate:
     state: RemoteLogSegmentState
     broker_id: int
     custom_metadata: CustomMetadata | None = None
+    unknown_tagged_fields: TaggedFields = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,8 @@ class MetadataFollower:
     def _apply(self, records: Sequence[MetadataEvent], initialized: bool) -> None:
         for event in records:
             if event.value is None:
+                if event.key is not None:
+                    self._catalog.apply_tombstone(event.key, initialized=initialized)
                 continue
             try:
                 record = decode(event.value)
@@ -184,7 +186,7 @@ class MetadataFollower:
                     _log.warning("metadata record skipped, later ones are counted only", **_place(event, error))
                 continue
             try:
-                self._catalog.apply(record, initialized=initialized)
+                self._catalog.apply(record, initialized=initialized, is_keyed=event.key is not None)
             except RemoteStorageError as error:
                 self.rejected_records += 1
                 if self.rejected_records == 1:

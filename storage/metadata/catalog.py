@@ -10,6 +10,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -18,7 +19,7 @@ from storage.metadata.catalog_contents import CatalogContents
 from storage.metadata.columns import SegmentColumns
 from storage.metadata.event_log import call_receiver
 from storage.metadata.partition_catalog import PartitionCatalog
-from storage.metadata.serde import MetadataRecord
+from storage.metadata.serde import MetadataRecord, decode_key
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -162,21 +163,45 @@ class Catalog:
 
     # --- changes ---
 
-    def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:
+    def apply(self, record: MetadataRecord, *, initialized: bool, is_keyed: bool = False) -> bool:
         """Take one record; whether it changed anything.
 
         Illegal transitions are logged and dropped. `initialized` says that the partition's metadata has been read to
         its end: before that an update of an unknown segment is an old one whose beginning expired, and is dropped.
+        `is_keyed` says that the record has a key, so that the log may have been compacted (KIP-1266): states may be
+        missing in between, and a whole segment record in a later state stands for itself.
 
         Raises:
-            IllegalMetadataError: a new segment not in COPY_SEGMENT_STARTED, an update to it, a number out of range,
-                or a snapshot record, which never is an event.
+            IllegalMetadataError: a new segment not in COPY_SEGMENT_STARTED without a key, an update to that state, a
+                number out of range, or a snapshot record, which never is an event.
             RemoteResourceNotFoundError: an update of an unknown segment, when initialized.
         """
         removed: list[RemoteLogSegmentId] = []
         with self._lock:
             self._changes += 1
-            changed = self._apply(record, initialized, removed)
+            changed = self._apply(record, initialized, is_keyed, removed)
+        if initialized:
+            self._notify(removed)
+        return changed
+
+    def apply_tombstone(self, key: bytes, *, initialized: bool) -> bool:
+        """Take a record without a value; whether it changed anything.
+
+        It says that its segment was deleted. DELETE_SEGMENT_FINISHED said so before, so only a reader that was away
+        while the log was compacted still knows the segment. Keys that name no segment say nothing.
+        """
+        named = decode_key(key)
+        if named is None or named.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            return False
+        removed: list[RemoteLogSegmentId] = []
+        with self._lock:
+            segments = self._find(named.topic_id, named.partition)
+            if segments is None or segments.find(named.segment_id) < 0:
+                return False
+            self._changes += 1
+            segment_id = RemoteLogSegmentId(segments.topic_id_partition, named.segment_id)
+            update = RemoteLogSegmentMetadataUpdate(segment_id, 0, named.state, broker_id=-1)
+            changed = self._apply(update, initialized, True, removed)
         if initialized:
             self._notify(removed)
         return changed
@@ -297,12 +322,16 @@ class Catalog:
     def _metadata(self, segments: PartitionCatalog, row: int) -> RemoteLogSegmentMetadata | None:
         return None if row < 0 else self._columns.metadata(row, segments.topic_id_partition)
 
-    def _apply(self, record: MetadataRecord, initialized: bool, removed: list[RemoteLogSegmentId]) -> bool:
+    def _apply(
+        self, record: MetadataRecord, initialized: bool, is_keyed: bool, removed: list[RemoteLogSegmentId]
+    ) -> bool:
         match record:
             case RemoteLogSegmentMetadata():
+                if is_keyed and record.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+                    return self._apply_whole(record, removed)
                 return self._add(record)
             case RemoteLogSegmentMetadataUpdate():
-                changed = self._update(record, initialized)
+                changed = self._update(record, initialized, is_keyed)
                 if changed and record.state in _FORGETTING_STATES:
                     removed.append(record.segment_id)
                 return changed
@@ -329,7 +358,26 @@ class Catalog:
         self._changed(segments, count_before)
         return True
 
-    def _update(self, update: RemoteLogSegmentMetadataUpdate, initialized: bool) -> bool:
+    def _apply_whole(self, metadata: RemoteLogSegmentMetadata, removed: list[RemoteLogSegmentId]) -> bool:
+        """A segment in a later state with all its fields: as if its beginning had been read just before."""
+        key = metadata.topic_id_partition
+        segments = self._find(key.topic_id, key.partition)
+        if segments is None or segments.find(metadata.segment_id.id) < 0:
+            if metadata.state in _FORGETTING_STATES:
+                return False  # it is gone, and nothing was known of it
+            started = replace(metadata, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED, custom_metadata=None)
+            if not self._add(started):
+                return False
+        update = RemoteLogSegmentMetadataUpdate(
+            metadata.segment_id,
+            metadata.event_timestamp_ms,
+            metadata.state,
+            metadata.broker_id,
+            metadata.custom_metadata,
+        )
+        return self._apply(update, True, True, removed)
+
+    def _update(self, update: RemoteLogSegmentMetadataUpdate, initialized: bool, is_keyed: bool) -> bool:
         key = update.segment_id.topic_id_partition
         segments = self._find(key.topic_id, key.partition)
         if segments is None or segments.find(update.segment_id.id) < 0:
@@ -337,7 +385,7 @@ class Catalog:
                 raise RemoteResourceNotFoundError(f"{update.segment_id}: no such segment")
             return False
         count_before = len(segments)
-        if not segments.update(update):
+        if not segments.update(update, is_keyed=is_keyed):
             return False
         self._changed(segments, count_before)
         return True

@@ -46,6 +46,9 @@ PUBLISH_TIMEOUT_S = 30.0
 """How long a caller waits for its own record to come back. Kafka's wait.ms for the same is two minutes by default;
 a copier does better to try again."""
 
+MetadataEventRecord = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+"""What the log's records may be."""
+
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -213,6 +216,10 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         for event in events:
             if event.value is not None:
                 self._take(event, event.value)
+            elif event.key is not None:
+                with self._apply_lock:
+                    is_caught_up = self._readiness.is_caught_up(event.partition)
+                    self._catalog.apply_tombstone(event.key, initialized=is_caught_up)
 
     def _take(self, event: MetadataEvent, value: bytes) -> None:
         """One record. Whatever is wrong with it, it is counted and logged, and the next one is read."""
@@ -233,13 +240,10 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
             self.rejected_records += 1
             _log.exception("metadata record failed", reason=repr(error), **_place(event))
 
-    def _apply(
-        self,
-        event: MetadataEvent,
-        record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata,
-    ) -> None:
+    def _apply(self, event: MetadataEvent, record: MetadataEventRecord) -> None:
+        is_keyed = event.key is not None
         if self._follows_all:
-            self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition))
+            self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition), is_keyed=is_keyed)
             return
         partition = (
             record.segment_id.topic_id_partition
@@ -251,7 +255,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
             if followed is None or event.offset <= followed.processed_offset:
                 return
             followed.processed_offset = event.offset
-            self._catalog.apply(record, initialized=followed.is_loaded)
+            self._catalog.apply(record, initialized=followed.is_loaded, is_keyed=is_keyed)
 
     def _advance(self, number: int, position: int, end_offset: int) -> None:
         if self._readiness.advance(number, position, end_offset):

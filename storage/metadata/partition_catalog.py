@@ -19,7 +19,7 @@ from storage.metadata.columns import SegmentColumns
 from storage.metadata.epoch_state import EpochState
 from storage.metadata.segment_table import SegmentTable
 from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
-from storage.metadata.state_machine import is_legal_transition
+from storage.metadata.state_machine import is_legal_transition, is_possible_when_compacted
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -92,8 +92,11 @@ class PartitionCatalog:
             state.copy_started(row)
         return True
 
-    def update(self, update: RemoteLogSegmentMetadataUpdate) -> bool:
+    def update(self, update: RemoteLogSegmentMetadataUpdate, *, is_keyed: bool = False) -> bool:
         """A change of state; False if it was dropped as an illegal transition.
+
+        Args:
+            is_keyed: the record has a key, so that those before it may have been compacted away.
 
         Raises:
             RemoteResourceNotFoundError: the segment is not known.
@@ -105,7 +108,8 @@ class PartitionCatalog:
         if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise IllegalMetadataError(f"{update.segment_id}: an update to COPY_SEGMENT_STARTED")
         current = self._columns.state(row)
-        if not self._is_legal(update.segment_id, current, update.state):
+        is_possible = is_keyed and is_possible_when_compacted(current, update.state)
+        if not is_possible and not self._is_legal(update.segment_id, current, update.state):
             return False
         self._columns.update(row, update)
         if update.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
@@ -113,6 +117,8 @@ class PartitionCatalog:
         elif update.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             self._delete_started(row, was_finished=current is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
         else:
+            if current is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
+                self._delete_started(row, was_finished=current is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
             self._drop(row)
         return True
 

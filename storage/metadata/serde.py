@@ -3,8 +3,10 @@
 A value is `uvarint frame version (1)`, `uvarint api key`, `uvarint version`, body. All messages are flexible: every
 struct, also a nested one, ends with tagged fields.
 
-- Versions 0 and 1 are read: KIP-1266 adds version 1 of the update, with tagged fields only. Version 0 is written.
-- Unknown tagged fields are skipped. Tag 0 of a segment is TxnIndexEmpty; it is written only when true, as Kafka does.
+- Versions 0 and 1 are read: KIP-1266, still discussed, adds version 1 of segment and update, with tagged fields only
+  (the broker's leader epoch; of an update the end offset too). Version 0 is written.
+- Unknown tagged fields of a segment and an update are kept, and written again, as version 1. Tag 0 of a segment is
+  TxnIndexEmpty; it is written only when true, as Kafka does.
 - Trailing bytes are an error, as in Kafka.
 - Epochs may come in any order; they are sorted on read, and a repeated epoch keeps its last offset.
 
@@ -13,6 +15,7 @@ Every failure is a MetadataRecordError. No length is believed: each is checked a
 
 import struct
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from storage.errors import IllegalMetadataError, MetadataRecordError
 from storage.model import (
@@ -24,6 +27,7 @@ from storage.model import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    TaggedFields,
     TopicIdPartition,
     Uuid,
 )
@@ -46,6 +50,7 @@ _SNAPSHOT = 3
 _TAG_TXN_INDEX_EMPTY = 0
 
 _UUID = struct.Struct(">16s")
+_KEY = struct.Struct(">16si16sb")  # topic id, partition, segment id, state
 _INT32 = struct.Struct(">i")
 _INT8 = struct.Struct(">b")
 _RANGE = struct.Struct(">qqiqq")  # start, end, broker, max timestamp, event timestamp
@@ -83,6 +88,29 @@ def decode(value: bytes) -> MetadataRecord:
     return record
 
 
+class SegmentKey(NamedTuple):
+    """A record's key in one draft of KIP-1266: each state of a segment has its own, so all of them are kept until each
+    gets a tombstone, after DELETE_SEGMENT_FINISHED."""
+
+    topic_id: Uuid
+    partition: int
+    segment_id: Uuid
+    state: RemoteLogSegmentState
+
+
+def decode_key(key: bytes) -> SegmentKey | None:
+    """What a record's key names; None for a key of another form.
+
+    The other draft's key names an end offset in place of the segment. Two copies of the same offsets may share it, so
+    its tombstones say nothing that the records before them did not say.
+    """
+    if len(key) != _KEY.size:
+        return None
+    topic_id, partition, segment_id, state_number = _KEY.unpack(key)
+    state = _SEGMENT_STATES.get(state_number)
+    return None if state is None else SegmentKey(Uuid(topic_id), partition, Uuid(segment_id), state)
+
+
 def encode(record: MetadataRecord) -> bytes:
     """Encode a record as Kafka 4.3 does, byte for byte.
 
@@ -93,14 +121,16 @@ def encode(record: MetadataRecord) -> bytes:
     try:
         match record:
             case RemoteLogSegmentMetadata():
-                parts = [_head(_SEGMENT), *_segment_id(record.segment_id), *_segment_fields(record)]
+                parts = [_head(_SEGMENT, record), *_segment_id(record.segment_id), *_segment_fields(record)]
+                parts.append(_segment_tags(record.txn_index_empty, record.unknown_tagged_fields))
             case RemoteLogSegmentMetadataUpdate():
-                parts = [_head(_UPDATE), *_segment_id(record.segment_id), *_update_fields(record)]
+                parts = [_head(_UPDATE, record), *_segment_id(record.segment_id), *_update_fields(record)]
             case RemotePartitionDeleteMetadata():
                 parts = [_head(_PARTITION_DELETE), *_topic_id_partition(record.topic_id_partition)]
                 parts += [_DELETE_BODY.pack(record.broker_id, record.event_timestamp_ms, record.state), b"\0"]
             case RemoteLogSegmentMetadataSnapshot():
                 parts = [_head(_SNAPSHOT), _uuid(record.id), *_segment_fields(record)]
+                parts.append(_segment_tags(record.txn_index_empty, ()))
     except (struct.error, UnicodeEncodeError) as error:
         raise MetadataRecordError(f"metadata record cannot be written: {error}") from error
     return b"".join(parts)
@@ -169,6 +199,7 @@ def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
     (size_bytes,) = reader.unpack(_INT32)
     custom_metadata = _read_custom_metadata(reader)
     state = _read_segment_state(reader)
+    tags = reader.tagged_fields()
     return RemoteLogSegmentMetadata(
         segment_id=segment_id,
         start_offset=start,
@@ -180,7 +211,8 @@ def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
         segment_leader_epochs=epochs,
         state=state,
         custom_metadata=custom_metadata,
-        txn_index_empty=_read_txn_index_empty(reader),
+        txn_index_empty=_txn_index_empty(tags),
+        unknown_tagged_fields=tuple((tag, raw) for tag, raw in tags.items() if tag != _TAG_TXN_INDEX_EMPTY),
     )
 
 
@@ -202,7 +234,7 @@ def _decode_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapshot:
         segment_leader_epochs=epochs,
         state=state,
         custom_metadata=custom_metadata,
-        txn_index_empty=_read_txn_index_empty(reader),
+        txn_index_empty=_txn_index_empty(reader.tagged_fields()),
     )
 
 
@@ -211,8 +243,8 @@ def _decode_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
     broker_id, event_timestamp_ms = reader.unpack(_UPDATE_HEAD)
     custom_metadata = _read_custom_metadata(reader)
     state = _read_segment_state(reader)
-    reader.tagged_fields()
-    return RemoteLogSegmentMetadataUpdate(segment_id, event_timestamp_ms, state, broker_id, custom_metadata)
+    tags = tuple(reader.tagged_fields().items())
+    return RemoteLogSegmentMetadataUpdate(segment_id, event_timestamp_ms, state, broker_id, custom_metadata, tags)
 
 
 def _decode_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
@@ -277,8 +309,8 @@ def _read_segment_state(reader: _Reader) -> RemoteLogSegmentState:
     return state
 
 
-def _read_txn_index_empty(reader: _Reader) -> bool:
-    raw = reader.tagged_fields().get(_TAG_TXN_INDEX_EMPTY)
+def _txn_index_empty(tags: Mapping[int, bytes]) -> bool:
+    raw = tags.get(_TAG_TXN_INDEX_EMPTY)
     if raw is None:
         return False
     if len(raw) != 1:
@@ -286,8 +318,8 @@ def _read_txn_index_empty(reader: _Reader) -> bool:
     return raw != b"\0"
 
 
-def _head(api_key: int) -> bytes:
-    return bytes((FRAME_VERSION, api_key, 0))
+def _head(api_key: int, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | None = None) -> bytes:
+    return bytes((FRAME_VERSION, api_key, int(record is not None and bool(record.unknown_tagged_fields))))
 
 
 def _topic_id_partition(partition: TopicIdPartition) -> list[bytes]:
@@ -312,7 +344,6 @@ def _segment_fields(record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataS
         _INT32.pack(record.segment_size_bytes),
         _nullable_bytes(record.custom_metadata),
         _INT8.pack(record.state),
-        b"\x01\x00\x01\x01" if record.txn_index_empty else b"\0",
     ]
 
 
@@ -321,8 +352,19 @@ def _update_fields(update: RemoteLogSegmentMetadataUpdate) -> list[bytes]:
         _UPDATE_HEAD.pack(update.broker_id, update.event_timestamp_ms),
         _nullable_bytes(update.custom_metadata),
         _INT8.pack(update.state),
-        b"\0",
+        _tagged_fields(update.unknown_tagged_fields),
     ]
+
+
+def _segment_tags(txn_index_empty: bool, unknown: TaggedFields) -> bytes:
+    return _tagged_fields(((_TAG_TXN_INDEX_EMPTY, b"\1"), *unknown) if txn_index_empty else unknown)
+
+
+def _tagged_fields(fields: TaggedFields) -> bytes:
+    parts = [_uvarint(len(fields))]
+    for tag, raw in sorted(fields):
+        parts += (_uvarint(tag), _uvarint(len(raw)), raw)
+    return b"".join(parts)
 
 
 def _epochs(epochs: Mapping[int, int]) -> bytes:

@@ -7,6 +7,9 @@
                      DELETE_SEGMENT_STARTED → DELETE_SEGMENT_FINISHED (forgotten)
 
 Staying in a state is legal: records may be repeated. Everything else is dropped with a log line, never raised.
+
+Records with a key come from a log that may be compacted (KIP-1266): it keeps the last record of each key, so a reader
+may miss what lay between. There every move forward is possible.
 """
 
 from storage.model import RemoteLogSegmentState
@@ -31,3 +34,8 @@ LEGAL_TRANSITIONS: frozenset[tuple[RemoteLogSegmentState | None, RemoteLogSegmen
 def is_legal_transition(current: RemoteLogSegmentState | None, target: RemoteLogSegmentState) -> bool:
     """Whether a segment in `current` (None: unknown) may go to `target`."""
     return (current, target) in LEGAL_TRANSITIONS
+
+
+def is_possible_when_compacted(current: RemoteLogSegmentState, target: RemoteLogSegmentState) -> bool:
+    """Whether a reader that last saw `current` may see `target` next in a log that was compacted."""
+    return target >= current

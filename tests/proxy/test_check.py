@@ -1,7 +1,7 @@
 """`tidegate check` over fake brokers and a tier in a folder: each thing that can be wrong, named."""
 
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from storage.model import (
 from tests.support.config_files import load_lines
 from tests.support.fake_broker import FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic
+from tests.support.segments import Record, data_batch
 
 ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -43,6 +44,8 @@ class World:
     configs_code: ErrorCode = ErrorCode.none
     fetch_code: ErrorCode = ErrorCode.none
     lines: str = ""
+    key: bytes | None = None
+    """Of every record in the metadata topic."""
 
     def prepare(self) -> None:
         broker = self.cluster.add(1, "a", 1)
@@ -80,7 +83,7 @@ class World:
         [topic] = request.topics
         offset = topic.partitions[0].fetch_offset
         records = b"".join(
-            at.to_bytes(8, "big") + build_batch(value, 1)[8:] for at, value in enumerate(self.values) if at >= offset
+            data_batch(at, records=[Record(self.key, value)]) for at, value in enumerate(self.values) if at >= offset
         )
         partition = {
             "partition_index": 0,
@@ -201,6 +204,66 @@ def test_finite_retention_of_the_metadata_topic_is_a_warning(name: str, world: W
     code, text = world.run()
     assert code == exit_codes.DONE
     assert f"warning {METADATA_TOPIC} has {name}=604800000" in text
+
+
+LAG = "min.compaction.lag.ms"
+
+
+@pytest.mark.parametrize(
+    ("configs", "warnings"),
+    [
+        pytest.param({"cleanup.policy": "delete", "retention.ms": "-1"}, [], id="as Kafka makes it"),
+        pytest.param({"cleanup.policy": "compact", "retention.ms": "604800000", LAG: "0"}, [], id="compacted"),
+        pytest.param(
+            {"cleanup.policy": "compact,delete", "retention.ms": "1209600000", LAG: "1209600000"}, [], id="migrating"
+        ),
+        pytest.param(
+            {"cleanup.policy": "compact,delete", "retention.ms": "1209600000", LAG: "0"},
+            ["retention.ms=1209600000", "cleanup.policy=compact,delete"],
+            id="compacted before it expires",
+        ),
+        pytest.param(
+            {"cleanup.policy": "delete,compact", "retention.ms": "9", LAG: "9", "retention.bytes": "7"},
+            ["retention.bytes=7"],
+            id="migrating, but by size",
+        ),
+    ],
+)
+def test_a_metadata_topic_that_kafka_compacts_is_no_warning(
+    world: World, configs: dict[str, str], warnings: list[str]
+) -> None:
+    """KIP-1266: first `compact,delete` with one time for both, then `compact`."""
+    world.configs = configs
+    world.key = b"a key"
+    world.add_segment(1, data=build_batch(b"order", 1))
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert "offsets 10 to 19: read" in text
+    said = [line.split(" has ", 1)[1] for line in text.splitlines() if line.startswith("warning ")]
+    assert [line.split(";")[0].split(":")[0] for line in said] == warnings
+
+
+def test_records_without_a_key_in_a_compacted_metadata_topic_are_a_warning(world: World) -> None:
+    world.configs = {"cleanup.policy": "compact"}
+    world.add_segment(1, data=build_batch(b"order", 1))
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert "cleanup.policy=compact, and 2 of its records have no key" in text
+
+
+def test_whole_records_of_a_compacted_topic_are_segments_too(world: World) -> None:
+    world.key = b"a key"
+    world.configs = {"cleanup.policy": "compact"}
+    for number in (1, 2):
+        world.add_segment(number, data=build_batch(b"order", 1), finished=False)
+        metadata = serde.decode(world.values.pop())
+        assert isinstance(metadata, RemoteLogSegmentMetadata)
+        state = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)[number - 1]
+        world.values.append(serde.encode(replace(metadata, state=state)))
+    code, text = world.run()
+    assert code == exit_codes.DONE
+    assert "1 of 1 topics can be described" in text
+    assert "offsets 10 to 19: read" in text
 
 
 def test_a_missing_describe_configs_acl_is_only_a_warning(world: World) -> None:

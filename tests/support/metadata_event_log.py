@@ -46,10 +46,10 @@ class HeldBackEventLog:
                 else:
                     call()
 
-    def deliver_null(self, partition: int) -> None:
-        """Hand every subscriber a record without a value, which no log here can be made to hold."""
+    def deliver(self, partition: int, key: bytes | None, value: bytes | None) -> None:
+        """Hand every subscriber a record with a key, or without a value, which no log here can be made to hold."""
         for deliver in self._receivers:
-            deliver([MetadataEvent(partition, 0, 0, b"key", None)])
+            deliver([MetadataEvent(partition, 0, 0, key, value)])
 
     def partition_count(self) -> int:
         return self.inner.partition_count()

@@ -4,8 +4,10 @@ The rest is tests/contract/remote_log_metadata_manager.py.
 """
 
 import json
+import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +19,8 @@ from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.partitioner import metadata_partition
 from storage.metadata.serde import MetadataRecord, encode
 from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataSnapshot,
     TopicIdPartition,
@@ -25,6 +29,7 @@ from storage.model import (
 from tests.support.metadata_event_log import HeldBackEventLog
 from tests.support.metadata_records import (
     COPY_FINISHED,
+    DELETE_FINISHED,
     DELETE_STARTED,
     PARTITION,
     finish,
@@ -298,10 +303,10 @@ def test_the_end_of_a_segment_whose_beginning_expired_is_silently_dropped_while_
 
 def test_an_unexpected_error_costs_one_record_only(event_log: HeldBackEventLog) -> None:
     class BrokenCatalog(Catalog):
-        def apply(self, record: MetadataRecord, *, initialized: bool) -> bool:
+        def apply(self, record: MetadataRecord, *, initialized: bool, is_keyed: bool = False) -> bool:
             if record == SEGMENT:
                 raise ZeroDivisionError("a bug")
-            return super().apply(record, initialized=initialized)
+            return super().apply(record, initialized=initialized, is_keyed=is_keyed)
 
     manager = TopicBasedRemoteLogMetadataManager(event_log, BrokenCatalog())
     manager.follow_all()
@@ -316,9 +321,73 @@ def test_an_unexpected_error_costs_one_record_only(event_log: HeldBackEventLog) 
 def test_a_null_value_carries_no_information(event_log: HeldBackEventLog) -> None:
     manager = TopicBasedRemoteLogMetadataManager(event_log)
     manager.follow_all()
-    event_log.deliver_null(HOME)
+    event_log.deliver(HOME, b"key", None)
+    event_log.deliver(HOME, None, None)
 
     assert manager.undecodable_records == manager.rejected_records == 0
+
+
+def segment_key(segment: RemoteLogSegmentMetadata, state: int) -> bytes:
+    """As one draft of KIP-1266 has it: topic id, partition, segment id, state."""
+    partition = segment.topic_id_partition
+    return struct.pack(">16si16sb", partition.topic_id, partition.partition, segment.segment_id.id, state)
+
+
+def test_of_a_compacted_log_what_is_left_of_a_segment_is_enough(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    """The latest record of each key is left: of `s0` its completion with all fields, of `s1` its beginning and its
+    end, of `s2` its end alone."""
+    manager.follow_all()
+    whole, over, unknown = started("s0", 0, 9), started("s1", 10, 19), started("s2", 20, 29)
+    for record in (
+        replace(whole, state=COPY_FINISHED, custom_metadata=CustomMetadata(b"key")),
+        over,
+        moved(over, DELETE_FINISHED),
+        replace(unknown, state=DELETE_FINISHED),
+    ):
+        event_log.deliver(HOME, b"a key", encode(record))
+    found = manager.remote_log_segment_metadata(PARTITION, 0, 5)
+    assert found == replace(whole, state=COPY_FINISHED, custom_metadata=CustomMetadata(b"key"))
+    assert [segment.segment_id for segment in manager.list_remote_log_segments(PARTITION)] == [whole.segment_id]
+    assert manager.rejected_records == manager.undecodable_records == 0
+
+
+def test_without_keys_nothing_can_have_been_compacted_away(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
+) -> None:
+    manager.follow_all()
+    publish(event_log, replace(SEGMENT, state=COPY_FINISHED), *copied(started("t", 10, 19)))
+    publish(event_log, moved(started("t", 10, 19), DELETE_FINISHED))
+    assert manager.rejected_records == 1
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is None
+    assert manager.remote_log_segment_metadata(PARTITION, 0, 15) is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "is_gone"),
+    [
+        pytest.param(segment_key(SEGMENT, 3), True, id="of its end"),
+        pytest.param(segment_key(SEGMENT, 0), False, id="of its beginning only"),
+        pytest.param(segment_key(SEGMENT, 4), False, id="of no state"),
+        pytest.param(segment_key(started("other", 0, 9), 3), False, id="of a segment that nobody knows"),
+        pytest.param(segment_key(started("s", 0, 9, partition=STRANGER), 3), False, id="of another partition"),
+        pytest.param(b"99Ua091BQDeyDAqtDCo4bQ:orders:0:9:0:UPDATE", False, id="of the other draft"),
+    ],
+)
+def test_a_tombstone_says_that_a_segment_is_gone(
+    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, key: bytes, is_gone: bool
+) -> None:
+    """Only somebody who was away while its other records were compacted away learns it from that."""
+    manager.follow_all()
+    publish(event_log, *copied(SEGMENT))
+    removed: list[RemoteLogSegmentId] = []
+    manager.catalog.on_segment_removed(removed.append)
+    event_log.deliver(HOME, key, None)
+    assert (manager.remote_log_segment_metadata(PARTITION, 0, 5) is None) is is_gone
+    assert removed == [SEGMENT.segment_id] * is_gone
+    assert manager.catalog.segment_count == 1 - is_gone
+    assert manager.rejected_records == manager.undecodable_records == 0
 
 
 def test_a_log_that_cannot_be_trusted_makes_every_partition_not_ready(

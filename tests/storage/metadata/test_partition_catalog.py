@@ -140,6 +140,32 @@ def test_an_illegal_transition_is_dropped(
     assert catalog.generation(*KEY) == generation
 
 
+@pytest.mark.parametrize("path", [(), (COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED), (DELETE_STARTED,)])
+def test_of_a_compacted_log_the_end_of_a_segment_is_believed_in_any_state(
+    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]
+) -> None:
+    finish(catalog, S1)
+    apply_all(catalog, S0, *(moved(S0, state) for state in path))
+    assert catalog.apply(moved(S0, DELETE_FINISHED), initialized=True, is_keyed=True)
+    assert [metadata.segment_id for metadata in catalog.list_segments(*KEY)] == [S1.segment_id]
+    assert catalog.epochs(*KEY) == (2,)
+    assert catalog.segment_count == 1
+    assert catalog.lookup(*KEY, 0, 10) is None
+    assert not catalog.apply(S1, initialized=True, is_keyed=True), "it does not begin again"
+
+
+def test_of_a_compacted_log_a_whole_record_stands_for_itself(catalog: Catalog) -> None:
+    whole = [replace(segment, state=COPY_FINISHED) for segment in (S0, S1)]
+    for metadata in (*whole, replace(S2, state=DELETE_STARTED)):
+        catalog.apply(metadata, initialized=True, is_keyed=True)
+    assert sorted(catalog.list_segments(*KEY), key=lambda each: each.start_offset) == whole
+    finish(catalog, S3)
+    assert catalog.apply(replace(S3, state=DELETE_STARTED), initialized=True, is_keyed=True)
+    assert catalog.lookup(*KEY, 3, 260) is None
+    assert catalog.lookup(*KEY, 1, 40) == whole[0]
+    assert catalog.highest_offset_for_epoch(*KEY, 2) == 200
+
+
 @pytest.mark.parametrize("path", [(COPY_FINISHED,), (DELETE_STARTED,)])
 def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]) -> None:
     apply_all(catalog, S0, *(moved(S0, state) for state in path))

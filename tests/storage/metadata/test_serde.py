@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.errors import MetadataRecordError
-from storage.metadata.serde import MetadataRecord, decode, encode
+from storage.metadata.serde import MetadataRecord, decode, decode_key, encode
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -110,12 +110,22 @@ def test_version_1_is_read_and_version_2_is_not(value: bytes) -> None:
         decode(value[:2] + b"\2" + value[3:])
 
 
-def test_unknown_tagged_fields_are_skipped() -> None:
+def test_unknown_tagged_fields_are_kept_for_whoever_writes_the_record_again() -> None:
     update = UPDATE[:2] + b"\1" + UPDATE[3:-1] + bytes.fromhex("02 00 04 00000007 01 08 00000000000007bf")
     segment = SEGMENT[:-4] + bytes.fromhex("02 00 01 01 8001 02 abcd")
 
     assert decode(update) == decode(UPDATE)
     assert decode(segment) == decode(SEGMENT)
+    assert encode(decode(update)) == update
+    assert encode(decode(segment)) == segment[:2] + b"\1" + segment[3:]
+    assert encode(decode(segment[:2] + b"\1" + segment[3:])) == segment[:2] + b"\1" + segment[3:]
+
+
+def test_a_key_names_a_segment_and_a_state_or_nothing() -> None:
+    key = bytes(range(16)) + bytes.fromhex("00000007") + bytes(range(16, 32)) + b"\3"
+    assert decode_key(key) == (bytes(range(16)), 7, bytes(range(16, 32)), RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    for other in (b"", key[:-1], key + b"\0", key[:-1] + b"\4", b"99Ua091BQDeyDAqtDCo4bQ:orders:0:1983:0"):
+        assert decode_key(other) is None
 
 
 @pytest.mark.parametrize(
