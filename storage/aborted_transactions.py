@@ -11,8 +11,8 @@ Rule 2. Indexes that are not in memory are fetched in waves that double up to WA
         answer, and brokers before 4.0 do not tell which segments have none.
 Rule 3. That a run of offsets has no abort marker is true of the log for as long as its lineage stands, whatever becomes
         of the segments. Such runs are remembered, and a walk over thousands of segments is one step the next time.
-Rule 4. An absent index is believed to be empty only of a segment that is still FINISHED afterwards: objects vanish when
-        a segment is deleted.
+Rule 4. Objects vanish when a segment is deleted. An absent index is believed to be empty, and a lost one is an error,
+        only if the segment is still FINISHED afterwards.
 """
 
 from bisect import bisect_right
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import trio
 
 from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
@@ -106,7 +107,12 @@ class AbortSearch:
     async def _index_of(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex | None:
         """None if the segment is being deleted (rule 4)."""
         is_sure = self._indexes.is_known_empty(segment)
-        index = await self._indexes.get(segment)
+        try:
+            index = await self._indexes.get(segment)
+        except (CorruptObjectError, RemoteResourceNotFoundError):
+            if self._is_finished(segment):
+                raise
+            return None
         return index if is_sure or len(index) or self._is_finished(segment) else None
 
     async def _walk(

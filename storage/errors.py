@@ -12,6 +12,13 @@ class RemoteResourceNotFoundError(RemoteStorageError):
     """An object, an index or a segment's metadata that should exist does not."""
 
 
+class IndexLostError(RemoteResourceNotFoundError):
+    """The manifest gives an index some bytes, and the object that should hold them does not exist.
+
+    Of an index that can be rebuilt that is the same as absent; a transaction index that is lost is corruption.
+    """
+
+
 class RetriableRemoteStorageError(RemoteStorageError):
     """The store or the metadata log failed in a way that a later attempt may not: a timeout, a reset, a 503.
 

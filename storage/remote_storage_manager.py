@@ -62,7 +62,11 @@ class OpenedSegment(Protocol):
         ...
 
     def fetch_index(self, index_type: IndexType) -> bytes:
-        """One whole index, as RemoteStorageManager.fetch_index."""
+        """One whole index, as RemoteStorageManager.fetch_index.
+
+        Raises:
+            IndexLostError: a manifest says that there are bytes of it, and the store does not have them.
+        """
         ...
 
 

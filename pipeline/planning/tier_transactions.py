@@ -8,8 +8,8 @@ Rule 2. The tier's last stable offset. A broker copies a segment only when every
         the tier does not. The producer snapshot of the last segment names the transactions that are open at its end;
         the first offset of the earliest of them is where READ_COMMITTED reading of the tier ends. What follows is
         read through Kafka (`tail=kafka`), or when the segment with the marker has been tiered.
-Rule 3. An absent transaction index is an empty one, but only of a segment that is there: its manifest, where the format
-        has one, is read first.
+Rule 3. An absent transaction index is an empty one, but only of a segment that is there, and only if no manifest says
+        that the index has bytes: the manifest, where the format has one, is read first.
 Rule 4. A hole in the chain may have held markers. Where a transaction is open at a hole nothing is guessed.
 
 Objects are fetched in a few threads; each read counts on what it fetched, nothing is kept between reads.
@@ -22,9 +22,13 @@ from itertools import pairwise
 
 from pipeline.planning.partition_view import PartitionView, ServedSegment, WantedOffsets
 from pipeline.tasks import AbortedTransaction
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.errors import RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
-from storage.indexes.transaction_index import TransactionIndex
+from storage.indexes.transaction_index import (
+    TransactionIndex,
+    absent_transaction_index,
+    segment_transaction_index,
+)
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -140,14 +144,9 @@ class TierTransactions:
         opened = self._manager.open_log_segment(segment)
         try:
             data = opened.fetch_index(IndexType.TRANSACTION)
-        except RemoteResourceNotFoundError:
-            return TransactionIndex(b"")
-        name = f"transaction index of {segment.segment_id}"
-        index = TransactionIndex(data, name)
-        for aborted in index:
-            if not segment.start_offset <= aborted.last_offset <= segment.end_offset:
-                raise CorruptObjectError(f"{name}: a marker at offset {aborted.last_offset} lies outside the segment")
-        return index
+        except RemoteResourceNotFoundError as error:
+            return absent_transaction_index(error, segment)
+        return segment_transaction_index(data, segment)
 
     def _open_transactions(self, segment: RemoteLogSegmentMetadata) -> list[int] | None:
         """First offsets of the transactions that are open at the segment's end; None without a snapshot."""

@@ -2,7 +2,8 @@
 
 Rules:
 1. A segment without aborts has no index: TxnIndexEmpty says so without a fetch, otherwise the object is absent. Absent
-   is believed after the attempts that a fresh segment's object gets (`storage.cache.object_gets`).
+   is believed after the attempts that a fresh segment's object gets (`storage.cache.object_gets`), and only where no
+   manifest says that there are bytes: an index that is lost is an error, and is not remembered.
 2. A corrupt index is fetched once more and then an error, as at the broker. Rejected: rebuilding it as the offset
    index is. Which transaction a marker ends takes the state of all producers since segments before.
 3. That an index is empty is remembered apart, by the segment's id alone: brokers before 4.0 never say TxnIndexEmpty,
@@ -19,8 +20,12 @@ from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.single_flight import Flight
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
-from storage.indexes.transaction_index import TransactionIndex
+from storage.errors import RemoteResourceNotFoundError
+from storage.indexes.transaction_index import (
+    TransactionIndex,
+    absent_transaction_index,
+    segment_transaction_index,
+)
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 
@@ -77,7 +82,7 @@ class TransactionIndexCache:
         """The index, fetched when it is not in memory.
 
         Raises:
-            CorruptObjectError: it is not the segment's transaction index, fetched twice.
+            CorruptObjectError: it is not the segment's transaction index, fetched twice; or it was lost.
             RemoteStorageError: it cannot be read.
 
         Cancellation: the fetch goes on.
@@ -111,25 +116,15 @@ class TransactionIndexCache:
         kind = GetObject.INDEX if opened.fetches_index(IndexType.TRANSACTION) else None
         try:
             return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
-        except RemoteResourceNotFoundError:
-            return _EMPTY, 0
+        except RemoteResourceNotFoundError as error:
+            return absent_transaction_index(error, segment), 0
 
     def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, int]:
         """In a worker thread."""
-        name = f"transaction index of {segment.segment_id}"
         data = opened.fetch_index(IndexType.TRANSACTION)
-        index = TransactionIndex(data, name)
-        _check_borders(index, segment, name)
-        return index, len(data)
+        return segment_transaction_index(data, segment), len(data)
 
     def _remember_empty(self, segment_id: Uuid) -> None:
         self._empty[segment_id] = None
         if len(self._empty) > EMPTY_MAX:
             del self._empty[next(iter(self._empty))]
-
-
-def _check_borders(index: TransactionIndex, segment: RemoteLogSegmentMetadata, name: str) -> None:
-    """An index with a marker outside of its segment is some other segment's."""
-    for aborted in index:
-        if not segment.start_offset <= aborted.last_offset <= segment.end_offset:
-            raise CorruptObjectError(f"{name}: a marker at offset {aborted.last_offset} lies outside the segment")

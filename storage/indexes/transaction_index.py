@@ -2,15 +2,17 @@
 
 An entry is 34 bytes, big-endian: int16 version (0), int64 producer id, int64 first offset, int64 last offset (that
 of the abort marker), int64 last stable offset after the abort. Entries ascend by last offset. An entry stands in
-the segment that holds the marker, which may come after the segment with the data. The object is absent when a
-segment has no aborts; callers pass b"" then.
+the segment that holds the marker, which may come after the segment with the data. A segment without aborts has no such
+object. Absence means just that where nothing says that there are bytes (LocalTieredStorage, plain objects); where a
+manifest names them it is corruption.
 """
 
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
+from storage.model import RemoteLogSegmentMetadata
 
 _VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
@@ -72,6 +74,35 @@ class TransactionIndex:
             if transaction.last_stable_offset >= upper_bound_offset:
                 return aborted, True
         return aborted, False
+
+
+def segment_transaction_index(data: bytes, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
+    """The index, checked to be this segment's.
+
+    Raises:
+        CorruptObjectError: besides, a marker lies outside the segment: the index is some other segment's.
+    """
+    name = _name_of(segment)
+    index = TransactionIndex(data, name)
+    for aborted in index:
+        if not segment.start_offset <= aborted.last_offset <= segment.end_offset:
+            raise CorruptObjectError(f"{name}: a marker at offset {aborted.last_offset} lies outside the segment")
+    return index
+
+
+def absent_transaction_index(error: RemoteResourceNotFoundError, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
+    """What it means that there is no object: no aborts.
+
+    Raises:
+        CorruptObjectError: it was lost.
+    """
+    if isinstance(error, IndexLostError):
+        raise CorruptObjectError(f"{_name_of(segment)}: {error}") from error
+    return TransactionIndex(b"")
+
+
+def _name_of(segment: RemoteLogSegmentMetadata) -> str:
+    return f"transaction index of {segment.segment_id}"
 
 
 def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import trio
@@ -9,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.aborted_transactions import TierAborts
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.reader import TierRecords
+from tests.support.checked_tier import SEGMENTS, aiven_tier
 from tests.support.segments import ProducerFields, SyntheticSegment, build_segment, control_batch, data_batch
-from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
+from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
 
 TRANSACTION = IndexType.TRANSACTION
 
@@ -171,6 +173,42 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
     with pytest.raises(CorruptObjectError, match="transaction index"):
         await read_committed(tier, 0)
     assert tier.inflight_bytes == 0
+
+
+@pytest.mark.parametrize("encryption", [False, True])
+async def test_records_are_not_given_out_without_a_transaction_index_that_a_manifest_names(
+    nursery: trio.Nursery, tmp_path: Path, encryption: bool
+) -> None:
+    """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""
+    checked = aiven_tier(tmp_path, encryption=encryption)
+    number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)
+    logs = [(metadata, segment.log) for metadata, segment in zip(checked.metadatas, SEGMENTS, strict=True)]
+    tier = open_reader(nursery, checked.manager, logs)
+    path = checked.path(checked.metadatas[number], "indexes")
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(CorruptObjectError, match=r"transaction index of .*\.indexes"):
+        await read_committed(tier, aborting.base_offset)
+    assert tier.inflight_bytes == 0
+    path.write_bytes(content)
+    assert aborts_of(await read_committed(tier, aborting.base_offset)).transactions
+
+
+@pytest.mark.parametrize("error", [RemoteResourceNotFoundError("gone"), IndexLostError("gone")])
+async def test_what_a_deleted_segment_lacks_is_no_error_of_a_search(nursery: trio.Nursery, error: Exception) -> None:
+    following = build_segment([data_batch(40, record_count=10)], aborted=[AbortedTransaction(8, 30, 45, 46)])
+    tier = open_tier(nursery, [build_segment(BATCHES), following])
+    with tier.store.held(index_type=TRANSACTION) as gate:
+        tier.store.fail(error, index_type=TRANSACTION, times=None)
+
+        async def delete() -> None:
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            tier.delete(1)
+            gate.release()
+
+        nursery.start_soon(delete)
+        aborts = aborts_of(await read_committed(tier, 0))
+    assert (aborts.is_complete, aborts.searched_below) == (False, 40)
 
 
 async def test_a_read_that_is_given_up_while_it_searches_holds_nothing(nursery: trio.Nursery, tier: Tier) -> None:

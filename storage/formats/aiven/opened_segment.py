@@ -10,7 +10,7 @@
 
 import sys
 
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.formats.aiven.chunk_index import FixedChunkIndex
 from storage.formats.aiven.compression import decompress
 from storage.formats.aiven.encryption import OVERHEAD_BYTES, ChunkCipher
@@ -105,7 +105,11 @@ class AivenSegment:
             raise CorruptObjectError(
                 f"{name}: {index_type.name} index of {stored.size_bytes} bytes, at most {INDEX_BYTES_MAX} are read"
             )
-        body = self._objects.get_range(ObjectSuffix.INDEXES, stored.position, stored.position + stored.size_bytes)
+        try:
+            body = self._objects.get_range(ObjectSuffix.INDEXES, stored.position, stored.position + stored.size_bytes)
+        except RemoteResourceNotFoundError as error:
+            what = f"the manifest names a {index_type.name} index of {stored.size_bytes} bytes in it"
+            raise IndexLostError(f"{name}: {what}: {error}") from error
         try:
             content = bytearray(stored.size_bytes)
             with memoryview(content) as view:

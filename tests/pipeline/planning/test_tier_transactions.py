@@ -17,6 +17,7 @@ from storage.indexes import transaction_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
+from tests.support.checked_tier import SEGMENTS, aiven_tier
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.segments import build_segment, data_batch, object_path, publish, topic_partition
 from tests.support.vectors import vector
@@ -188,6 +189,17 @@ def test_a_segment_that_is_gone_is_not_one_without_aborts(tmp_path: Path) -> Non
 
     with pytest.raises(RemoteResourceNotFoundError):
         tier.transactions.aborted(tier.view, 0, 100)
+
+
+def test_an_index_that_the_manifest_names_and_the_store_lacks_is_no_segment_without_aborts(tmp_path: Path) -> None:
+    checked = aiven_tier(tmp_path)
+    links = tuple(ServedSegment(each, each.start_offset, each.end_offset + 1) for each in checked.metadatas)
+    view = PartitionView(partition=PARTITION, log_start_offset=0, end_offset=10_000, segments=links)
+    number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)
+    assert TierTransactions(checked.manager).aborted(view, aborting.base_offset, aborting.end_offset + 1)
+    checked.path(checked.metadatas[number], "indexes").unlink()
+    with pytest.raises(CorruptObjectError, match=r"transaction index of .*\.indexes"):
+        TierTransactions(checked.manager).aborted(view, aborting.base_offset, aborting.end_offset + 1)
 
 
 def test_an_index_with_a_marker_outside_of_its_segment_is_another_segments(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from metrics.registry import Registry
 from storage.cache import transaction_index_cache as module
 from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from storage.cache.transaction_index_cache import TransactionIndexCache
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
@@ -157,6 +157,21 @@ async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     assert len(await cache_of(tier).get(of(tier, 0))) == 0
     assert tier.store.index_fetches(TRANSACTION) == attempts
+
+
+@pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
+async def test_an_index_that_a_manifest_names_and_the_store_lacks_is_corruption_and_not_remembered(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+) -> None:
+    """It was taken for "no aborts" and remembered."""
+    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
+    with pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"):
+        await cache_of(tier).get(of(tier, 0))
+    assert tier.store.index_fetches(TRANSACTION) == attempts
+    assert not cache_of(tier).is_resident(of(tier, 0))
+    tier.store.heal()
+    assert len(await cache_of(tier).get(of(tier, 0))) == 1
 
 
 async def test_an_index_that_comes_late_is_used(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from storage.errors import (
     CorruptObjectError,
+    IndexLostError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -269,6 +270,17 @@ def test_indexes_are_found_decrypted_or_absent(tmp_path: Path) -> None:
                 segment.fetch_index(IndexType.OFFSET)
             store.heal()
     assert store.streams_open == 0
+
+
+def test_an_index_that_the_manifest_names_is_lost_if_its_object_is_not_there(tmp_path: Path) -> None:
+    """It was told like an index that the segment never had, and the transaction index was taken for empty."""
+    indexes = {**NO_INDEXES, IndexType.TRANSACTION: StoredIndex(100, 34), IndexType.OFFSET: StoredIndex(0, 0)}
+    manifest = Manifest(VariableChunkIndex.of_sizes(10, 5, [9]), indexes, compression=True)
+    objects = SegmentObjects(ScriptedObjectStore(FileSystemStore(tmp_path)), [PLACE])
+    segment = AivenSegment(objects, manifest, None)
+    with pytest.raises(IndexLostError, match=r"orders/7\.indexes: .* TRANSACTION index of 34 bytes"):
+        segment.fetch_index(IndexType.TRANSACTION)
+    assert segment.fetch_index(IndexType.OFFSET) == b""
 
 
 def test_an_index_has_a_limit(tmp_path: Path) -> None:
