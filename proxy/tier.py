@@ -15,7 +15,7 @@ from proxy.upstream.errors import UpstreamError
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition
-from storage.reader import OffsetNotInTierError, TierReader, TierRecords
+from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 
 UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
@@ -159,6 +159,7 @@ class Tier:
         minimum_one_batch: bool,
         ends_below: int | None = None,
         reader: Hashable = None,
+        time: ReadTime | None = None,
     ) -> TierRecords:
         """One remote read, counted as KIP-405 counts it.
 
@@ -166,6 +167,7 @@ class Tier:
             ends_below: of a READ_COMMITTED read, the local log start: only from a segment whose last offset is below
                 it, and with what the tier knows of aborted transactions up to there; None for READ_UNCOMMITTED.
             reader: whose read it is (proxy.client_reads).
+            time: as TierReader.read.
 
         Raises:
             ReachesLocalLogError: the segment ends at or above `ends_below`.
@@ -188,6 +190,7 @@ class Tier:
                     lineage=lineage,
                     reader=reader,
                     committed=ends_below is not None,
+                    time=time,
                 )
                 if ends_below is not None and not _searched_up_to(records, ends_below):
                     records.release()

@@ -1,6 +1,7 @@
 """The tier reads of one Fetch, side by side, under one deadline (design L3).
 
-Rule 1. A read that is not there in time is answered empty; its fills go on, and the next request finds them.
+Rule 1. What a read has when the time is up is its answer; one that has nothing yet is answered empty. Its fills go on,
+        and the next request finds them.
 Rule 2. A read that finds no segment is first taken as our own lag (design L2): the catalog is read up to the end that
         the metadata topic has now, and the read is tried once more. Until that has found the segment it counts as a
         miss, also at the deadline, and is given back to the broker.
@@ -19,7 +20,7 @@ from proxy.fetch_plan import TierPart
 from proxy.tier import ReachesLocalLogError, Tier
 from proxy.upstream.errors import UpstreamError
 from storage.errors import RemoteStorageError
-from storage.reader import OffsetNotInTierError, TierRecords
+from storage.reader import OffsetNotInTierError, ReadTime, TierRecords
 
 ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
@@ -50,7 +51,7 @@ class TierReads:
     ) -> None:
         self.results: dict[TierPart, ReadResult] = {}
         self.expired: set[TierPart] = set()
-        """Parts whose read was under way at the deadline; not those of which the linger was the end."""
+        """Parts whose read had nothing at the deadline; not those of which the linger was the end."""
         self.deadline_s = deadline_s
         self._tier = tier
         self._probe = probe
@@ -59,13 +60,13 @@ class TierReads:
         self._nursery = nursery
         self._committed = committed
         self._client = client
-        self._scopes: dict[TierPart, trio.CancelScope] = {}
+        self._times: dict[TierPart, ReadTime] = {}
         self._progress = trio.Event()
 
     @property
     def pending(self) -> bool:
         """Whether a read is under way."""
-        return bool(self._scopes)
+        return bool(self._times)
 
     @property
     def any_records(self) -> bool:
@@ -88,13 +89,13 @@ class TierReads:
                 self._start(part)
 
     def stop(self) -> None:
-        """Wait no longer for what has not ended."""
+        """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
         if trio.current_time() >= self.deadline_s:
-            self.expired.update(self._scopes)
+            self.expired.update(part for part, time in self._times.items() if not time.has_batch)
         if self.expired:
             self._probe.on_remote_fetch_expired()
-        for scope in self._scopes.values():
-            scope.cancel()
+        for time in self._times.values():
+            time.end()
         self._probe.on_delayed_fetch_completed()
 
     async def wait_until(self, time_s: float) -> None:
@@ -117,38 +118,38 @@ class TierReads:
         if part.budget_bytes == 0:
             self.results[part] = TierRecords([], 0, first_batch_too_large=True)
             return
-        scope = self._scopes[part] = trio.CancelScope(deadline=self.deadline_s)
-        self._nursery.start_soon(self._run, part, scope)
+        time = self._times[part] = ReadTime(self.deadline_s)
+        self._nursery.start_soon(self._run, part, time)
 
     def _give_up(self, part: TierPart) -> None:
         self.results.pop(part, None)
-        scope = self._scopes.pop(part, None)
-        if scope is not None:
-            scope.cancel()
+        time = self._times.pop(part, None)
+        if time is not None:
+            time.give_up()
 
-    async def _run(self, part: TierPart, scope: trio.CancelScope) -> None:
-        with scope:
-            result = await self._result(part, scope)
-            if self._scopes.get(part) is scope:
+    async def _run(self, part: TierPart, time: ReadTime) -> None:
+        with time:
+            result = await self._result(part, time)
+            if self._times.get(part) is time:
                 self.results[part] = result
-        if self._scopes.get(part) is scope:
-            if scope.cancelled_caught and trio.current_time() >= self.deadline_s:
+        if self._times.get(part) is time:
+            if time.ran_out and trio.current_time() >= self.deadline_s:
                 self.expired.add(part)
-            del self._scopes[part]
+            del self._times[part]
             self._progress.set()
 
-    async def _result(self, part: TierPart, scope: trio.CancelScope) -> ReadResult:
+    async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
         try:
             try:
-                return await self._read(part)
+                return await self._read(part, time)
             except ReachesLocalLogError as error:
                 return error
             except OffsetNotInTierError as miss:
-                if self._scopes.get(part) is scope:
+                if self._times.get(part) is time:
                     self.results[part] = miss
                 if not await self._made_up_lag(part):
                     return miss
-            return await self._read(part)
+            return await self._read(part, time)
         except OffsetNotInTierError as error:
             return error
         except (RemoteStorageError, UpstreamError) as error:
@@ -168,7 +169,7 @@ class TierReads:
             return False
         return True
 
-    async def _read(self, part: TierPart) -> TierRecords:
+    async def _read(self, part: TierPart, time: ReadTime) -> TierRecords:
         records = await self._tier.read(
             part.partition,
             part.asked.fetch_offset,
@@ -177,6 +178,7 @@ class TierReads:
             minimum_one_batch=part.minimum_one_batch,
             ends_below=part.frontier.local_log_start_offset if self._committed else None,
             reader=self._client.identity,
+            time=time,
         )
         # At once, without a checkpoint between: a read that nobody wants any more must be released too.
         self._client.hold(records)

@@ -104,6 +104,11 @@ class AbortSearch:
             wave_max = min(2 * wave_max, WAVE_MAX)
         return TierAborts(_in_order(found), upper_bound_offset, False, walked_to)
 
+    def begin(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Have fetched what a search for an answer from `segment` looks into first."""
+        if not self._indexes.is_resident(segment):
+            self._indexes.begin(segment)
+
     async def _index_of(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex | None:
         """None if the segment is being deleted (rule 4)."""
         is_sure = self._indexes.is_known_empty(segment)
@@ -136,8 +141,7 @@ class AbortSearch:
                 runs.add(run_start, segment.end_offset + 1)
             else:
                 wave.append((offset, segment))
-                if not self._indexes.is_resident(segment):
-                    self._indexes.begin(segment)
+                self.begin(segment)
             offset = segment.end_offset + 1
             steps += 1
             if steps % WALK_STEPS_MAX == 0:

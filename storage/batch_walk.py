@@ -12,7 +12,7 @@ and one that wraps others names its last offset only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
 from storage.batch_placement import order_fault, placement_fault
@@ -37,6 +37,25 @@ class CorruptLogError(CorruptObjectError):
 
 class IndexMismatchError(CorruptLogError):
     """There is no batch where the offset index has one, or one with higher offsets: the index or the log is wrong."""
+
+
+SPARSE_WALK_BYTES = 4 * 1024 * 1024
+"""A walk over more than this, its largest batch not counted, has followed an index that lacks entries.
+
+Kafka adds an entry when an append begins and more than `index.interval.bytes` (4 KiB) were written since the last one.
+So between two entries lie at most the interval and one append: a batch, or before 4.0 as many batches as a follower
+fetched at once, `replica.fetch.max.bytes` (1 MiB). This is four times that."""
+
+
+class SparseIndexError(CorruptObjectError):
+    """The offset index has no entry near a batch, where Kafka would have written some: it is empty, cut or sparse.
+
+    `walked`: the position that it led to, and the last offset that was found from there.
+    """
+
+    def __init__(self, message: str, walked: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.walked = walked
 
 
 class SegmentWindow:
@@ -77,6 +96,10 @@ class SegmentWindow:
             self.first_block = first
         assert first == self.first_block + len(self._blocks), "a window grows at its end"
         self._blocks.extend(blocks)
+
+    def append(self, block: Block) -> None:
+        """Add the next block; `first_block` says which is the first."""
+        self._blocks.append(block)
 
     def block_at(self, position: int) -> Block:
         return self._blocks[position // self._block_bytes - self.first_block]
@@ -122,11 +145,16 @@ class SegmentWindow:
 
 @dataclass(frozen=True, slots=True)
 class FoundBatch:
-    """Where a scan ended: at a batch (`size_bytes`), short of bytes (`needs_end`), or the segment's end (neither)."""
+    """Where a scan ended: at a batch (`size_bytes`), short of bytes (`needs_end`), or the segment's end (neither).
+
+    Of the batches that it went over: the largest, and the last one's last offset.
+    """
 
     position: int
     size_bytes: int | None = None
     needs_end: int | None = None
+    largest_passed_bytes: int = field(default=0, compare=False)
+    last_passed_offset: int = field(default=-1, compare=False)
 
 
 def check_index_entry(window: SegmentWindow, offset: int, position: int) -> None:
@@ -167,33 +195,47 @@ def find_batch_by_time(window: SegmentWindow, position: int, timestamp_ms: int, 
 
 
 def _find(window: SegmentWindow, position: int, matters: Callable[[BatchHeader], bool]) -> FoundBatch:
+    largest_bytes, last_offset = 0, -1
     while position < window.size_bytes:
         header_end = min(position + HEADER_BYTES, window.size_bytes)
         if window.end < header_end:
-            return FoundBatch(position, needs_end=header_end)
+            return FoundBatch(position, None, header_end, largest_bytes, last_offset)
         header = window.header_at(position)
         if matters(header):
-            return FoundBatch(position, size_bytes=header.size_bytes)
+            return FoundBatch(position, header.size_bytes, None, largest_bytes, last_offset)
+        largest_bytes, last_offset = max(largest_bytes, header.size_bytes), header.last_offset
         position += header.size_bytes
-    return FoundBatch(position)
+    return FoundBatch(position, None, None, largest_bytes, last_offset)
 
 
-def unverified_bytes(window: SegmentWindow, start: int, end: int) -> int:
-    """At most so many bytes of the whole batches in [start, end) have not passed their CRC yet.
+def check_walk(segment: RemoteLogSegmentMetadata, start: int, found: FoundBatch, largest_bytes: int) -> None:
+    """Check that an index entry at `start` was worth following to what was found, over batches of at most that size.
+
+    Raises:
+        SparseIndexError: it was not, see SPARSE_WALK_BYTES.
+    """
+    if found.position - start - largest_bytes > SPARSE_WALK_BYTES:
+        gap = f"the offset index has no entry between positions {start} and {found.position}"
+        raise SparseIndexError(f"segment {segment.segment_id}: {gap}", (start, found.last_passed_offset))
+
+
+def unverified_bytes(window: SegmentWindow, start: int, end: int) -> tuple[int, int]:
+    """How many bytes of the whole batches in [start, end), at most, have not passed their CRC, and where others end.
 
     Raises:
         CorruptLogError: a header is wrong, or offsets do not ascend.
     """
     try:
         position = _skip_verified(window, _Frontier(start, start), end).position
-        return end - position if position < end and _next_header(window, position, end) is not None else 0
+        left = end - position if position < end and _next_header(window, position, end) is not None else 0
+        return left, position
     except CorruptLogError as error:
         error.follows_verified = error.position > start
         raise
 
 
-def verify_batches(window: SegmentWindow, start: int, end: int) -> None:
-    """Check the CRC of every whole batch in [start, end), and that their offsets ascend.
+def verify_batches(window: SegmentWindow, start: int, end: int) -> int:
+    """Check the CRC of every whole batch in [start, end), and that their offsets ascend; where the last of them ends.
 
     Safe in a worker thread: what is remembered in a block is replaced as one value, and each value is true by itself.
 
@@ -209,6 +251,7 @@ def verify_batches(window: SegmentWindow, start: int, end: int) -> None:
             _remember(window, frontier.position, batch_end, header.last_offset)
             _advance(window, frontier, header.base_offset, batch_end, header.last_offset)
             _skip_verified(window, frontier, end)
+        return frontier.position
     except CorruptLogError as error:
         error.follows_verified = error.position > start
         raise

@@ -7,29 +7,42 @@ returned is the segment's own bytes as views into cached blocks: never joined, n
 Rules kept from the broker:
 - The first batch returned is the first whose last offset is at or above the fetch offset; it may begin below.
 - One oversize first batch is returned whole if `minimum_one_batch`; otherwise the answer is empty.
-- An answer ends with its segment; its tail may be a part of a batch, which clients discard.
+- An answer ends with its segment; `max_bytes` may cut its last batch, which clients discard.
 - An offset in a hole (compaction) is answered from the next segment.
-Added: the CRC of every whole batch is checked the first time it is handed out, and an entry of the offset index is
-believed only if it leads to a batch of its offset.
+Added:
+- The CRC of every whole batch is checked the first time it is handed out.
+- An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
+  looked for (`batch_walk.SPARSE_WALK_BYTES`); otherwise the index is rebuilt.
+- A large answer is collected piece by piece. What is contiguous when the time is up, or when there is no room for more,
+  is the answer: whole batches, at least one (law L3).
 """
 
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Hashable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
 
 import trio
 
+from protocol.record_batches import HEADER_BYTES
 from storage.aborted_transactions import AbortSearch, TierAborts
 from storage.batch_walk import (
+    SPARSE_WALK_BYTES,
     CorruptLogError,
+    FoundBatch,
     IndexMismatchError,
     SegmentWindow,
+    SparseIndexError,
     check_index_entry,
+    check_walk,
     find_first_batch,
     unverified_bytes,
     verify_batches,
 )
 from storage.cache.answer_blocks import AnswerBlocks, Room
-from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.block_cache import AskedBlocks, BlockCache, SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.prefetcher import Prefetcher
@@ -44,6 +57,15 @@ VERIFY_IN_THREAD_BYTES = 256 * 1024
 
 LOOK_AHEAD_BYTES = 64 * 1024
 """How far beyond the index position the first read asks: an index entry every 4 KiB, batches mostly below 64 KiB."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""So much of an answer is asked for at first. The next piece is asked for when half of the last has come, and is twice
+as large, up to PIECE_BYTES_MAX: a read that gets little of a busy link has little under way when its time is up."""
+
+PIECE_BYTES_MAX = 16 * 1024 * 1024
+
+FINISH_S = 0.25
+"""What a read may take, once its time is up, to check what it has and to look for aborted transactions."""
 
 
 class OffsetNotInTierError(Exception):
@@ -70,6 +92,63 @@ class TierRecords:
             self.room.release()
 
 
+class ReadTime:
+    """The time of one read. What the read has when it is up is its answer; a read that has no batch then is cancelled.
+
+        time = ReadTime(deadline_s)
+        with time:
+            records = await reader.read(…, time=time)
+        if time.ran_out: …
+
+    Args:
+        deadline_s: by trio's clock.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._whole = trio.CancelScope(deadline=deadline_s)
+        self._more: trio.CancelScope | None = None
+
+    def __enter__(self) -> Self:
+        self._whole.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._whole.__exit__(kind, error, trace)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the read was cancelled."""
+        return self._whole.cancelled_caught
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the read will have an answer when the time is up."""
+        return self._more is not None
+
+    def end(self) -> None:
+        """The time is up now."""
+        if self._more is None:
+            self._whole.cancel()
+            return
+        self._deadline_s = min(self._deadline_s, trio.current_time())
+        self._whole.deadline = self._deadline_s + FINISH_S
+        self._more.cancel()
+
+    def give_up(self) -> None:
+        """Nobody wants the answer."""
+        self._whole.cancel()
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """For the reader: it has a batch, and what it waits for in here is more of them."""
+        self._whole.deadline = self._deadline_s + FINISH_S
+        with trio.CancelScope(deadline=self._deadline_s) as self._more:
+            yield
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What a read wants of its segment."""
@@ -78,17 +157,47 @@ class _Asked:
     max_bytes: int
     minimum_one_batch: bool
     committed: bool
+    time: ReadTime | None
 
 
 @dataclass(slots=True)
 class _Read:
-    """One read of one segment: what it asks, what it has so far."""
+    """One attempt to read one segment: what it has so far, and what it has asked for beyond that.
+
+    `asked_end`: a byte position, 0 before the first block is asked for. `asks` end with `stack`.
+    """
 
     source: SegmentBlocks
     window: SegmentWindow
     room: Room
     reader: Hashable
+    stack: ExitStack
     waited: bool = False
+    asked_end: int = 0
+    asks: deque[AskedBlocks] = field(default_factory=deque)
+
+    async def take(self, end: int) -> None:
+        """Blocks that were asked for, until everything below `end` is here."""
+        while self.window.end < end:
+            await self.take_next()
+
+    async def take_next(self) -> None:
+        """The next block."""
+        asked = self.asks[0]
+        block = await asked.next()
+        self.waited |= asked.waited
+        self.window.append(block)
+        if not len(asked):
+            self.asks.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a read found; `records` None: all batches end below the offset. `start`: where in the log they begin."""
+
+    read: _Read
+    records: TierRecords | None
+    start: int
 
 
 class TierReader:
@@ -129,10 +238,12 @@ class TierReader:
         lineage: LeaderEpochLineage,
         reader: Hashable = None,
         committed: bool = False,
+        time: ReadTime | None = None,
     ) -> TierRecords:
-        """The batches from `offset` on, at most max_bytes of them.
+        """The batches from `offset` on, at most max_bytes of them, and fewer if the time is up or room is scarce.
 
         Args:
+            time: that the caller has entered; None: until all of the answer is there.
             reader: whose read it is: sequential reads of one reader are read ahead for.
             committed: READ_COMMITTED: with what the tier knows of the answer's aborted transactions.
 
@@ -144,7 +255,7 @@ class TierReader:
         """
         while True:
             segment = self.segment_for(partition, offset, lineage)
-            asked = _Asked(offset, max_bytes, minimum_one_batch, committed)
+            asked = _Asked(offset, max_bytes, minimum_one_batch, committed, time)
             answer = await self._read_segment(segment, asked, lineage, reader)
             if answer is not None:
                 return answer
@@ -186,15 +297,11 @@ class TierReader:
     ) -> TierRecords | None:
         """The answer from one segment; None if all its batches end below the offset."""
         source = self._cache.blocks_of(segment, await self._opened.get(segment))
-        index = await self._indexes.get(segment)
+        index = await self._indexes.get(segment, asked.offset)
         room = self._answers.room()
         try:
-            try:
-                read, records, start = await self._read_checked(source, index, asked, room, reader)
-            except IndexMismatchError:
-                # Two GETs gave the same bytes, so the index may be the liar.
-                index = await self._indexes.rebuild(segment)
-                read, records, start = await self._read_checked(source, index, asked, room, reader)
+            index, found = await self._read_by_index(source, index, asked, room, reader)
+            read, records, start = found.read, found.records, found.start
             if asked.committed and records is not None and records.size_bytes:
                 records = replace(records, aborts=await self._aborts(read, index, start, records.size_bytes, lineage))
         except BaseException as error:
@@ -208,6 +315,22 @@ class TierReader:
             return records
         self._read_ahead(read, start, start + records.size_bytes, lineage)
         return records
+
+    async def _read_by_index(
+        self, source: SegmentBlocks, index: OffsetIndex, asked: _Asked, room: Room, reader: Hashable
+    ) -> tuple[OffsetIndex, _Found]:
+        """What the index led to; it is rebuilt where it misleads."""
+        try:
+            return index, await self._read_checked(source, index, asked, room, reader)
+        except IndexMismatchError as error:
+            # Two GETs gave the same bytes, so the index may be the liar.
+            reason, walked = str(error), None
+        except SparseIndexError as error:
+            reason, walked = str(error), error.walked
+        # Out here nothing holds what was walked over, while a GiB may be read.
+        room.release()
+        index = await self._indexes.rebuild(source.segment, reason, instead_of=index, walked=walked)
+        return index, await self._read_checked(source, index, asked, room, reader)
 
     async def _aborts(
         self, read: _Read, index: OffsetIndex, start: int, size_bytes: int, lineage: LeaderEpochLineage
@@ -242,60 +365,112 @@ class TierReader:
 
     async def _read_checked(
         self, source: SegmentBlocks, index: OffsetIndex, asked: _Asked, room: Room, reader: Hashable
-    ) -> tuple[_Read, TierRecords | None, int]:
+    ) -> _Found:
         """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error (L5)."""
         entry = index.lookup(asked.offset)
+        walk_end = index.position_above(entry[1]) or source.grid.size_bytes
         fetched_anew: set[int] = set()
         waited = False
         while True:
-            window = SegmentWindow(source.segment, source.grid.block_bytes)
-            read = _Read(source, window, room, reader, waited)
-            try:
-                records, start = await self._answer(read, entry, asked)
-                return read, records, start
-            except CorruptLogError as error:
-                bad = self._quarantine(source, window, entry[1], error)
-                if bad <= fetched_anew:
-                    raise
-                fetched_anew |= bad
-                waited = read.waited
+            with ExitStack() as stack:
+                window = SegmentWindow(source.segment, source.grid.block_bytes)
+                read = _Read(source, window, room, reader, stack, waited)
+                try:
+                    return await self._answer(read, entry, walk_end, asked)
+                except CorruptLogError as error:
+                    bad = self._quarantine(source, window, entry[1], error)
+                    if bad <= fetched_anew:
+                        raise
+                    fetched_anew |= bad
+                    waited = read.waited
 
-    async def _answer(self, read: _Read, entry: tuple[int, int], asked: _Asked) -> tuple[TierRecords | None, int]:
-        """The records, or None; and where in the log they begin."""
+    async def _answer(self, read: _Read, entry: tuple[int, int], walk_end: int, asked: _Asked) -> _Found:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
-        entry_offset, walk_start = entry
-        position = walk_start
-        # All that the answer is likely to need is asked for at once: its fills run side by side.
-        await self._extend(read, position, position + max(max_bytes, LOOK_AHEAD_BYTES))
-        if position > 0:
-            check_index_entry(window, entry_offset, position)
-        while (found := find_first_batch(window, position, asked.offset)).needs_end is not None:
-            await self._extend(read, found.position, found.needs_end)
-            position = found.position
+        walk_start = entry[1]
+        # What the answer is likely to need is asked for at once: its fills run side by side.
+        await self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
+        found = await self._find(read, entry, walk_end, asked.offset)
+        start = found.position
         if found.size_bytes is None:
+            await self._extend(read, walk_start, size_bytes)
             await self._verify(window, walk_start, size_bytes)
-            return None, found.position
+            return _Found(read, None, start)
         if found.size_bytes > max_bytes:
             if not asked.minimum_one_batch:
-                return TierRecords([], 0, first_batch_too_large=True), found.position
+                return _Found(read, TierRecords([], 0, first_batch_too_large=True), start)
             max_bytes = found.size_bytes
-        end = min(found.position + max_bytes, size_bytes)
-        await self._extend(read, found.position, end)
+        if asked.committed:
+            self._abort_search.begin(read.source.segment)
+        await self._extend(read, start, start + found.size_bytes)
+        end = min(start + max_bytes, size_bytes)
+        if window.end < end:
+            with nullcontext() if asked.time is None else asked.time.collecting():
+                await self._collect(read, end)
         # What was walked over too: a bad batch there would be a silent skip.
-        await self._verify(window, walk_start, end)
-        read.room.keep([block for _, block in window.numbered_blocks(found.position, end)])
-        return TierRecords(window.views(found.position, end), end - found.position, room=read.room), found.position
+        whole_end = await self._verify(window, walk_start, min(end, window.end))
+        if window.end < end:
+            end = whole_end
+        read.room.keep([block for _, block in window.numbered_blocks(start, end)])
+        return _Found(read, TierRecords(window.views(start, end), end - start, room=read.room), start)
+
+    async def _find(self, read: _Read, entry: tuple[int, int], walk_end: int, offset: int) -> FoundBatch:
+        """The first batch whose last offset is at or above `offset`.
+
+        Args:
+            entry: of the index, offset and position.
+            walk_end: the position of the entry after it: the batch does not begin behind that.
+        """
+        window, size_bytes = read.window, read.source.grid.size_bytes
+        entry_offset, walk_start = entry
+        await read.take(min(walk_start + HEADER_BYTES, size_bytes))
+        if walk_start > 0:
+            check_index_entry(window, entry_offset, walk_start)
+        position, largest_bytes = walk_start, 0
+        while (found := find_first_batch(window, position, offset)).needs_end is not None:
+            position, largest_bytes = found.position, max(largest_bytes, found.largest_passed_bytes)
+            check_walk(read.source.segment, walk_start, found, largest_bytes)
+            # As much again as was walked over: a walk of some length does not take a GET for each block.
+            worth_end = walk_start + SPARSE_WALK_BYTES + largest_bytes
+            ahead_end = min(2 * position - walk_start, walk_end, worth_end)
+            await self._ask(read, position, max(found.needs_end, ahead_end))
+            await read.take(found.needs_end)
+        return found
+
+    async def _collect(self, read: _Read, end: int) -> None:
+        """Take blocks up to `end`, or to where there is no room for more."""
+        piece_bytes = PIECE_BYTES
+        while read.window.end < end:
+            left_bytes = read.asked_end - read.window.end
+            if read.asked_end < end and 2 * left_bytes <= piece_bytes:
+                piece_bytes = min(2 * piece_bytes, PIECE_BYTES_MAX)
+                # With a batch in hand nobody waits for room: others have nothing yet.
+                has_room = await self._ask(read, end, min(read.asked_end + piece_bytes, end), waits=False)
+                if not has_room and not left_bytes:
+                    return
+            await read.take_next()
 
     async def _extend(self, read: _Read, start: int, end: int) -> None:
-        window = read.window
-        first, last = window.missing(start, end)
-        if first > last:
-            return
-        begins = first if window.is_empty else window.first_block
-        await read.room.reserve(read.source.grid.end(last) - read.source.grid.start(begins))
-        blocks, waited = await self._cache.blocks(read.source, first, last, read.reader)
-        read.waited |= waited
-        window.add(first, blocks)
+        await self._ask(read, start, end)
+        await read.take(end)
+
+    async def _ask(self, read: _Read, start: int, end: int, *, waits: bool = True) -> bool:
+        """Ask for the blocks that hold [start, end), cut to the segment, as far as that is not done; once there is room
+        for them, or if there is room now (`waits`). Whether it was done."""
+        grid = read.source.grid
+        last = grid.number_at(min(end, grid.size_bytes) - 1)
+        if not read.asked_end:
+            read.window.first_block = grid.number_at(start)
+        first = grid.number_at(read.asked_end) if read.asked_end else read.window.first_block
+        if read.asked_end >= grid.end(last):
+            return True
+        needed_bytes = grid.end(last) - grid.start(read.window.first_block)
+        if waits:
+            await read.room.reserve(needed_bytes)
+        elif not read.room.try_reserve(needed_bytes):
+            return False
+        read.asks.append(read.stack.enter_context(self._cache.ask(read.source, first, last, read.reader)))
+        read.asked_end = grid.end(last)
+        return True
 
     def _quarantine(
         self, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
@@ -307,9 +482,9 @@ class TierReader:
             self._cache.quarantine(source, number, block)
         return {number for number, _ in blocks}
 
-    async def _verify(self, window: SegmentWindow, start: int, end: int) -> None:
-        unverified = unverified_bytes(window, start, end)
+    async def _verify(self, window: SegmentWindow, start: int, end: int) -> int:
+        """Where the last whole batch of [start, end) ends; all of them pass their CRC."""
+        unverified, verified_end = unverified_bytes(window, start, end)
         if unverified >= VERIFY_IN_THREAD_BYTES:
-            await trio.to_thread.run_sync(verify_batches, window, start, end)
-        elif unverified:
-            verify_batches(window, start, end)
+            return await trio.to_thread.run_sync(verify_batches, window, start, end)
+        return verify_batches(window, start, end) if unverified else verified_end

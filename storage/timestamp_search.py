@@ -25,7 +25,9 @@ from storage.batch_walk import (
     CorruptLogError,
     IndexMismatchError,
     SegmentWindow,
+    SparseIndexError,
     check_index_entry,
+    check_walk,
     find_batch_by_time,
     unverified_bytes,
     verify_batches,
@@ -72,16 +74,21 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Scan:
-    """One search in one segment. `position`: where the next batch begins that is to be looked at."""
+    """One search in one segment. `position`: where the next batch begins that is to be looked at.
+
+    `from_offset`: what the offset index was asked for. `largest_bytes`: of the batches that were walked over.
+    """
 
     source: SegmentBlocks
     asked: _Asked
+    from_offset: int
     room: Room
     entry: tuple[int, int]
     position: int
     window: SegmentWindow
     window_bytes: int
     fetched_anew: set[int] = field(default_factory=set)
+    largest_bytes: int = 0
 
 
 class TimestampSearch:
@@ -162,17 +169,20 @@ class TimestampSearch:
         """
         source = self._cache.blocks_of(segment, await self._opened.get(segment))
         time_index = await self._time_indexes.get(segment)
-        index = await self._indexes.get(segment)
         asked = _Asked(timestamp_ms, log_start_offset)
         from_offset = max(log_start_offset, time_index.lookup(timestamp_ms)[1])
+        index = await self._indexes.get(segment, from_offset)
         room = self._answers.room()
         try:
             try:
                 return await self._scan(source, index, from_offset, asked, room)
-            except IndexMismatchError:
-                # Two GETs gave the same bytes, so the index may be the liar.
-                index = await self._indexes.rebuild(segment)
-                return await self._scan(source, index, from_offset, asked, room)
+            except (IndexMismatchError, SparseIndexError) as error:
+                # Of a mismatch two GETs gave the same bytes, so the index may be the liar.
+                reason = str(error)
+            # Out here nothing holds what was walked over.
+            room.release()
+            index = await self._indexes.rebuild(segment, reason, instead_of=index)
+            return await self._scan(source, index, from_offset, asked, room)
         finally:
             room.release()
 
@@ -181,7 +191,7 @@ class TimestampSearch:
     ) -> FoundTimestamp | None:
         entry = index.lookup(from_offset)
         window = SegmentWindow(source.segment, source.grid.block_bytes)
-        scan = _Scan(source, asked, room, entry, entry[1], window, FIRST_WINDOW_BYTES)
+        scan = _Scan(source, asked, from_offset, room, entry, entry[1], window, FIRST_WINDOW_BYTES)
         while scan.position < source.grid.size_bytes:
             window_start = scan.position
             try:
@@ -213,7 +223,9 @@ class TimestampSearch:
             if batch.size_bytes is None:
                 # A batch that reaches beyond the window, and does not matter, is not read to its end.
                 await _verify(window, start, min(batch.position, window.end))
-                scan.position = batch.position
+                scan.position, scan.largest_bytes = batch.position, max(scan.largest_bytes, batch.largest_passed_bytes)
+                if 0 <= batch.last_passed_offset < scan.from_offset:
+                    check_walk(scan.source.segment, entry_position, batch, scan.largest_bytes)
                 return None
             end = batch.position + batch.size_bytes
             await self._extend(scan, start, end)
@@ -284,7 +296,7 @@ def _look(records: Iterator[Record], asked: _Asked) -> tuple[Record | None, bool
 
 
 async def _verify(window: SegmentWindow, start: int, end: int) -> None:
-    unverified = unverified_bytes(window, start, end)
+    unverified, _ = unverified_bytes(window, start, end)
     if unverified >= IN_THREAD_BYTES:
         await trio.to_thread.run_sync(verify_batches, window, start, end)
     elif unverified:

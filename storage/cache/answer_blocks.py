@@ -51,15 +51,21 @@ class Room:
 
     async def reserve(self, size_bytes: int) -> None:
         """Wait until so many bytes in all are reserved; less than before changes nothing."""
-        if size_bytes <= self._reserved_bytes:
+        if self.try_reserve(size_bytes):
             return
+        # Nobody waits for room while holding some: two such readers would wait for each other.
+        self._give_back_reserved()
+        await self._budget.acquire(size_bytes)
+        self._reserved_bytes = size_bytes
+
+    def try_reserve(self, size_bytes: int) -> bool:
+        """Reserve so many bytes in all, if there is room at once; otherwise nothing changes."""
         more_bytes = size_bytes - self._reserved_bytes
-        if not self._budget.try_acquire(more_bytes):
-            # Nobody waits for room while holding some: two such readers would wait for each other.
-            self._give_back_reserved()
-            more_bytes = size_bytes
-            await self._budget.acquire(size_bytes)
-        self._reserved_bytes += more_bytes
+        if more_bytes > 0:
+            if not self._budget.try_acquire(more_bytes):
+                return False
+            self._reserved_bytes = size_bytes
+        return True
 
     def keep(self, blocks: Sequence[Block]) -> None:
         """The answer holds these blocks, which lie inside what was reserved; the rest is given back."""

@@ -6,8 +6,9 @@ the readers' backs.
 """
 
 import time
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from metrics.cache_probes import CacheLevel, CacheProbe
@@ -72,23 +73,29 @@ class BlockCache:
         Raises:
             RemoteStorageError: as the storage manager raises it.
         """
+        with self.ask(source, first, last, reader) as asked:
+            return [await asked.next() for _ in range(first, last + 1)], asked.waited
+
+    @contextmanager
+    def ask(self, source: SegmentBlocks, first: int, last: int, reader: Hashable = None) -> Iterator["AskedBlocks"]:
+        """The same blocks one by one, as they come; those that nobody takes any more come all the same."""
         found: list[Block | None] = [self._resident(source, number, reader) for number in range(first, last + 1)]
         missing = [first + at for at, block in enumerate(found) if block is None]
         if not missing:
-            return found, False  # type: ignore[return-value]  # none is None
+            yield AskedBlocks(self._memory, deque(found), deque(), reader)
+            return
         keys = [source.key(number) for number in missing]
         asked_at = time.monotonic()
-        joined = [key for key in keys if self._first_readers.setdefault(key, reader) != reader]
+        joined = {key for key in keys if self._first_readers.setdefault(key, reader) != reader}
         try:
-            for number, flight in zip(missing, self._load(source, missing, reader), strict=True):
-                found[number - first] = await flight.wait()
-            for key in joined:
-                self._memory.get(key, reader)  # several consumers in step are several all the same
+            flights = zip(keys, self._load(source, missing, reader), strict=True)
+            flying = deque((flight, key if key in joined else None) for key, flight in flights)
+            yield (asked := AskedBlocks(self._memory, deque(found), flying, reader))
         finally:
             for key in keys:
                 self._first_readers.pop(key, None)
-        self._probe.on_fill_waited(time.monotonic() - asked_at)
-        return found, True  # type: ignore[return-value]  # none is None any more
+        if asked.waited:
+            self._probe.on_fill_waited(time.monotonic() - asked_at)
 
     def ahead(self, source: SegmentBlocks, numbers: Sequence[int]) -> None:
         """Have those blocks fetched that are neither here nor under way; returns at once."""
@@ -189,6 +196,45 @@ class BlockCache:
         if len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
         return self._fills.want(segment, source.opened, source.grid, numbers, demanded=demanded)
+
+
+class AskedBlocks:
+    """Blocks in the order of their numbers. `waited`: one that was taken was not in memory when it was asked for."""
+
+    __slots__ = ("_flying", "_found", "_memory", "_reader", "waited")
+
+    def __init__(
+        self,
+        memory: MemoryBlocks,
+        found: deque[Block | None],
+        flying: deque[tuple[Flight[Block], BlockKey | None]],
+        reader: Hashable,
+    ) -> None:
+        self.waited = False
+        self._memory = memory
+        self._found = found
+        self._flying = flying
+        self._reader = reader
+
+    def __len__(self) -> int:
+        """Blocks that were not taken yet."""
+        return len(self._found)
+
+    async def next(self) -> Block:
+        """The next block. It is taken once this has returned it.
+
+        Raises:
+            RemoteStorageError: as the storage manager raises it.
+        """
+        if (block := self._found[0]) is None:
+            self.waited = True
+            flight, joined = self._flying[0]
+            block = await flight.wait()
+            self._flying.popleft()
+            if joined is not None:
+                self._memory.get(joined, self._reader)  # several consumers in step are several all the same
+        self._found.popleft()
+        return block
 
 
 def _disk_key(topic_id: Uuid, grid: BlockGrid, key: BlockKey) -> DiskBlockKey:

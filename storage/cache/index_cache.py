@@ -1,8 +1,9 @@
 """Parsed offset indexes, within limits, one fetch each however many ask.
 
 Rules:
-1. A missing or corrupt index is not an error: it is rebuilt from the segment's own batches, as KIP-405 advises, and
-   counted. Only the log itself must be there.
+1. A missing or corrupt index is not an error, nor is one that lacks entries or does not agree with the log, which its
+   readers find out: it is rebuilt from the segment's own batches in one pass, as KIP-405 advises, and counted. Only the
+   log itself must be there.
 2. Trouble that may pass is raised and nothing is rebuilt for it: a store that fails, and an index that is absent soon
    after FINISHED.
 3. A log that cannot be indexed is not read again for every client that comes back: the failure is remembered for
@@ -73,6 +74,8 @@ class OffsetIndexCache:
         self._indexes: SegmentEntries[OffsetIndex] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=indexes_max
         )
+        self._walks: dict[Uuid, dict[int, int]] = {}
+        """Of indexes being rebuilt that lack entries: positions that they led to, each with the offset walked to."""
         self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
 
     @property
@@ -83,21 +86,40 @@ class OffsetIndexCache:
         """The index if it is in memory."""
         return self._indexes.resident(segment.segment_id.id)
 
-    async def get(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex:
         """The index, fetched or rebuilt when it is not in memory.
+
+        Args:
+            offset: what it is wanted for. Where it is known not to lead near that, and is being rebuilt, the new one is
+                waited for.
 
         Raises:
             RemoteStorageError: neither the index nor the log can be read, or a later attempt may do better.
 
         Cancellation: the fetch or the rebuild goes on.
         """
-        index = self.resident(segment)
+        index, rebuilding = self.resident(segment), self._indexes.under_way(segment.segment_id.id)
         if index is None:
-            index = await self._indexes.start(segment.segment_id.id, lambda: self._load(segment)).wait()
+            return await self._indexes.start(segment.segment_id.id, lambda: self._load(segment)).wait()
+        if rebuilding is not None and offset is not None:
+            position, walks = index.lookup(offset)[1], self._walks.get(segment.segment_id.id, {})
+            if offset > walks.get(position, offset):
+                return await rebuilding.wait()
         return index
 
-    async def rebuild(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
-        """The index made anew from the log, in place of one that does not agree with it.
+    async def rebuild(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        reason: str,
+        *,
+        instead_of: OffsetIndex | None = None,
+        walked: tuple[int, int] | None = None,
+    ) -> OffsetIndex:
+        """The index made again from the log, once for all who ask meanwhile.
+
+        Args:
+            instead_of: the one that misled. Where another has taken its place already, that is the answer.
+            walked: from a position that it led to, up to this offset a walk is short enough meanwhile.
 
         Raises:
             RemoteStorageError: the log cannot be read, or is itself corrupt.
@@ -106,10 +128,25 @@ class OffsetIndexCache:
         """
 
         async def load() -> tuple[OffsetIndex, int]:
-            opened = await self._segments.get(segment)
-            return await self._rebuild(opened, segment, "it does not agree with the log")
+            try:
+                opened = await self._segments.get(segment)
+                return await self._rebuild(opened, segment, reason)
+            finally:
+                self._walks.pop(segment.segment_id.id, None)
 
-        return await self._indexes.start(segment.segment_id.id, load).wait()
+        segment_id = segment.segment_id.id
+        while True:
+            known = self.resident(segment)
+            if known is not None and known.is_rebuilt and instead_of not in (None, known):
+                return known
+            if self._indexes.under_way(segment_id) is None:
+                self._walks[segment_id] = {}
+            if walked is not None and segment_id in self._walks:
+                self._walks[segment_id][walked[0]] = walked[1]
+            index = await self._indexes.start(segment_id, load).wait()
+            if index.is_rebuilt:
+                return index
+            # It was being fetched once more.
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment's index."""
@@ -151,7 +188,8 @@ class OffsetIndexCache:
         """In a worker thread."""
         with _ScanGets(self._get_probe) as gets:
             data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
-        return OffsetIndex(data, segment.start_offset, f"rebuilt offset index of {segment.segment_id}"), len(data)
+        name = f"rebuilt offset index of {segment.segment_id}"
+        return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), len(data)
 
     def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
         self._failures.pop(segment.segment_id.id, None)

@@ -60,6 +60,10 @@ class SegmentEntries(Generic[V]):
         self._entries.move_to_end(segment_id)
         return entry[0]
 
+    def under_way(self, segment_id: Uuid) -> Flight[V] | None:
+        """The load under way."""
+        return self._flights.get(segment_id)
+
     def start(self, segment_id: Uuid, load: Callable[[], Awaitable[tuple[V, int]]]) -> Flight[V]:
         """The load under way, started now if there is none. `load` gives the entry and its size in bytes.
 

@@ -26,15 +26,15 @@ _INT32_MAX = 2**31 - 1
 class OffsetIndex:
     """A read-only view of one offset index; it keeps the bytes as they are and searches them in place.
 
-    Offsets in the interface are Kafka offsets, not relative ones.
+    Offsets in the interface are Kafka offsets, not relative ones. `is_rebuilt`: Tidegate made it from the log.
 
     Raises:
         CorruptObjectError: not a whole number of entries, a negative field, or entries that do not ascend.
     """
 
-    __slots__ = ("_base_offset", "_data", "_entry_count")
+    __slots__ = ("_base_offset", "_data", "_entry_count", "is_rebuilt")
 
-    def __init__(self, data: bytes, base_offset: int, name: str = "offset index") -> None:
+    def __init__(self, data: bytes, base_offset: int, name: str = "offset index", *, is_rebuilt: bool = False) -> None:
         if len(data) % _ENTRY.size:
             raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
         # The columns live only as long as the check: 131,072 entries take about 10 ms, once per segment.
@@ -46,6 +46,7 @@ class OffsetIndex:
         self._data = data
         self._base_offset = base_offset
         self._entry_count = len(data) // _ENTRY.size
+        self.is_rebuilt = is_rebuilt
 
     def __len__(self) -> int:
         return self._entry_count

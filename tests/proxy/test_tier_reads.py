@@ -1,5 +1,7 @@
 """The reads of one Fetch: started, settled after the probe, waited for, given up."""
 
+from collections.abc import Hashable
+
 import pytest
 import structlog.testing
 import trio
@@ -11,9 +13,11 @@ from proxy.tier_reads import TierReads
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.batch_walk import CorruptLogError
 from storage.errors import RetriableRemoteStorageError
-from storage.reader import OffsetNotInTierError, TierRecords
+from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.model import TopicIdPartition
+from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
-from tests.support.tier_world import NODE_ID, TierWorld, ask
+from tests.support.tier_world import NODE_ID, ScriptedReader, TierWorld, ask
 
 WAITING = "kafka_server_delayedoperationpurgatory_purgatorysize"
 
@@ -114,6 +118,64 @@ async def test_the_deadline_ends_reads_by_itself(
     assert sizes_of(reads, parts) == [1000, None]
     reads.stop()
     assert world.sample("kafka_server_delayedremotefetchmetrics_expires_total") == 1
+
+
+class CollectingReader(ScriptedReader):
+    """Has a batch after 0.1 s, and one more every 0.1 s, up to ten; it takes `finish_s` to check what it has."""
+
+    finish_s = 0.0
+
+    async def read(
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        minimum_one_batch: bool,
+        lineage: LeaderEpochLineage,
+        reader: Hashable = None,
+        committed: bool = False,
+        time: ReadTime | None = None,
+    ) -> TierRecords:
+        assert time is not None
+        await trio.sleep(0.1)
+        count = 1
+        with time.collecting():
+            while count < 10:
+                await trio.sleep(0.1)
+                count += 1
+        await trio.sleep(self.finish_s)
+        return TierRecords([memoryview(bytes(BATCH_BYTES))] * count, count * BATCH_BYTES)
+
+
+@pytest.mark.parametrize(("stop_s", "batches"), [(0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)])
+async def test_what_a_read_has_when_it_is_stopped_is_its_result(
+    world: TierWorld, autojump_clock: MockClock, stop_s: float, batches: int | None
+) -> None:
+    """It was thrown away: a read had all that it was asked for, or nothing."""
+    world.tier._reader = CollectingReader(world.catalog)
+    parts = await parts_of(world, 1)
+    async with trio.open_nursery() as nursery:
+        reads = reads_of(world, parts, nursery, wait_s=0.65)
+        await reads.wait_until(trio.current_time() + stop_s)
+        reads.stop()
+    assert trio.current_time() == min(stop_s, 0.65)
+    assert sizes_of(reads, parts) == [None if batches is None else batches * BATCH_BYTES]
+
+
+@pytest.mark.parametrize(("finish_s", "is_there"), [(FINISH_S / 2, True), (2 * FINISH_S, False)])
+async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(
+    world: TierWorld, autojump_clock: MockClock, finish_s: float, is_there: bool
+) -> None:
+    world.tier._reader = reader = CollectingReader(world.catalog)
+    reader.finish_s = finish_s
+    parts = await parts_of(world, 1)
+    async with trio.open_nursery() as nursery:
+        reads = reads_of(world, parts, nursery)
+        await reads.wait_until(0.15)
+        reads.stop()
+    assert trio.current_time() == 0.15 + min(finish_s, FINISH_S)
+    assert sizes_of(reads, parts) == [BATCH_BYTES if is_there else None]
 
 
 async def test_parked_fetches_are_counted_while_they_wait(

@@ -47,7 +47,7 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.reader import TierReader, TierRecords
+from storage.reader import ReadTime, TierReader, TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -189,6 +189,7 @@ class ScriptedReader(TierReader):
         lineage: LeaderEpochLineage,
         reader: Hashable = None,
         committed: bool = False,
+        time: ReadTime | None = None,
     ) -> TierRecords:
         self.reads.append((partition, offset, max_bytes, minimum_one_batch))
         segment = self.segment_for(partition, offset, lineage)

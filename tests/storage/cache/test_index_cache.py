@@ -99,12 +99,30 @@ async def test_without_index_and_log_nothing_can_be_rebuilt(tier: Tier, metadata
     assert tier.sample(*REBUILDS) == 0
 
 
+async def test_a_rebuild_does_not_take_an_index_that_is_fetched_once_more_for_its_own(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    """One that misleads may have been evicted, and be on its way again, when a reader has it rebuilt."""
+    misled = await tier.indexes.get(metadata)
+    tier.indexes.drop_segment(metadata.segment_id.id)
+    async with trio.open_nursery() as askers:
+        askers.start_soon(tier.indexes.get, metadata)
+        await trio.testing.wait_all_tasks_blocked()
+        rebuilt = await tier.indexes.rebuild(metadata, "a test", instead_of=misled)
+    assert rebuilt.is_rebuilt
+    assert tier.sample(*REBUILDS) == 1
+    assert await tier.indexes.rebuild(metadata, "a test", instead_of=misled) is rebuilt
+    assert tier.sample(*REBUILDS) == 1
+    assert await tier.indexes.rebuild(metadata, "a test", instead_of=rebuilt) is not rebuilt
+    assert tier.sample(*REBUILDS) == 2
+
+
 async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(
     tier: Tier, metadata: RemoteLogSegmentMetadata
 ) -> None:
     tier.store.replace(b"", index_type=IndexType.OFFSET)
     assert len(await tier.indexes.get(metadata)) == 0
-    assert answers(await tier.indexes.rebuild(metadata)) == RIGHT
+    assert answers(await tier.indexes.rebuild(metadata, "a test")) == RIGHT
     assert answers(await tier.indexes.get(metadata)) == RIGHT
     assert tier.indexes.size_bytes == len(SEGMENT.offset_index)
     assert tier.sample(*REBUILDS) == 1
@@ -211,12 +229,12 @@ async def test_a_segment_that_cannot_be_opened_has_no_index_to_rebuild(
 
 
 async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    await tier.indexes.rebuild(metadata)
+    await tier.indexes.rebuild(metadata, "a test")
     assert [gets(tier, kind) for kind in GetObject] == [1, 0, 0]
     assert tier.sample("tidegate_get_bytes_total", {"outcome": "ok"}) == len(SEGMENT.log)
     tier.store.cut_log(metadata, 5000, times=1)
     with pytest.raises(CorruptObjectError, match="truncated"):
-        await tier.indexes.rebuild(metadata)
+        await tier.indexes.rebuild(metadata, "a test")
     outcomes = {outcome: tier.sample("tidegate_gets_total", {"outcome": outcome}) for outcome in ("ok", "corrupt")}
     assert outcomes == {"ok": 1, "corrupt": 1}
     assert tier.sample("tidegate_get_bytes_total") == len(SEGMENT.log)
@@ -239,7 +257,7 @@ async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
         with pytest.raises(CorruptObjectError, match="truncated"):
             await tier.indexes.get(metadata)
         with pytest.raises(CorruptObjectError, match="truncated"):
-            await tier.indexes.rebuild(metadata)
+            await tier.indexes.rebuild(metadata, "a test")
     assert len(tier.store.log_fetches()) == 1
     await trio.sleep(FAILURE_AGE_S_MAX)
     assert answers(await tier.indexes.get(metadata)) == RIGHT
@@ -259,8 +277,8 @@ async def test_an_index_that_comes_back_is_used_whatever_the_log_was(
 async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
     tier.store.break_body(RetriableRemoteStorageError("reset"), after_bytes=10)
     with pytest.raises(RetriableRemoteStorageError):
-        await tier.indexes.rebuild(metadata)
-    assert answers(await tier.indexes.rebuild(metadata)) == RIGHT
+        await tier.indexes.rebuild(metadata, "a test")
+    assert answers(await tier.indexes.rebuild(metadata, "a test")) == RIGHT
     assert tier.sample("tidegate_gets_total", {"outcome": "retriable"}) == 1
 
 
@@ -271,7 +289,7 @@ async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, m
         tier.store.cut_log(metadata, 50)
     for metadata, _ in (*tier.logs, tier.logs[2], tier.logs[0]):
         with pytest.raises(CorruptObjectError):
-            await tier.indexes.rebuild(metadata)
+            await tier.indexes.rebuild(metadata, "a test")
     fetches = [len(tier.store.log_fetches(metadata)) for metadata, _ in tier.logs]
     assert fetches == [2, 1, 1]
 
