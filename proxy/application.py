@@ -25,6 +25,7 @@ from proxy.authority import LogStartGeneration
 from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
 from proxy.config.load import load
+from proxy.config.memory_shares import INDEXES_SHARE, memory_share
 from proxy.config.model import Config
 from proxy.fallback import Fallback
 from proxy.fetch_service import FetchService
@@ -191,6 +192,7 @@ def _tier_storage_settings(config: Config) -> TierStorageSettings:
         readahead_stream_bytes_max=readahead.stream_bytes_max,
         readahead_total_bytes_max=readahead.total_bytes_max,
         inflight_bytes_max=tier.inflight_bytes_max,
+        indexes_bytes_max=memory_share(config.memory_bytes_max, INDEXES_SHARE),
         gets_max=tier.concurrent_gets_max,
         hedge_gets_per_minute_min=tier.hedge_gets_per_minute_min,
         retention_s=_retention_s(config),

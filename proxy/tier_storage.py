@@ -22,6 +22,7 @@ from storage.cache.disk_level import DiskLevel
 from storage.cache.fills import Fills, Slots
 from storage.cache.hedging import Hedging
 from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.kept_indexes import KeptIndexes
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.prefetcher import Prefetcher
@@ -44,13 +45,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierStorageSettings:
-    """Sizes in bytes. `retention_s` None: until evicted. `hedge_gets_per_minute_min` −1: never."""
+    """Sizes in bytes. `retention_s` None: until evicted. `hedge_gets_per_minute_min` −1: never.
+
+    `indexes_bytes_max`: half of it is for offset indexes, a quarter for manifests, an eighth each for the others.
+    """
 
     block_bytes: int
     memory_bytes_max: int
     readahead_stream_bytes_max: int
     readahead_total_bytes_max: int
     inflight_bytes_max: int
+    indexes_bytes_max: int
     gets_max: int
     hedge_gets_per_minute_min: int = -1
     retention_s: float | None = None
@@ -135,17 +140,9 @@ def open_tier_storage(
         now_ms: another clock than the time of day, for tests.
     """
     probes.gets.on_store(store_kind(storage_manager.identity))
-    opened = OpenedSegments(
-        storage_manager, nursery=nursery, limiter=limiter, gets=probes.gets, cache=probes.cache, now_ms=now_ms
-    )
-    indexes = OffsetIndexCache(
-        opened, nursery=nursery, limiter=limiter, probe=probes.cache, gets=probes.gets, now_ms=now_ms
-    )
-    transaction_indexes = TransactionIndexCache(
-        opened, nursery=nursery, limiter=limiter, gets=probes.gets, now_ms=now_ms
-    )
-    time_indexes = TimeIndexCache(
-        opened, nursery=nursery, limiter=limiter, probe=probes.cache, gets=probes.gets, now_ms=now_ms
+    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
+    opened, indexes, transaction_indexes, time_indexes = _segment_parts(
+        settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, probes, now_ms
     )
     read_ahead = _read_ahead(settings, probes)
     memory = _memory(settings, probes, read_ahead)
@@ -164,7 +161,6 @@ def open_tier_storage(
         land=land,
         now_ms=now_ms,
     )
-    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
     blocks = BlockCache(memory=memory, fills=fills, disk=disk, block_bytes=settings.block_bytes, probe=probes.cache)
     answers = AnswerBlocks(answers_budget)
     reader = TierReader(
@@ -191,6 +187,52 @@ def store_kind(identity: str) -> str:
     """
     kind, colon, _ = identity.partition(" ")[2].partition(":")
     return kind if colon and kind.isidentifier() else "local"
+
+
+def _segment_parts(
+    bytes_max: int,
+    storage_manager: RemoteStorageManager,
+    kept: KeptIndexes,
+    nursery: trio.Nursery,
+    limiter: trio.CapacityLimiter,
+    probes: Probes,
+    now_ms: Callable[[], int],
+) -> tuple[OpenedSegments, OffsetIndexCache, TransactionIndexCache, TimeIndexCache]:
+    """Manifests and indexes in memory."""
+    gets, cache = probes.gets, probes.cache
+    opened = OpenedSegments(
+        storage_manager,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        cache=cache,
+        bytes_max=bytes_max // 4,
+        now_ms=now_ms,
+    )
+    indexes = OffsetIndexCache(
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        probe=cache,
+        kept=kept,
+        bytes_max=bytes_max // 2,
+        now_ms=now_ms,
+    )
+    transaction_indexes = TransactionIndexCache(
+        opened, nursery=nursery, limiter=limiter, gets=gets, kept=kept, bytes_max=bytes_max // 8, now_ms=now_ms
+    )
+    time_indexes = TimeIndexCache(
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        probe=cache,
+        kept=kept,
+        bytes_max=bytes_max // 8,
+        now_ms=now_ms,
+    )
+    return opened, indexes, transaction_indexes, time_indexes
 
 
 def _read_ahead(settings: TierStorageSettings, probes: Probes) -> ReadAhead:

@@ -21,7 +21,7 @@ MEMORY_MAX_BYTES = Key(
     kind=size(192 * MIB, TIB),
     default="1.5 GiB",
     doc="Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
-    "unless set themselves; the rest is for the process.",
+    "unless set themselves. Manifests and indexes get 1/16; the rest is for the process.",
 )
 LOG_LEVEL = Key(
     name="log.level",

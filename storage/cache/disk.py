@@ -111,6 +111,12 @@ class DiskBlocks:
         """Whether the block is on disk, as far as known without looking. No I/O."""
         return self._is_loaded and self._health.may_read and self._index.holds(key, self._clock())
 
+    def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
+        """The key of the segment's block of that number, whatever its size; None if it is not on disk. No I/O."""
+        if not self._is_loaded or not self._health.may_read:
+            return None
+        return self._index.find(segment_id, number, self._clock())
+
     def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
         """The block's bytes, checked, in a buffer that nobody else holds; None if it is not there or bad."""
         now_s = self._clock()

@@ -69,6 +69,12 @@ class DiskIndex:
             entry = self._entries.get(key)
             return entry is not None and not self._is_idle(entry, now_s)
 
+    def find(self, segment_id: Uuid, number: int, now_s: float) -> DiskBlockKey | None:
+        """The key of the block of that number, whatever its size."""
+        with self._lock:
+            key = next((key for key in self._keys_of.get(segment_id, ()) if key.number == number), None)
+            return None if key is None or self._is_idle(self._entries[key], now_s) else key
+
     def use(self, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> "DiskEntry | None":
         """Note that the block is read now; None if it is not here."""
         with self._lock:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -18,7 +19,10 @@ from metrics.cache_probes import CacheLevel, CacheProbe
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.memory import Block
 from storage.cache.single_flight import Flight
+from storage.errors import CorruptObjectError
 from storage.model import Uuid
+
+V = TypeVar("V")
 
 WRITE_QUEUE_BYTES_MAX = 32 * 1024 * 1024
 """Blocks that wait to be written. They are kept alive by that alone once memory has dropped them."""
@@ -77,6 +81,23 @@ class DiskLevel:
     def holds(self, key: DiskBlockKey) -> bool:
         """Whether the block is on disk, as far as known without looking."""
         return self._disk.holds(key)
+
+    def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
+        """The key of the segment's block of that number, whatever its size; None if it is not on disk."""
+        return self._disk.find(segment_id, number)
+
+    async def read_parsed(self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytearray], V]) -> V | None:
+        """What `parse` makes of a block, in a worker thread; None if it is not there, or bad."""
+
+        def read() -> V | None:
+            data = self._disk.read(key, reader)
+            try:
+                return None if data is None else parse(data)
+            except CorruptObjectError:
+                self._disk.drop(key)
+                return None
+
+        return await trio.to_thread.run_sync(read, limiter=self._read_limiter)
 
     def read(
         self,

@@ -9,11 +9,13 @@ Rules:
 3. A log that cannot be indexed is not read again for every client that comes back: the failure is remembered for
    FAILURE_AGE_S_MAX. Only that of the log: an index that is there after all is used at once.
 4. A deleted segment's index leaves at once, also one that is under way.
+5. What was fetched or rebuilt is kept on disk too, and a rebuilt one comes first there.
 """
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +25,7 @@ import trio
 from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from storage.cache.get_errors import outcome_of
+from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -33,7 +36,7 @@ from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 
 INDEX_BYTES_MAX = 32 * 1024 * 1024
-"""Of all parsed offset indexes: a 1 GiB segment of 16 KiB batches has 0.5 MiB of index, so some sixty of those."""
+"""Of all parsed offset indexes where nothing else is said. One of a 1 GiB segment has up to 2 MiB."""
 
 FAILURE_AGE_S_MAX = 30.0
 
@@ -52,6 +55,7 @@ class OffsetIndexCache:
         segments: opens them.
         nursery: the application's; fetches and rebuilds live in it.
         limiter: bounds GETs in flight.
+        kept: indexes on disk; None: none.
         now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
     """
 
@@ -63,11 +67,13 @@ class OffsetIndexCache:
         limiter: trio.CapacityLimiter,
         gets: GetProbe,
         probe: CacheProbe,
+        kept: KeptIndexes | None = None,
         bytes_max: int = INDEX_BYTES_MAX,
         indexes_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._segments = segments
+        self._kept = kept or KeptIndexes(None)
         self._get_probe = gets
         self._probe = probe
         self._gets = ObjectGets(limiter, gets, now_ms)
@@ -154,21 +160,32 @@ class OffsetIndexCache:
         self._failures.pop(segment_id, None)
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+        for part in (IndexPart.REBUILT_OFFSET, IndexPart.OFFSET):
+            parse = partial(_kept_index, segment, part)
+            if (kept := await self._kept.read(segment, part, parse)) is not None:
+                return kept
         opened = await self._segments.get(segment)
         kind = GetObject.INDEX if opened.fetches_index(IndexType.OFFSET) else None
         try:
-            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
+            index, data = await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
+            self._keep(segment, IndexPart.OFFSET, data)
+            return index, len(data)
         except (RemoteResourceNotFoundError, CorruptObjectError) as error:
             reason = str(error)
         return await self._rebuild(opened, segment, reason)
 
-    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+    def _keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes) -> None:
+        # Not of a segment that was deleted meanwhile.
+        if self._indexes.under_way(segment.segment_id.id) is not None:
+            self._kept.keep(segment, part, data)
+
+    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, bytes]:
         """In a worker thread."""
         name = f"offset index of {segment.segment_id}"
         data = opened.fetch_index(IndexType.OFFSET)
         index = OffsetIndex(data, segment.start_offset, name)
         _check_borders(index, segment, name)
-        return index, len(data)
+        return index, data
 
     async def _rebuild(
         self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, reason: str
@@ -176,20 +193,21 @@ class OffsetIndexCache:
         self._raise_known_failure(segment)
         try:
             # Once: it may be a GiB, and whoever asked for the index will ask again.
-            entry = await self._gets.run_once(None, lambda: self._scan(opened, segment))
+            index, data = await self._gets.run_once(None, lambda: self._scan(opened, segment))
         except CorruptObjectError as error:
             self._remember_failure(segment, error)
             raise
         self._probe.on_index_rebuilt("offset")
         _log.warning("index_rebuilt", segment=str(segment.segment_id), index="offset", reason=reason)
-        return entry
+        self._keep(segment, IndexPart.REBUILT_OFFSET, data)
+        return index, len(data)
 
-    def _scan(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+    def _scan(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, bytes]:
         """In a worker thread."""
         with _ScanGets(self._get_probe) as gets:
             data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
         name = f"rebuilt offset index of {segment.segment_id}"
-        return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), len(data)
+        return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), data
 
     def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
         self._failures.pop(segment.segment_id.id, None)
@@ -204,6 +222,11 @@ class OffsetIndexCache:
         if trio.current_time() - failed_at < FAILURE_AGE_S_MAX:
             raise CorruptObjectError(message)
         del self._failures[segment.segment_id.id]
+
+
+def _kept_index(segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes | bytearray) -> OffsetIndex:
+    is_rebuilt = part is IndexPart.REBUILT_OFFSET
+    return OffsetIndex(data, segment.start_offset, is_rebuilt=is_rebuilt, is_checked=True)
 
 
 class _ScanGets:

@@ -5,6 +5,7 @@ Rules:
    the segment's start, and it is counted. Rebuilding it would be that very scan, of the whole segment.
 2. Trouble that may pass is raised: a store that fails, and an index that is absent soon after FINISHED.
 3. A deleted segment's index leaves at once, also one that is under way.
+4. What was fetched is kept on disk too.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import trio
 
 from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetObject, GetProbe
+from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -37,6 +39,7 @@ class TimeIndexCache:
         segments: opens them.
         nursery: the application's; fetches live in it.
         limiter: bounds GETs in flight.
+        kept: indexes on disk; None: none.
         now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
     """
 
@@ -48,11 +51,13 @@ class TimeIndexCache:
         limiter: trio.CapacityLimiter,
         gets: GetProbe,
         probe: CacheProbe,
+        kept: KeptIndexes | None = None,
         bytes_max: int = INDEX_BYTES_MAX,
         indexes_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._segments = segments
+        self._kept = kept or KeptIndexes(None)
         self._probe = probe
         self._gets = ObjectGets(limiter, gets, now_ms)
         self._indexes: SegmentEntries[TimeIndex] = SegmentEntries(nursery, bytes_max=bytes_max, entries_max=indexes_max)
@@ -83,16 +88,23 @@ class TimeIndexCache:
         self._indexes.drop(segment_id)
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[TimeIndex, int]:
+        kept = await self._kept.read(segment, IndexPart.TIMESTAMP, lambda data: TimeIndex(data, segment.start_offset))
+        if kept is not None:
+            return kept
         opened = await self._segments.get(segment)
         kind = GetObject.INDEX if opened.fetches_index(IndexType.TIMESTAMP) else None
         try:
-            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
+            index, data = await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
         except (RemoteResourceNotFoundError, CorruptObjectError) as error:
             self._probe.on_index_rebuilt("time")
             _log.warning("index_rebuilt", segment=str(segment.segment_id), index="time", reason=str(error))
-        return TimeIndex(b"", segment.start_offset), 0
+            return TimeIndex(b"", segment.start_offset), 0
+        # Not of a segment that was deleted meanwhile.
+        if self._indexes.under_way(segment.segment_id.id) is not None:
+            self._kept.keep(segment, IndexPart.TIMESTAMP, data)
+        return index, len(data)
 
-    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TimeIndex, int]:
+    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TimeIndex, bytes]:
         """In a worker thread."""
         name = f"time index of {segment.segment_id}"
         data = opened.fetch_index(IndexType.TIMESTAMP)
@@ -100,4 +112,4 @@ class TimeIndexCache:
         timestamp_ms, offset = index.lookup(_MAX_TIMESTAMP_MS)
         if len(index) and offset > segment.end_offset:
             raise CorruptObjectError(f"{name}: its last entry, {timestamp_ms} at {offset}, lies outside the segment")
-        return index, len(data)
+        return index, data

@@ -9,13 +9,16 @@ Rules:
 3. That an index is empty is remembered apart, by the segment's id alone: brokers before 4.0 never say TxnIndexEmpty,
    and a search for aborts walks over thousands of such segments.
 4. A deleted segment's index leaves at once, also one that is under way.
+5. What was fetched is kept on disk too, unless it is empty.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
 from metrics.get_probe import GetObject, GetProbe
+from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
@@ -45,6 +48,7 @@ class TransactionIndexCache:
         segments: opens them.
         nursery: the application's; fetches live in it.
         limiter: bounds GETs in flight.
+        kept: indexes on disk; None: none.
         now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
     """
 
@@ -55,11 +59,13 @@ class TransactionIndexCache:
         nursery: trio.Nursery,
         limiter: trio.CapacityLimiter,
         gets: GetProbe,
+        kept: KeptIndexes | None = None,
         bytes_max: int = TRANSACTION_INDEX_BYTES_MAX,
         indexes_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._segments = segments
+        self._kept = kept or KeptIndexes(None)
         self._gets = ObjectGets(limiter, gets, now_ms)
         self._indexes: SegmentEntries[TransactionIndex] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=indexes_max
@@ -112,17 +118,24 @@ class TransactionIndexCache:
         self._empty.pop(segment_id, None)
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, int]:
+        parse = partial(segment_transaction_index, segment=segment)
+        if (kept := await self._kept.read(segment, IndexPart.TRANSACTION, parse)) is not None:
+            return kept
         opened = await self._segments.get(segment)  # a segment whose manifest is absent is not one without aborts
         kind = GetObject.INDEX if opened.fetches_index(IndexType.TRANSACTION) else None
         try:
-            return await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
+            index, data = await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
         except RemoteResourceNotFoundError as error:
             return absent_transaction_index(error, segment), 0
+        # Not of a segment that was deleted meanwhile.
+        if self._indexes.under_way(segment.segment_id.id) is not None:
+            self._kept.keep(segment, IndexPart.TRANSACTION, data)
+        return index, len(data)
 
-    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, int]:
+    def _fetch(self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata) -> tuple[TransactionIndex, bytes]:
         """In a worker thread."""
         data = opened.fetch_index(IndexType.TRANSACTION)
-        return segment_transaction_index(data, segment), len(data)
+        return segment_transaction_index(data, segment), data
 
     def _remember_empty(self, segment_id: Uuid) -> None:
         self._empty[segment_id] = None

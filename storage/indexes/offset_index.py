@@ -10,8 +10,10 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from operator import lt
+from typing import NoReturn
 
 from storage.errors import CorruptObjectError
 
@@ -21,6 +23,8 @@ INDEX_INTERVAL_BYTES = 4096
 _ENTRY = struct.Struct(">ii")
 _FIELD = struct.Struct(">i")
 _INT32_MAX = 2**31 - 1
+_COMPARED_BYTES = 512 * _ENTRY.size
+"""Of entries that are compared at once: some 50 µs."""
 
 
 class OffsetIndex:
@@ -28,21 +32,28 @@ class OffsetIndex:
 
     Offsets in the interface are Kafka offsets, not relative ones. `is_rebuilt`: Tidegate made it from the log.
 
+    Args:
+        is_checked: these very bytes were an index before.
+
     Raises:
         CorruptObjectError: not a whole number of entries, a negative field, or entries that do not ascend.
     """
 
     __slots__ = ("_base_offset", "_data", "_entry_count", "is_rebuilt")
 
-    def __init__(self, data: bytes, base_offset: int, name: str = "offset index", *, is_rebuilt: bool = False) -> None:
+    def __init__(
+        self,
+        data: bytes | bytearray,
+        base_offset: int,
+        name: str = "offset index",
+        *,
+        is_rebuilt: bool = False,
+        is_checked: bool = False,
+    ) -> None:
         if len(data) % _ENTRY.size:
             raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
-        # The columns live only as long as the check: 131,072 entries take about 10 ms, once per segment.
-        fields = array("i", data)
-        if sys.byteorder == "little":
-            fields.byteswap()
-        _check_column(fields[0::2], "relative offset", 0, name)
-        _check_column(fields[1::2], "position", _FIELD.size, name)
+        if not is_checked and not _ascends(data):
+            _raise_fault(data, name)
         self._data = data
         self._base_offset = base_offset
         self._entry_count = len(data) // _ENTRY.size
@@ -145,6 +156,41 @@ def build_offset_index(
         return encode_offset_index(base_offset, entries())
     except ValueError as error:
         raise CorruptObjectError(f"the batches of a segment cannot be indexed: {error}") from error
+
+
+def _ascends(data: bytes | bytearray) -> bool:
+    """Whether no field is negative, and each is above the same field of the entry before.
+
+    The index of 1 GiB may have 262,144 entries, and to compare them one by one holds the GIL for some 40 ms. So some
+    hundred entries are compared at once: their fields are lanes of 32 bits in one large integer, and the topmost bit of
+    a lane is free. Set in the later entry, it is still there after `later - earlier - 1` just if later > earlier.
+    """
+    view = memoryview(data)
+    for at in range(0, len(data), _COMPARED_BYTES):
+        part = view[at : at + _COMPARED_BYTES + _ENTRY.size]
+        fields, later = int.from_bytes(part, "big"), int.from_bytes(part[_ENTRY.size :], "big")
+        free_bits = _topmost_bits(len(part) // _FIELD.size)
+        if fields & free_bits:
+            return False
+        free_bits >>= 8 * _ENTRY.size
+        earlier, ones = fields >> 8 * _ENTRY.size, free_bits >> 31
+        if ((later | free_bits) - earlier - ones) & free_bits != free_bits:
+            return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _topmost_bits(fields: int) -> int:
+    return int.from_bytes(b"\x80\0\0\0" * fields, "big")
+
+
+def _raise_fault(data: bytes | bytearray, name: str) -> NoReturn:
+    fields = array("i", data)
+    if sys.byteorder == "little":
+        fields.byteswap()
+    _check_column(fields[0::2], "relative offset", 0, name)
+    _check_column(fields[1::2], "position", _FIELD.size, name)
+    raise AssertionError("some field does not ascend, and each by itself does")
 
 
 def _check_column(values: "array[int]", field: str, field_offset: int, name: str) -> None:

@@ -30,7 +30,7 @@ class TimeIndex:
 
     __slots__ = ("_base_offset", "_data", "_entry_count")
 
-    def __init__(self, data: bytes, base_offset: int, name: str = "time index") -> None:
+    def __init__(self, data: bytes | bytearray, base_offset: int, name: str = "time index") -> None:
         if len(data) % _ENTRY.size:
             raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
         previous_timestamp_ms, previous_relative_offset = -1, 0

@@ -38,7 +38,7 @@ class TransactionIndex:
 
     __slots__ = ("_data",)
 
-    def __init__(self, data: bytes, name: str = "transaction index") -> None:
+    def __init__(self, data: bytes | bytearray, name: str = "transaction index") -> None:
         if len(data) % _ENTRY.size:
             raise CorruptObjectError(f"{name}: {len(data)} bytes is not a multiple of {_ENTRY.size}")
         previous_last_offset = -1
@@ -76,7 +76,7 @@ class TransactionIndex:
         return aborted, False
 
 
-def segment_transaction_index(data: bytes, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
+def segment_transaction_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
     """The index, checked to be this segment's.
 
     Raises:

@@ -24,7 +24,7 @@ from proxy.demo.tidegate_process import Tidegate
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from tests.support.aiven_tier import KEY_PREFIX, AivenTier, finished_segments, publish_segments, publish_tier
 from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
-from tests.support.disk_cache import files_below
+from tests.support.disk_cache import log_blocks_below
 from tests.support.kafka import TieredTopic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.s3_server import S3Server
@@ -281,7 +281,7 @@ def wait_all_on_disk(tidegate: RunningTidegate, cache: Path) -> None:
 
     def all_there() -> bool:
         filled = tidegate.metric("tidegate_cache_fills_total")
-        return len(files_below(cache)) == filled > 0
+        return len(log_blocks_below(cache)) == filled > 0
 
     wait_until(all_there, "every block is on disk")
     assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0

@@ -21,7 +21,7 @@ from proxy.demo.tidegate_process import Tidegate
 from storage.cache.retries import ATTEMPTS_MAX
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.aiven_tier import AivenTier, publish_tier
-from tests.support.disk_cache import files_below
+from tests.support.disk_cache import log_blocks_below
 from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.s3_front import S3Front, s3_front
@@ -436,12 +436,12 @@ def test_a_flipped_byte_on_disk_is_one_quarantined_block(kafka: KafkaCluster, ti
         tidegate = RunningTidegate(process, process.wait_ready(), tmp_path)
         with leader(tidegate, tier.topic.name) as client:
             before = read(client, tier.targets(0))
-        wait_until(lambda: len(files_below(cache)) == blocks, "every block is on disk")
+        wait_until(lambda: len(log_blocks_below(cache)) == blocks, "every block is on disk")
         counting(tidegate).becomes({})
         assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0
         os.kill(process.pid, signal.SIGTERM)
         process.stop()
-        flip_a_byte(files_below(cache)[0])
+        flip_a_byte(log_blocks_below(cache)[0])
         process.start()
         tidegate = RunningTidegate(process, process.wait_ready(), tmp_path)
         with leader(tidegate, tier.topic.name) as client:

@@ -11,8 +11,9 @@ import trio
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
+from storage.cache.kept_indexes import FIRST_NUMBER
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError
-from tests.support.disk_cache import files_below
+from tests.support.disk_cache import log_blocks_below
 from tests.support.scripted_gets import until
 from tests.support.segments import SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier
@@ -56,17 +57,22 @@ async def tier_on(
         disk.close()
 
 
+def blocks_on(disk: DiskBlocks) -> int:
+    """Blocks of logs on disk: indexes are kept there too."""
+    return sum(key.number < FIRST_NUMBER for key in tuple(disk._index._entries))
+
+
 async def fill(path: Path, segment: SyntheticSegment = SEGMENT, *, block_bytes: int = BLOCK) -> int:
     """A first life that reads all of the segment; how many blocks it left."""
     blocks = -(-len(segment.log) // block_bytes)
     async with tier_on(path, segment, block_bytes=block_bytes) as (tier, disk, _):
         assert await tier.read_bytes(segment.base_offset, max_bytes=len(segment.log)) == segment.log
-        await until(lambda: len(disk) == blocks)
+        await until(lambda: blocks_on(disk) == blocks)
     return blocks
 
 
 def file_of(path: Path, number: int) -> Path:
-    (file,) = [file for file in files_below(path) if file.name.startswith(f"{number}-")]
+    (file,) = [file for file in log_blocks_below(path) if file.name.startswith(f"{number}-")]
     return file
 
 
@@ -111,7 +117,7 @@ async def test_one_torn_block_among_a_thousand_is_fetched_anew_and_no_other(tmp_
         assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
         assert tier.store.log_fetches() == [(500 * block_bytes, 501 * block_bytes - 1)]
         assert tier.sample("tidegate_cache_hits_total", DISK) == blocks - 1
-        await until(lambda: len(disk) == blocks)
+        await until(lambda: blocks_on(disk) == blocks)
     async with tier_on(tmp_path, segment, block_bytes=block_bytes) as (tier, _, _registry):
         assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
         assert tier.store.log_fetches() == []
@@ -134,11 +140,11 @@ async def test_a_bad_block_that_goes_bad_under_the_process_is_never_served(tmp_p
     async with tier_on(tmp_path, memory_bytes_max=0) as (tier, disk, _):
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
         blocks = -(-len(SEGMENT.log) // BLOCK)
-        await until(lambda: len(disk) == blocks)
+        await until(lambda: blocks_on(disk) == blocks)
         corrupt(tmp_path, 3, "a flipped bit")
         for _ in range(2):
             assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-            await until(lambda: len(disk) == blocks)
+            await until(lambda: blocks_on(disk) == blocks)
         assert tier.store.log_fetches()[1:] == [(3000, 3999)]
 
 
@@ -150,9 +156,9 @@ async def test_wrong_bytes_from_the_store_do_not_stay_on_disk(tmp_path: Path, is
         tier.store.flip_bit(tier.logs[0][0], SEGMENT.batch_positions[10] + 40, times=1)
         if is_written_first:
             await tier.cache.blocks(tier.source(), 0, blocks - 1)
-            await until(lambda: len(disk) == blocks)
+            await until(lambda: blocks_on(disk) == blocks)
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        await until(lambda: len(disk) == blocks)
+        await until(lambda: blocks_on(disk) == blocks)
         assert len(tier.store.log_fetches()) == 2
         assert tier.sample("tidegate_cache_quarantined_blocks_total") > 0
     async with tier_on(tmp_path) as (tier, _, _registry):
@@ -176,10 +182,10 @@ async def test_a_deleted_segment_leaves_the_disk_and_the_others_stay(tmp_path: P
     async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, disk, _):
         await tier.read_bytes(0)
         await tier.read_bytes(200)
-        await until(lambda: len(disk) == 2 * blocks)
+        await until(lambda: blocks_on(disk) == 2 * blocks)
         tier.delete(0)
-        await until(lambda: len(disk) == blocks)
-    assert len(files_below(tmp_path)) == blocks
+        await until(lambda: blocks_on(disk) == blocks)
+    assert len(log_blocks_below(tmp_path)) == blocks
     async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, _, _registry):
         assert await tier.read_bytes(200) == OTHER.log
         assert tier.store.log_fetches() == []
@@ -194,14 +200,14 @@ async def test_what_is_on_its_way_when_its_segment_is_deleted_does_not_get_to_di
                 tier.delete(0)
                 gate.release()
         await tier.read_bytes(200)
-        await until(lambda: len(disk) == -(-len(OTHER.log) // BLOCK))
+        await until(lambda: blocks_on(disk) == -(-len(OTHER.log) // BLOCK))
         assert tier.resident_bytes == len(OTHER.log)
 
 
 async def test_a_disk_that_vanishes_is_done_without(tmp_path: Path) -> None:
     await fill(tmp_path)
     async with tier_on(tmp_path) as (tier, _, registry):
-        for file in files_below(tmp_path):
+        for file in log_blocks_below(tmp_path):
             file.unlink()
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
         assert (registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "missing"}) or 0) > 0

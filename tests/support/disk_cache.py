@@ -23,6 +23,7 @@ from storage.cache import block_files
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.block_files import DiskBlockKey, cost_bytes, file_bytes
 from storage.cache.disk import DiskBlocks
+from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
 from storage.model import Uuid
 from tests.support.segments import uuid_of
 
@@ -57,6 +58,12 @@ def cost(blocks: int, size_bytes: int = SIZE_BYTES) -> int:
 def files_below(folder: Path) -> list[Path]:
     """The cache's own files by their names, half written ones among them, without the lock."""
     return sorted(path for path in (folder / "blocks").rglob("*") if _OWN_NAME.fullmatch(path.name))
+
+
+def log_blocks_below(folder: Path) -> list[Path]:
+    """Of these the blocks of logs, without indexes."""
+    index_numbers = {str(FIRST_NUMBER + part) for part in IndexPart}
+    return [path for path in files_below(folder) if path.name.partition("-")[0] not in index_numbers]
 
 
 def bytes_on_disk(folder: Path) -> int:

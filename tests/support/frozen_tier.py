@@ -149,6 +149,7 @@ def open_frozen_tier(
             readahead_stream_bytes_max=readahead_stream_bytes_max,
             readahead_total_bytes_max=4 * readahead_stream_bytes_max,
             inflight_bytes_max=512 * MIB,
+            indexes_bytes_max=64 * MIB,
             gets_max=32,
         ),
         AivenRemoteStorageManager(storage_config(), store=store),

@@ -89,6 +89,29 @@ def test_any_bytes_give_an_index_or_a_corrupt_object(data: bytes) -> None:
     index.fetch_upper_bound_offset(5)
 
 
+LONG = [(BASE_OFFSET + 3 * number, 5 * number) for number in range(1, 1200)]
+
+
+@pytest.mark.parametrize("field", [0, 4], ids=["offset", "position"])
+@pytest.mark.parametrize("number", [0, 1, 510, 511, 512, 513, 1023, 1024, 1197, 1198])
+def test_a_fault_anywhere_in_a_long_index_is_seen_and_named(number: int, field: int) -> None:
+    """Entries are compared some hundreds at a time, and each run with the first entry of the next."""
+    good = encode_offset_index(BASE_OFFSET, LONG)
+    assert OffsetIndex(good, BASE_OFFSET).lookup(LONG[number][0]) == LONG[number]
+    at = 8 * number + field
+    (value,) = struct.unpack_from(">i", good, at)
+    bad = [-1, 2**31 - 1] if number < len(LONG) - 1 else [-1]
+    if number:
+        (before,) = struct.unpack_from(">i", good, at - 8)
+        bad += [before, before - 1, 0]
+    for wrong in bad:
+        data = bytearray(good)
+        struct.pack_into(">i", data, at, wrong)
+        with pytest.raises(CorruptObjectError, match=r"does not ascend at byte|negative .* at byte"):
+            OffsetIndex(bytes(data), BASE_OFFSET)
+    assert value > 0
+
+
 @pytest.mark.parametrize("cut", [cut for cut in range(1, 40) if cut % 8])
 def test_a_cut_entry_is_corrupt(cut: int) -> None:
     with pytest.raises(CorruptObjectError, match=f"tier/segment: {cut} bytes is not a multiple of 8"):
