@@ -35,7 +35,10 @@ class ThrottledError(RetriableRemoteStorageError):
 
 
 class StalledTransferError(RetriableRemoteStorageError):
-    """A GET's body stopped arriving, and so did that of the second GET sent for what was missing."""
+    """No byte of a GET's answer came for as long as one is waited for; its connection was given up.
+
+    A read fails with it when the second GET, sent at once for what was missing, has stalled as well.
+    """
 
 
 class RemoteAccessDeniedError(RemoteStorageError):

@@ -2,6 +2,8 @@
 
 - RetriableRemoteStorageError: ATTEMPTS_MAX in all, with exponential back-off and jitter, and not before the store
   wants to be asked again.
+- StalledTransferError: one other GET at once, over another connection and for what is missing; what has been silent
+  twice is not waited for a third time, since who waits can ask the broker by then.
 - CorruptObjectError: one fresh GET at once; the bytes may have been hurt on their way.
 - RemoteResourceNotFoundError soon after the segment was FINISHED is tried like the first: object stores may lag
   behind the metadata topic. What is still absent after that is told as what it is: so does the broker.
@@ -13,11 +15,17 @@ one asks for and gives it its attempts back.
 
 import random
 
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.errors import (
+    CorruptObjectError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+)
 from storage.metadata.backoff import Backoff
 from storage.model import RemoteLogSegmentMetadata
 
 ATTEMPTS_MAX = 3
+STALLED_ATTEMPTS_MAX = 2
 CORRUPT_ATTEMPTS_MAX = 2
 
 BACKOFF_S_MIN = 0.1
@@ -42,11 +50,12 @@ class Attempts:
             source=source or random.Random(),
         )
         self._failures = 0
+        self._stalled = 0
         self._corrupt = 0
 
     def on_progress(self) -> None:
         """Something was delivered: the store works, and what comes next has its own attempts."""
-        self._failures = self._corrupt = 0
+        self._failures = self._stalled = self._corrupt = 0
         self._backoff.reset()
 
     def delay_after_s(self, error: Exception) -> float | None:
@@ -57,6 +66,9 @@ class Attempts:
         self._failures += 1
         if not isinstance(error, RetriableRemoteStorageError) or self._failures >= ATTEMPTS_MAX:
             return None
+        if isinstance(error, StalledTransferError):
+            self._stalled += 1
+            return 0.0 if self._stalled < STALLED_ATTEMPTS_MAX else None
         return max(self._backoff.next_delay_s(), min(error.retry_after_s or 0.0, RETRY_AFTER_S_MAX))
 
 

@@ -8,7 +8,9 @@ raises; a message names the store and the key:
 | no such key, no such bucket | RemoteResourceNotFoundError |
 | 401, 403, expired or missing credentials | RemoteAccessDeniedError |
 | 416: the range begins behind the object's end | InvalidRangeError |
-| 408, 429, 500, 502, 503, 504, time-outs, resets, a body that was cut | RetriableRemoteStorageError |
+| 429, 503, and codes that say the same | ThrottledError |
+| no byte of an answer for as long as one is waited for | StalledTransferError |
+| 408, 500, 502, 504, no connection in time, resets, a body that was cut | RetriableRemoteStorageError |
 | a checksum of the store's own does not hold | CorruptObjectError |
 | anything else | RemoteStorageError |
 
@@ -41,7 +43,8 @@ class ObjectStream(Protocol):
         """Fill the whole buffer with the next bytes.
 
         Raises:
-            RetriableRemoteStorageError: the body stalled, was reset, or ended before its size.
+            StalledTransferError: no byte came for too long.
+            RetriableRemoteStorageError: the body was reset, or ended before its size.
             ValueError: the buffer is larger than what is left of `size_bytes`: a caller's bug.
         """
         ...

@@ -26,6 +26,7 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StalledTransferError,
     StorageConfigError,
 )
 from storage.object_store.local_file import LocalFile
@@ -217,12 +218,14 @@ class S3Store:
 
     def _translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         from botocore import exceptions
-        from urllib3.exceptions import HTTPError
+        from urllib3.exceptions import HTTPError, ReadTimeoutError
 
         if isinstance(error, exceptions.ClientError):
             return _refusal(error).error(what, prefix=self._settings.prefix)
         # Only its name: the text of some repeats what was sent.
         message = f"{what}: {type(error).__name__}"
+        if isinstance(error, exceptions.ReadTimeoutError | ReadTimeoutError | TimeoutError):
+            return StalledTransferError(message)
         if isinstance(
             error,
             exceptions.HTTPClientError
@@ -365,5 +368,5 @@ def _completed_part(number: int, answer: Mapping[str, Any]) -> "CompletedPartTyp
 
 def _with_message(error: RemoteStorageError, message: str) -> RemoteStorageError:
     if isinstance(error, RetriableRemoteStorageError):
-        return RetriableRemoteStorageError(message, retry_after_s=error.retry_after_s)
+        return type(error)(message, retry_after_s=error.retry_after_s)
     return type(error)(message)

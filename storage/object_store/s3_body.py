@@ -13,6 +13,9 @@ finds its end of the body.
 
 What the layers in between do besides is done here: a body that ends early is an error, and a connection goes back to
 its pool exactly when its response was read to the end.
+
+A body that has begun and brings no byte for SILENCE_S_MAX is given up, so that another GET can bring the rest while
+somebody still waits for it. A slow body that goes on bringing bytes is not: only silence counts, never a piece's time.
 """
 
 import http.client
@@ -30,6 +33,15 @@ if TYPE_CHECKING:
 
 RECEIVE_WHOLE_BYTES_MIN = 64 * 1024
 """Below, one system call gets all that there is anyway."""
+
+SILENCE_S_MAX = 3.0
+"""A TCP sender repeats a lost packet after 0.2 s and then after twice as long each time (Linux; RFC 6298 §5.5): 0.2, 0.6,
+1.4 and 3.0 s after it was first sent. A connection that is alive, but bad enough to lose a packet three times over, is
+heard again before this. It leaves a second GET two of the five seconds that a reader waits at most (law L3)."""
+
+SILENCE_PARTS = 6
+"""One system call waits for a part of the silence allowed: a call that has got some bytes waits on for the others, and
+only its end tells that there were any. So a body is given up at most one part later than it should be."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
@@ -55,8 +67,12 @@ class S3ObjectStream:
         self._raw: Any = getattr(body, "_raw_stream", None)
         response = getattr(self._raw, "_fp", None)
         self._response = response if isinstance(response, http.client.HTTPResponse) and not is_summed else None
-        self._receiver: _WholeReceiver | None = None
+        self._receiver: WholeReceiver | None = None
         self._closed = False
+        # The connection's own time-out is for an answer to begin; it gets it back with its next request.
+        self._socket: socket.socket | None = getattr(getattr(getattr(response, "fp", None), "raw", None), "_sock", None)
+        self._timeout_s = None if self._socket is None else self._socket.gettimeout()
+        self._set_timeout(SILENCE_S_MAX if self._timeout_s is None else min(SILENCE_S_MAX, self._timeout_s))
 
     @property
     def size_bytes(self) -> int:
@@ -112,7 +128,7 @@ class S3ObjectStream:
     def _receive_whole(self, response: http.client.HTTPResponse, view: memoryview) -> int:
         """Fill what can be filled past http.client, the body's last byte never; how much that was."""
         if self._receiver is None:
-            self._receiver = _WholeReceiver.of(response)
+            self._receiver = WholeReceiver.of(response)
             if self._receiver is None:
                 return 0
         is_last = len(view) == self._left_bytes
@@ -125,6 +141,7 @@ class S3ObjectStream:
         return count
 
     def _finish(self) -> None:
+        self._set_timeout(self._timeout_s)
         if self._response is None:
             # A StreamingBody compares its sum when it finds the end: before the caller has the last byte.
             if self._body.readinto(bytearray(1)):
@@ -135,6 +152,11 @@ class S3ObjectStream:
             # More than the range (the whole object), or a chunked body's last mark: not worth another read.
             self._give_up_connection()
 
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        # A store that keeps no connections open has closed this one with the body's last byte.
+        if self._socket is not None and self._socket.fileno() >= 0:
+            self._socket.settimeout(timeout_s)
+
     def _give_up_connection(self) -> None:
         self._closed = True
         self._body.close()
@@ -144,8 +166,9 @@ class S3ObjectStream:
             release()
 
 
-class _WholeReceiver:
-    """Receives past http.client's buffer, on a plain socket that blocks until all is there or its time is up."""
+class WholeReceiver:
+    """Receives past http.client's buffer, on a plain socket that blocks until all is there or it has been silent for as
+    long as its time-out says."""
 
     def __init__(self, reader: io.BufferedReader, connection: socket.socket) -> None:
         self._reader = reader
@@ -156,7 +179,7 @@ class _WholeReceiver:
         """Whether the reader may hold bytes: what came along with the response's head, or behind a small piece."""
 
     @classmethod
-    def of(cls, response: http.client.HTTPResponse) -> "_WholeReceiver | None":
+    def of(cls, response: http.client.HTTPResponse) -> "WholeReceiver | None":
         """None if this is not how the response is received: TLS, a chunked body, or another version's inner parts."""
         reader: Any = response.fp
         connection = getattr(getattr(reader, "raw", None), "_sock", None)
@@ -172,7 +195,7 @@ class _WholeReceiver:
         Raises:
             TimeoutError: nothing came for as long as the connection's time-out says.
         """
-        count = 0
+        count = silent_parts = 0
         if self.may_be_buffered:
             count = self._take_buffered(view)
             self.may_be_buffered = count == len(view)
@@ -182,10 +205,14 @@ class _WholeReceiver:
             try:
                 received = self._socket.recv_into(view[count:], 0, socket.MSG_WAITALL)
             except BlockingIOError as error:
-                raise TimeoutError("timed out") from error
+                silent_parts += 1
+                if silent_parts == SILENCE_PARTS:
+                    raise TimeoutError("timed out") from error
+                continue
             if not received:
                 break
             count += received
+            silent_parts = 0
         return count
 
     def restore(self) -> None:
@@ -202,7 +229,7 @@ class _WholeReceiver:
     def _block(self) -> None:
         self._is_blocking = True
         self._socket.settimeout(None)
-        self._set_receive_timeout(self._timeout_s or 0.0)
+        self._set_receive_timeout((self._timeout_s or 0.0) / SILENCE_PARTS)
 
     def _set_receive_timeout(self, seconds: float) -> None:
         whole_s = int(seconds)

@@ -17,6 +17,7 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
     StorageConfigError,
+    ThrottledError,
 )
 
 RETRY_AFTER_S_MAX = 300.0
@@ -48,14 +49,27 @@ _RETRIABLE = frozenset(
         "OperationAborted",
         "RequestTimeout",
         "RequestTimeoutException",
+        "TemporaryRedirect",
+    }
+)
+_THROTTLED = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
         "ServiceUnavailable",
         "SlowDown",
-        "TemporaryRedirect",
+        "SlowDownRead",  # MinIO's
+        "SlowDownWrite",  # MinIO's
+        "ThrottledException",
         "Throttling",
         "ThrottlingException",
         "TooManyRequests",
+        "TooManyRequestsException",
     }
 )
+"""S3's, its imitators', and what botocore takes for throttling (`ThrottledRetryableChecker`)."""
 _CORRUPT = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _OTHER = frozenset({"InvalidObjectState"})
@@ -66,11 +80,14 @@ _STATUSES: Mapping[int, type[RemoteStorageError]] = {
     403: RemoteAccessDeniedError,
     404: RemoteResourceNotFoundError,
     416: InvalidRangeError,
-} | dict.fromkeys((408, 429, 500, 502, 503, 504), RetriableRemoteStorageError)
+    429: ThrottledError,
+    503: ThrottledError,
+} | dict.fromkeys((408, 500, 502, 504), RetriableRemoteStorageError)
 _CODES: Mapping[str, type[RemoteStorageError]] = (
     dict.fromkeys(_NOT_FOUND, RemoteResourceNotFoundError)
     | dict.fromkeys(_DENIED, RemoteAccessDeniedError)
     | dict.fromkeys(_RETRIABLE, RetriableRemoteStorageError)
+    | dict.fromkeys(_THROTTLED, ThrottledError)
     | dict.fromkeys(_CORRUPT, CorruptObjectError)
     | dict.fromkeys(_OTHER, RemoteStorageError)
     | {"InvalidRange": InvalidRangeError}
@@ -99,8 +116,8 @@ class Refusal:
         if self.code == "InvalidBucketName":
             return StorageConfigError(f"{what}: {answer}: check {prefix}{BUCKET_KEY}")
         kind = _CODES.get(self.code) or _STATUSES.get(self.status, RemoteStorageError)
-        if kind is RetriableRemoteStorageError:
-            return RetriableRemoteStorageError(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
+        if issubclass(kind, RetriableRemoteStorageError):
+            return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
         return kind(f"{what}: {answer}")
 
 

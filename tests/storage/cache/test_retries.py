@@ -19,11 +19,13 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
+    StalledTransferError,
 )
 from tests.support.scripted_gets import FINISHED_MS, ScriptedSegment
 
 SEGMENT = ScriptedSegment().metadata
 TROUBLE = RetriableRemoteStorageError("503")
+STALLED = StalledTransferError("silence")
 CORRUPT = CorruptObjectError("bad tag")
 
 
@@ -45,6 +47,7 @@ def test_progress_gives_the_attempts_back(attempts: Attempts) -> None:
     for _ in range(20):
         assert attempts.delay_after_s(TROUBLE) is not None
         assert attempts.delay_after_s(CORRUPT) == 0
+        assert attempts.delay_after_s(STALLED) == 0
         attempts.on_progress()
 
 
@@ -63,6 +66,16 @@ def test_retry_after_does_not_shorten_the_back_off(attempts: Attempts) -> None:
 
 def test_bad_bytes_get_one_fresh_get_at_once(attempts: Attempts) -> None:
     assert [attempts.delay_after_s(CORRUPT) for _ in range(2)] == [0, None]
+
+
+def test_silence_gets_one_other_get_at_once(attempts: Attempts) -> None:
+    assert [attempts.delay_after_s(STALLED) for _ in range(2)] == [0, None]
+
+
+def test_silence_is_one_of_the_attempts_in_all(attempts: Attempts) -> None:
+    assert attempts.delay_after_s(STALLED) == 0
+    assert attempts.delay_after_s(TROUBLE) is not None
+    assert attempts.delay_after_s(TROUBLE) is None
 
 
 def test_bad_bytes_after_trouble_still_get_their_fresh_get(attempts: Attempts) -> None:

@@ -18,6 +18,7 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
     StorageConfigError,
+    ThrottledError,
 )
 from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectHead
@@ -93,9 +94,10 @@ def ranged(body: bytes = BODY, *, start: int = 0, total: int = 20_000, **headers
         (400, "ExpiredToken", RemoteAccessDeniedError),
         (416, "InvalidRange", InvalidRangeError),
         (400, "RequestTimeout", RetriableRemoteStorageError),
-        (429, "Whatever", RetriableRemoteStorageError),
+        (429, "Whatever", ThrottledError),
         (500, "InternalError", RetriableRemoteStorageError),
-        (503, "SlowDown", RetriableRemoteStorageError),
+        (503, "SlowDown", ThrottledError),
+        (400, "ThrottlingException", ThrottledError),
         (400, "AuthorizationHeaderMalformed", StorageConfigError),
         (301, "PermanentRedirect", StorageConfigError),
         (501, "NotImplemented", RemoteStorageError),

@@ -1,13 +1,18 @@
 """Bodies that are received by one system call for each large piece: the same bytes, errors and connections."""
 
+import io
 import random
+import socket
+import struct
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
-from storage.errors import RetriableRemoteStorageError
+from storage.errors import RetriableRemoteStorageError, StalledTransferError
+from storage.object_store import s3_body
 from storage.object_store.s3 import S3Store
-from storage.object_store.s3_body import RECEIVE_WHOLE_BYTES_MIN
+from storage.object_store.s3_body import RECEIVE_WHOLE_BYTES_MIN, WholeReceiver
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import ScriptedHttp, response, scripted_http
 
@@ -76,7 +81,7 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(
         store.get("key", 0, len(BODY))
 
 
-@pytest.mark.parametrize("sent_bytes", [200, LARGE, len(BODY) - 1])
+@pytest.mark.parametrize("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
 @pytest.mark.parametrize("then", ["stall", "close", "reset"])
 def test_a_large_body_that_breaks_is_retriable(
     http: ScriptedHttp, open_store: Callable[..., S3Store], then: str, sent_bytes: int
@@ -84,6 +89,82 @@ def test_a_large_body_that_breaks_is_retriable(
     store = open_store(read_timeout_s=0.2)
     http.answer(ranged()[: len(ranged()) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
     http.answer(ranged())
-    with pytest.raises(RetriableRemoteStorageError):
+    with pytest.raises(RetriableRemoteStorageError) as raised:
         read(store, [len(BODY)])
+    assert isinstance(raised.value, StalledTransferError) == (then == "stall")
     assert read(store, [LARGE]) == BODY
+
+
+# --- silence ---
+
+TIMEOUT_S = 3.0
+
+
+class ScriptedSocket:
+    """Each receive gives so many bytes, or nothing, and then has waited for the rest as long as it was told to."""
+
+    def __init__(self, *received: int) -> None:
+        self.waited_s = 0.0
+        self._received = list(received)
+        self._receive_timeout_s = 0.0
+
+    def gettimeout(self) -> float:
+        return TIMEOUT_S
+
+    def settimeout(self, seconds: float | None) -> None:
+        assert seconds is None
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO)
+        whole_s, more_us = struct.unpack("ll", value)
+        self._receive_timeout_s = whole_s + more_us / 1_000_000
+
+    def recv_into(self, view: memoryview, size_bytes: int, flags: int) -> int:
+        assert (size_bytes, flags) == (0, socket.MSG_WAITALL)
+        received = self._received.pop(0) if self._received else 0
+        self.waited_s += self._receive_timeout_s
+        if not received:
+            raise BlockingIOError
+        return received
+
+
+def receiver_of(scripted: ScriptedSocket) -> WholeReceiver:
+    reader = io.BufferedReader(cast(io.RawIOBase, io.BytesIO()))
+    return WholeReceiver(reader, cast(socket.socket, scripted))
+
+
+@pytest.mark.parametrize("received", [[], [100], [100, 100, 0, 0, 100]])
+def test_a_body_that_falls_silent_is_waited_for_once(received: list[int]) -> None:
+    """A piece of which some bytes had come was waited for twice as long as the time-out says."""
+    scripted = ScriptedSocket(*received)
+    with pytest.raises(TimeoutError):
+        receiver_of(scripted).receive(memoryview(bytearray(1000)))
+    assert scripted.waited_s - len(received) * TIMEOUT_S / s3_body.SILENCE_PARTS <= TIMEOUT_S * 1.001
+
+
+def test_a_slow_body_that_goes_on_is_not_given_up() -> None:
+    scripted = ScriptedSocket(*[0, 0, 1] * 100)
+    assert receiver_of(scripted).receive(memoryview(bytearray(100))) == 100
+    assert scripted.waited_s > 10 * TIMEOUT_S
+
+
+@pytest.mark.parametrize("pieces", [[len(BODY)], [100]])
+def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, pieces: list[int]
+) -> None:
+    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.2)
+    store = open_store(read_timeout_s=60.0)
+    http.answer(ranged()[:-1], then="stall")
+    with pytest.raises(StalledTransferError):
+        read(store, pieces)
+
+
+def test_a_connection_gets_its_own_time_out_back(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    store = open_store(read_timeout_s=60.0)
+    http.answer(ranged())
+    stream = store.get("key", 0, len(BODY))
+    connection = stream._socket
+    assert connection is not None
+    assert connection.gettimeout() == s3_body.SILENCE_S_MAX
+    stream.readinto(memoryview(bytearray(len(BODY))))
+    assert connection.gettimeout() == 60.0

@@ -9,6 +9,7 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
     StorageConfigError,
+    ThrottledError,
 )
 from storage.object_store.s3_errors import RETRY_AFTER_S_MAX, Refusal, retry_after_s
 
@@ -19,6 +20,8 @@ from storage.object_store.s3_errors import RETRY_AFTER_S_MAX, Refusal, retry_aft
         ("ExpiredToken", 400, RemoteAccessDeniedError),
         ("InvalidObjectState", 403, RemoteStorageError),
         ("RequestTimeout", 400, RetriableRemoteStorageError),
+        ("ThrottlingException", 400, ThrottledError),
+        ("InternalError", 503, RetriableRemoteStorageError),
         ("BadDigest", 400, CorruptObjectError),
         ("TemporaryRedirect", 307, RetriableRemoteStorageError),
         ("IllegalLocationConstraintException", 400, StorageConfigError),
@@ -35,6 +38,8 @@ def test_the_code_goes_before_the_status(code: str, status: int, error: type[Exc
         (401, RemoteAccessDeniedError),
         (404, RemoteResourceNotFoundError),
         (408, RetriableRemoteStorageError),
+        (429, ThrottledError),
+        (503, ThrottledError),
         (504, RetriableRemoteStorageError),
         (405, RemoteStorageError),
         (0, RemoteStorageError),
@@ -42,6 +47,13 @@ def test_the_code_goes_before_the_status(code: str, status: int, error: type[Exc
 )
 def test_the_status_decides_for_codes_of_a_stores_own(status: int, error: type[Exception]) -> None:
     assert type(Refusal("Unheard", status, {}).error("what", prefix="")) is error
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError"])
+def test_what_may_pass_says_when_to_ask_again(code: str) -> None:
+    error = Refusal(code, 503, {"retry-after": "7"}).error("what", prefix="")
+    assert isinstance(error, RetriableRemoteStorageError)
+    assert error.retry_after_s == 7
 
 
 def test_a_configuration_error_names_the_users_key() -> None:
