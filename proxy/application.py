@@ -151,6 +151,7 @@ async def run(
                 disk_blocks=disk_blocks,
             )
             nursery.start_soon(tier_storage.run)
+            nursery.start_soon(_close_at_end, storage_manager)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
             fallback = Fallback(settings.fallback, probes.fallback)
             server = _server(config, settings, cluster, tier, lookup, fallback, probes, nursery)
@@ -175,6 +176,14 @@ async def run(
     finally:
         if disk_blocks is not None:
             disk_blocks.close()
+        storage_manager.close()
+
+
+async def _close_at_end(storage_manager: RemoteStorageManager) -> None:
+    """The nursery ends when its threads do, and one may wait for a store that says nothing more."""
+    try:
+        await trio.sleep_forever()
+    finally:
         storage_manager.close()
 
 

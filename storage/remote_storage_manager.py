@@ -203,5 +203,6 @@ class RemoteStorageManager(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the manager holds. Calls after it are a caller's bug."""
+        """Release what the manager holds. Calls under way fail at once if they wait for a network; calls after it are
+        a caller's bug. Idempotent."""
         ...

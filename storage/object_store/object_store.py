@@ -96,5 +96,6 @@ class ObjectStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the store holds."""
+        """Release what the store holds. What another thread still waits for of it fails at once, if it comes over a
+        network."""
         ...

@@ -2,7 +2,8 @@
 
 Behaviour:
 - boto3 is imported and its client made at the first call (0.5 s and 0.1 s), once; threads share the client, whose
-  pool holds `connections_max` connections.
+  pool keeps as many connections open as threads have used at once.
+- `close` ends what other threads wait for in their connections, be it an answer, a body, or room to send.
 - A GET's bytes go from the socket into the caller's buffer (storage.object_store.s3_body).
 - A put of bytes or of a local file up to `single_put_bytes_max`, and of less than one part, is one PutObject; a larger
   one is an upload in parts, one after the other, at most two of them in memory.
@@ -16,9 +17,11 @@ import hashlib
 import http.client
 import itertools
 import re
+import socket
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import (
@@ -56,6 +59,7 @@ class S3Store:
         self._settings = settings
         self._where = settings.endpoint_url or f"s3.{settings.region}"
         self._client_made: S3Client | None = None
+        self._sockets = OpenSockets()
         self._lock = threading.Lock()
         self._single_put_bytes_max = settings.single_put_bytes_max or settings.part_bytes
 
@@ -139,11 +143,13 @@ class S3Store:
         self._client()
 
     def close(self) -> None:
-        """Close the connections that no stream uses."""
+        """Close the connections that no stream uses, and end what waits in the others."""
         with self._lock:
             client, self._client_made = self._client_made, None
+            sockets, self._sockets = self._sockets, OpenSockets()
         if client is not None:
             client.close()
+        sockets.shut_down()
 
     def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
         body = cast(bytes, data)  # botocore takes all of them
@@ -200,7 +206,7 @@ class S3Store:
             with self._lock, self._errors(f"{self._where}: making the S3 client"):
                 client = self._client_made
                 if client is None:
-                    client = self._client_made = _make_client(self._settings)
+                    client = self._client_made = _make_client(self._settings, self._sockets)
         return client
 
     def _what(self, verb: str, key: str) -> str:
@@ -261,10 +267,39 @@ class S3Store:
         return RemoteStorageError(message) if isinstance(error, exceptions.BotoCoreError) else None
 
 
+class OpenSockets:
+    """The open connections. A thread that waits in one can be woken only by shutting it down. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._is_shut_down = False
+        self._lock = threading.Lock()
+
+    def add(self, opened: socket.socket) -> None:
+        """A connection was opened; one that comes too late is shut down at once."""
+        with self._lock:
+            self._open.add(opened)
+            if self._is_shut_down:
+                _shut_down(opened)
+
+    def shut_down(self) -> None:
+        """Wake whoever waits."""
+        with self._lock:
+            self._is_shut_down = True
+            for opened in self._open:
+                _shut_down(opened)
+
+
+def _shut_down(opened: socket.socket) -> None:
+    with suppress(OSError):  # the other side may have closed it before
+        # Not the method of a socket that decrypts: that takes its state away from the thread which reads.
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
 _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
 
 
-def _make_client(settings: S3Settings) -> "S3Client":
+def _make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
     import boto3
     import botocore
     from botocore.config import Config
@@ -304,7 +339,24 @@ def _make_client(settings: S3Settings) -> "S3Client":
     client.meta.events.register("before-call.s3.HeadBucket", _do_not_redirect)
     if settings.legacy_md5:
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    _note_sockets(client, sockets)
     return client
+
+
+def _note_sockets(client: Any, sockets: OpenSockets) -> None:
+    """Have the client's pools tell of each connection that they open. botocore has no setting for it."""
+    pools = client._endpoint.http_session._pool_classes_by_scheme
+
+    def noting(pool: Any) -> Any:
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]  # botocore's, over urllib3's: one for each scheme
+            def connect(self) -> None:
+                super().connect()
+                sockets.add(self.sock)
+
+        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+    for scheme in tuple(pools):
+        pools[scheme] = noting(pools[scheme])
 
 
 @functools.cache

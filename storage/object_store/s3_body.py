@@ -35,9 +35,9 @@ RECEIVE_WHOLE_BYTES_MIN = 64 * 1024
 """Below, one system call gets all that there is anyway."""
 
 SILENCE_S_MAX = 3.0
-"""A TCP sender repeats a lost packet after 0.2 s and then after twice as long each time (Linux; RFC 6298 §5.5): 0.2, 0.6,
-1.4 and 3.0 s after it was first sent. A connection that is alive, but bad enough to lose a packet three times over, is
-heard again before this. It leaves a second GET two of the five seconds that a reader waits at most (law L3)."""
+"""A TCP sender repeats a lost packet after 0.2 s and then after twice as long each time (Linux; RFC 6298 §5.5): 0.2,
+0.6, 1.4 and 3.0 s after it was first sent. A connection that is alive, but bad enough to lose a packet three times in
+a row, is heard again before this. It leaves a second GET two of the five seconds that a reader waits at most (L3)."""
 
 SILENCE_PARTS = 6
 """One system call waits for a part of the silence allowed: a call that has got some bytes waits on for the others, and

@@ -70,7 +70,10 @@ CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 1
 """Whoever calls tries again (`storage.cache.retries`), counts it, and waits as long as the store asks to."""
-CONNECTIONS_MAX = 64
+CONNECTIONS_MAX = 3 * 1024
+"""Connections that are kept open for the next GET. As many are opened as threads need at once, and what is not kept is
+opened again for each GET; so this is the most that threads may need, and costs nothing before they do: with the largest
+`tier.concurrent.gets.max`, so many GETs of logs, a hedge for each, and as many GETs of manifests and indexes."""
 TIMEOUT_MS_MAX = 3_600_000
 
 _PROVIDER_PACKAGE = "software.amazon.awssdk.auth.credentials."

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from proxy.config import Config
 from proxy.logs import OUR_PACKAGES
 from proxy.reload import Cause
 from storage.errors import StorageConfigError
+from storage.formats.local_tiered_storage import LocalTieredStorage
 from tests.support.config_files import load_lines
 
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -72,6 +74,23 @@ async def test_leaving_the_block_ends_everything_that_runs(tmp_path: Path) -> No
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*application.bootstrap)
     await client.aclose()
+
+
+async def test_a_thread_that_waits_for_the_store_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """The store was closed only after its threads had ended: stopping took as long as a silent store was waited for."""
+    asked, closed = trio.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    class SilentStorage(LocalTieredStorage):
+        def warm_up(self) -> None:
+            token.run_sync_soon(asked.set)
+            assert closed.wait(60), "nobody ended the wait"
+
+        def close(self) -> None:
+            closed.set()
+
+    async with run(config_of(tmp_path), open_storage_manager=lambda _, config: SilentStorage(config)):
+        await asked.wait()
 
 
 async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:

@@ -4,17 +4,20 @@ import io
 import random
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
 from storage.errors import RetriableRemoteStorageError, StalledTransferError
 from storage.object_store import s3_body
-from storage.object_store.s3 import S3Store
+from storage.object_store.s3 import OpenSockets, S3Store
 from storage.object_store.s3_body import RECEIVE_WHOLE_BYTES_MIN, WholeReceiver
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import ScriptedHttp, response, scripted_http
+from tests.support.waiting import wait_until
 
 BODY = random.Random(7).randbytes(5 * RECEIVE_WHOLE_BYTES_MIN + 17)
 LARGE = RECEIVE_WHOLE_BYTES_MIN + 1
@@ -129,8 +132,7 @@ class ScriptedSocket:
 
 
 def receiver_of(scripted: ScriptedSocket) -> WholeReceiver:
-    reader = io.BufferedReader(cast(io.RawIOBase, io.BytesIO()))
-    return WholeReceiver(reader, cast(socket.socket, scripted))
+    return WholeReceiver(io.BufferedReader(io.BytesIO()), cast(socket.socket, scripted))
 
 
 @pytest.mark.parametrize("received", [[], [100], [100, 100, 0, 0, 100]])
@@ -168,3 +170,56 @@ def test_a_connection_gets_its_own_time_out_back(http: ScriptedHttp, open_store:
     assert connection.gettimeout() == s3_body.SILENCE_S_MAX
     stream.readinto(memoryview(bytearray(len(BODY))))
     assert connection.gettimeout() == 60.0
+
+
+# --- many at once, and the end of all ---
+
+
+def test_as_many_connections_are_kept_as_were_used_at_once(
+    http: ScriptedHttp, open_store: Callable[..., S3Store]
+) -> None:
+    """With 65 GETs at once one connection of them was opened again for each GET: the pool kept 64, whatever
+    `tier.concurrent.gets.max` allowed."""
+    store = open_store()
+    http.answer(ranged(b"body"))
+    for _ in range(2):
+        streams = [store.get("key", 0, 4) for _ in range(70)]
+        for stream in streams:
+            stream.readinto(memoryview(bytearray(4)))
+    assert http.connections == 70
+
+
+@pytest.mark.parametrize("sent", [b"", ranged()[:-1], ranged()[: 1000 - len(BODY)]], ids=["no answer", "most", "some"])
+@pytest.mark.parametrize("piece_bytes", [len(BODY), 100])
+def test_closing_the_store_ends_what_a_thread_waits_for(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], sent: bytes, piece_bytes: int
+) -> None:
+    """It was waited for as long as an answer is, and the process with it."""
+    store = open_store(read_timeout_s=60.0)
+    http.answer(sent, then="stall")
+    errors: list[Exception] = []
+
+    def get() -> None:
+        try:
+            read(store, [piece_bytes])
+        except Exception as error:
+            errors.append(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3_body, "SILENCE_S_MAX", 60.0)
+        thread = threading.Thread(target=get)
+        thread.start()
+        wait_until(lambda: bool(http.requests), "the request")
+        store.close()
+        thread.join(20)
+        assert not thread.is_alive(), "the server gives up after 30 s"
+    (error,) = errors
+    assert isinstance(error, RetriableRemoteStorageError)
+
+
+def test_a_connection_that_opens_while_the_store_is_closed_ends_too(http: ScriptedHttp) -> None:
+    sockets, address = OpenSockets(), urlsplit(http.endpoint_url)
+    sockets.shut_down()
+    with socket.create_connection((str(address.hostname), int(address.port or 0))) as opened:
+        sockets.add(opened)
+        assert opened.recv(1) == b""
