@@ -4,7 +4,7 @@ Rule 1. A block is under way once, however many want it. Fills live in the appli
         cancels nothing (law L3), and every flight ends, at shutdown with trio.ClosedResourceError.
 Rule 2. At most `gets_max` GETs are under way. What somebody waits for goes first; read-ahead leaves one slot in eight
         free for it, and holds at most half of the budget.
-Rule 3. A GET begins once its plaintext fits into the budget, with one chunk as stored if the format has to decode it.
+Rule 3. A GET begins once its plaintext fits into the budget, with what a chunk takes while the format decodes it.
         Each block's part is given back as it lands. What somebody waits for stands in line for room; read-ahead only
         takes room that nobody waits for.
 Rule 4. A block lands where it is kept before those who wait for it wake. If that fails, so does the block.
@@ -332,17 +332,17 @@ class Fills:
         return (
             len(self._running) < self._gets_max
             and any(self._wanted[get.key(number)].demanded for number in get.numbers)
-            and self._inflight.room >= _stored_chunk_bytes(get.source, get.numbers)
+            and self._inflight.room >= _decoding_bytes(get.source, get.numbers)
         )
 
     def split_off(self, get: Get, numbers: range) -> None:
-        """As GetOwner. The blocks bring their reservation with them; only the chunk as stored is reserved anew."""
+        """As GetOwner. The blocks bring their reservation with them; only what decoding takes is reserved anew."""
         moved_bytes = sum(get.source.size_bytes(number) for number in numbers)
-        chunk_bytes = _stored_chunk_bytes(get.source, numbers)
-        is_reserved = self._inflight.try_acquire(chunk_bytes)
+        decoding_bytes = _decoding_bytes(get.source, numbers)
+        is_reserved = self._inflight.try_acquire(decoding_bytes)
         assert is_reserved, "may_split has seen the room"
         rest = Get(get.source, numbers.start, numbers.stop, is_read_ahead=False, is_forgotten=get.is_forgotten)
-        rest.reserved_bytes = moved_bytes + chunk_bytes
+        rest.reserved_bytes = moved_bytes + decoding_bytes
         get.reserved_bytes -= moved_bytes
         for number in numbers:
             self._wanted[get.key(number)].get = rest
@@ -353,12 +353,20 @@ class Fills:
 def _reservation_bytes(source: FillSource, numbers: range) -> int:
     """What a GET holds at most before its first block lands."""
     start, end = source.positions(numbers)
-    return end - start + _stored_chunk_bytes(source, numbers)
+    return end - start + _decoding_bytes(source, numbers)
 
 
-def _stored_chunk_bytes(source: FillSource, numbers: range) -> int:
-    """A chunk as the store has it, if the format has to decode it; it is held beside its plaintext."""
+def _decoding_bytes(source: FillSource, numbers: range) -> int:
+    """What decoding a chunk holds beside the blocks, if the format has to: the chunk as it is stored, decrypted but not
+    decompressed, and its plaintext, if that is not the very block.
+
+    Nothing says whether chunks are encrypted, compressed or both, so it is counted as both.
+    """
     start, end = source.positions(numbers)
-    if source.opened.stored_bytes(start, end) == end - start:
+    stored_bytes, chunk_bytes, size_bytes = source.opened.stored_bytes, source.opened.chunk_bytes, source.grid.size_bytes
+    if stored_bytes(start, end) == end - start:
         return 0
-    return source.opened.stored_bytes(start, min(start + source.opened.chunk_bytes, source.grid.size_bytes))
+    # The buffer for stored chunks grows to the largest of the GET.
+    firsts = range(start - start % chunk_bytes, end, chunk_bytes)
+    largest_bytes = max(stored_bytes(first, min(first + chunk_bytes, size_bytes)) for first in firsts)
+    return 2 * largest_bytes + (0 if source.grid.block_bytes == chunk_bytes else chunk_bytes)

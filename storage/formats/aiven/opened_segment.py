@@ -229,6 +229,7 @@ class _ChunkStream:
                 part_bytes = min(size_bytes - filled_bytes, len(self._chunk) - self._position)
                 part = memoryview(self._chunk)[self._position : self._position + part_bytes]
                 view[filled_bytes : filled_bytes + part_bytes] = part
+                del part  # it would keep this chunk while the next one is decoded
                 filled_bytes += part_bytes
                 self._position += part_bytes
         return data
