@@ -29,6 +29,8 @@ class GetOutcome(enum.StrEnum):
     OK = "ok"
     NOT_FOUND = "not_found"
     DENIED = "denied"
+    THROTTLED = "throttled"
+    """The store asked for fewer requests."""
     RETRIABLE = "retriable"
     CORRUPT = "corrupt"
     CANCELLED = "cancelled"
@@ -50,6 +52,7 @@ class GetProbe:
         self._hedges = registry.counter(names.GET_HEDGES)
         self._hedges_won = registry.counter(names.GET_HEDGES_WON)
         self._splits = registry.counter(names.GET_SPLITS)
+        self._limit = registry.gauge(names.GETS_LIMIT)
         self._inflight_bytes = registry.gauge(names.INFLIGHT_BYTES)
         self._of_store: _StoreSeries | None = None
 
@@ -77,6 +80,10 @@ class GetProbe:
         """So many GETs are under way, so many wait."""
         self._in_flight.set(in_flight)
         self._queued.set(queued)
+
+    def on_limit(self, gets_max: float) -> None:
+        """So many GETs may be in flight at once: all that configuration allows, or fewer as the store has asked."""
+        self._limit.set(gets_max)
 
     def on_hedge(self) -> None:
         """A second GET was sent for a first byte that is late."""

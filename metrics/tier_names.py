@@ -131,6 +131,11 @@ GET_SECONDS = Family(
     buckets=LATENCY_BUCKETS_S,
 )
 GETS_IN_FLIGHT = Family(name="tidegate_gets_in_flight", kind=Kind.GAUGE, help="GETs under way.")
+GETS_LIMIT = Family(
+    name="tidegate_gets_limit",
+    kind=Kind.GAUGE,
+    help="GETs that may be in flight: tier.concurrent.gets.max, or fewer after the store throttled some.",
+)
 GETS_QUEUED = Family(name="tidegate_gets_queued", kind=Kind.GAUGE, help="GETs that wait for a slot or for memory.")
 GET_HEDGES = Family(
     name="tidegate_get_hedges",
@@ -203,6 +208,7 @@ FAMILIES: tuple[Family, ...] = (
     GET_FIRST_BYTE_SECONDS,
     GET_SECONDS,
     GETS_IN_FLIGHT,
+    GETS_LIMIT,
     GETS_QUEUED,
     GET_HEDGES,
     GET_HEDGES_WON,

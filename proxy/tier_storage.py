@@ -27,6 +27,7 @@ from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.prefetcher import Prefetcher
 from storage.cache.read_ahead import ReadAhead
+from storage.cache.throttle import Throttle
 from storage.cache.time_index_cache import TimeIndexCache
 from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.metadata.catalog import Catalog
@@ -141,8 +142,9 @@ def open_tier_storage(
     """
     probes.gets.on_store(store_kind(storage_manager.identity))
     disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
+    throttle = Throttle(settings.gets_max, probes.gets)
     opened, indexes, transaction_indexes, time_indexes = _segment_parts(
-        settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, probes, now_ms
+        settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, throttle, probes, now_ms
     )
     read_ahead = _read_ahead(settings, probes)
     memory = _memory(settings, probes, read_ahead)
@@ -156,6 +158,7 @@ def open_tier_storage(
         gets_max=settings.gets_max,
         inflight=gets_budget,
         hedging=Hedging(settings.hedge_gets_per_minute_min),
+        throttle=throttle,
         gets=probes.gets,
         cache=probes.cache,
         land=land,
@@ -195,6 +198,7 @@ def _segment_parts(
     kept: KeptIndexes,
     nursery: trio.Nursery,
     limiter: trio.CapacityLimiter,
+    throttle: Throttle,
     probes: Probes,
     now_ms: Callable[[], int],
 ) -> tuple[OpenedSegments, OffsetIndexCache, TransactionIndexCache, TimeIndexCache]:
@@ -208,6 +212,7 @@ def _segment_parts(
         cache=cache,
         bytes_max=bytes_max // 4,
         now_ms=now_ms,
+        throttle=throttle,
     )
     indexes = OffsetIndexCache(
         opened,
@@ -218,9 +223,17 @@ def _segment_parts(
         kept=kept,
         bytes_max=bytes_max // 2,
         now_ms=now_ms,
+        throttle=throttle,
     )
     transaction_indexes = TransactionIndexCache(
-        opened, nursery=nursery, limiter=limiter, gets=gets, kept=kept, bytes_max=bytes_max // 8, now_ms=now_ms
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        kept=kept,
+        bytes_max=bytes_max // 8,
+        now_ms=now_ms,
+        throttle=throttle,
     )
     time_indexes = TimeIndexCache(
         opened,
@@ -231,6 +244,7 @@ def _segment_parts(
         kept=kept,
         bytes_max=bytes_max // 8,
         now_ms=now_ms,
+        throttle=throttle,
     )
     return opened, indexes, transaction_indexes, time_indexes
 

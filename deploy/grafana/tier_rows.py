@@ -199,9 +199,10 @@ STORE: Final = Row(
         ),
         graph(
             "GETs under way and waiting",
-            "Waiting ones want a slot or memory.",
+            "Waiting ones want a slot or memory. The limit falls when the store throttles.",
             "none",
             gauge("tidegate_gets_in_flight"),
+            Query(gauge("tidegate_gets_limit").expression, "{{instance}} limit"),
             Query(gauge("tidegate_gets_queued").expression, "{{instance}} waiting"),
         ),
         graph(

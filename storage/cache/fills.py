@@ -34,6 +34,7 @@ from storage.cache.get_task import Get, GetRunner
 from storage.cache.hedging import Hedging
 from storage.cache.memory import Block, BlockKey
 from storage.cache.single_flight import Flight
+from storage.cache.throttle import Throttle
 from storage.cache.transfer import FillSource
 from storage.errors import RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, Uuid
@@ -76,6 +77,7 @@ class Fills:
         nursery: the application's.
         gets_max: GETs under way at once; hedges come on top.
         inflight: what GETs under way may hold.
+        throttle: shared with all other GETs of the store.
         land: keeps a block, in the trio thread; the flag says whether somebody had asked for it by then.
         now_ms: the time of day.
     """
@@ -87,6 +89,7 @@ class Fills:
         gets_max: int,
         inflight: ByteBudget,
         hedging: Hedging,
+        throttle: Throttle,
         gets: GetProbe,
         cache: CacheProbe,
         land: Callable[[BlockKey, Block, bool], None],
@@ -103,6 +106,7 @@ class Fills:
             # Each slot may have a hedge. Losers may outlive their GETs: then new transfers wait for their threads.
             limiter=trio.CapacityLimiter(2 * gets_max),
             hedging=hedging,
+            throttle=throttle,
             probe=gets,
             owner=self,
             now_ms=now_ms,
@@ -363,10 +367,10 @@ def _decoding_bytes(source: FillSource, numbers: range) -> int:
     Nothing says whether chunks are encrypted, compressed or both, so it is counted as both.
     """
     start, end = source.positions(numbers)
-    stored_bytes, chunk_bytes, size_bytes = source.opened.stored_bytes, source.opened.chunk_bytes, source.grid.size_bytes
+    stored_bytes, chunk_bytes = source.opened.stored_bytes, source.opened.chunk_bytes
     if stored_bytes(start, end) == end - start:
         return 0
     # The buffer for stored chunks grows to the largest of the GET.
     firsts = range(start - start % chunk_bytes, end, chunk_bytes)
-    largest_bytes = max(stored_bytes(first, min(first + chunk_bytes, size_bytes)) for first in firsts)
+    largest_bytes = max(stored_bytes(first, min(first + chunk_bytes, source.grid.size_bytes)) for first in firsts)
     return 2 * largest_bytes + (0 if source.grid.block_bytes == chunk_bytes else chunk_bytes)

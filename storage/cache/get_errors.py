@@ -6,10 +6,12 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
+    ThrottledError,
 )
 
 _OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
     (RemoteResourceNotFoundError, GetOutcome.NOT_FOUND),
+    (ThrottledError, GetOutcome.THROTTLED),
     (RetriableRemoteStorageError, GetOutcome.RETRIABLE),
     (RemoteAccessDeniedError, GetOutcome.DENIED),
     (CorruptObjectError, GetOutcome.CORRUPT),

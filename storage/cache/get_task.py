@@ -1,7 +1,8 @@
 """One planned GET until all its blocks are there: attempts, the hedge, the split of a slow rest.
 
 Rule 1. Blocks arrive in order, each once: an attempt begins at the first one that is missing.
-Rule 2. An attempt is one transfer, and a second one if the answer is late (`hedging`). The first whose answer begins
+Rule 2. An attempt waits until it may be sent (`throttle`). It is one transfer, and a second one if the answer is late
+        (`hedging`). The first whose answer begins
         delivers; the other is closed when its own begins, in the application's nursery: nothing waits for it.
 Rule 3. If the body is much slower than connections usually are and somebody waits for it, the second half of what is
         left becomes another GET (`connection_speed`).
@@ -24,6 +25,7 @@ from storage.cache.get_errors import outcome_of
 from storage.cache.hedging import Hedging
 from storage.cache.memory import Block, BlockKey
 from storage.cache.retries import Attempts, as_retriable_if_fresh
+from storage.cache.throttle import Throttle
 from storage.cache.transfer import FillSource, Transfer, token_post
 
 WATCH_S = 0.25
@@ -86,6 +88,7 @@ class GetRunner:
         *,
         limiter: trio.CapacityLimiter,
         hedging: Hedging,
+        throttle: Throttle,
         probe: GetProbe,
         owner: GetOwner,
         now_ms: Callable[[], int],
@@ -93,6 +96,7 @@ class GetRunner:
         self.nursery = nursery
         self.limiter = limiter
         self.hedging = hedging
+        self._throttle = throttle
         self.probe = probe
         self.owner = owner
         self.speed = ConnectionSpeed()
@@ -124,23 +128,25 @@ class GetRunner:
                 await trio.sleep(delay_s)
 
     async def _attempt(self, get: Get) -> None:
-        attempt = _Attempt(self, get)
-        try:
-            self.hedging.on_get()
-            attempt.send(is_hedge=False)
-            await self._hedge(attempt)
-            await self._watch(attempt)
-        finally:
-            attempt.close()
-        if attempt.error is not None:
-            raise attempt.error
+        async with self._throttle.admitted():
+            attempt = _Attempt(self, get)
+            try:
+                self.hedging.on_get()
+                attempt.send(is_hedge=False)
+                await self._hedge(attempt)
+                await self._watch(attempt)
+            finally:
+                attempt.close()
+            if attempt.error is not None:
+                raise attempt.error
 
     async def _hedge(self, attempt: "_Attempt") -> None:
         delay_s = self.hedging.delay_s()
         with trio.move_on_after(math.inf if delay_s is None else delay_s):
             await attempt.settled.wait()
             return
-        if self.hedging.take():
+        # A store that asks for fewer GETs is not sent two for one.
+        if not self._throttle.is_on and self.hedging.take():
             self.probe.on_hedge()
             attempt.send(is_hedge=True)
 

@@ -29,6 +29,7 @@ from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
+from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.rebuild import rebuild_offset_index
@@ -71,12 +72,13 @@ class OffsetIndexCache:
         bytes_max: int = INDEX_BYTES_MAX,
         indexes_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
+        throttle: Throttle | None = None,
     ) -> None:
         self._segments = segments
         self._kept = kept or KeptIndexes(None)
         self._get_probe = gets
         self._probe = probe
-        self._gets = ObjectGets(limiter, gets, now_ms)
+        self._gets = ObjectGets(limiter, gets, now_ms, throttle)
         self._indexes: SegmentEntries[OffsetIndex] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=indexes_max
         )

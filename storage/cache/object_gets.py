@@ -12,6 +12,7 @@ import trio
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from storage.cache.get_errors import outcome_of
 from storage.cache.retries import Attempts, as_retriable_if_fresh
+from storage.cache.throttle import Throttle
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata
 
@@ -24,12 +25,20 @@ class ObjectGets:
     Args:
         limiter: bounds how many run at once; a GET that waits for its next attempt does not count.
         now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
+        throttle: shared with all other GETs of the store; None: these are all.
     """
 
-    def __init__(self, limiter: trio.CapacityLimiter, probe: GetProbe, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limiter: trio.CapacityLimiter,
+        probe: GetProbe,
+        now_ms: Callable[[], int],
+        throttle: Throttle | None = None,
+    ) -> None:
         self._limiter = limiter
         self._probe = probe
         self._now_ms = now_ms
+        self._throttle = throttle or Throttle(limiter.total_tokens, probe)
 
     async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
         """What `get` gives, called in a worker thread until it succeeds or is not to be tried again.
@@ -53,7 +62,8 @@ class ObjectGets:
 
     async def run_once(self, kind: GetObject | None, get: Callable[[], V]) -> V:
         """The same with one attempt."""
-        return await trio.to_thread.run_sync(self._counted, kind, get, limiter=self._limiter)
+        async with self._throttle.admitted():
+            return await trio.to_thread.run_sync(self._counted, kind, get, limiter=self._limiter)
 
     def _counted(self, kind: GetObject | None, get: Callable[[], V]) -> V:
         """In the worker thread: waiting for one is no part of a GET's duration."""

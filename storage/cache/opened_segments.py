@@ -16,6 +16,7 @@ from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetObject, GetProbe
 from storage.cache.object_gets import ObjectGets
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
+from storage.cache.throttle import Throttle
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
@@ -48,10 +49,11 @@ class OpenedSegments:
         bytes_max: int = OPENED_BYTES_MAX,
         segments_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
+        throttle: Throttle | None = None,
     ) -> None:
         self._storage_manager = storage_manager
         self._get_kind = GetObject.MANIFEST if storage_manager.has_manifests else None
-        self._gets = ObjectGets(limiter, gets, now_ms)
+        self._gets = ObjectGets(limiter, gets, now_ms, throttle)
         self._entries: SegmentEntries[OpenedSegment] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=segments_max, on_change=cache.on_opened_segments
         )

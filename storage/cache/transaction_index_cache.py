@@ -23,6 +23,7 @@ from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.single_flight import Flight
+from storage.cache.throttle import Throttle
 from storage.errors import RemoteResourceNotFoundError
 from storage.indexes.transaction_index import (
     TransactionIndex,
@@ -63,10 +64,11 @@ class TransactionIndexCache:
         bytes_max: int = TRANSACTION_INDEX_BYTES_MAX,
         indexes_max: int = ENTRIES_MAX,
         now_ms: Callable[[], int] = wall_clock_ms,
+        throttle: Throttle | None = None,
     ) -> None:
         self._segments = segments
         self._kept = kept or KeptIndexes(None)
-        self._gets = ObjectGets(limiter, gets, now_ms)
+        self._gets = ObjectGets(limiter, gets, now_ms, throttle)
         self._indexes: SegmentEntries[TransactionIndex] = SegmentEntries(
             nursery, bytes_max=bytes_max, entries_max=indexes_max
         )

@@ -170,7 +170,7 @@ def test_a_fresh_page_has_the_series_that_alerts_need(fresh: RunningTidegate) ->
         series("tidegate_deadline_misses_total", request="list_offsets"),
         *(
             series("tidegate_gets_total", store="s3", object="log", outcome=outcome)
-            for outcome in ("ok", "not_found", "denied", "retriable", "corrupt", "cancelled", "error")
+            for outcome in ("ok", "not_found", "denied", "throttled", "retriable", "corrupt", "cancelled", "error")
         ),
         *(series("tidegate_cache_evictions_total", level=level) for level in ("memory", "disk")),
         *(series("tidegate_cache_hits_total", level=level) for level in ("memory", "disk")),
@@ -355,9 +355,9 @@ def test_what_a_failing_store_costs(tier: Tier, fresh: RunningTidegate) -> None:
         assert seen == ATTEMPTS_MAX
         counted.becomes(
             {
-                series("tidegate_gets_total", object="log", outcome="retriable"): seen,
+                series("tidegate_gets_total", object="log", outcome="throttled"): seen,
                 series("tidegate_gets_total", object="log"): seen,
-                series("tidegate_get_seconds_count", outcome="retriable"): seen,
+                series("tidegate_get_seconds_count", outcome="throttled"): seen,
                 series("tidegate_get_bytes_total"): 0,
                 series("tidegate_get_retries_total"): seen - 1,
                 series("tidegate_cache_fills_total"): 0,

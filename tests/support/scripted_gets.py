@@ -27,6 +27,7 @@ from storage.cache.fills import Fills
 from storage.cache.hedging import NEVER, Hedging
 from storage.cache.memory import Block, BlockKey
 from storage.cache.single_flight import Flight
+from storage.cache.throttle import Throttle
 from storage.cache.transfer import FillSource
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream
@@ -230,12 +231,14 @@ class FillWorld:
         self.registry = Registry()
         self.held_bytes_max = 0
         self.budget = ByteBudget(budget_bytes, self._on_held)
+        probe = GetProbe(self.registry)
         self.fills = Fills(
             nursery,
             gets_max=gets_max,
             inflight=self.budget,
             hedging=hedging or Hedging(NEVER),
-            gets=GetProbe(self.registry),
+            throttle=Throttle(gets_max, probe),
+            gets=probe,
             cache=CacheProbe(self.registry),
             land=land or self._land,
             now_ms=lambda: now_ms,

@@ -10,6 +10,8 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
+    StalledTransferError,
+    ThrottledError,
 )
 
 
@@ -17,7 +19,9 @@ from storage.errors import (
     ("error", "cause"),
     [
         (RemoteResourceNotFoundError("404"), GetOutcome.NOT_FOUND),
-        (RetriableRemoteStorageError("503"), GetOutcome.RETRIABLE),
+        (RetriableRemoteStorageError("500"), GetOutcome.RETRIABLE),
+        (ThrottledError("503"), GetOutcome.THROTTLED),
+        (StalledTransferError("silence"), GetOutcome.RETRIABLE),
         (RemoteAccessDeniedError("403"), GetOutcome.DENIED),
         (CorruptObjectError("bytes"), GetOutcome.CORRUPT),
         (InvalidRangeError("416"), GetOutcome.ERROR),

@@ -10,6 +10,8 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
+    StalledTransferError,
+    ThrottledError,
 )
 from tests.support.scripted_gets import FINISHED_MS, MIB, FillWorld, Gate, Script, ScriptedSegment, expected, until
 
@@ -186,6 +188,19 @@ async def test_a_fresh_segment_that_is_not_there_yet_is_asked_for_again(
     assert world.sample("gets_total", outcome="not_found") == 4
 
 
+async def test_a_silent_body_is_gone_on_with_by_one_other_get(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
+    """At once: the clock of this test stands still."""
+    world, silent = FillWorld(nursery), StalledTransferError("no byte for 3 s")
+    segment.script(Script(fails={4: silent}), Script(fails={6: silent}))
+    assert await world.fetch(segment, range(10)) == expected(segment, range(10))
+    assert segment.ranges() == [(0, 9), (4, 9), (6, 9)], "what came in between gives the GET its attempts back"
+    segment.script(Script(fails={11: silent}), Script(fails={11: silent}))
+    with pytest.raises(StalledTransferError):
+        await world.fetch(segment, range(10, 14))
+    assert segment.ranges()[3:] == [(10, 13), (11, 13)]
+    await until(lambda: world.budget.held == 0 and world.fills.slots.busy == 0)
+
+
 @pytest.mark.parametrize("error", [RemoteResourceNotFoundError("404"), RemoteAccessDeniedError("403"), OSError("?")])
 async def test_what_will_not_pass_fails_at_once(
     nursery: trio.Nursery, segment: ScriptedSegment, error: Exception
@@ -208,6 +223,55 @@ async def test_bad_bytes_are_fetched_afresh_once(nursery: trio.Nursery, segment:
         await world.fetch(segment, [2, 3])
     assert world.numbers() == [0, 1, 2, 3]
     assert world.sample("gets_total", outcome="corrupt") == 3
+
+
+# --- a store that asks for fewer GETs ---
+
+
+async def test_gets_that_are_throttled_together_slow_down_together(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each backed off by itself, for about as long as the others: eight refused GETs were eight GETs again."""
+    world, begin = FillWorld(nursery), Gate()
+    segments = [ScriptedSegment(2, name=str(number)) for number in range(8)]
+    gates = [Gate() for _ in segments]
+    for segment, gate in zip(segments, gates, strict=True):
+        segment.script(Script(begins=begin, refusal=ThrottledError("503", retry_after_s=1.0)), Script(begins=gate))
+    flights = [world.want(segment, [0, 1])[0] for segment in segments]
+    for segment in segments:
+        await segment.asked(1)
+    begin.open()
+    await until(lambda: world.sample("gets_total", outcome="throttled") == 8)
+    await trio.sleep(60)  # all that are allowed to be are sent again, and none of them ends
+    await until(lambda: sum(len(segment.gets) for segment in segments) >= 12)
+    await trio.testing.wait_all_tasks_blocked()
+    again = [number for number, segment in enumerate(segments) if len(segment.gets) == 2]
+    assert len(again) == 4
+    assert world.sample("gets_limit") == 4
+    for gate in gates:
+        gate.open()
+    for flight in flights:
+        await flight.wait()
+    await until(lambda: world.budget.held == 0 and world.fills.slots.busy == 0)
+    assert all(len(segment.gets) == 2 for segment in segments)
+
+
+async def test_a_store_that_asks_for_fewer_gets_is_not_sent_a_hedge(
+    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
+) -> None:
+    world, late = FillWorld(nursery, hedging=busy_hedging()), Gate()
+    segment.script(Script(refusal=ThrottledError("503")), Script(begins=late))
+    flight = world.want(segment, [0])[0]
+    await until(lambda: world.sample("gets_total", outcome="throttled") == 1)
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(1)
+    await late.reached()
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(1)
+    await trio.testing.wait_all_tasks_blocked()
+    late.open()
+    await flight.wait()
+    assert (len(segment.gets), world.sample("get_hedges_total")) == (2, 0)
 
 
 # --- splits ---
