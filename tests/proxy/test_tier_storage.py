@@ -10,8 +10,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from proxy.tier_storage import EXPIRE_INTERVAL_S, store_kind
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.cache.memory import MemoryBlocks
+from storage.errors import ThrottledError
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX
-from storage.model import RemoteLogSegmentId, Uuid
+from storage.model import IndexType, RemoteLogSegmentId, Uuid
 from tests.support.disk_cache import cost, disk_cache, files_below, key_of
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
@@ -68,6 +69,16 @@ async def test_fills_do_not_stop_answers_that_have_all_they_need(nursery: trio.N
             with trio.fail_after(10):
                 assert await tier.read_bytes(0) == expected
             gate.release()
+
+
+async def test_what_throttles_an_index_keeps_logs_back_too(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    tier = open_tier(nursery, [SEGMENT, filled_segment(200)], block_bytes=BLOCK)
+    tier.store.fail(ThrottledError("503", retry_after_s=4.0), index_type=IndexType.OFFSET)
+    nursery.start_soon(tier.read, 0)
+    await until(lambda: tier.sample("tidegate_gets_limit") == 1)
+    assert tier.store.log_fetches() == []
+    await tier.cache.blocks(tier.source(1), 0, 0)
+    assert trio.current_time() >= 4
 
 
 @pytest.mark.parametrize("window_bytes", [0, 5 * BLOCK])
