@@ -10,6 +10,7 @@ closed ("stall").
 """
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator, Mapping
@@ -125,10 +126,12 @@ class ScriptedHttp:
 
 
 @contextmanager
-def scripted_http() -> Iterator[ScriptedHttp]:
+def scripted_http(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedHttp]:
     """Start a server on a free port of this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = ScriptedHttp(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    plain = socket.create_server(("127.0.0.1", 0))
+    with plain if tls is None else tls.wrap_socket(plain, server_side=True) as listener:
+        scheme = "http" if tls is None else "https"
+        server = ScriptedHttp(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=server.serve, args=(listener,))
         thread.start()
         try:

@@ -20,6 +20,7 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
+from storage.object_store import s3_body
 from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectHead
 from storage.object_store.s3 import S3Store
@@ -152,9 +153,12 @@ def test_a_body_that_breaks_is_retriable(http: ScriptedHttp, scripted: S3Store, 
     assert fetched(scripted, "a", 0, len(BODY)) == BODY
 
 
-def test_a_body_that_stalls_is_retriable(http: ScriptedHttp, open_scripted: Callable[..., S3Store]) -> None:
+def test_a_body_that_stalls_is_retriable(
+    http: ScriptedHttp, scripted: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
     http.answer(ranged()[:-100], then="stall")
-    stream = open_scripted(read_timeout_s=0.2).get("a", 0, len(BODY))
+    stream = scripted.get("a", 0, len(BODY))
     found = memoryview(bytearray(len(BODY)))
     stream.readinto(found[:-100])
     assert found[:-100] == BODY[:-100]

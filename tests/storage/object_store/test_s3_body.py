@@ -3,9 +3,11 @@
 import io
 import random
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from storage.errors import RetriableRemoteStorageError, StalledTransferError
 from storage.object_store import s3_body
 from storage.object_store.s3 import OpenSockets, S3Store
 from storage.object_store.s3_body import RECEIVE_WHOLE_BYTES_MIN, WholeReceiver
+from tests.support.certificates import server_certificate
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import ScriptedHttp, response, scripted_http
 from tests.support.waiting import wait_until
@@ -29,12 +32,26 @@ def http() -> Iterator[ScriptedHttp]:
         yield server
 
 
+@pytest.fixture(params=["http", "https"])
+def any_http(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedHttp]:
+    tls = None
+    if request.param == "https":
+        certificate, key = server_certificate(tmp_path)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate, key)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+    with scripted_http(tls) as server:
+        yield server
+
+
 @pytest.fixture
-def open_store(http: ScriptedHttp) -> Iterator[Callable[..., S3Store]]:
+def open_store(request: pytest.FixtureRequest) -> Iterator[Callable[..., S3Store]]:
     stores = []
+    name = "any_http" if "any_http" in request.fixturenames else "http"
+    server: ScriptedHttp = request.getfixturevalue(name)
 
     def open_store(read_timeout_s: float = 5.0) -> S3Store:
-        stores.append(S3Store(S3Server(http.endpoint_url).settings("tier", read_timeout_s=read_timeout_s)))
+        stores.append(S3Store(S3Server(server.endpoint_url).settings("tier", read_timeout_s=read_timeout_s)))
         return stores[-1]
 
     yield open_store
@@ -87,9 +104,10 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(
 @pytest.mark.parametrize("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
 @pytest.mark.parametrize("then", ["stall", "close", "reset"])
 def test_a_large_body_that_breaks_is_retriable(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], then: str, sent_bytes: int
+    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
 ) -> None:
-    store = open_store(read_timeout_s=0.2)
+    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
+    store = open_store(read_timeout_s=60.0)
     http.answer(ranged()[: len(ranged()) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
     http.answer(ranged())
     with pytest.raises(RetriableRemoteStorageError) as raised:
@@ -152,18 +170,18 @@ def test_a_slow_body_that_goes_on_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("pieces", [[len(BODY)], [100]])
 def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, pieces: list[int]
+    any_http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, pieces: list[int]
 ) -> None:
-    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.2)
+    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
-    http.answer(ranged()[:-1], then="stall")
+    any_http.answer(ranged()[:-1], then="stall")
     with pytest.raises(StalledTransferError):
         read(store, pieces)
 
 
-def test_a_connection_gets_its_own_time_out_back(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_a_connection_gets_its_own_time_out_back(any_http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
     store = open_store(read_timeout_s=60.0)
-    http.answer(ranged())
+    any_http.answer(ranged())
     stream = store.get("key", 0, len(BODY))
     connection = stream._socket
     assert connection is not None
@@ -192,11 +210,11 @@ def test_as_many_connections_are_kept_as_were_used_at_once(
 @pytest.mark.parametrize("sent", [b"", ranged()[:-1], ranged()[: 1000 - len(BODY)]], ids=["no answer", "most", "some"])
 @pytest.mark.parametrize("piece_bytes", [len(BODY), 100])
 def test_closing_the_store_ends_what_a_thread_waits_for(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], sent: bytes, piece_bytes: int
+    any_http: ScriptedHttp, open_store: Callable[..., S3Store], sent: bytes, piece_bytes: int
 ) -> None:
     """It was waited for as long as an answer is, and the process with it."""
     store = open_store(read_timeout_s=60.0)
-    http.answer(sent, then="stall")
+    any_http.answer(sent, then="stall")
     errors: list[Exception] = []
 
     def get() -> None:
@@ -209,7 +227,7 @@ def test_closing_the_store_ends_what_a_thread_waits_for(
         patch.setattr(s3_body, "SILENCE_S_MAX", 60.0)
         thread = threading.Thread(target=get)
         thread.start()
-        wait_until(lambda: bool(http.requests), "the request")
+        wait_until(lambda: bool(any_http.requests), "the request")
         store.close()
         thread.join(20)
         assert not thread.is_alive(), "the server gives up after 30 s"
