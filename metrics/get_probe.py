@@ -81,7 +81,7 @@ class GetProbe:
         self._in_flight.set(in_flight)
         self._queued.set(queued)
 
-    def on_limit(self, gets_max: float) -> None:
+    def on_limit(self, gets_max: int) -> None:
         """So many GETs may be in flight at once: all that configuration allows, or fewer as the store has asked."""
         self._limit.set(gets_max)
 

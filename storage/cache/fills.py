@@ -2,8 +2,8 @@
 
 Rule 1. A block is under way once, however many want it. Fills live in the application's nursery: who stops to wait
         cancels nothing (law L3), and every flight ends, at shutdown with trio.ClosedResourceError.
-Rule 2. At most `gets_max` GETs are under way. What somebody waits for goes first; read-ahead leaves one slot in eight
-        free for it, and holds at most half of the budget.
+Rule 2. At most `gets_max` GETs are under way, and fewer while the store throttles. What somebody waits for goes first;
+        read-ahead leaves one slot in eight free for it, and holds at most half of the budget.
 Rule 3. A GET begins once its plaintext fits into the budget, with what a chunk takes while the format decodes it.
         Each block's part is given back as it lands. What somebody waits for stands in line for room; read-ahead only
         takes room that nobody waits for.
@@ -98,6 +98,7 @@ class Fills:
         self._nursery = nursery
         self._gets_max = gets_max
         self._inflight = inflight
+        self._throttle = throttle
         self._gets = gets
         self._cache = cache
         self._land = land
@@ -115,7 +116,6 @@ class Fills:
         self._demanded: deque[Get] = deque()
         self._ahead: deque[Get] = deque()
         self._running: set[Get] = set()
-        self._ahead_slots = gets_max - min(max(1, gets_max // DEMANDED_SLOTS), gets_max - 1)
         self._ahead_reserved_bytes = 0
         self._undemanded_bytes = 0
         self._is_dispatching = False
@@ -209,7 +209,7 @@ class Fills:
         Read-ahead is cut small only while the store has little else to do: a busy link is slow for everybody, and
         more connections would make each still slower.
         """
-        free = self._gets_max - len(self._running) - len(self._demanded) - len(self._ahead)
+        free = self._slots_now() - len(self._running) - len(self._demanded) - len(self._ahead)
         if not demanded and 2 * free < self._gets_max:
             return GET_BYTES
         return max(get_bytes(self.speed.bytes_per_s), min(GET_BYTES, total_bytes // max(1, free)))
@@ -248,11 +248,17 @@ class Fills:
             self._report()
 
     def _start_all_that_may(self) -> None:
-        while self._demanded and len(self._running) < self._gets_max:
+        slots = self._slots_now()
+        while self._demanded and len(self._running) < slots:
             self._start(self._demanded.popleft())
-        while self._ahead and len(self._running) < self._ahead_slots and self._reserve_ahead(self._ahead[0]):
+        ahead_slots = slots - min(max(1, slots // DEMANDED_SLOTS), slots - 1)
+        while self._ahead and len(self._running) < ahead_slots and self._reserve_ahead(self._ahead[0]):
             self._start(self._ahead.popleft())
         self._report()
+
+    def _slots_now(self) -> int:
+        """As few as the throttle allows: who waits here goes by Rule 2, who waits there does not."""
+        return min(self._gets_max, self._throttle.gets_max)
 
     def _reserve_ahead(self, get: Get) -> bool:
         size_bytes = _reservation_bytes(get.source, get.numbers)
@@ -334,7 +340,7 @@ class Fills:
     def may_split(self, get: Get) -> bool:
         """As GetOwner."""
         return (
-            len(self._running) < self._gets_max
+            len(self._running) < self._slots_now()
             and any(self._wanted[get.key(number)].demanded for number in get.numbers)
             and self._inflight.room >= _decoding_bytes(get.source, get.numbers)
         )

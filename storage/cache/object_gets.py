@@ -18,6 +18,9 @@ from storage.model import RemoteLogSegmentMetadata
 
 V = TypeVar("V")
 
+OBJECT_GETS_MAX = 32
+"""What a throttle of these alone grows back to: the default of `tier.concurrent.gets.max`."""
+
 
 class ObjectGets:
     """Runs GETs. Owned by the trio thread.
@@ -38,7 +41,7 @@ class ObjectGets:
         self._limiter = limiter
         self._probe = probe
         self._now_ms = now_ms
-        self._throttle = throttle or Throttle(limiter.total_tokens, probe)
+        self._throttle = throttle or Throttle(OBJECT_GETS_MAX, probe)
 
     async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
         """What `get` gives, called in a worker thread until it succeeds or is not to be tried again.

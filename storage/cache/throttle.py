@@ -29,8 +29,8 @@ class Throttle:
         gets_max: what the limit grows back to.
     """
 
-    def __init__(self, gets_max: float, probe: GetProbe) -> None:
-        self._gets_max = gets_max
+    def __init__(self, gets_max: int, probe: GetProbe) -> None:
+        self._most = gets_max
         self._probe = probe
         self._limit = math.inf
         self._in_flight = trio.CapacityLimiter(math.inf)
@@ -42,6 +42,11 @@ class Throttle:
     def is_on(self) -> bool:
         """Whether the store has complained, and has not yet been found well again."""
         return self._limit < math.inf
+
+    @property
+    def gets_max(self) -> int:
+        """GETs that may be in flight."""
+        return math.floor(min(self._limit, self._most))
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
@@ -76,6 +81,6 @@ class Throttle:
             self._set(self._limit + 1 / self._limit)
 
     def _set(self, limit: float) -> None:
-        self._limit = limit if limit < self._gets_max else math.inf
-        self._in_flight.total_tokens = math.floor(self._limit) if self.is_on else math.inf
-        self._probe.on_limit(min(self._in_flight.total_tokens, self._gets_max))
+        self._limit = limit if limit < self._most else math.inf
+        self._in_flight.total_tokens = self.gets_max if self.is_on else math.inf
+        self._probe.on_limit(self.gets_max)

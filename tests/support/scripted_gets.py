@@ -232,12 +232,13 @@ class FillWorld:
         self.held_bytes_max = 0
         self.budget = ByteBudget(budget_bytes, self._on_held)
         probe = GetProbe(self.registry)
+        self.throttle = Throttle(gets_max, probe)
         self.fills = Fills(
             nursery,
             gets_max=gets_max,
             inflight=self.budget,
             hedging=hedging or Hedging(NEVER),
-            throttle=Throttle(gets_max, probe),
+            throttle=self.throttle,
             gets=probe,
             cache=CacheProbe(self.registry),
             land=land or self._land,

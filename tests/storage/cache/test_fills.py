@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import trio.testing
 
 from storage.cache.block_grid import BlockGrid
 from storage.cache.memory import Block, BlockKey
-from storage.errors import RemoteAccessDeniedError
+from storage.errors import RemoteAccessDeniedError, ThrottledError
 from tests.storage.formats.aiven.test_opened_segment import write_log
 from tests.support.scripted_gets import BLOCK_BYTES, MIB, FillWorld, Gate, Script, ScriptedSegment, expected, until
 
@@ -170,6 +171,25 @@ async def test_on_slow_connections_more_gets_share_the_blocks(nursery: trio.Nurs
     assert busy.ranges()[5] == (20, 31), "no more than half of the slots were free"
     gate.open()
     await world.landed_at_least(29)
+
+
+async def test_what_somebody_waits_for_goes_first_while_the_store_throttles(nursery: trio.Nursery) -> None:
+    world, first = FillWorld(nursery), Gate()
+    with suppress(ThrottledError):
+        async with world.throttle.admitted():
+            raise ThrottledError("503")
+    assert world.throttle.gets_max == 1
+    ahead = [ScriptedSegment(1, name=f"ahead {number}") for number in range(4)]
+    ahead[0].script(Script(begins=first))
+    for segment in ahead:
+        world.want(segment, [0], demanded=False)
+    await first.reached()
+    asked = ScriptedSegment(1, name="asked")
+    flight = world.want(asked, [0])[0]
+    first.open()
+    await flight.wait()
+    await world.landed_at_least(5)
+    assert [landing.key for landing in world.landed[:2]] == [ahead[0].key(0), asked.key(0)]
 
 
 # --- bytes ---
