@@ -69,11 +69,12 @@ def rewrite(api_key: int, api_version: int, frame: memoryview, advertised: Mappi
     """A new whole frame that names the brokers by their advertised host and port; all else is kept byte for byte.
 
     Args:
-        advertised: node id → host, port, with every node that `find_nodes` gave.
+        advertised: node id → host, port. A node that it lacks is withheld: left out where brokers are listed, and no
+            coordinator (COORDINATOR_NOT_AVAILABLE).
 
     Raises:
         PeerProtocolError: the frame is truncated or malformed.
-        LocalProtocolError: a node is missing in `advertised`, or not an API and version that is rewritten here.
+        LocalProtocolError: not an API and version that is rewritten here.
     """
     return splice_layout(frame, _locate(api_key, api_version, frame), advertised)
 

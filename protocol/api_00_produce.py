@@ -6,6 +6,8 @@
 - v13 names topics by id. Records are never looked into.
 """
 
+from dataclasses import replace
+
 from protocol.endpoints import AddressLayout, SizedSection, read_endpoints
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
@@ -107,6 +109,6 @@ def _locate_tag(cursor: Cursor) -> AddressLayout:
             continue
         if layout.section is not None:
             raise PeerProtocolError("the NodeEndpoints tag stands twice in a Produce response")
-        sites = read_endpoints(Cursor(cursor.view, start, cursor.position))
-        layout = AddressLayout(sites, flexible=True, section=SizedSection(size_start, start, cursor.position))
+        endpoints = read_endpoints(Cursor(cursor.view, start, cursor.position))
+        layout = replace(endpoints, section=SizedSection(size_start, start, cursor.position))
     return layout

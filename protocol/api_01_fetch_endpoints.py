@@ -2,13 +2,13 @@
 
 Upstream names the leaders of partitions that moved in tagged field 0 of a response, each once. An answer made of
 several responses names those of all, with Tidegate's addresses in place of upstream's (design L7). Other tagged fields
-of the responses say nothing of the answer, and are left out.
+of the responses say nothing of the answer, and are left out; so are nodes that are withheld (protocol.endpoints).
 """
 
 from collections.abc import Iterable, Mapping
 
 from protocol.api_01_fetch import NO_TAGS
-from protocol.endpoints import AddressSite, NodeAddress, read_site, splice_sites
+from protocol.endpoints import AddressSite, NodeAddress, address_bytes, read_endpoints
 from protocol.errors import PeerProtocolError
 from protocol.primitives import Cursor, write_uvarint
 
@@ -22,6 +22,7 @@ class NodeEndpoints:
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[memoryview, AddressSite]] = {}
+        """With the view that the site is in."""
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -48,29 +49,23 @@ class NodeEndpoints:
                 self._read(Cursor(cursor.view, start, cursor.position))
 
     def section(self, advertised: Mapping[int, tuple[str, int]]) -> bytes:
-        """A tagged section that names them at other addresses; NO_TAGS if there are none.
-
-        Raises:
-            LocalProtocolError: a node id is not in `advertised`.
-        """
-        if not self._entries:
+        """A tagged section that names those that are in `advertised` at that address; NO_TAGS if there are none."""
+        told = [entry for node_id, entry in self._entries.items() if node_id in advertised]
+        if not told:
             return NO_TAGS
-        pieces: list[bytes | memoryview] = [write_uvarint(len(self._entries) + 1)]
-        for view, site in self._entries.values():
-            pieces += splice_sites(view, 0, len(view), (site,), advertised, flexible=True)
+        pieces: list[bytes | memoryview] = [write_uvarint(len(told) + 1)]
+        for view, site in told:
+            [(start, end, _)] = site.withheld
+            address = address_bytes(advertised[site.address.node_id], flexible=True)
+            pieces += (view[start : site.start], address, view[site.end : end])
         content = b"".join(pieces)
         return b"".join((write_uvarint(1), write_uvarint(NODE_ENDPOINTS_TAG), write_uvarint(len(content)), content))
 
     def _read(self, cursor: Cursor) -> None:
-        for _ in range(cursor.present_array_length(flexible=True)):
-            start = cursor.position
-            site = read_site(cursor, flexible=True)
-            cursor.skip_string(flexible=True)
-            cursor.skip_tags()
+        for site in read_endpoints(cursor).sites:
             if not site.address.is_node:
                 raise PeerProtocolError(f"a node endpoint names no node: {site.address}")
-            entry = cursor.view[start : cursor.position]
-            self._entries[site.address.node_id] = entry, AddressSite(site.address, site.start - start, site.end - start)
+            self._entries[site.address.node_id] = cursor.view, site
 
 
 def endpoints_of(sections: Iterable[bytes]) -> NodeEndpoints:

@@ -15,6 +15,7 @@ v16, v17 and v18 have one layout: header tags · throttle, error, session · top
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from protocol.api_01_fetch import FETCH_VERSION_MAX
 from protocol.endpoints import AddressLayout, NodeAddress, SizedSection, nodes, read_endpoints, splice_layout
@@ -278,8 +279,8 @@ def locate(frame: memoryview, api_version: int) -> AddressLayout:
     size = cursor.uvarint()
     start = cursor.position
     cursor.skip(size)
-    sites = read_endpoints(Cursor(frame, start, cursor.position))
-    return AddressLayout(sites, flexible=True, section=SizedSection(size_start, start, cursor.position))
+    endpoints = read_endpoints(Cursor(frame, start, cursor.position))
+    return replace(endpoints, section=SizedSection(size_start, start, cursor.position))
 
 
 def find_nodes(frame: memoryview, api_version: int) -> list[NodeAddress]:
@@ -292,11 +293,11 @@ def find_nodes(frame: memoryview, api_version: int) -> list[NodeAddress]:
 
 
 def rewrite_endpoints(frame: memoryview, api_version: int, advertised: Mapping[int, tuple[str, int]]) -> bytes:
-    """A whole response frame with Tidegate's addresses, its length field corrected.
+    """A whole response frame with Tidegate's addresses, its length field corrected; nodes that `advertised` lacks are
+    left out.
 
     Raises:
         PeerProtocolError: truncated or malformed.
-        LocalProtocolError: a node is not in `advertised`.
     """
     layout = locate(frame, api_version)
     if not layout.sites:

@@ -1,10 +1,11 @@
 """Metadata (key 3), responses v0–v13: the brokers' addresses, and which id each topic has.
 
-- The broker array stands before the topics, after the throttle time (v3+): topics are never walked to rewrite.
+- The broker array stands before the topics, after the throttle time (v3+): topics are never walked to rewrite. A
+  broker that is withheld is left out of it, and stays a partition's leader or the controller by id.
 - v1 added the rack; flexible from v9; topic ids from v10 (KIP-516); a topic's name may be null from v12.
 """
 
-from protocol.endpoints import AddressLayout, read_site
+from protocol.endpoints import AddressLayout, read_nodes
 from protocol.headers import is_flexible, response_body_position
 from protocol.identifiers import ApiKey
 from protocol.primitives import Cursor
@@ -61,14 +62,14 @@ def _read_brokers(frame: memoryview, api_version: int) -> tuple[AddressLayout, C
     cursor = Cursor(frame, response_body_position(frame, ApiKey.METADATA, api_version))
     if api_version >= 3:
         cursor.skip(4)  # throttle time
-    sites = []
-    for _ in range(cursor.array_length(flexible=flexible)):
-        sites.append(read_site(cursor, flexible=flexible))
+
+    def skip_rest(cursor: Cursor) -> None:
         if api_version >= 1:
             cursor.skip_string(flexible=flexible)  # rack
         if flexible:
             cursor.skip_tags()
-    return AddressLayout(tuple(sites), flexible), cursor
+
+    return read_nodes(cursor, flexible=flexible, skip_rest=skip_rest), cursor
 
 
 def _skip_partitions(cursor: Cursor) -> None:

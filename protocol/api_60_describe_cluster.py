@@ -5,7 +5,7 @@
 - v2 added whether a broker is fenced. Flexible in every version.
 """
 
-from protocol.endpoints import AddressLayout, read_site
+from protocol.endpoints import AddressLayout, read_nodes
 from protocol.headers import response_body_position
 from protocol.identifiers import ApiKey
 from protocol.primitives import Cursor
@@ -26,11 +26,11 @@ def locate(frame: memoryview, api_version: int) -> AddressLayout:
         return AddressLayout((), flexible=True)
     cursor.skip_string(flexible=True)  # cluster id
     cursor.skip(4)  # controller id
-    sites = []
-    for _ in range(cursor.array_length(flexible=True)):
-        sites.append(read_site(cursor, flexible=True))
+
+    def skip_rest(cursor: Cursor) -> None:
         cursor.skip_string(flexible=True)  # rack
         if api_version >= 2:
             cursor.skip(1)  # is fenced
         cursor.skip_tags()
-    return AddressLayout(tuple(sites), flexible=True)
+
+    return read_nodes(cursor, flexible=True, skip_rest=skip_rest)

@@ -30,7 +30,7 @@ def locate(frame: memoryview, api_version: int) -> AddressLayout:
         for _ in range(cursor.array_length(flexible=True)):
             _skip_partition(cursor)
         cursor.skip_tags()
-    return AddressLayout(read_endpoints(cursor), flexible=True)
+    return read_endpoints(cursor)
 
 
 def _skip_partition(cursor: Cursor) -> None:

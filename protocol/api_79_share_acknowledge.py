@@ -33,4 +33,4 @@ def locate(frame: memoryview, api_version: int) -> AddressLayout:
             cursor.skip_tags()
             cursor.skip_tags()  # the partition's
         cursor.skip_tags()
-    return AddressLayout(read_endpoints(cursor), flexible=True)
+    return read_endpoints(cursor)

@@ -4,17 +4,23 @@ Rule 1. In every API that names brokers, the fields are node id, host, port, one
         port are replaced; node ids stay upstream's own, because leaders and preferred replicas refer to them.
 Rule 2. All bytes outside host and port are kept as they came, so unknown tagged fields survive (design L7).
 Rule 3. "No node" (a negative node id or an empty host, as FindCoordinator answers with an error) is left alone.
+Rule 4. A node without an advertised address is withheld: upstream's own address never passes. In an array of nodes its
+        element is left out. Leaders and replicas go on naming it by id, as Kafka's own do with a broker that is down:
+        clients take a leader that is in no list for one that is not available, and ask again.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
-from protocol.primitives import Cursor, write_string, write_uvarint
+from protocol.primitives import Cursor, write_array_length, write_string, write_uvarint
 
 _INT32 = struct.Struct(">i")
+
+Edit = tuple[int, int, bytes]
+"""`view[start:end]` is replaced by other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +37,28 @@ class NodeAddress:
         return self.node_id >= 0 and self.host != ""
 
 
+NO_NODE = NodeAddress(-1, "", -1)
+"""What Kafka names where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class AddressSite:
-    """One address in a view: host and port occupy `view[start:end]`."""
+    """One address in a view: host and port occupy `view[start:end]`. `withheld`: what is done in its place when
+    clients are not to hear of the node."""
 
     address: NodeAddress
     start: int
     end: int
+    withheld: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCount:
+    """How many elements an array has, which stands in `view[start:end]`."""
+
+    start: int
+    end: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +72,17 @@ class SizedSection:
 
 @dataclass(frozen=True, slots=True)
 class AddressLayout:
-    """All addresses of one response, in order; `section` holds all of them where they stand in a tagged field."""
+    """All addresses of one response, in order. `section` holds all of them where they stand in a tagged field;
+    `count` is that of the array whose elements they are."""
 
     sites: tuple[AddressSite, ...]
     flexible: bool
     section: SizedSection | None = None
+    count: ArrayCount | None = None
 
 
-def read_site(cursor: Cursor, *, flexible: bool) -> AddressSite:
-    """Read node id, host and port, leaving the cursor after the port.
+def read_address(cursor: Cursor, *, flexible: bool) -> tuple[NodeAddress, int]:
+    """Read node id, host and port, leaving the cursor after the port; the node, and where its host begins.
 
     Raises:
         PeerProtocolError: truncated, or the host is null.
@@ -69,38 +92,34 @@ def read_site(cursor: Cursor, *, flexible: bool) -> AddressSite:
     host = cursor.string(flexible=flexible)
     if host is None:
         raise PeerProtocolError(f"node {node_id} has a null host")
-    port = cursor.int32()
-    return AddressSite(NodeAddress(node_id, host, port), start, cursor.position)
+    return NodeAddress(node_id, host, cursor.int32()), start
 
 
-def read_endpoints(cursor: Cursor) -> tuple[AddressSite, ...]:
-    """Read a compact array of NodeEndpoint: node id, host, port, rack, tags (KIP-951). Null counts as empty."""
-    sites = []
-    for _ in range(cursor.array_length(flexible=True)):
-        sites.append(read_site(cursor, flexible=True))
-        cursor.skip_string(flexible=True)
-        cursor.skip_tags()
-    return tuple(sites)
-
-
-def find_endpoints(array: memoryview) -> list[NodeAddress]:
-    """The nodes in a compact array of NodeEndpoint, which begins at the start of the view."""
-    return nodes(read_endpoints(Cursor(array)))
-
-
-def splice_endpoints(array: memoryview, advertised: Mapping[int, tuple[str, int]]) -> bytes:
-    """A compact array of NodeEndpoint with other hosts and ports; bytes after the array are kept.
+def read_nodes(cursor: Cursor, *, flexible: bool, skip_rest: Callable[[Cursor], None]) -> AddressLayout:
+    """Read an array of nodes; null counts as empty.
 
     Args:
-        array: begins with the array; for Fetch and Produce, the content of the NodeEndpoints tag.
-        advertised: node id → host, port.
+        skip_rest: passes what an element holds behind its port.
 
     Raises:
-        PeerProtocolError: the array is truncated or malformed.
-        LocalProtocolError: a node id is not in `advertised`.
+        PeerProtocolError: truncated or malformed.
     """
-    sites = read_endpoints(Cursor(array))
-    return b"".join(splice_sites(array, 0, len(array), sites, advertised, flexible=True))
+    count_start = cursor.position
+    count = cursor.array_length(flexible=flexible)
+    count_end = cursor.position
+    sites = []
+    for _ in range(count):
+        element_start = cursor.position
+        address, start = read_address(cursor, flexible=flexible)
+        end = cursor.position
+        skip_rest(cursor)
+        sites.append(AddressSite(address, start, end, ((element_start, cursor.position, b""),)))
+    return AddressLayout(tuple(sites), flexible, count=ArrayCount(count_start, count_end, count))
+
+
+def read_endpoints(cursor: Cursor) -> AddressLayout:
+    """Read a compact array of NodeEndpoint: node id, host, port, rack, tags (KIP-951)."""
+    return read_nodes(cursor, flexible=True, skip_rest=_skip_rack_and_tags)
 
 
 def nodes(sites: Iterable[AddressSite]) -> list[NodeAddress]:
@@ -108,46 +127,55 @@ def nodes(sites: Iterable[AddressSite]) -> list[NodeAddress]:
     return list(dict.fromkeys(site.address for site in sites if site.address.is_node))
 
 
-def splice_sites(
-    view: memoryview,
-    start: int,
-    end: int,
-    sites: Iterable[AddressSite],
-    advertised: Mapping[int, tuple[str, int]],
-    *,
-    flexible: bool,
-) -> list[bytes | memoryview]:
-    """`view[start:end]` in pieces, with each site's host and port replaced.
+def address_bytes(advertised: tuple[str, int], *, flexible: bool) -> bytes:
+    """Host and port as a response holds them."""
+    host, port = advertised
+    return write_string(host, flexible=flexible) + _INT32.pack(port)
 
-    Raises:
-        LocalProtocolError: a node id is not in `advertised`; listeners are bound before an answer goes out.
+
+def splice_addresses(
+    view: memoryview, start: int, end: int, layout: AddressLayout, advertised: Mapping[int, tuple[str, int]]
+) -> list[bytes | memoryview]:
+    """`view[start:end]` in pieces, with the host and port of every node replaced.
+
+    Args:
+        advertised: node id → host, port; nodes that it lacks are withheld (rule 4).
     """
-    pieces: list[bytes | memoryview] = []
-    kept_to = start
-    for site in sites:
+    edits: list[Edit] = []
+    withheld = 0
+    for site in layout.sites:
         if not site.address.is_node:
             continue
-        if site.address.node_id not in advertised:
-            raise LocalProtocolError(f"no advertised address for node {site.address.node_id}")
-        host, port = advertised[site.address.node_id]
-        pieces.append(view[kept_to : site.start])
-        pieces.append(write_string(host, flexible=flexible) + _INT32.pack(port))
-        kept_to = site.end
+        address = advertised.get(site.address.node_id)
+        if address is None:
+            withheld += 1
+            edits += site.withheld
+        else:
+            edits.append((site.start, site.end, address_bytes(address, flexible=layout.flexible)))
+    if withheld and layout.count is not None:
+        at = layout.count
+        edits.append((at.start, at.end, write_array_length(at.count - withheld, flexible=layout.flexible)))
+    pieces: list[bytes | memoryview] = []
+    kept_to = start
+    for edit_start, edit_end, replacement in sorted(edits):
+        pieces += (view[kept_to:edit_start], replacement)
+        kept_to = edit_end
     pieces.append(view[kept_to:end])
     return pieces
 
 
 def splice_layout(frame: memoryview, layout: AddressLayout, advertised: Mapping[int, tuple[str, int]]) -> bytes:
-    """A whole frame with every address of the layout replaced; the length field and the size of the tagged
-    field that holds the addresses are corrected.
-
-    Raises:
-        LocalProtocolError: a node id is not in `advertised`.
-    """
+    """A whole frame with every address of the layout replaced, or withheld where `advertised` has none; the length
+    field and the size of the tagged field that holds the addresses are corrected."""
     section = layout.section
     start, end = (LENGTH_BYTES, len(frame)) if section is None else (section.start, section.end)
-    pieces = splice_sites(frame, start, end, layout.sites, advertised, flexible=layout.flexible)
+    pieces = splice_addresses(frame, start, end, layout, advertised)
     if section is not None:
         content_bytes = sum(map(len, pieces))
         pieces = [frame[LENGTH_BYTES : section.size_start], write_uvarint(content_bytes), *pieces, frame[end:]]
     return b"".join((_INT32.pack(sum(map(len, pieces))), *pieces))
+
+
+def _skip_rack_and_tags(cursor: Cursor) -> None:
+    cursor.skip_string(flexible=True)
+    cursor.skip_tags()

@@ -2,12 +2,13 @@
 
 import struct
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from protocol.addresses import NodeAddress, carries_addresses, find_nodes, rewrite
 from protocol.errors import LocalProtocolError, PeerProtocolError
@@ -42,7 +43,8 @@ def values_of(nodes: list[NodeAddress]) -> dict[str, object]:
     brokers = [
         {"node_id": node.node_id, "broker_id": node.node_id, "host": node.host, "port": node.port} for node in nodes
     ]
-    return {"brokers": brokers, "coordinators": brokers, "node_endpoints": brokers, "endpoint_type": 1, **brokers[0]}
+    first = brokers[0] if brokers else {}
+    return {"brokers": brokers, "coordinators": brokers, "node_endpoints": brokers, "endpoint_type": 1, **first}
 
 
 def response(api_key: int, api_version: int, nodes: list[NodeAddress], *, unknown_tag: bool = False) -> Any:
@@ -123,12 +125,49 @@ def test_a_body_cut_before_its_last_address_is_the_peers_error(api_key: int, api
             continue
 
 
-@every_version
-def test_a_node_without_an_advertised_address_is_our_error_and_is_named(api_key: int, api_version: int) -> None:
-    frame = kio_frames.response_frame(response(api_key, api_version, [NodeAddress(31337, "somewhere", 9092)]))
+# A node without an advertised address is withheld. (It was an error before, and nobody got the answer.)
 
-    with pytest.raises(LocalProtocolError, match="31337"):
-        rewrite(api_key, api_version, memoryview(frame), ADVERTISED)
+
+@pytest.mark.parametrize("unknown_tag", [False, True])
+@pytest.mark.parametrize("withheld", [{11}, {0, 2}, {0, 11, 2}], ids=["one", "two", "all"])
+@every_version
+def test_a_withheld_node_is_left_out_and_nothing_else_changes(
+    api_key: int, api_version: int, withheld: set[int], unknown_tag: bool
+) -> None:
+    message = response(api_key, api_version, UPSTREAM, unknown_tag=unknown_tag)
+    frame = kio_frames.response_frame(message, unknown_tag=unknown_tag)
+    advertised = {node_id: address for node_id, address in ADVERTISED.items() if node_id not in withheld}
+
+    rewritten = rewrite(api_key, api_version, memoryview(frame), advertised)
+
+    expected = with_nodes_withheld(api_key, api_version, withheld, unknown_tag=unknown_tag)
+    header_bytes = 4 + len(kio_frames.response_header(expected, 5, unknown_tag=unknown_tag))
+    assert kio_frames.decode(type(expected), rewritten[header_bytes:]) == expected
+    if api_key != ApiKey.PRODUCE or len(withheld) < len(UPSTREAM):  # there an empty tag is kept, which kio leaves out
+        assert rewritten == kio_frames.response_frame(expected, unknown_tag=unknown_tag)
+    assert not any(
+        node.host.encode() in rewritten for node in UPSTREAM if node.node_id in withheld and len(node.host) > 1
+    )
+
+
+def with_nodes_withheld(api_key: int, api_version: int, withheld: set[int], *, unknown_tag: bool) -> Any:
+    """What a broker would send that has no such brokers, and finds no coordinator where one of them is it."""
+    if api_key != ApiKey.FIND_COORDINATOR:
+        told = [node for node in UPSTREAM if node.node_id not in withheld]
+        return response(api_key, api_version, moved(told, ADVERTISED), unknown_tag=unknown_tag)
+    message = response(api_key, api_version, moved(UPSTREAM, ADVERTISED), unknown_tag=unknown_tag)
+    if api_version >= 4:
+        return replace(message, coordinators=tuple(_not_found(each, withheld) for each in message.coordinators))
+    return _not_found(message, withheld)
+
+
+def _not_found(coordinator: Any, withheld: set[int]) -> Any:
+    if coordinator.node_id not in withheld:
+        return coordinator
+    values = {"node_id": -1, "host": "", "port": -1, "error_code": ErrorCode.coordinator_not_available}
+    if any(each.name == "error_message" for each in fields(coordinator)):
+        values["error_message"] = "The coordinator is not available."
+    return replace(coordinator, **values)
 
 
 @given(case=st.sampled_from(REWRITTEN), nodes=st.lists(addresses, min_size=1, max_size=4), unknown_tag=st.booleans())

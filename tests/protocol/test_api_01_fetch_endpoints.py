@@ -11,7 +11,7 @@ from protocol.api_01_fetch_endpoints import endpoints_of
 from protocol.api_01_fetch_response import encode_response
 from protocol.api_01_fetch_walker import find_nodes
 from protocol.endpoints import NodeAddress
-from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.errors import PeerProtocolError
 from protocol.primitives import write_string, write_uvarint
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9093)
@@ -61,9 +61,9 @@ def test_all_but_host_and_port_is_kept() -> None:
     assert endpoints_of([theirs]).section({1: (ONE.host, ONE.port)}) == theirs
 
 
-def test_a_node_without_a_listener_is_our_own_fault() -> None:
-    with pytest.raises(LocalProtocolError, match="node 2"):
-        endpoints_of([section(TWO)]).section({1: ("tidegate", 1)})
+def test_a_node_without_a_listener_is_left_out() -> None:
+    assert nodes_in(endpoints_of([section(ONE, TWO)]).section({2: OURS[2]})) == [NodeAddress(2, *OURS[2])]
+    assert endpoints_of([section(TWO)]).section({1: OURS[1]}) == NO_TAGS
 
 
 def test_an_endpoint_that_is_no_node_is_the_peers_fault() -> None:

@@ -260,5 +260,13 @@ def test_held_frames_may_be_read_only_and_are_checked() -> None:
             find_nodes(memoryview(frame)[:size], 17)
     with pytest.raises(PeerProtocolError, match="not the frame"):
         find_nodes(memoryview(frame + b"\x00"), 17)
-    with pytest.raises(LocalProtocolError, match="no advertised address"):
-        rewrite_endpoints(memoryview(frame), 17, {3: ("h", 1)})
+
+
+@every_version
+def test_held_frames_leave_out_a_node_that_is_withheld(version: int) -> None:
+    frame = frame_of(VARIED, WITH_ENDPOINTS, version)
+    for advertised in ({3: ("edge.example.org", 19095)}, dict[int, tuple[str, int]]()):
+        told = [NodeAddress(node_id, host, port) for node_id, (host, port) in advertised.items()]
+        assert rewrite_endpoints(memoryview(frame), version, advertised) == frame_of(
+            VARIED, b"\x02" + endpoints_field(told) + UNKNOWN_FIELD, version
+        )

@@ -1,19 +1,28 @@
 """The splice of a NodeEndpoint array, as the Fetch tag uses it too."""
 
 import struct
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.endpoints import NodeAddress, find_endpoints, splice_endpoints
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.primitives import write_string, write_uvarint
+from protocol.endpoints import NodeAddress, nodes, read_endpoints, splice_addresses
+from protocol.errors import PeerProtocolError
+from protocol.primitives import Cursor, write_string, write_uvarint
 
-nodes = st.builds(NodeAddress, st.integers(-1, 2**31 - 1), st.text(max_size=130), st.integers(-1, 2**31 - 1))
+addresses = st.builds(NodeAddress, st.integers(-1, 2**31 - 1), st.text(max_size=130), st.integers(-1, 2**31 - 1))
 racks = st.text(max_size=20) | st.none()
 tagged = st.sampled_from([b"\x00", b"\x01\x63\x02hi", b"\x02\x01\x00\x63\x01x"])
-arrays = st.lists(st.tuples(nodes, racks, tagged), max_size=130)
+arrays = st.lists(st.tuples(addresses, racks, tagged), max_size=130)
+
+
+def find_endpoints(array: memoryview) -> list[NodeAddress]:
+    return nodes(read_endpoints(Cursor(array)).sites)
+
+
+def splice_endpoints(array: memoryview, advertised: Mapping[int, tuple[str, int]]) -> bytes:
+    return b"".join(splice_addresses(array, 0, len(array), read_endpoints(Cursor(array)), advertised))
 
 
 def encode(elements: list[tuple[NodeAddress, str | None, bytes]]) -> bytes:
@@ -65,8 +74,15 @@ def test_a_null_host_is_the_peers_error() -> None:
         find_endpoints(memoryview(b"\x02\x00\x00\x00\x07\x00\x00\x00\x00\x01\x00\x00"))
 
 
-def test_a_node_that_is_not_advertised_is_our_error() -> None:
-    array = encode([(NodeAddress(1, "kafka-1", 9092), None, b"\x00")])
+distinct = st.lists(st.tuples(addresses, racks, tagged), max_size=130, unique_by=lambda element: element[0].node_id)
 
-    with pytest.raises(LocalProtocolError, match="node 1"):
-        splice_endpoints(memoryview(array), {2: ("edge", 1)})
+
+@given(distinct, st.booleans())
+def test_nodes_that_are_not_advertised_are_left_out(
+    elements: list[tuple[NodeAddress, str | None, bytes]], every_second: bool
+) -> None:
+    real = [node for node, _, _ in elements if node.node_id >= 0 and node.host]
+    withheld = set(real[::2] if every_second else real[:1])
+    advertised = {node.node_id: (node.host, node.port) for node in real if node not in withheld}
+    told = [element for element in elements if element[0] not in withheld]
+    assert splice_endpoints(memoryview(encode(elements)), advertised) == encode(told)
