@@ -104,6 +104,7 @@ def readiness_report(readiness: Readiness) -> dict[str, object]:
             for name, condition in readiness.conditions.items()
         },
         "partition_problems": {str(number): reason for number, reason in readiness.partition_problems.items()},
+        "broker_problems": {str(node_id): reason for node_id, reason in readiness.broker_problems.items()},
     }
 
 

@@ -30,6 +30,7 @@ from proxy.config.model import Config
 from proxy.fallback import Fallback
 from proxy.fetch_service import FetchService
 from proxy.frontier import Frontiers
+from proxy.known_brokers import KnownBrokersFile
 from proxy.life_cycle import SIGNALS, LifeCycle
 from proxy.lineages import Lineages
 from proxy.list_offsets_service import ListOffsetsService
@@ -155,13 +156,15 @@ async def run(
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
             fallback = Fallback(settings.fallback, probes.fallback)
             server = _server(config, settings, cluster, tier, lookup, fallback, probes, nursery)
-            addresses, bootstrap = await listen(config, cluster, server, nursery)
+            known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
+            addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
+            nursery.start_soon(known.run)
             admin = await nursery.start(
                 serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
             )
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
             nursery.start_soon(reloader.run)
-            nursery.start_soon(follow_upstream, cluster, addresses, readiness)
+            nursery.start_soon(follow_upstream, cluster, addresses, known, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
             nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, probes)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)

@@ -68,7 +68,8 @@ class Advertiser(Protocol):
     """The listeners that stand for upstream's brokers."""
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
-        """What clients are told for these brokers; their listeners are bound when this returns."""
+        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        of one that is left out."""
         ...
 
 

@@ -4,15 +4,17 @@ import trio
 
 from proxy.address_book import LISTEN_BACKLOG, AddressBook, Target
 from proxy.config.model import Config
+from proxy.known_brokers import KnownBrokers
+from proxy.readiness import Readiness
 from proxy.server import Server
 from proxy.sni_addressing import SniAddressBook, SniPattern
 from proxy.upstream.cluster import Cluster
 
 
 async def listen(
-    config: Config, cluster: Cluster, server: Server, nursery: trio.Nursery
+    config: Config, cluster: Cluster, server: Server, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
 ) -> tuple[AddressBook | SniAddressBook, tuple[str, int]]:
-    """Have clients accepted; the listeners of brokers, and the bootstrap listener's address.
+    """Have clients accepted, for the known brokers too; the listeners of brokers, and the bootstrap listener's address.
 
     Raises:
         OSError: it cannot be bound; the message names address and key.
@@ -27,7 +29,8 @@ async def listen(
     host, port = listeners[0].socket.getsockname()[:2]
     target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
     if proxy.tls_sni_pattern is None:
-        book = server.addresses = AddressBook(proxy, nursery, server.serve)
+        book = server.addresses = AddressBook(proxy, nursery, server.serve, readiness=readiness, ports=known.ports)
+        await book.follow(known.brokers)
         nursery.start_soon(server.serve, listeners, target)
         return book, (str(host), int(port))
     names = server.addresses = SniAddressBook(
@@ -36,6 +39,7 @@ async def listen(
         bootstrap=target,
         known_address=lambda node_id: address_of(cluster, node_id),
     )
+    await names.follow(known.brokers)
     nursery.start_soon(server.serve_by_name, listeners, names.target_for)
     return names, (str(host), int(port))
 

@@ -6,7 +6,7 @@ Rules:
 1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered or was declared
    degraded, and nobody has asked to drain.
 2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
-   metadata partition has a problem. It is told apart and never takes a proxy out of rotation.
+   metadata partition or a broker's listener has a problem. It is told apart and never takes a proxy out of rotation.
 3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on (design §9).
    One that concerns the topic as a whole (partitions added, no topic id) is `catalog_unavailable`: not ready.
 4. The first readiness is latched for `wait_ready`; later changes show in `ready` alone.
@@ -56,6 +56,7 @@ class Readiness:
         }
         self._partition_problems: dict[int, str] = {}
         self._left_to_brokers: list[str] = []
+        self._broker_problems: dict[int, str] = {}
         self._draining = False
         self._first_ready = trio.Event()
         self._probe = probe
@@ -70,6 +71,11 @@ class Readiness:
     def partition_problems(self) -> Mapping[int, str]:
         """Metadata partition to what is wrong with it."""
         return dict(sorted(self._partition_problems.items()))
+
+    @property
+    def broker_problems(self) -> Mapping[int, str]:
+        """Why a broker cannot be listened for, by node id."""
+        return dict(sorted(self._broker_problems.items()))
 
     @property
     def draining(self) -> bool:
@@ -98,6 +104,7 @@ class Readiness:
     def complaints(self) -> list[str]:
         """What is served worse than it should be, whether ready or not."""
         problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
+        problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers
 
     async def wait_ready(self) -> None:
@@ -129,6 +136,16 @@ class Readiness:
     def left_to_brokers(self, reasons: Sequence[str]) -> None:
         """Why tier reads are left to the brokers at the moment, a sentence each; none: they are not."""
         self._left_to_brokers = [*reasons]
+        self._tell()
+
+    def broker_withheld(self, node_id: int, reason: str) -> None:
+        """A broker cannot be listened for, so clients do not hear of it; a later reason replaces the earlier."""
+        self._broker_problems[node_id] = reason
+        self._tell()
+
+    def broker_recovered(self, node_id: int) -> None:
+        """It is listened for, or has left."""
+        self._broker_problems.pop(node_id, None)
         self._tell()
 
     def upstream_answered(self, brokers: int) -> None:

@@ -3,16 +3,18 @@
 Rule 1. Broker N is `proxy.tls.sni.pattern` with its `$(nodeId)` filled in. Names are compared without regard to case.
         Any other name, or none, is the bootstrap's: any broker will do.
 Rule 2. A broker that upstream's metadata does not name (any more) is refused. A client may remember a name for longer
-        than we run, so brokers are known here before an answer has named them.
+        than we run, so brokers are known here before an answer has named them: from our own Metadata, and before that
+        from what the last run knew (proxy.known_brokers).
 Rule 3. The newest word about a broker's address counts, be it an answer on its way to a client or our own Metadata.
 """
 
 import re
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
+import trio
 
 from protocol.addresses import NodeAddress
 from proxy.address_book import Target
@@ -87,6 +89,23 @@ class SniAddressBook:
             self._told[node.node_id] = _Told(address, self._known_address(node.node_id))
             advertised[node.node_id] = (self._pattern.host_of(node.node_id), self._port)
         return advertised
+
+    async def follow(self, nodes: Collection[NodeAddress]) -> None:
+        """Know these brokers, and no other."""
+        self.retire_all_but([node.node_id for node in nodes])
+        await self.advertise(nodes)
+
+    async def retry_withheld(self) -> None:
+        """No broker has a listener of its own, so none is ever withheld."""
+        await trio.lowlevel.checkpoint()
+
+    @property
+    def withheld(self) -> Mapping[int, str]:
+        return {}
+
+    @property
+    def free_ports(self) -> Mapping[int, int]:
+        return {}
 
     def retire_all_but(self, node_ids: Iterable[int]) -> None:
         """Forget the brokers that upstream does not name any more."""

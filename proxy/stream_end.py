@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from metrics.probes import CloseCause
 from protocol.errors import PeerProtocolError
-from proxy.address_book import AddressError
 from proxy.upstream.errors import TransportError
 
 
@@ -40,9 +39,6 @@ def _end_of_one(error: Exception, destination: CloseCause) -> ConnectionEnd:
             return ConnectionEnd(CloseCause.MALFORMED_FRAME, str(error))
         case TransportError():
             return ConnectionEnd(destination, str(error))
-        case AddressError():
-            # A matter of configuration: its message says all there is to know.
-            return ConnectionEnd(CloseCause.FAULT, str(error))
         case _:
             return ConnectionEnd(CloseCause.FAULT, repr(error), fault=error)
 

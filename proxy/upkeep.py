@@ -11,8 +11,10 @@ import structlog
 import trio
 
 from metrics.probes import Probes
+from protocol.addresses import NodeAddress
 from proxy.address_book import AddressBook
 from proxy.fallback import Fallback
+from proxy.known_brokers import KnownBrokersFile
 from proxy.readiness import Readiness
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
@@ -26,8 +28,8 @@ from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import RemoteStorageManager
 
 UPSTREAM_INTERVAL_S = 5.0
-"""How often upstream's brokers are asked for: clients that get a new broker's address from a relayed answer have its
-listener bound at once; this is for those that left."""
+"""How often upstream's brokers are asked for, to listen for those that are new and no more for those that left. A new
+one that a relayed answer names before that has its listener at once."""
 
 TOPICS_INTERVAL_S = 30.0
 """How often learned topics are: a name that became another topic is found at once by the probe, which goes by id."""
@@ -46,14 +48,18 @@ MEASURE_INTERVAL_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-async def follow_upstream(cluster: Cluster, addresses: AddressBook | SniAddressBook, readiness: Readiness) -> None:
-    """Keep the brokers, and the names and leaders of the topics that were asked for, current."""
+async def follow_upstream(
+    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
+) -> None:
+    """Keep the brokers, their listeners, and the names and leaders of the topics that were asked for, current."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_topics, cluster)
-        await _follow_brokers(cluster, addresses, readiness)
+        await _follow_brokers(cluster, addresses, known, readiness)
 
 
-async def _follow_brokers(cluster: Cluster, addresses: AddressBook | SniAddressBook, readiness: Readiness) -> None:
+async def _follow_brokers(
+    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
+) -> None:
     failing = False
     while True:
         try:
@@ -65,13 +71,20 @@ async def _follow_brokers(cluster: Cluster, addresses: AddressBook | SniAddressB
                 _log.warning("upstream_unavailable", reason=reason)
             failing = True
             readiness.upstream_unavailable(reason)
+            await addresses.retry_withheld()
             await trio.sleep(UPSTREAM_RETRY_S)
             continue
         if failing:
             _log.info("upstream_back", brokers=len(cluster.brokers))
         failing = False
-        readiness.upstream_answered(len(cluster.brokers))
-        addresses.retire_all_but(cluster.brokers)
+        brokers = [NodeAddress(node.node_id, node.host, node.port) for node in cluster.brokers.values()]
+        await addresses.follow(brokers)
+        known.note(brokers, addresses.free_ports)
+        if brokers and len(addresses.withheld) == len(brokers):
+            readiness.upstream_unavailable("none of the brokers can be listened for")
+        else:
+            # Not before they are listened for: clients that are sent here go to them at once.
+            readiness.upstream_answered(len(brokers))
         await trio.sleep(UPSTREAM_INTERVAL_S)
 
 

@@ -52,5 +52,6 @@ class UpstreamWire(Protocol):
         ...
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> Mapping[int, tuple[str, int]]:
-        """What clients are told for these brokers; their listeners are bound when this returns."""
+        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        of one that is left out."""
         ...

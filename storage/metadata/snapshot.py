@@ -2,18 +2,14 @@
 
     magic, format version (12 bytes) | origin, next offsets | the catalog (`CatalogContents`) | CRC-32C of all that
 
-- `draft` writes a temporary file beside it, `keep_draft` makes that the snapshot: fsync, rename, fsync of the folder.
-  Until the rename the snapshot before stays, so a kill at any moment leaves a whole one.
+- `draft` writes a temporary file beside it, `keep_draft` makes that the snapshot (storage.owned_file).
 - A snapshot that must not be used is set aside as `<name>.bad`, where it can be looked at; one is kept.
-- It is in this process's user's hands alone: folder 0700 where made here, file 0600, another user's is not read.
 - Exactly the catalog comes back: no state transition is checked anew, nothing is looked up elsewhere.
 
 Synchronous, for worker threads. One process at a time, and one writer.
 """
 
-import contextlib
 import os
-import stat
 import struct
 from array import array
 from collections.abc import Callable, Mapping
@@ -32,6 +28,7 @@ from storage.metadata.snapshot_stream import (
     checksum_of,
 )
 from storage.model import uuid_to_text
+from storage.owned_file import NotOwnedError, OwnedFile
 
 FORMAT_VERSION: Final = 1
 """Grows with every change of what is written. There is no reading of older ones: the topic has it all."""
@@ -104,7 +101,7 @@ class SnapshotFile:
 
     def __init__(self, folder: Path) -> None:
         self.path: Final = folder / SNAPSHOT_NAME
-        self._draft_path = folder / f"{SNAPSHOT_NAME}.draft"
+        self._file = OwnedFile(self.path)
         self._bad_path = folder / f"{SNAPSHOT_NAME}.bad"
 
     def draft(self, snapshot: Snapshot, keep_on: Callable[[], None] = lambda: None) -> int:
@@ -113,26 +110,12 @@ class SnapshotFile:
         Args:
             keep_on: called often; what it raises ends the writing, and no draft is left.
         """
-        folder = self._draft_path.parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._drop_draft()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(self._draft_path, flags, 0o600), "wb") as file:
-                return _write(snapshot, SnapshotWriter(file, keep_on))
-        except BaseException:
-            self._drop_draft()
-            raise
+        with self._file.draft() as file:
+            return _write(snapshot, SnapshotWriter(file, keep_on))
 
     def keep_draft(self) -> None:
         """Make the draft the snapshot, safe against a crash of the machine too."""
-        try:
-            _sync(self._draft_path)
-            self._draft_path.replace(self.path)
-        except BaseException:
-            self._drop_draft()
-            raise
-        _sync(self.path.parent)
+        self._file.keep_draft()
 
     def read(self) -> Snapshot | None:
         """The snapshot; None when there is none.
@@ -141,10 +124,12 @@ class SnapshotFile:
             SnapshotError: there is one, but it cannot be read.
         """
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+            file = self._file.open()
+        except NotOwnedError as error:
+            raise UnreadableSnapshotError("it is not a file of this process's user") from error
+        if file is None:
             return None
-        with os.fdopen(descriptor, "rb") as file:
+        with file:
             try:
                 return _read(file)
             except (ValueError, OverflowError, struct.error) as error:
@@ -159,10 +144,6 @@ class SnapshotFile:
         self.path.replace(self._bad_path)
         return self._bad_path
 
-    def _drop_draft(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._draft_path.unlink()
-
 
 def _write(snapshot: Snapshot, writer: SnapshotWriter) -> int:
     origin = snapshot.origin
@@ -175,10 +156,7 @@ def _write(snapshot: Snapshot, writer: SnapshotWriter) -> int:
 
 
 def _read(file: BinaryIO) -> Snapshot:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-        raise UnreadableSnapshotError("it is not a file of this process's user")
-    content_bytes = status.st_size - _CHECKSUM.size
+    content_bytes = os.fstat(file.fileno()).st_size - _CHECKSUM.size
     _check_preamble(file, content_bytes)
     # As a whole, before any of it is taken for numbers.
     file.seek(0)
@@ -207,11 +185,3 @@ def _check_preamble(file: BinaryIO, content_bytes: int) -> None:
         raise OlderSnapshotError(f"it is of format {version}, and this version reads {FORMAT_VERSION}")
     if version > FORMAT_VERSION:
         raise UnreadableSnapshotError(f"it is of format {version}, which is newer than this version's {FORMAT_VERSION}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,8 +1,9 @@
 """Listeners that stand for brokers: bound in time, at the port that was configured, following brokers that move."""
 
 import dataclasses
+import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 import structlog
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from protocol.addresses import NodeAddress
-from proxy.address_book import AddressBook, AddressError, Target
+from proxy.address_book import RETRY_S, AddressBook, Target
 from proxy.config.model import ProxyConfig, ReadPreference
 from proxy.demo.kafka_cluster import free_port
+from proxy.readiness import Readiness
 from storage.config.model import HostPort
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
@@ -44,7 +47,9 @@ def proxy_config(**changes: Any) -> ProxyConfig:
 
 
 @asynccontextmanager
-async def open_book(**changes: Any) -> AsyncIterator[tuple[AddressBook, list[Target]]]:
+async def open_book(
+    *, readiness: Readiness | None = None, ports: Mapping[int, int] | None = None, **changes: Any
+) -> AsyncIterator[tuple[AddressBook, list[Target]]]:
     """A book, and the targets whose listeners were told to accept; what they accept is greeted with a node id."""
     targets: list[Target] = []
 
@@ -57,7 +62,10 @@ async def open_book(**changes: Any) -> AsyncIterator[tuple[AddressBook, list[Tar
         await trio.serve_listeners(greet, listeners)
 
     async with trio.open_nursery() as nursery:
-        yield AddressBook(proxy_config(**changes), nursery, serve), targets
+        yield (
+            AddressBook(proxy_config(**changes), nursery, serve, readiness=readiness or Readiness(), ports=ports),
+            targets,
+        )
         nursery.cancel_scope.cancel()
 
 
@@ -133,10 +141,11 @@ async def test_clients_are_told_the_advertised_host_and_port() -> None:
 )
 async def test_a_port_out_of_range_names_broker_and_key(changes: dict[str, Any], key: str) -> None:
     # An advertised port out of range failed before: clients were told port 66000.
-    async with open_book(**changes) as (book, targets):
-        with pytest.raises(AddressError, match=key) as caught:
-            await book.advertise([NodeAddress(1000, "k", 1)])
-        assert "broker 1000" in str(caught.value)
+    readiness = Readiness()
+    async with open_book(readiness=readiness, **changes) as (book, targets):
+        assert await book.advertise([NodeAddress(1000, "k", 1)]) == {}
+        assert key in readiness.broker_problems[1000]
+        assert any(complaint.startswith("broker 1000: ") for complaint in readiness.complaints)
         await trio.testing.wait_all_tasks_blocked()
         assert targets == []
         assert book.advertised == {}
@@ -148,19 +157,67 @@ async def test_a_taken_port_names_broker_address_and_key(by_rule: bool) -> None:
         port = int(taken.getsockname()[1])
         changes: dict[str, Any] = {"broker_port_start": port - 1} if by_rule else {"broker_ports": {1: port}}
         key = "proxy.broker.port.start" if by_rule else "proxy.broker.ports"
-        async with open_book(**changes) as (book, _):
-            with pytest.raises(AddressError, match=f"broker 1: .*127.0.0.1:{port}.* {key}"):
-                await book.advertise([ONE])
+        readiness = Readiness()
+        async with open_book(readiness=readiness, **changes) as (book, _):
+            await book.advertise([ONE])
+            assert re.search(f"127.0.0.1:{port}.* {key}", readiness.broker_problems[1])
+            assert book.withheld == readiness.broker_problems
 
 
-async def test_a_taken_port_is_tried_again_at_the_next_answer() -> None:
+async def test_a_taken_port_withholds_its_broker_alone() -> None:
+    # Failed before: an answer that named this broker reached nobody, so no client could bootstrap.
     with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with open_book(broker_ports={1: int(taken.getsockname()[1])}) as (book, _):
+            told = await book.advertise([ONE, TWO])
+            assert told.keys() == {2}
+            assert await greeting(told[2]) == b"2"
+
+
+async def test_a_taken_port_is_tried_again(mock_clock: MockClock) -> None:
+    readiness = Readiness()
+    with socket.create_server(("127.0.0.1", 0)) as taken, structlog.testing.capture_logs() as logs:
         port = int(taken.getsockname()[1])
-        async with open_book(broker_ports={1: port}) as (book, _):
-            with pytest.raises(AddressError):
-                await book.advertise([ONE])
+        async with open_book(readiness=readiness, broker_ports={1: port}) as (book, _):
+            assert await book.advertise([ONE]) == {}
+            mock_clock.jump(RETRY_S)
+            await book.retry_withheld()
             taken.close()
+            # One attempt for all the answers of a moment.
+            assert await book.advertise([ONE]) == {}
+            mock_clock.jump(RETRY_S)
+            await book.retry_withheld()
             assert await book.advertise([ONE]) == {1: ("127.0.0.1", port)}
+            assert (book.withheld, readiness.complaints) == ({}, [])
+    assert [entry["event"] for entry in logs] == ["broker_withheld", "broker_listening"]
+
+
+async def test_a_withheld_broker_that_leaves_is_no_problem_any_more() -> None:
+    readiness = Readiness()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        async with open_book(readiness=readiness, broker_ports={1: int(taken.getsockname()[1])}) as (book, _):
+            await book.follow([ONE, TWO])
+            assert readiness.broker_problems.keys() == {1}
+            await book.follow([TWO])
+            assert (book.withheld, readiness.broker_problems) == ({}, {})
+
+
+async def test_the_brokers_that_are_followed_have_listeners_before_any_answer_names_them() -> None:
+    # Failed before: after a restart clients that remembered a broker were refused until somebody bootstrapped.
+    async with open_book() as (book, _):
+        await book.follow([ONE, TWO])
+        assert await greeting(book.advertised[1]) == b"1"
+        await book.follow([TWO])
+        assert book.advertised.keys() == {2}
+
+
+async def test_brokers_get_the_free_ports_of_the_last_run() -> None:
+    async with open_book() as (book, _):
+        await book.follow([ONE, TWO])
+        before, ports = book.advertised, dict(book.free_ports)
+    async with open_book(ports=ports) as (book, _):
+        await book.follow([ONE])
+        await book.follow([ONE, TWO])
+        assert book.advertised == before
 
 
 async def test_a_broker_that_moves_keeps_its_listener_and_new_connections_follow() -> None:
@@ -187,7 +244,8 @@ async def test_a_broker_that_left_has_no_listener() -> None:
 async def test_a_broker_that_comes_back_at_once_has_its_port_again(fixed: bool) -> None:
     # Failed before: with fixed ports its own listener, about to be closed, stood in the way; with free ones it got
     # another, and clients that remembered the old one knocked in vain.
-    async with open_book(**({"broker_ports": {1: free_port()}} if fixed else {})) as (book, _):
+    changes: dict[str, Any] = {"broker_ports": {1: free_port()}} if fixed else {}
+    async with open_book(**changes) as (book, _):
         told = await book.advertise([ONE])
         book.retire_all_but([])
         assert await book.advertise([ONE]) == told

@@ -128,6 +128,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
                 "upstream": {"state": "met", "reason": "3 brokers"},
                 "tier": {"state": "met", "reason": "the tier answers"},
             },
+            "broker_problems": {},
             "partition_problems": {},
         }
 
@@ -142,6 +143,19 @@ async def test_readyz_tells_degraded_apart_and_names_the_partition() -> None:
         assert (status, report["ready"], report["degraded"]) == (200, True, True)
         assert report["complaints"] == ["tier: 403 from the store", "metadata partition 4: no leader"]
         assert report["partition_problems"] == {"4": "no leader"}
+
+
+async def test_readyz_names_a_broker_that_cannot_be_listened_for() -> None:
+    async with running() as admin:
+        make_ready(admin.readiness)
+        admin.readiness.broker_withheld(3, "cannot listen on 127.0.0.1:19096, which proxy.broker.ports gives it")
+        status, _, body = await admin.get("/readyz")
+        report = json.loads(body)
+        assert (status, report["degraded"]) == (200, True)
+        assert report["broker_problems"]["3"] in report["complaints"][0]
+        assert report["complaints"][0].startswith("broker 3: ")
+        admin.readiness.broker_recovered(3)
+        assert not json.loads((await admin.get("/readyz"))[2])["degraded"]
 
 
 async def test_a_drain_is_not_ready() -> None:

@@ -12,9 +12,12 @@ import structlog
 import trio
 
 from metrics.probes import ReloadOutcome
+from protocol.addresses import NodeAddress
 from proxy import exit_codes
+from proxy.address_book import AddressBook
 from proxy.application import run, serve
 from proxy.config import Config
+from proxy.known_brokers import KnownBrokersFile
 from proxy.logs import OUR_PACKAGES
 from proxy.reload import Cause
 from storage.errors import StorageConfigError
@@ -66,6 +69,22 @@ async def test_it_listens_at_once_and_says_why_it_is_not_ready(tmp_path: Path) -
         async with await trio.open_tcp_stream(*application.bootstrap) as client:
             assert await client.receive_some() == b""
         await application.server.wait_empty()
+
+
+async def test_it_listens_at_once_for_the_brokers_of_the_last_run(tmp_path: Path) -> None:
+    # Failed before: clients that remembered them were refused until a broker had answered somebody's Metadata.
+    path = tmp_path / "kept"
+    file = KnownBrokersFile(path, ["127.0.0.1:1"])
+    with taken_port()[0] as freed:
+        port = freed.getsockname()[1]
+    file.note([NodeAddress(5, "127.0.0.1", 1)], {5: port})
+    await file.write()
+    async with run(config_of(tmp_path, f"catalog.snapshot.path={path}\n")) as application:
+        assert isinstance(application.addresses, AddressBook)
+        assert application.addresses.advertised == {5: ("127.0.0.1", port)}
+        client = await trio.open_tcp_stream("127.0.0.1", port)
+        await client.aclose()
+        assert not application.readiness.ready
 
 
 async def test_leaving_the_block_ends_everything_that_runs(tmp_path: Path) -> None:

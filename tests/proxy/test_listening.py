@@ -7,14 +7,18 @@ from typing import cast
 import pytest
 import trio
 
+from protocol.addresses import NodeAddress
 from proxy.address_book import AddressBook
+from proxy.known_brokers import KnownBrokers
 from proxy.listening import address_of, listen, node_at
+from proxy.readiness import Readiness
 from proxy.server import Server
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import BrokerNode, Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 
+KNOWN = KnownBrokers((NodeAddress(3, "broker-3", 9092),))
 CLUSTER = cast(Cluster, SimpleNamespace(brokers={7: BrokerNode(7, "broker-7", 9092, None)}))
 
 
@@ -41,14 +45,23 @@ class ScriptedServer:
 async def test_a_listener_for_each_broker_or_one_for_all(tmp_path: Path) -> None:
     server_certificate(tmp_path)
     names = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\nproxy.tls.sni.pattern=b-$(nodeId)\n"
-    for lines, kind, way in (("", AddressBook, "serve"), (names, SniAddressBook, "serve_by_name")):
+    ports = "proxy.broker.port.start=0\n"
+    for lines, kind, way in ((ports, AddressBook, "serve"), (names, SniAddressBook, "serve_by_name")):
         server = ScriptedServer()
         config = load_lines(tmp_path, f"proxy.listen=127.0.0.1:0\n{lines}")
         async with trio.open_nursery() as nursery:
-            book, (host, port) = await listen(config, CLUSTER, cast(Server, server), nursery)
+            book, (host, port) = await listen(config, CLUSTER, cast(Server, server), KNOWN, Readiness(), nursery)
         assert isinstance(book, kind)
         assert server.addresses is book
-        assert server.asked == [way]
+        # The brokers that the last run knew are there at once, or clients that remember them would be refused.
+        if isinstance(book, AddressBook):
+            assert sorted(server.asked) == [way] * 2
+            assert book.advertised.keys() == {3}
+        else:
+            assert server.asked == [way]
+            target = book.target_for("b-3")
+            assert target is not None
+            assert list(target.addresses) == [("broker-3", 9092)]
         assert host == "127.0.0.1"
         assert port > 0
 
@@ -58,7 +71,7 @@ async def test_a_taken_port_is_an_error_that_names_address_and_key(tmp_path: Pat
     port = taken.socket.getsockname()[1]
     config = load_lines(tmp_path, f"proxy.listen=127.0.0.1:{port}\n")
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}, which proxy.listen names"):
-        await listen(config, CLUSTER, cast(Server, ScriptedServer()), nursery)
+        await listen(config, CLUSTER, cast(Server, ScriptedServer()), KNOWN, Readiness(), nursery)
     await taken.aclose()
 
 

@@ -4,7 +4,6 @@ import pytest
 
 from metrics.probes import CloseCause
 from protocol.errors import PeerProtocolError
-from proxy.address_book import AddressError
 from proxy.stream_end import ConnectionEnd, end_of
 from proxy.upstream.errors import TransportError
 
@@ -30,13 +29,6 @@ def test_a_peers_error_is_a_malformed_frame() -> None:
     end = end_of(group(PeerProtocolError("length -1")), CloseCause.CLIENT)
 
     assert (end.cause, end.detail, end.fault) == (CloseCause.MALFORMED_FRAME, "length -1", None)
-
-
-def test_an_address_that_cannot_be_bound_is_a_fault_that_was_expected() -> None:
-    # Failed before: it was logged like a bug of ours, with its stack.
-    end = end_of(group(AddressError("broker 7: taken")), CloseCause.CLIENT)
-
-    assert (end.cause, end.detail, end.fault) == (CloseCause.FAULT, "broker 7: taken", None)
 
 
 def test_a_fault_of_ours_wins_over_what_came_with_it() -> None:

@@ -15,6 +15,7 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.addresses import NodeAddress
 from proxy.fallback import Fallback, FallbackSettings
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upkeep import (
@@ -32,7 +33,7 @@ from proxy.upkeep import (
     take_gauges,
     watch_tier,
 )
-from proxy.upstream.cluster import TOPICS_MAX
+from proxy.upstream.cluster import TOPICS_MAX, BrokerNode
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.fills import Slots
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
@@ -63,7 +64,7 @@ class ScriptedCluster:
     """A cluster of two brokers that may be out of reach."""
 
     def __init__(self) -> None:
-        self.brokers = {1: object(), 2: object()}
+        self.brokers = {node_id: BrokerNode(node_id, f"kafka-{node_id}", 9092, None) for node_id in (1, 2)}
         self.error: Exception | None = None
         self.topics_error: Exception | None = None
         self.is_silent = False
@@ -87,31 +88,74 @@ class ScriptedCluster:
             raise self.topics_error
 
 
+class ScriptedAddresses:
+    """An address book: whom it was told to follow, and whom it withholds."""
+
+    def __init__(self) -> None:
+        self.followed: list[list[NodeAddress]] = []
+        self.retries = 0
+        self.withheld: dict[int, str] = {}
+        self.free_ports = {1: 40001}
+
+    async def follow(self, nodes: list[NodeAddress]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.followed.append(nodes)
+
+    async def retry_withheld(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.retries += 1
+
+
+class NotedBrokers:
+    """Stands for the file of the known brokers."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[list[NodeAddress], dict[int, int]]] = []
+
+    def note(self, brokers: list[NodeAddress], ports: dict[int, int]) -> None:
+        self.noted.append((brokers, ports))
+
+
+ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
+
+
 async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -> None:
-    cluster, readiness, kept = ScriptedCluster(), Readiness(), list[list[int]]()
-    addresses = SimpleNamespace(retire_all_but=lambda ids: kept.append(list(ids)))
-    async with running(follow_upstream, cluster, addresses, readiness) as events:
+    cluster, readiness, addresses, known = ScriptedCluster(), Readiness(), ScriptedAddresses(), NotedBrokers()
+    async with running(follow_upstream, cluster, addresses, known, readiness) as events:
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
-        assert kept == [[1, 2]]
+        # Failed before: listeners were bound only when a client's answer named a broker.
+        assert addresses.followed == [[ONE, TWO]]
+        assert known.noted == [([ONE, TWO], {1: 40001})]
 
         cluster.error = UpstreamConnectionError("no broker answers")
         await step(mock_clock, UPSTREAM_INTERVAL_S)
         await step(mock_clock, UPSTREAM_RETRY_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers")
         assert events() == ["upstream_unavailable"]
-        assert len(kept) == 1  # nobody's listener is closed because nobody could be asked
+        assert len(addresses.followed) == 1  # nobody's listener is closed because nobody could be asked
+        assert addresses.retries == 2
 
-        cluster.error, cluster.brokers = None, {2: object()}
+        cluster.error, cluster.brokers = None, {2: cluster.brokers[2]}
         await step(mock_clock, UPSTREAM_RETRY_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "1 brokers")
-        assert kept[1:] == [[2]]
+        assert addresses.followed[1:] == [[TWO]]
         assert events() == ["upstream_unavailable", "upstream_back"]
+
+
+async def test_without_a_single_listener_it_is_not_ready(mock_clock: MockClock) -> None:
+    # Clients would be told of no broker at all.
+    cluster, readiness, addresses = ScriptedCluster(), Readiness(), ScriptedAddresses()
+    addresses.withheld = {1: "taken", 2: "taken"}
+    async with running(follow_upstream, cluster, addresses, NotedBrokers(), readiness):
+        assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.PENDING
+        addresses.withheld = {1: "taken"}
+        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
 
 
 async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
     cluster, readiness = ScriptedCluster(), Readiness()
-    addresses = SimpleNamespace(retire_all_but=lambda ids: None)
-    async with running(follow_upstream, cluster, addresses, readiness) as events:
+    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), readiness) as events:
         cluster.is_silent = True
         await step(mock_clock, UPSTREAM_INTERVAL_S)
         assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
@@ -128,7 +172,7 @@ async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock
 
 async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clock: MockClock) -> None:
     cluster = ScriptedCluster()
-    async with running(follow_upstream, cluster, SimpleNamespace(retire_all_but=list), Readiness()):
+    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()):
         assert cluster.learned == []
         await step(mock_clock, TOPICS_INTERVAL_S)
         assert cluster.learned == [["orders"]]
@@ -140,7 +184,7 @@ async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_in
     """Failed before: all of them, up to 100,000, in one request."""
     cluster = ScriptedCluster()
     cluster.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
-    async with running(follow_upstream, cluster, SimpleNamespace(retire_all_but=list), Readiness()) as events:
+    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()) as events:
         for number in range(1, 4):
             await step(mock_clock, TOPICS_INTERVAL_S / 3)
             assert len(cluster.learned) == number

@@ -206,20 +206,19 @@ class ScriptedHandlers:
 
 @dataclass
 class ScriptedAddresses:
-    """An Advertiser: broker N is at advertised:19092+N; `gate` holds answers back, `error` refuses them."""
+    """An Advertiser: broker N is at advertised:19092+N; `gate` holds answers back, `withheld` are left out."""
 
     asked: list[NodeAddress] = field(default_factory=list)
     gate: trio.Event | None = None
-    error: Exception | None = None
+    withheld: set[int] = field(default_factory=set)
 
     async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
         self.asked.extend(nodes)
         await trio.lowlevel.checkpoint()
         if self.gate is not None:
             await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        return {node.node_id: ("advertised", 19092 + node.node_id) for node in nodes}
+        told = [node.node_id for node in nodes if node.node_id not in self.withheld]
+        return {node_id: ("advertised", 19092 + node_id) for node_id in told}
 
 
 @dataclass

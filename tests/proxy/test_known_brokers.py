@@ -1,0 +1,147 @@
+"""The brokers that were known last: kept in a file, used by the next run, and by nobody else."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from protocol.addresses import NodeAddress
+from proxy.known_brokers import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
+
+ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
+SERVERS = ("a:9092", "b:9092")
+NOTHING = KnownBrokers()
+
+
+async def keep(folder: Path, brokers: list[NodeAddress], ports: dict[int, int]) -> None:
+    kept = KnownBrokersFile(folder, SERVERS)
+    kept.note(brokers, ports)
+    await kept.write()
+
+
+async def test_the_next_run_knows_brokers_and_ports(tmp_path: Path) -> None:
+    await keep(tmp_path / "made", [TWO, ONE], {2: 40002, 7: 40007})
+    kept = KnownBrokersFile(tmp_path / "made", reversed(SERVERS))
+    assert await kept.read() == KnownBrokers((ONE, TWO), {2: 40002, 7: 40007})
+    # It names where clients send their credentials.
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "made" / FILE_NAME).stat().st_mode) == 0o600
+
+
+async def test_without_a_folder_nothing_is_kept() -> None:
+    kept = KnownBrokersFile(None, SERVERS)
+    kept.note([ONE], {})
+    await kept.write()
+    assert await kept.read() == NOTHING
+
+
+async def test_a_first_start_finds_nothing(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        assert await KnownBrokersFile(tmp_path, SERVERS).read() == NOTHING
+    assert logs == []
+
+
+async def test_what_has_not_changed_is_not_written(tmp_path: Path) -> None:
+    await keep(tmp_path, [ONE], {})
+    written = (tmp_path / FILE_NAME).stat().st_ino
+    kept = KnownBrokersFile(tmp_path, SERVERS)
+    await kept.read()
+    kept.note([ONE], {})
+    await kept.write()
+    assert (tmp_path / FILE_NAME).stat().st_ino == written
+    kept.note([ONE, TWO], {})
+    await kept.write()
+    assert (tmp_path / FILE_NAME).stat().st_ino != written
+
+
+async def test_it_is_written_whenever_brokers_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, writes = KnownBrokersFile(tmp_path, SERVERS), list[str]()
+
+    async def write() -> None:
+        await trio.lowlevel.checkpoint()
+        writes.append("write")
+
+    monkeypatch.setattr(kept, "write", write)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert writes == []
+        for count, brokers in enumerate(([ONE], [ONE, TWO]), 1):
+            kept.note(brokers, {})
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(writes) == count
+        nursery.cancel_scope.cancel()
+
+
+async def test_other_bootstrap_servers_may_be_another_cluster(tmp_path: Path) -> None:
+    await keep(tmp_path, [ONE], {})
+    with structlog.testing.capture_logs() as logs:
+        assert await KnownBrokersFile(tmp_path, ("c:9092",)).read() == NOTHING
+    assert [entry["event"] for entry in logs] == ["known_brokers_not_used"]
+    assert "upstream.bootstrap.servers" in logs[0]["reason"]
+
+
+def changed(**changes: Any) -> Callable[[dict[str, Any]], str]:
+    return lambda content: json.dumps({**content, **changes})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: json.dumps(content)[:-9],
+        lambda _: "[" * 100_000,
+        lambda _: "[]",
+        lambda _: "{}",
+        lambda _: " " * (FILE_BYTES_MAX + 1),
+        changed(format=2),
+        changed(brokers=[{"node_id": 1, "host": "", "port": 9092}]),
+        changed(brokers=[{"node_id": 1, "host": 7, "port": 9092}]),
+        changed(brokers=[{"node_id": -1, "host": "k", "port": 9092}]),
+        changed(brokers=[{"node_id": 1, "host": "k", "port": 65536}]),
+        changed(brokers=[{"node_id": 1, "host": "k"}]),
+        changed(ports={"x": 1}),
+        changed(ports={"1": True}),
+        changed(ports=[]),
+    ],
+)
+async def test_a_damaged_file_is_not_used_and_is_replaced(
+    damage: Callable[[dict[str, Any]], str], tmp_path: Path
+) -> None:
+    await keep(tmp_path, [ONE], {1: 40001})
+    path = tmp_path / FILE_NAME
+    path.write_text(damage(json.loads(path.read_text())))
+    kept = KnownBrokersFile(tmp_path, SERVERS)
+    with structlog.testing.capture_logs() as logs:
+        assert await kept.read() == NOTHING
+        kept.note([TWO], {})
+        await kept.write()
+    assert [entry["event"] for entry in logs] == ["known_brokers_not_used"]
+    assert await KnownBrokersFile(tmp_path, SERVERS).read() == KnownBrokers((TWO,))
+
+
+async def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    await keep(tmp_path / "theirs", [ONE], {})
+    (tmp_path / FILE_NAME).symlink_to(tmp_path / "theirs" / FILE_NAME)
+    with structlog.testing.capture_logs() as logs:
+        assert await KnownBrokersFile(tmp_path, SERVERS).read() == NOTHING
+    assert len(logs) == 1
+
+
+async def test_a_disk_in_trouble_is_said_once_and_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.write_text("in the way")
+    kept = KnownBrokersFile(folder, SERVERS)
+    kept.note([ONE], {})
+    with structlog.testing.capture_logs() as logs:
+        await kept.write()
+        await kept.write()
+        folder.unlink()
+        await kept.write()
+    assert (folder / FILE_NAME).exists()
+    assert [entry["event"] for entry in logs] == ["known_brokers_not_written"]
