@@ -165,7 +165,7 @@ async def run(
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
             nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, addresses, known, readiness)
-            nursery.start_soon(watch_tier, storage_manager, catalog.any_segment, limiter, readiness)
+            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
             nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, probes)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, probes.loop)

@@ -275,7 +275,8 @@ def _check_tier(config: Config, scan: "_Scan", report: CheckReport) -> None:
     try:
         segment = scan.newest_finished()
         if segment is None:
-            report.warning("no finished segment is known, so no object was read")
+            manager.ask()
+            report.ok("the store answers; no finished segment is known yet, so no object was read")
             return
         data = manager.fetch_log_segment(segment, 0, FIRST_BYTES - 1)
         magic_position = 16

@@ -3,8 +3,9 @@
 It does nothing by itself: what watches catalog, brokers and tier tells it, and it tells the metrics.
 
 Rules:
-1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered or was declared
-   degraded, and nobody has asked to drain.
+1. Ready = the catalog is live, at least one upstream broker has answered, the tier has answered (an empty one too),
+   and nobody has asked to drain. A tier that fails before it ever answered is not ready, so that a rollout with a wrong
+   bucket or without credentials does not pass; one that fails later degrades: what brokers hold is still served.
 2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
    metadata partition or a broker's listener has a problem. It is told apart and never takes a proxy out of rotation.
 3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on (design §9).
@@ -58,6 +59,8 @@ class Readiness:
         self._left_to_brokers: list[str] = []
         self._broker_problems: dict[int, str] = {}
         self._draining = False
+        self._catalog_was_live = trio.Event()
+        self._tier_has_answered = False
         self._first_ready = trio.Event()
         self._probe = probe
         self._tell()
@@ -106,6 +109,10 @@ class Readiness:
         problems = [f"metadata partition {number}: {reason}" for number, reason in self.partition_problems.items()]
         problems += [f"broker {node_id}: {reason}" for node_id, reason in self.broker_problems.items()]
         return self._reasons_of(ConditionState.DEGRADED) + problems + self._left_to_brokers
+
+    async def wait_catalog(self) -> None:
+        """Wait until the catalog has caught up for the first time."""
+        await self._catalog_was_live.wait()
 
     async def wait_ready(self) -> None:
         """Wait for the first readiness; returns at once when it has been."""
@@ -158,11 +165,13 @@ class Readiness:
 
     def tier_answered(self) -> None:
         """The object store has answered."""
+        self._tier_has_answered = True
         self._set(ConditionName.TIER, ConditionState.MET, "the tier answers")
 
-    def tier_degraded(self, reason: str) -> None:
-        """The object store is declared out of order; what the brokers hold is still served."""
-        self._set(ConditionName.TIER, ConditionState.DEGRADED, reason)
+    def tier_failed(self, reason: str) -> None:
+        """The object store does not answer, or not as it should."""
+        state = ConditionState.DEGRADED if self._tier_has_answered else ConditionState.PENDING
+        self._set(ConditionName.TIER, state, reason)
 
     def drain(self) -> None:
         """Shutdown has begun: not ready from here on."""
@@ -172,6 +181,8 @@ class Readiness:
     def _set(self, name: ConditionName, state: ConditionState, reason: str) -> None:
         self._conditions[name] = Condition(state, reason)
         self._tell()
+        if self._conditions[ConditionName.CATALOG].state is not ConditionState.PENDING:
+            self._catalog_was_live.set()
         if self.ready:
             self._first_ready.set()
 

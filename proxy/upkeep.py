@@ -5,7 +5,8 @@ Each task runs until cancelled and lives through every failure of what it watche
 """
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -15,12 +16,17 @@ from protocol.addresses import NodeAddress
 from proxy.address_book import AddressBook
 from proxy.fallback import Fallback
 from proxy.known_brokers import KnownBrokersFile
-from proxy.readiness import Readiness
+from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.errors import UpstreamError
 from storage.cache.fills import Slots
-from storage.errors import MetadataNotReadyError, RemoteStorageError
+from storage.errors import (
+    MetadataNotReadyError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+)
 from storage.metadata.catalog import Catalog
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.topic_log import TopicMetadataEventLog
@@ -40,6 +46,9 @@ UPSTREAM_ANSWER_S_MAX = 10.0
 
 CATALOG_INTERVAL_S = 0.2
 TIER_INTERVAL_S = 30.0
+TIER_SEGMENTS_ASKED_MAX = 3
+"""Of different partitions, one after another while the store does not have the one before: it may have been deleted."""
+
 TIER_RETRY_S = 5.0
 TIER_ANSWER_S_MAX = 10.0
 GAUGES_INTERVAL_S = 1.0
@@ -182,51 +191,92 @@ def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:
 
 async def watch_tier(
     storage_manager: RemoteStorageManager,
-    any_segment: Callable[[], RemoteLogSegmentMetadata | None],
+    some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]],
     limiter: trio.CapacityLimiter,
     readiness: Readiness,
 ) -> None:
-    """See whether the object store answers: a small index of some segment, or nothing when there is none yet."""
-    failing = False
-
-    def failed(reason: str) -> None:
-        nonlocal failing
-        if not failing:
-            _log.warning("tier_degraded", reason=reason)
-        failing = True
-        readiness.tier_degraded(reason)
-
-    async def say_late() -> None:
-        await trio.sleep(TIER_ANSWER_S_MAX)
-        failed(f"no answer within {TIER_ANSWER_S_MAX} s")
-
-    try:
-        # Before the first client needs it: the first GET would wait for a second's imports.
-        await trio.to_thread.run_sync(storage_manager.warm_up)
-    except RemoteStorageError as error:
-        failed(str(error))
+    """See whether the object store answers: by a small index of some segment, or by its own question when there is no
+    segment yet."""
+    questions = _TierQuestions(limiter, readiness)
+    # Before the first client needs it: the first GET would wait for a second's imports.
+    await questions.ask(storage_manager.warm_up)
+    await questions.ask(storage_manager.ask)
+    # A catalog that is not live names segments that were deleted long ago, and one that is empty yet may not stay so.
+    while not await _within(questions.pause_s, readiness.wait_catalog):
+        await questions.ask(storage_manager.ask)
     while True:
-        segment = any_segment()
-        try:
-            if segment is not None:
-                # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as
-                # nobody wants its answer any more.
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(say_late)
-                    await trio.to_thread.run_sync(
-                        storage_manager.fetch_index,
-                        segment,
-                        IndexType.LEADER_EPOCH,
-                        limiter=limiter,
-                        abandon_on_cancel=True,
-                    )
-                    nursery.cancel_scope.cancel()
-        except* RemoteStorageError as group:
-            failed("; ".join(str(error) for error in group.exceptions))
-        else:
-            failing = False
+        if await questions.ask(partial(_try_tier, storage_manager, some_segments)):
             readiness.tier_answered()
-        await trio.sleep(TIER_RETRY_S if failing or segment is None else TIER_INTERVAL_S)
+        await trio.sleep(questions.pause_s)
+
+
+class _TierQuestions:
+    """Asks the store, one question after another, and tells of failures."""
+
+    def __init__(self, limiter: trio.CapacityLimiter, readiness: Readiness) -> None:
+        self._limiter = limiter
+        self._readiness = readiness
+        self._failing = False
+
+    @property
+    def pause_s(self) -> float:
+        return TIER_RETRY_S if self._failing else TIER_INTERVAL_S
+
+    async def ask(self, question: Callable[[], None]) -> bool:
+        """Whether it answers as it should."""
+        errors: Sequence[BaseException] = ()
+        try:
+            # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as
+            # nobody wants its answer any more.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say_late)
+                await trio.to_thread.run_sync(question, limiter=self._limiter, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+        except* RemoteStorageError as group:
+            errors = group.exceptions
+        if errors:
+            self._failed("; ".join(map(str, errors)))
+        elif self._failing:
+            _log.info("tier_answers")
+            self._failing = False
+        return not errors
+
+    async def _say_late(self) -> None:
+        await trio.sleep(TIER_ANSWER_S_MAX)
+        self._failed(f"no answer within {TIER_ANSWER_S_MAX} s")
+
+    def _failed(self, reason: str) -> None:
+        self._readiness.tier_failed(reason)
+        if not self._failing:
+            degraded = self._readiness.conditions[ConditionName.TIER].state is ConditionState.DEGRADED
+            _log.warning("tier_degraded" if degraded else "tier_unavailable", reason=reason)
+        self._failing = True
+
+
+def _try_tier(
+    storage_manager: RemoteStorageManager, some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]]
+) -> None:
+    """Blocking. Raises RemoteStorageError if the store does not answer, or knows none of the segments."""
+    absent: RemoteResourceNotFoundError | None = None
+    for segment in some_segments(TIER_SEGMENTS_ASKED_MAX):
+        try:
+            storage_manager.fetch_index(segment, IndexType.LEADER_EPOCH)
+        except RemoteStoreNotFoundError:
+            raise
+        except RemoteResourceNotFoundError as error:
+            absent = error  # deleted meanwhile, perhaps; or this is not the brokers' bucket or prefix
+        else:
+            return
+    if absent is not None:
+        raise absent
+    storage_manager.ask()
+
+
+async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:
+    with trio.move_on_after(limit_s):
+        await event()
+        return True
+    return False
 
 
 async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, probes: Probes) -> None:

@@ -19,6 +19,10 @@ class IndexLostError(RemoteResourceNotFoundError):
     """
 
 
+class RemoteStoreNotFoundError(RemoteResourceNotFoundError):
+    """It is not one object that is absent: the bucket, or the folder in its place, does not exist."""
+
+
 class RetriableRemoteStorageError(RemoteStorageError):
     """The store or the metadata log failed in a way that a later attempt may not: a timeout, a reset, a 503.
 

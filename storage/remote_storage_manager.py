@@ -146,6 +146,16 @@ class RemoteStorageManager(Protocol):
         """
         ...
 
+    def ask(self) -> None:
+        """One cheap question that is answered only where reading would be: by that endpoint, for those credentials,
+        in that bucket or folder. Returns when the store has answered, also if it holds nothing yet.
+
+        Raises:
+            RemoteStoreNotFoundError: there is no such bucket or folder.
+            RemoteStorageError: as the store answers.
+        """
+        ...
+
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         """Upload a segment and its indexes. Idempotent: a repeat for the same id overwrites.
 

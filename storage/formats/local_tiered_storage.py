@@ -25,6 +25,7 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
     StorageConfigError,
 )
@@ -149,6 +150,13 @@ class LocalTieredStorage:
 
     def warm_up(self) -> None:
         """Nothing to load."""
+
+    def ask(self) -> None:
+        """Look into the folder; see RemoteStorageManager.ask. A broker makes it when it starts."""
+        if not self._root.is_dir():
+            raise RemoteStoreNotFoundError(f"{self._root}: there is no such folder; brokers make it when they start")
+        with _storage_errors(self._root), os.scandir(self._root) as entries:
+            next(entries, None)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -30,7 +30,7 @@ from storage.object_names import (
     sources_by_suffix,
 )
 from storage.object_store.local_file import LocalFile
-from storage.object_store.object_store import ObjectStore, ObjectStream
+from storage.object_store.object_store import ObjectStore, ObjectStream, ask_store
 from storage.object_store.registry import STORE_KEYS, open_object_store
 from storage.object_store.s3_config import DEFAULT_PREFIX, MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY
 from storage.remote_storage_manager import (
@@ -149,6 +149,10 @@ class PlainObjects:
     def warm_up(self) -> None:
         """Warm up the store."""
         self._store.warm_up()
+
+    def ask(self) -> None:
+        """One GET; see RemoteStorageManager.ask."""
+        ask_store(self._store, self._prefix)
 
     def close(self) -> None:
         """Close the store."""

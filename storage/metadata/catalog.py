@@ -246,16 +246,20 @@ class Catalog:
             segments = self._find(key.topic_id, key.partition)
             return None if segments is None else self._metadata(segments, segments.find(segment_id.id))
 
-    def any_segment(self) -> RemoteLogSegmentMetadata | None:
-        """Some FINISHED segment, to try the object store with; None while there is none."""
+    def some_segments(self, count_max: int) -> list[RemoteLogSegmentMetadata]:
+        """Some FINISHED segments to try the object store with, no two of one partition; none while there are none."""
+        found: list[RemoteLogSegmentMetadata] = []
         with self._lock:
             for partitions in self._topics.values():
                 for segments in partitions.values():
                     for row in segments.rows() if segments.finished_segments else ():
                         metadata = self._columns.metadata(row, segments.topic_id_partition)
                         if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                            return metadata
-        return None
+                            found.append(metadata)
+                            break
+                    if len(found) >= count_max:
+                        return found
+        return found
 
     def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
         """The highest offset ever FINISHED in that epoch; deletion does not lower it."""

@@ -22,6 +22,7 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
 )
 from storage.object_store.object_store import ObjectHead
@@ -174,6 +175,8 @@ class FileSystemStore:
         except OSError as error:
             message = f"{self._name(key)}: {error.strerror}"
             if error.errno in _ABSENT:
+                if not self._root.is_dir():
+                    raise RemoteStoreNotFoundError(f"{message}: there is no folder {self._root}") from error
                 raise RemoteResourceNotFoundError(message) from error
             if error.errno in _DENIED:
                 raise RemoteAccessDeniedError(f"object store on files: {message}") from error

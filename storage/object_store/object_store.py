@@ -5,7 +5,8 @@ raises; a message names the store and the key:
 
 | what the store says | error |
 |---|---|
-| no such key, no such bucket | RemoteResourceNotFoundError |
+| no such key | RemoteResourceNotFoundError |
+| no such bucket | RemoteStoreNotFoundError, which is one of those |
 | 401, 403, expired or missing credentials | RemoteAccessDeniedError |
 | 416: the range begins behind the object's end | InvalidRangeError |
 | 429, 503, and codes that say the same | ThrottledError |
@@ -20,6 +21,10 @@ A wrong configuration is StorageConfigError, raised by the constructor or, where
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStoreNotFoundError
+
+NEVER_WRITTEN_NAME = "tidegate-asks-whether-the-store-answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +104,15 @@ class ObjectStore(Protocol):
         """Release what the store holds. What another thread still waits for of it fails at once, if it comes over a
         network."""
         ...
+
+
+def ask_store(store: ObjectStore, prefix: str) -> None:
+    """RemoteStorageManager.ask over a store: GET an object that is not there. That it is absent is told only to
+    those whose credentials are good, who may read below the prefix and who named the right bucket; and unlike a
+    listing it costs what a GET costs."""
+    try:
+        store.get(f"{prefix}{NEVER_WRITTEN_NAME}", 0, 1).close()
+    except RemoteStoreNotFoundError:
+        raise
+    except (RemoteResourceNotFoundError, InvalidRangeError):
+        return

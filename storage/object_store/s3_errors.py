@@ -15,6 +15,7 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
     StorageConfigError,
     ThrottledError,
@@ -26,7 +27,7 @@ RETRY_AFTER_S_MAX = 300.0
 REGION_KEY = "storage.s3.region"
 BUCKET_KEY = "storage.s3.bucket.name"
 
-_NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion", "NotFound"})
+_NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound"})
 _DENIED = frozenset(
     {
         "AccessDenied",
@@ -90,7 +91,7 @@ _CODES: Mapping[str, type[RemoteStorageError]] = (
     | dict.fromkeys(_THROTTLED, ThrottledError)
     | dict.fromkeys(_CORRUPT, CorruptObjectError)
     | dict.fromkeys(_OTHER, RemoteStorageError)
-    | {"InvalidRange": InvalidRangeError}
+    | {"InvalidRange": InvalidRangeError, "NoSuchBucket": RemoteStoreNotFoundError}
 )
 
 

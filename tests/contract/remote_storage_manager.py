@@ -332,6 +332,12 @@ class RemoteStorageManagerContract:
         assert {each.segment_id for each in listed} == {metadata_of(PARTITION, SEGMENT).segment_id}
         assert list(manager.list_objects("orders-")) == []
 
+    def test_a_tier_is_asked_whether_it_answers(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        metadata = copy(SEGMENT)
+        manager.ask()
+        manager.delete_log_segment_data(metadata)
+        manager.ask()  # empty, and it answers
+
     def test_a_deleted_segment_is_listed_no_longer(self, manager: RemoteStorageManager, copy: "Copy") -> None:
         kept, deleted = copy(SEGMENT), copy(TRANSACTIONAL)
         manager.delete_log_segment_data(deleted)

@@ -79,7 +79,7 @@ async def test_livez_answers_when_everything_else_is_down() -> None:
     async with running() as admin:
         admin.readiness.catalog_unavailable("the metadata topic does not exist")
         admin.readiness.upstream_unavailable("no broker answers")
-        admin.readiness.tier_degraded("no answer within 10 s")
+        admin.readiness.tier_failed("no answer within 10 s")
         assert (await admin.get("/livez"))[0] == 200
         assert (await admin.get("/readyz"))[0] == 503
 
@@ -137,7 +137,7 @@ async def test_readyz_tells_degraded_apart_and_names_the_partition() -> None:
     async with running() as admin:
         make_ready(admin.readiness)
         admin.readiness.partition_problem(4, "no leader")
-        admin.readiness.tier_degraded("403 from the store")
+        admin.readiness.tier_failed("403 from the store")
         status, _, body = await admin.get("/readyz")
         report = json.loads(body)
         assert (status, report["ready"], report["degraded"]) == (200, True, True)

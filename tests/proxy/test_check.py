@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from protocol.client_messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
 from proxy import check, exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
-from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.metadata import serde
 from storage.metadata.record_batches import build_batch
 from storage.model import (
@@ -48,6 +48,7 @@ class World:
     """Of every record in the metadata topic."""
 
     def prepare(self) -> None:
+        (self.folder / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
         broker = self.cluster.add(1, "a", 1)
         broker.on(FETCH, self.fetch)
         broker.on(LIST_OFFSETS, self.list_offsets)
@@ -173,7 +174,7 @@ def test_an_unreachable_upstream_is_wrong_but_the_tier_is_checked_all_the_same(w
     code, text = world.run()
     assert code == exit_codes.FOUND_WRONG
     assert "cannot connect to a:1" in text
-    assert "no finished segment is known, so no object was read" in text
+    assert "ok      the store answers; no finished segment is known yet, so no object was read" in text
 
 
 def test_a_broker_without_local_log_starts_is_too_old(world: World) -> None:
@@ -311,6 +312,14 @@ def test_an_object_that_is_no_segment_is_wrong(world: World) -> None:
     code, text = world.run()
     assert code == exit_codes.FOUND_WRONG
     assert "does not begin with a record batch" in text
+
+
+def test_an_empty_tier_is_asked_whether_it_answers(world: World) -> None:
+    # Failed before: without a segment the store was never asked, and nothing was wrong.
+    (world.folder / "tier" / ROOT_DIRECTORY_NAME).rmdir()
+    code, text = world.run()
+    assert code == exit_codes.FOUND_WRONG
+    assert "kafka-tiered-storage: there is no such folder" in text
 
 
 def test_only_finished_segments_are_read(world: World) -> None:

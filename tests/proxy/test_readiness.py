@@ -51,9 +51,32 @@ def test_is_ready_without_reasons_when_all_are_met() -> None:
     assert {at.state for at in readiness.conditions.values()} == {ConditionState.MET}
 
 
+def test_a_tier_that_fails_before_it_ever_answered_is_not_ready() -> None:
+    # Failed before: it was degraded, which is ready.
+    readiness = Readiness()
+    readiness.catalog_live(7)
+    readiness.upstream_answered(3)
+    readiness.tier_failed("NoSuchBucket")
+    assert not readiness.ready
+    assert readiness.reasons == ["tier: NoSuchBucket"]
+    readiness.tier_answered()
+    assert readiness.ready
+
+
+async def test_wait_catalog_remembers_the_first_time(autojump_clock: MockClock) -> None:
+    readiness = Readiness()
+    readiness.catalog_unavailable("3 metadata partitions are being read")
+    with trio.move_on_after(10) as scope:
+        await readiness.wait_catalog()
+    assert scope.cancelled_caught
+    readiness.catalog_degraded("it is full")
+    readiness.catalog_unavailable("partitions were added")
+    await readiness.wait_catalog()
+
+
 def test_a_degraded_tier_counts_as_ready_and_complains() -> None:
     readiness = ready()
-    readiness.tier_degraded("403 from bucket x")
+    readiness.tier_failed("403 from bucket x")
     assert readiness.ready
     assert readiness.degraded
     assert readiness.complaints == ["tier: 403 from bucket x"]
@@ -164,7 +187,7 @@ def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
         meet(readiness)
     assert shown() == (1, 0, 0)
     assert states() == {("catalog", "met"), ("upstream", "met"), ("tier", "met")}
-    readiness.tier_degraded("403")
+    readiness.tier_failed("403")
     readiness.partition_problem(4, "no leader")
     assert shown() == (1, 1, 1)
     assert ("tier", "degraded") in states()

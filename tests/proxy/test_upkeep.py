@@ -36,7 +36,13 @@ from proxy.upkeep import (
 from proxy.upstream.cluster import TOPICS_MAX, BrokerNode
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.fills import Slots
-from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
+from storage.errors import (
+    MetadataNotReadyError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
+)
 
 
 def state(readiness: Readiness, name: ConditionName) -> tuple[ConditionState, str]:
@@ -265,77 +271,137 @@ async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockCl
 
 
 class ScriptedStore:
-    """A store whose index fetches fail or hang."""
+    """A store whose answers fail or hang; `asked` names what it was asked for, a segment or itself."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.absent: set[str] = set()
+        self.segments = ["orders-0", "orders-1"]
         self.open = threading.Event()
         self.open.set()
-        self.answered = 0
-        self.is_warm = False
+        self.asked: list[str] = []
 
     def warm_up(self) -> None:
-        self.is_warm = True
+        """Nothing to load."""
 
-    def fetch_index(self, _segment: object, _index_type: object) -> bytes:
-        if not self.open.wait(20):
-            raise TimeoutError
-        self.answered += 1
-        if self.error is not None:
-            raise self.error
+    def some_segments(self, count_max: int) -> list[str]:
+        return self.segments[:count_max]
+
+    def ask(self) -> None:
+        self._answer("itself")
+
+    def fetch_index(self, segment: str, _index_type: object) -> bytes:
+        self._answer(segment)
+        if segment in self.absent:
+            raise RemoteResourceNotFoundError(f"{segment} is not there")
         return b""
 
-    async def wait_warm(self) -> None:
+    def _answer(self, question: str) -> None:
+        if not self.open.wait(20):
+            raise TimeoutError
+        self.asked.append(question)
+        if self.error is not None:
+            raise self.error
+
+    async def wait_asked(self, *questions: str) -> None:
+        """Return once these were asked, and nothing else, since the last time."""
         with trio.fail_after(1000):
-            while not self.is_warm:
+            while len(self.asked) < len(questions):
                 await trio.testing.wait_all_tasks_blocked(0.005)
         await trio.testing.wait_all_tasks_blocked(0.02)
-
-    async def wait_answered(self, count: int) -> None:
-        with trio.fail_after(1000):
-            while self.answered < count:
-                await trio.testing.wait_all_tasks_blocked(0.005)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert self.asked == list(questions)
+        self.asked.clear()
 
 
-async def test_a_tier_without_segments_counts_as_answering(mock_clock: MockClock) -> None:
+@asynccontextmanager
+async def watched(
+    store: ScriptedStore, readiness: Readiness, *, is_live: bool = True
+) -> AsyncIterator[Callable[[], list[str]]]:
+    if is_live:
+        readiness.catalog_live(2)
+    async with running(watch_tier, store, store.some_segments, trio.CapacityLimiter(1), readiness) as events:
+        yield events
+
+
+async def test_an_empty_tier_is_asked_too(mock_clock: MockClock) -> None:
+    # Failed before: it counted as answering, so a rollout with a wrong secret passed.
     readiness, store = Readiness(), ScriptedStore()
-    async with running(watch_tier, store, lambda: None, trio.CapacityLimiter(1), readiness):
-        await store.wait_warm()
+    store.segments, store.error = [], RemoteAccessDeniedError("SignatureDoesNotMatch (HTTP 403)")
+    async with watched(store, readiness) as events:
+        await store.wait_asked("itself", "itself")
+        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "SignatureDoesNotMatch (HTTP 403)")
+        store.error = None
+        await step(mock_clock, TIER_RETRY_S)
+        await store.wait_asked("itself")
         assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert events() == ["tier_unavailable", "tier_answers"]
 
 
-async def test_a_tier_that_fails_degrades_until_it_answers(mock_clock: MockClock) -> None:
+async def test_a_tier_counts_as_answering_only_when_the_catalog_says_what_is_in_it(mock_clock: MockClock) -> None:
+    # With a wrong key prefix the store answers and is empty, for as long as no segment is known.
     readiness, store = Readiness(), ScriptedStore()
-    store.error = RetriableRemoteStorageError("503 slow down")
-    async with running(watch_tier, store, object, trio.CapacityLimiter(1), readiness) as events:
-        await store.wait_answered(1)
+    store.absent = set(store.segments)
+    async with watched(store, readiness, is_live=False):
+        await store.wait_asked("itself")
+        await step(mock_clock, TIER_INTERVAL_S)
+        await store.wait_asked("itself")
+        assert readiness.conditions[ConditionName.TIER].state is ConditionState.PENDING
+        readiness.catalog_live(2)
+        await store.wait_asked("orders-0", "orders-1")
+        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "orders-1 is not there")
+
+
+async def test_a_tier_that_fails_degrades_once_it_has_answered(mock_clock: MockClock) -> None:
+    readiness, store = Readiness(), ScriptedStore()
+    async with watched(store, readiness) as events:
+        await store.wait_asked("itself", "orders-0")
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        store.error = RetriableRemoteStorageError("503 slow down")
+        await step(mock_clock, TIER_INTERVAL_S)
+        await store.wait_asked("orders-0")
         assert state(readiness, ConditionName.TIER) == (ConditionState.DEGRADED, "503 slow down")
         await step(mock_clock, TIER_RETRY_S)
-        await store.wait_answered(2)
+        await store.wait_asked("orders-0")
         assert events() == ["tier_degraded"]
         store.error = None
         await step(mock_clock, TIER_RETRY_S)
-        await store.wait_answered(3)
+        await store.wait_asked("orders-0")
         assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
-        await step(mock_clock, TIER_INTERVAL_S)
-        await store.wait_answered(4)
+        assert events() == ["tier_degraded", "tier_answers"]
+
+
+async def test_a_segment_that_was_deleted_meanwhile_has_another_asked_for(mock_clock: MockClock) -> None:
+    # Failed before: one object that was gone degraded the whole tier.
+    readiness, store = Readiness(), ScriptedStore()
+    store.absent = {"orders-0"}
+    async with watched(store, readiness) as events:
+        await store.wait_asked("itself", "orders-0", "orders-1")
+        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert events() == []
+
+
+async def test_a_bucket_that_is_gone_is_not_a_segment_that_was_deleted(mock_clock: MockClock) -> None:
+    readiness, store = Readiness(), ScriptedStore()
+    store.error = RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
+    async with watched(store, readiness):
+        await store.wait_asked("itself", "orders-0")
+        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
 
 
 async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock) -> None:
     # Failed before: a thread cannot be cancelled, so the time limit was seen only after the store had answered.
     readiness, store = Readiness(), ScriptedStore()
-    store.open.clear()
-    async with running(watch_tier, store, object, trio.CapacityLimiter(1), readiness) as events:
-        await store.wait_warm()
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.PENDING
+    async with watched(store, readiness) as events:
+        await store.wait_asked("itself", "orders-0")
+        store.open.clear()
+        await step(mock_clock, TIER_INTERVAL_S)
         await step(mock_clock, TIER_ANSWER_S_MAX)
         at, reason = state(readiness, ConditionName.TIER)
         assert at is ConditionState.DEGRADED
         assert f"{TIER_ANSWER_S_MAX} s" in reason
         assert events() == ["tier_degraded"]
         store.open.set()
-        await store.wait_answered(1)
+        await store.wait_asked("orders-0")
         assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
 
 

@@ -23,7 +23,7 @@ def answers(catalog: Catalog, partitions: Iterable[TopicIdPartition] = (PARTITIO
         "segments": catalog.segment_count,
         "refused": catalog.refused_partitions,
         "sizes": catalog.topic_sizes(),
-        "some": catalog.any_segment() is not None,
+        "some": bool(catalog.some_segments(1)),
     }
     for partition in partitions:
         said |= _answers_of(catalog, partition)

@@ -301,6 +301,9 @@ class ScriptedStore:
     def warm_up(self) -> None:
         self.inner.warm_up()
 
+    def ask(self) -> None:
+        self.inner.ask()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -98,6 +98,9 @@ class MemoryStore:
     def warm_up(self) -> None:
         """Nothing to load."""
 
+    def ask(self) -> None:
+        """It answers."""
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -24,7 +24,7 @@ from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from storage.formats.aiven.opened_segment import AivenSegment
 from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from storage.object_store.object_store import ObjectStore
+from storage.object_store.object_store import ObjectStore, ask_store
 from storage.object_store.registry import open_object_store
 from storage.remote_storage_manager import SegmentInspection, StoredObject
 
@@ -131,6 +131,10 @@ class AivenRemoteStorageManager:
     def warm_up(self) -> None:
         """Warm up the store."""
         self._store.warm_up()
+
+    def ask(self) -> None:
+        """One GET; see RemoteStorageManager.ask."""
+        ask_store(self._store, self._config.key_prefix)
 
     def close(self) -> None:
         """Close the store."""

@@ -16,6 +16,7 @@ from storage.errors import (
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
     StorageConfigError,
     ThrottledError,
@@ -88,7 +89,7 @@ def ranged(body: bytes = BODY, *, start: int = 0, total: int = 20_000, **headers
     ("status", "code", "error"),
     [
         (404, "NoSuchKey", RemoteResourceNotFoundError),
-        (404, "NoSuchBucket", RemoteResourceNotFoundError),
+        (404, "NoSuchBucket", RemoteStoreNotFoundError),
         (403, "AccessDenied", RemoteAccessDeniedError),
         (403, "SignatureDoesNotMatch", RemoteAccessDeniedError),
         (403, "RequestTimeTooSkewed", RemoteAccessDeniedError),
@@ -410,9 +411,9 @@ def test_a_list_that_continues_at_itself_ends(http: ScriptedHttp, scripted: S3St
 
 def test_a_bucket_that_does_not_exist_is_not_found(s3_endpoint: S3Server) -> None:
     store = S3Store(s3_endpoint.settings("no-such-bucket"))
-    with pytest.raises(RemoteResourceNotFoundError, match="NoSuchBucket"):
+    with pytest.raises(RemoteStoreNotFoundError, match="NoSuchBucket"):
         store.get("a", 0, 1)
-    with pytest.raises(RemoteResourceNotFoundError, match="NoSuchBucket"):
+    with pytest.raises(RemoteStoreNotFoundError, match="NoSuchBucket"):
         list(store.list(""))
     store.close()
 

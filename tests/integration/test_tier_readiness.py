@@ -1,0 +1,87 @@
+"""A Tidegate whose tier is configured wrongly is not ready, and is once that is mended, without a restart.
+
+Failed before: `ready:` was said and `/readyz` was 200 whatever the store answered, so a rollout passed, and consumers
+got errors for ever.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from tests.support.kafka import TieredTopic
+from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.serving import Serving, before_kafka, serving
+from tests.support.versitygw import versitygw
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "versitygw")]
+
+EMPTY = {"remote.log.metadata.manager.class.name": "tidegate.InMemory"}
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with versitygw(kafka.tier_dir, tmp_path_factory.mktemp("versitygw"), keeps_metadata=False) as server:
+        yield server
+
+
+def properties(kafka: KafkaCluster, gateway: S3Server, folder: Path, bucket: str, secret: str) -> dict[str, str]:
+    keys = gateway.config(bucket)
+    del keys["storage.aws.access.key.id"], keys["storage.aws.secret.access.key"]
+    write_secret(folder, secret)
+    return {
+        **before_kafka(kafka),
+        "admin.listen": f"127.0.0.1:{free_port()}",
+        "remote.log.storage.manager.class.name": "tidegate.PlainObjects",
+        **{f"rsm.config.{key}": value for key, value in keys.items()},
+        "rsm.config.storage.aws.credentials.file": str(folder / "credentials"),
+    }
+
+
+def write_secret(folder: Path, secret: str) -> None:
+    new = folder / "credentials.new"
+    new.write_text(f"aws.access.key.id={CREDENTIALS.access_key_id}\naws.secret.access.key={secret}\n")
+    new.replace(folder / "credentials")
+
+
+def wait_refused(served: Serving, why: str) -> None:
+    """The only thing that it is not ready for is its tier, which has said so."""
+
+    def tells() -> bool:
+        status, body = served.page("/readyz")
+        reasons = json.loads(body)["reasons"]
+        return status == 503 and len(reasons) == 1 and reasons[0].startswith("tier: ") and why in reasons[0]
+
+    served.wait_log("broker_listening")
+    wait_until(tells, f"it to be refused: {why}")
+    assert "ready: bootstrap" not in served.log()
+    assert [event["event"] for event in served.events("tier_unavailable")] == ["tier_unavailable"]
+
+
+def test_a_bucket_that_does_not_exist(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
+    right = properties(kafka, gateway, tmp_path, "later", CREDENTIALS.secret_access_key)
+    with serving(tmp_path, {**right, **EMPTY}) as served:
+        wait_refused(served, "NoSuchBucket")
+        gateway.make_bucket("later")
+        served.wait_log("ready: bootstrap")
+        assert served.page("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("metadata", [{}, EMPTY], ids=["with segments", "empty"])
+def test_a_wrong_secret(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path, metadata: dict[str, str]) -> None:
+    wrong = properties(kafka, gateway, tmp_path, ROOT_DIRECTORY_NAME, "not the secret")
+    with serving(tmp_path, {**wrong, **metadata}) as served:
+        wait_refused(served, "SignatureDoesNotMatch")
+        write_secret(tmp_path, CREDENTIALS.secret_access_key)
+        served.wait_log("ready: bootstrap")
+        assert served.page("/readyz")[0] == 200
+
+
+def test_a_wrong_prefix(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
+    right = properties(kafka, gateway, tmp_path, ROOT_DIRECTORY_NAME, CREDENTIALS.secret_access_key)
+    with serving(tmp_path, {**right, "rsm.config.key.prefix": "elsewhere/"}) as served:
+        wait_refused(served, "elsewhere/")
