@@ -6,19 +6,23 @@ Rule 1. While no broker at all answers, clients are held: the connection is trie
 Rule 2. Where one broker is out of reach and another answers, its client is closed at once: it learns from the others
         who leads now, which it would not look for while it is held.
 Rule 3. A client that has gone is not waited for.
+Rule 4. Bootstrap connections are spread over the servers, in another order each, those last that failed of late; the
+        next is tried before one that does not answer is given up (proxy.upstream.address_race).
 """
 
 import random
 import select
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 import trio
 
 from metrics.probes import RelayProbe
 from proxy.address_book import Target
+from proxy.upstream.address_race import race
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.transport import Transport, open_transport
 
@@ -27,6 +31,9 @@ CONNECT_S_MAX = 10.0
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 1.0
+
+FAILED_AGE_S_MAX = 30.0
+"""How long an address that failed, or was overtaken by one behind it, is tried last."""
 
 OTHERS_AGE_S_MAX = 1.0
 """How long it is taken as said which brokers answer: one question serves all who wait."""
@@ -53,6 +60,7 @@ class UpstreamConnector:
         self._tls = tls
         self._known_brokers = known_brokers
         self._probe = probe
+        self._failed_at_s: dict[Address, float] = {}
         self._waiting = 0
         self._asking = trio.Lock()
         self._asked_at_s = -float("inf")
@@ -94,20 +102,38 @@ class UpstreamConnector:
                         raise
 
     async def _attempt(self, target: Target) -> tuple[Transport, Address]:
-        addresses = list(target.addresses)
-        if target.node_id is None:
-            # The brokers that the configuration names may all have moved or left since.
-            addresses += [address for address in self._known_brokers() if address not in addresses]
-        errors: list[str] = []
-        for host, port in addresses:
-            try:
-                with trio.fail_after(CONNECT_S_MAX):
-                    return await open_transport(host, port, tls=self._tls), (host, port)
-            except trio.TooSlowError:
-                errors.append(f"{host}:{port} does not answer within {CONNECT_S_MAX} s")
-            except UpstreamError as error:
-                errors.append(str(error))
-        raise UpstreamError("; ".join(errors))
+        addresses = self._in_order(target)
+        failures: dict[int, UpstreamError] = {}
+        won = await race(
+            [partial(self._connect, *address) for address in addresses], failures, discard=lambda late: late.abort()
+        )
+        first = len(addresses) if won is None else won[0]
+        for number, address in enumerate(addresses):
+            if number in failures or number < first:
+                self._failed_at_s[address] = trio.current_time()
+        if won is None:
+            raise UpstreamError("; ".join(str(failures[number]) for number in sorted(failures)))
+        self._failed_at_s.pop(addresses[first], None)
+        return won[1], addresses[first]
+
+    def _in_order(self, target: Target) -> Sequence[Address]:
+        if target.node_id is not None:
+            return target.addresses
+        configured = list(target.addresses)
+        # The brokers that the configuration names may all have moved or left since.
+        known = [address for address in self._known_brokers() if address not in configured]
+        random.shuffle(configured)
+        random.shuffle(known)
+        oldest_s = trio.current_time() - FAILED_AGE_S_MAX
+        self._failed_at_s = {address: at_s for address, at_s in self._failed_at_s.items() if at_s > oldest_s}
+        return sorted(configured + known, key=lambda address: self._failed_at_s.get(address, oldest_s))
+
+    async def _connect(self, host: str, port: int) -> Transport:
+        try:
+            with trio.fail_after(CONNECT_S_MAX):
+                return await open_transport(host, port, tls=self._tls)
+        except trio.TooSlowError:
+            raise UpstreamError(f"{host}:{port} does not answer within {CONNECT_S_MAX} s") from None
 
     async def _another_answers(self, target: Target) -> bool:
         if target.node_id is None:

@@ -11,14 +11,16 @@ Rules:
 """
 
 import functools
+import random
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import trio
 
 from protocol.client_messages import METADATA, Api, Values, kio_uuid, uuid_bytes
+from proxy.upstream.address_race import race
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
 from proxy.upstream.connection_pool import PooledConnection
 from proxy.upstream.errors import (
@@ -243,35 +245,48 @@ class Cluster:
             **values,
         }
         failures: list[UpstreamError] = []
-        for connect in self._sources():
+        sources = self._sources()
+        while sources:
+            failed: dict[int, UpstreamError] = {}
+            won = await race(sources, failed, discard=_leave_in_pool)
+            failures += failed.values()
+            if won is None:
+                break
+            number, connection = won
             try:
-                connection = await connect()
                 response = await connection.request(METADATA, full_values, version_needed=version_needed)
             except UpstreamUnsupportedError:
                 raise
             except UpstreamError as error:
                 failures.append(error)
+                sources = [each for at, each in enumerate(sources) if at != number and at not in failed]
                 continue
             self._take_brokers(response)
             return response
-        said = "upstream gives no metadata: " + "; ".join(dict.fromkeys(map(str, failures)))
+        if unsupported := next((each for each in failures if isinstance(each, UpstreamUnsupportedError)), None):
+            raise unsupported
+        said = "upstream gives no metadata: " + "; ".join(sorted(set(map(str, failures))))
         if any(isinstance(error, UpstreamAuthenticationError) for error in failures):
             raise UpstreamAuthenticationError(said)  # more to the point than whatever else failed
         raise UpstreamConnectionError(said)
 
-    def _sources(self) -> Iterable[Callable[[], Awaitable[BrokerConnection]]]:
-        """Ways to a broker that may answer Metadata: open connections, known brokers, bootstrap servers."""
-        known = sorted(self.brokers.values(), key=lambda node: self._rank(node.node_id))
-        for node in known:
-            yield functools.partial(self._direct, node.node_id, node.host, node.port)
-        for position, (host, port) in enumerate(self.settings.bootstrap_servers):
-            yield functools.partial(self._direct, BOOTSTRAP_NODE - position, host, port)
+    def _sources(self) -> list[Callable[[], Awaitable[BrokerConnection]]]:
+        """Ways to a broker that may answer Metadata: known brokers, then bootstrap servers; of both the open
+        connections first, and those last that failed."""
+        known = [(node.node_id, node.host, node.port) for node in self.brokers.values()]
+        servers = enumerate(self.settings.bootstrap_servers)
+        bootstrap = [(BOOTSTRAP_NODE - position, host, port) for position, (host, port) in servers]
+        # Many that start at once do not all go to the first of them.
+        random.shuffle(bootstrap)
+        ranked = sorted(known, key=lambda node: (*self._rank(node[0]), node[0]))
+        ranked += sorted(bootstrap, key=lambda node: self._rank(node[0]))
+        return [functools.partial(self._direct, *node) for node in ranked]
 
-    def _rank(self, node_id: int) -> tuple[bool, float, int]:
+    def _rank(self, node_id: int) -> tuple[bool, float]:
         pooled = self._pool.get((node_id, METADATA_ROLE, 0))
         if pooled is None:
-            return (True, 0.0, node_id)
-        return (not pooled.usable, pooled.backoff_s, node_id)
+            return (True, 0.0)
+        return (not pooled.usable, pooled.backoff_s)
 
     async def _direct(self, node_id: int, host: str, port: int) -> BrokerConnection:
         """Like connection_to, for Metadata itself: never asks for metadata first."""
@@ -336,3 +351,7 @@ class Cluster:
         if topic is not None:
             self._topics.move_to_end(topic_id)
         return topic
+
+
+def _leave_in_pool(_connection: BrokerConnection) -> None:
+    """A connection that came second may be wanted next time."""

@@ -1,6 +1,7 @@
 """Opening a client's upstream connection: tried again while no broker answers, and for no longer than that."""
 
 import contextlib
+import random
 import ssl
 from collections.abc import Iterable
 from typing import cast
@@ -17,10 +18,12 @@ from metrics.probes import Probes
 from metrics.registry import Registry
 from proxy import upstream_connect
 from proxy.address_book import Target
+from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.transport import Transport
-from proxy.upstream_connect import CONNECT_S_MAX, UpstreamConnector, has_left
+from proxy.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
 
+SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))
 ONE, TWO = ("broker-1", 9092), ("broker-2", 9092)
 CONNECTION = cast(Transport, object())
 
@@ -140,6 +143,29 @@ async def test_the_bootstrap_listener_tries_every_known_broker(upstream: Upstrea
     upstream.answering = {TWO}
     assert await upstream.open(None) == TWO
     assert upstream.asked == []
+
+
+async def test_a_server_that_drops_packets_costs_a_moment_and_is_tried_last(
+    upstream: Upstream, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Failed before: ten seconds for every client, which is all that librdkafka waits.
+    monkeypatch.setattr(random, "shuffle", lambda addresses: None)
+    upstream.silent, upstream.answering = {ONE}, {TWO}
+    assert await upstream.open(None) == TWO
+    assert trio.current_time() == pytest.approx(NEXT_ATTEMPT_S)
+    for _ in range(3):
+        assert await upstream.open(None) == TWO
+    assert trio.current_time() == pytest.approx(NEXT_ATTEMPT_S)
+    await trio.sleep(FAILED_AGE_S_MAX)
+    upstream.silent, upstream.answering = set(), {ONE, TWO}
+    assert await upstream.open(None) == ONE
+
+
+async def test_bootstrap_connections_are_spread_over_the_servers(upstream: Upstream) -> None:
+    # Failed before: all went to the first server.
+    upstream.answering = {ONE, TWO}
+    opened = {await upstream.connector.open(SERVERS, wait_s_max=0, has_left=lambda: False) for _ in range(50)}
+    assert {address for _, address in opened} == {ONE, TWO}
 
 
 async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream, autojump_clock: MockClock) -> None:

@@ -1,5 +1,6 @@
 """The cluster's view: brokers that come, go and move, topics by name and id, questions asked again."""
 
+import random
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from protocol.client_messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
 from protocol.sasl import SaslCredentials
+from proxy.upstream import cluster as cluster_module
+from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.cluster import BrokerNode, Cluster, PartitionLeader
+from proxy.upstream.connection import open_broker_connection
 from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
 from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
@@ -50,6 +54,32 @@ async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeClu
     fake.stop(1)
     await cluster.refresh()
     assert set(cluster.brokers) == {1, 2}
+
+
+async def test_a_bootstrap_server_that_drops_packets_is_overtaken(
+    fake: FakeCluster, cluster: Cluster, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Failed before: it took the whole connect timeout, at each start.
+    async def open_or_hang(host: str, *others: Any) -> Any:
+        if host == "a":
+            await trio.sleep_forever()
+        return await open_broker_connection(host, *others)
+
+    monkeypatch.setattr(cluster_module, "open_broker_connection", open_or_hang)
+    monkeypatch.setattr(random, "shuffle", lambda servers: None)
+    await cluster.refresh()
+    assert trio.current_time() == pytest.approx(NEXT_ATTEMPT_S)
+    # The named brokers take over; from then on the one that answers is the first that is asked.
+    for _ in range(3):
+        await cluster.refresh()
+    assert trio.current_time() == pytest.approx(2 * NEXT_ATTEMPT_S)
+
+
+async def test_the_first_bootstrap_server_is_not_always_the_first(fake: FakeCluster, nursery: trio.Nursery) -> None:
+    # Failed before: all replicas of Tidegate began at the same one.
+    for _ in range(50):
+        await Cluster(SETTINGS, nursery).refresh()
+    assert all(broker.asked(METADATA) for broker in fake.brokers.values())
 
 
 async def test_when_nobody_answers_each_address_is_named(fake: FakeCluster, cluster: Cluster) -> None:
