@@ -1,0 +1,214 @@
+"""Clients that remember where the brokers are go on through restarts of Tidegate, while nobody bootstraps anew.
+
+Tidegate's bootstrap listener gets another port at each start, so there is nobody to be told anything by: what such a
+client finds at the broker's port must be there from the start on. Failed before: the port was bound when a client's
+answer named the broker, so after a restart these clients were refused until somebody else bootstrapped.
+"""
+
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.demo.kafka_properties import HOST
+from proxy.known_brokers import FILE_NAME
+from tests.support.client_programs import java_command
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, tiered_topic
+from tests.support.replicas import broker_ports
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+RECORDS, MORE_RECORDS = 4000, 100
+READ_S_MAX = 60.0
+"""librdkafka and the Java client back off for up to ten seconds and one."""
+
+Command = Callable[[str, str], list[str]]
+
+
+def java(bootstrap: str, topic: str) -> list[str]:
+    return [*java_command("CachedAddresses"), bootstrap, topic]
+
+
+def kcat(bootstrap: str, topic: str) -> list[str]:
+    # -E: without it kcat ends itself when its last connection does.
+    output = ["-u", "-E", "-f", "next %o\n"]
+    return ["kcat", "-C", "-b", bootstrap, "-t", topic, "-p", "0", "-o", "beginning", *output]
+
+
+class Reader:
+    """A client's process, and how far it has come."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+
+    def offset(self) -> int:
+        """The last one that it said; 0 before the first."""
+        said = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.startswith("next ")]
+        return int(said[-1].removeprefix("next ")) if said else 0
+
+    def wait_offset(self, offset: int) -> None:
+        def has_come() -> bool:
+            assert self.process.poll() is None, self._log.read_text("utf-8", "replace")
+            return self.offset() >= offset
+
+        wait_until(has_come, f"the client to read up to {offset}", timeout_s=READ_S_MAX)
+
+
+@contextmanager
+def reading(command: list[str], log: Path) -> Iterator[Reader]:
+    reader = Reader(command, log)
+    try:
+        yield reader
+    finally:
+        reader.process.kill()
+        reader.process.wait()
+
+
+@pytest.fixture(scope="module")
+def cold(kafka: KafkaCluster) -> TieredTopic:
+    return tiered_topic(
+        kafka, fresh_name("cached"), partitions=1, records=orders(RECORDS, 1, 500), batch_size=16 * 1024
+    )
+
+
+def by_sigterm(tidegate: RunningTidegate) -> None:
+    tidegate.process.stop()
+
+
+def by_sigkill(tidegate: RunningTidegate) -> None:
+    tidegate.kill()
+
+
+@pytest.mark.parametrize(
+    ("command", "stops"),
+    [
+        pytest.param(java, [by_sigterm, by_sigkill], id="java-none"),
+        pytest.param(kcat, [by_sigterm, by_sigkill], id="kcat", marks=pytest.mark.needs("kcat")),
+        pytest.param(java, [by_sigkill, by_sigterm] * 4, id="java-none-8", marks=pytest.mark.long),
+    ],
+)
+def test_a_client_that_remembers_a_broker_goes_on_after_a_restart(
+    kafka: KafkaCluster,
+    cold: TieredTopic,
+    tmp_path: Path,
+    command: Command,
+    stops: list[Callable[[RunningTidegate], None]],
+) -> None:
+    kept = tmp_path / "kept"
+    properties = {"proxy.broker.port.start": "0", "catalog.snapshot.path": str(kept)}
+    with ExitStack() as stack:
+        tidegate = stack.enter_context(own_tidegate(kafka, properties))
+        ports = broker_ports(tidegate)
+        reader = stack.enter_context(reading(command(tidegate.bootstrap_servers, cold.name), tmp_path / "client.log"))
+        end = max(RECORDS, kafka_end(kafka, cold.name))
+        reader.wait_offset(end - 1)
+        wait_until(lambda: (kept / FILE_NAME).exists(), "the brokers to be kept")
+        for stop in stops:
+            stop(tidegate)
+            assert is_refused(ports[1])
+            tidegate.start_again()
+            # Nobody has asked anything yet: the port is there because it is ready.
+            assert not is_refused(ports[1])
+            end += produce(kafka, cold.name, orders(MORE_RECORDS, 1))
+            reader.wait_offset(end - 1)
+
+
+def kafka_end(kafka: KafkaCluster, topic: str) -> int:
+    return kafka.partition_offsets(topic)[0].high_watermark
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((HOST, port)) != 0
+
+
+# --- two replicas behind one address ---
+
+
+class Balancer:
+    """A TCP load balancer: each of its ports leads to that of the first replica which accepts."""
+
+    def __init__(self, behind: Mapping[int, list[int]]) -> None:
+        self._closing = False
+        self._servers = [self._listen(port, targets) for port, targets in behind.items()]
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown(socket.SHUT_RDWR)
+            server.close()
+
+    def _listen(self, port: int, targets: list[int]) -> socket.socket:
+        server = socket.create_server((HOST, port))
+        threading.Thread(target=self._accept, args=(server, targets), daemon=True).start()
+        return server
+
+    def _accept(self, server: socket.socket, targets: list[int]) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = server.accept()
+                threading.Thread(target=self._serve, args=(client, targets), daemon=True).start()
+
+    def _serve(self, client: socket.socket, targets: list[int]) -> None:
+        for target in targets:
+            with suppress(OSError):
+                upstream = socket.create_connection((HOST, target), timeout=5)
+                upstream.settimeout(None)
+                threading.Thread(target=self._pump, args=(upstream, client), daemon=True).start()
+                self._pump(client, upstream)
+                return
+        client.close()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [java, pytest.param(kcat, marks=pytest.mark.needs("kcat"))])
+def test_a_rolling_restart_of_two_replicas_as_the_guide_describes_it(
+    kafka: KafkaCluster, cold: TieredTopic, tmp_path: Path, command: Command
+) -> None:
+    bootstrap, broker = free_port(), free_port()
+    own = [{"bootstrap": free_port(), "broker": free_port()} for _ in range(2)]
+    with ExitStack() as stack:
+        replicas = [
+            stack.enter_context(
+                own_tidegate(
+                    kafka,
+                    {
+                        "proxy.listen": f"{HOST}:{ports['bootstrap']}",
+                        "proxy.broker.ports": f"1:{ports['broker']}",
+                        # What clients are told: the balancer's port for broker 1.
+                        "proxy.advertised.port.start": str(broker - 1),
+                        "catalog.snapshot.path": str(tmp_path / f"kept-{ports['broker']}"),
+                    },
+                )
+            )
+            for ports in own
+        ]
+        behind = {bootstrap: [each["bootstrap"] for each in own], broker: [each["broker"] for each in own]}
+        stack.enter_context(closing(Balancer(behind)))
+        reader = stack.enter_context(reading(command(f"{HOST}:{bootstrap}", cold.name), tmp_path / "client.log"))
+        end = max(RECORDS, kafka_end(kafka, cold.name))
+        reader.wait_offset(end - 1)
+        for _ in range(2):
+            for replica, ports in zip(replicas, own, strict=True):
+                replica.process.stop()
+                replica.start_again()
+                assert not is_refused(ports["broker"])
+                end += produce(kafka, cold.name, orders(MORE_RECORDS, 1))
+                reader.wait_offset(end - 1)
