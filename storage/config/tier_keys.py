@@ -131,7 +131,7 @@ CATALOG_SNAPSHOT_PATH = Key(
     name="catalog.snapshot.path",
     kind=PATH,
     default_words="`<cache.path>/catalog`",
-    doc="Folder of the catalog's snapshot, for a quick start.",
+    doc="Folder of the catalog's snapshot and of the known brokers, for a quick start.",
 )
 CATALOG_SNAPSHOT_INTERVAL_MS = Key(
     name="catalog.snapshot.interval.ms", kind=integer(100, DAY_MS), default="30000", doc="Between two snapshots."
