@@ -36,7 +36,7 @@ KAFKAS_OWN = {
 }
 """Keys of brokers and clients that the guides speak of; and the file's name, which looks like one."""
 
-OTHER_NAMES = {"0.0.0.0", "catalog.snapshot.bad", "tidegate.properties"}
+OTHER_NAMES = {"0.0.0.0", "brokers.json", "catalog.snapshot.bad", "tidegate.properties"}
 """An address, and files that are not the project's."""
 
 PLUG_IN_PREFIXES = ("rsm.config.", "rlmm.config.", "remote.log.metadata.common.client.", "remote.log.")

@@ -54,7 +54,7 @@ PROXY_BROKER_PORT_START = Key(
     name="proxy.broker.port.start",
     kind=integer(0, 65535),
     default_words="listen port + 1",
-    doc="Broker N listens at start + N − `proxy.broker.id.min`; 0: any free port, if possible the same after a restart.",
+    doc="Broker N listens at start + N − `proxy.broker.id.min`; 0: any free port, kept over restarts if it can be.",
 )
 PROXY_BROKER_ID_MIN = Key(
     name="proxy.broker.id.min", kind=integer(0, NODE_ID_MAX), default="0", doc="The node id that gets the first port."
