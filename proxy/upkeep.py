@@ -7,6 +7,7 @@ Each task runs until cancelled and lives through every failure of what it watche
 import gc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 import structlog
 import trio
@@ -46,6 +47,8 @@ UPSTREAM_ANSWER_S_MAX = 10.0
 
 CATALOG_INTERVAL_S = 0.2
 TIER_INTERVAL_S = 30.0
+TIER_OBJECTS_LISTED_MAX = 1000
+"""One page, to see whether there is any segment where none of those that were asked for is."""
 TIER_SEGMENTS_ASKED_MAX = 3
 """Of different partitions, one after another while the store does not have the one before: it may have been deleted."""
 
@@ -256,7 +259,7 @@ class _TierQuestions:
 def _try_tier(
     storage_manager: RemoteStorageManager, some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]]
 ) -> None:
-    """Blocking. Raises RemoteStorageError if the store does not answer, or knows none of the segments."""
+    """Blocking. Raises RemoteStorageError if the store does not answer, or holds no segment though some are known."""
     absent: RemoteResourceNotFoundError | None = None
     for segment in some_segments(TIER_SEGMENTS_ASKED_MAX):
         try:
@@ -264,12 +267,13 @@ def _try_tier(
         except RemoteStoreNotFoundError:
             raise
         except RemoteResourceNotFoundError as error:
-            absent = error  # deleted meanwhile, perhaps; or this is not the brokers' bucket or prefix
+            absent = error
         else:
             return
-    if absent is not None:
-        raise absent
-    storage_manager.ask()
+    if absent is None:
+        storage_manager.ask()
+    elif not any(found.segment_id for found in islice(storage_manager.list_objects(), TIER_OBJECTS_LISTED_MAX)):
+        raise absent  # no segment at all: not the brokers' bucket or prefix
 
 
 async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:

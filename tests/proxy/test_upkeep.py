@@ -1,7 +1,7 @@
 """What is watched between requests: every failure is a condition, said once a spell, and nothing ends the watching."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -277,6 +277,7 @@ class ScriptedStore:
         self.error: Exception | None = None
         self.absent: set[str] = set()
         self.segments = ["orders-0", "orders-1"]
+        self.listed: list[str | None] = []
         self.open = threading.Event()
         self.open.set()
         self.asked: list[str] = []
@@ -289,6 +290,10 @@ class ScriptedStore:
 
     def ask(self) -> None:
         self._answer("itself")
+
+    def list_objects(self) -> Iterator[SimpleNamespace]:
+        self._answer("list")
+        yield from (SimpleNamespace(segment_id=segment_id) for segment_id in self.listed)
 
     def fetch_index(self, segment: str, _index_type: object) -> bytes:
         self._answer(segment)
@@ -347,8 +352,12 @@ async def test_a_tier_counts_as_answering_only_when_the_catalog_says_what_is_in_
         await store.wait_asked("itself")
         assert readiness.conditions[ConditionName.TIER].state is ConditionState.PENDING
         readiness.catalog_live(2)
-        await store.wait_asked("orders-0", "orders-1")
+        await store.wait_asked("orders-0", "orders-1", "list")
         assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "orders-1 is not there")
+        store.listed = [None, "orders-2"]
+        await step(mock_clock, TIER_RETRY_S)
+        await store.wait_asked("orders-0", "orders-1", "list")
+        assert readiness.conditions[ConditionName.TIER].state is ConditionState.MET
 
 
 async def test_a_tier_that_fails_degrades_once_it_has_answered(mock_clock: MockClock) -> None:
