@@ -5,6 +5,7 @@ Fixtures of the session: `kafka` (a running cluster), `tiered` (a topic on it th
 others wrote). Using one is enough to be marked `integration` or with what it needs.
 """
 
+import hashlib
 import logging
 import os
 import resource
@@ -28,6 +29,9 @@ from tests.support.toxiproxy import Toxiproxy, toxiproxy
 from tests.support.worker_groups import group_by_worker
 
 OPEN_FILES_WANTED = 8192
+
+ID_PART_CHARACTERS_MAX = 80
+"""A value that is longer is named in its test's id by how it begins, its length and a digest."""
 
 # Deadlines are off: on a shared machine they find slow neighbours, not slow code.
 settings.register_profile("fast", max_examples=50, deadline=None, derandomize=True)
@@ -106,6 +110,15 @@ def pytest_configure() -> None:
     wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """pytest makes ids of whole values, and some of ours are megabytes. None: pytest's own choice."""
+    if not isinstance(val, bytes | str) or len(val) <= ID_PART_CHARACTERS_MAX // (4 if isinstance(val, bytes) else 1):
+        return None
+    content = val if isinstance(val, bytes) else val.encode("utf-8", "surrogatepass")
+    begins = ascii(val[:8])[2:-1] if isinstance(val, bytes) else val[:32].encode("unicode_escape").decode("ascii")
+    return f"{begins}~{len(val)}~{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 class _LackingModule(pytest.File):
