@@ -25,6 +25,13 @@ from tests.support.waiting import wait_until
 
 CLIENTS = 8
 
+SESSION_S = 300
+"""How long a group keeps a silent member: longer than any outage here, however slowly a broker starts.
+
+After 45 seconds without its coordinator, librdkafka's default, a consumer gives up its member id and joins as a new
+member; a broker that starts again still knows the old one, and lets nobody in until that one's 45 seconds are over.
+"""
+
 
 def at_ports(properties: Mapping[str, str]) -> dict[str, str]:
     """The same with ports that are known before anything is ready."""
@@ -71,7 +78,7 @@ def traffic(bootstrap: str, topic: str) -> Iterator["Traffic"]:
 
 
 class Traffic:
-    """A producer and a consumer that go on, with the settings that everyone has, and what they complained of."""
+    """A producer and a consumer that go on, with default settings but a patient group, and what they complained of."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -87,7 +94,8 @@ class Traffic:
             "log_level": 2,
         }
         self._producer = Producer({**common, "linger.ms": 5})
-        self._consumer = Consumer({**common, "group.id": topic, "auto.offset.reset": "earliest"})
+        group = {"group.id": topic, "session.timeout.ms": SESSION_S * 1000}
+        self._consumer = Consumer({**common, **group, "auto.offset.reset": "earliest"})
         self._consumer.subscribe([topic])
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._produce, self._consume)]
         for thread in self._threads:
