@@ -257,6 +257,17 @@ async def test_what_is_given_back_gets_what_the_tier_left_of_the_limit(
     assert [len(records) for records in records_of(response)] == [600, 400]
 
 
+async def test_what_is_given_back_keeps_its_charge_beside_a_batch_larger_than_its_share(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """The served batch is 50 bytes above its limit, and not at the expense of the one that goes to the broker."""
+    served = world.add_partition("orders", 0)
+    missed = world.add_partition("orders", 1, segments=[(0, 499)])
+    asked = [ask(served, 17, max_bytes=BATCH_BYTES // 2), ask(missed, 700, max_bytes=1000)]
+    response = await world.client().fetch(asked, max_bytes=2 * BATCH_BYTES + BATCH_BYTES // 2)
+    assert [len(records) for records in records_of(response)] == [BATCH_BYTES, 2 * BATCH_BYTES]
+
+
 # --- L3: deadlines and budgets ---
 
 

@@ -428,6 +428,19 @@ async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWo
     assert world.frontiers.get(1, partition) is not None
 
 
+async def test_a_client_fenced_at_the_epoch_that_is_believed_in_has_the_partition_learned_anew(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """The broker has a newer epoch than our frontier, and nothing else would tell us so."""
+    partition = world.add_partition()
+    client = world.client()
+    await client.fetch([ask(partition, 17)])
+    world.log(partition).leader_epoch = LEADER_EPOCH + 1
+    response = await client.fetch([ask(partition, 17, current_leader_epoch=LEADER_EPOCH)])
+    assert codes_of(response) == [ErrorCode.FENCED_LEADER_EPOCH]
+    assert world.frontiers.get(1, partition) is None
+
+
 async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, autojump_clock: MockClock) -> None:
     """CurrentLeader (tag 1) names who leads now."""
     partition = world.add_partition()

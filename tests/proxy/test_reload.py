@@ -14,6 +14,7 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes, ReloadOutcome
 from metrics.registry import Registry
+from proxy.certificates import expires_at_s
 from proxy.config import Config, load
 from proxy.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
 from storage.config.kinds import Reload
@@ -150,12 +151,14 @@ async def test_a_renewed_certificate_is_followed_and_its_end_is_told(tmp_path: P
     lines = f"{CERTIFICATE}=server.pem\n{KEY}=server.key\n"
     world = World(tmp_path, lines)
     assert await world.reload() is ReloadOutcome.UNCHANGED
-    server_certificate(tmp_path)
+    name = tidegate_names.CERTIFICATE_EXPIRY.exposed_name
+    first_end_s = world.registry.sample_value(name, {"key": CERTIFICATE})
+    certificate, _ = server_certificate(tmp_path, years=101)
     assert await world.reload() is ReloadOutcome.OK
     assert world.said("config_changed", "key") == [(CERTIFICATE,), (KEY,)]
-    assert str(world.said("config_changed", "new")[0][0]).startswith("valid until 2119")
-    name = tidegate_names.CERTIFICATE_EXPIRY.exposed_name
-    assert world.registry.sample_value(name, {"key": CERTIFICATE})
+    assert str(world.said("config_changed", "new")[0][0]).startswith("valid until 2120")
+    assert world.registry.sample_value(name, {"key": CERTIFICATE}) == expires_at_s(certificate.read_bytes())
+    assert expires_at_s(certificate.read_bytes()) - 365 * 86_400 == first_end_s
 
 
 async def test_turning_tls_on_or_off_waits_for_a_restart(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def server_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
-    """(certificate, key) as PEM files in `folder`; the certificate is its own authority."""
+def server_certificate(folder: Path, *names: str, years: int = 100) -> tuple[Path, Path]:
+    """(certificate, key) as PEM files in `folder`; the certificate is its own authority and valid from 2020 on."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -22,7 +22,7 @@ def server_certificate(folder: Path, *names: str) -> tuple[Path, Path]:
         .public_key(key.public_key())
         .serial_number(1)
         .not_valid_before(start)
-        .not_valid_after(start + datetime.timedelta(days=365 * 100))
+        .not_valid_after(start + datetime.timedelta(days=365 * years))
         .add_extension(
             x509.SubjectAlternativeName(
                 [

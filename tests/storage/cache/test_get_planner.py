@@ -85,6 +85,18 @@ def test_slow_connections_get_smaller_ranges() -> None:
     assert sizes_mib(4, 4, target_bytes=MIB) == [4, 4, 4, 4]
 
 
+def test_an_even_share_that_would_be_too_large_is_cut_short() -> None:
+    """Behind the first 22 of 61 MiB a third of what is left is 13, and 6 and 11 together would come nearest to it."""
+    weights = [12, 4, 6, 6, 11, 12, 10]
+
+    def weigh(start: int, end: int) -> int:
+        return sum(weights[start:end]) * MIB
+
+    gets = plan_gets(range(len(weights)), BlockGrid(1, len(weights)), weigh, 12 * MIB)
+    assert [number for get in gets for number in get] == [*range(len(weights))]
+    assert max(weigh(get.start, get.stop) for get in gets) <= 16 * MIB
+
+
 @given(
     numbers=st.sets(st.integers(0, 60)),
     unit_blocks=st.integers(1, 4),

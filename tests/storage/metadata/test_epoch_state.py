@@ -34,6 +34,16 @@ def test_a_longer_segment_takes_the_place_of_those_it_covers() -> None:
     assert state.highest_offset == 100
 
 
+def test_a_segment_with_an_earlier_start_and_the_same_end_takes_the_place_too() -> None:
+    state = EpochState()
+    state.copy_finished(0, 10, 90)
+    state.copy_finished(1, 5, 90)
+
+    assert [state.floor(offset) for offset in (5, 50, 90)] == [1, 1, 1]
+    assert list(state.rows()) == [1, 0]
+    assert state.highest_offset == 90
+
+
 def test_a_shorter_segment_does_not_evict_but_wins_from_its_start_on() -> None:
     state = EpochState()
     state.copy_finished(0, 0, 200)

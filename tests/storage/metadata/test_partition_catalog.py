@@ -118,6 +118,21 @@ def test_a_copy_given_up_is_deleted_without_having_been_finished(catalog: Catalo
     assert catalog.highest_offset_for_epoch(*KEY, 0) is None
 
 
+@pytest.mark.parametrize("deletion", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
+def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(
+    catalog: Catalog, deletion: tuple[RemoteLogSegmentState, ...]
+) -> None:
+    """A copy that never finished must not be taken off those that did: its epoch would never be asked for."""
+    apply_all(catalog, S0, *(moved(S0, state) for state in deletion))
+    assert catalog.epochs(*KEY) == ()
+
+    repeated = started("s0-again", 0, 100, {0: 0, 1: 20, 2: 80})
+    finish(catalog, repeated)
+
+    assert catalog.epochs(*KEY) == (0, 1, 2)
+    assert name_of(catalog.lookup(*KEY, 1, 40), repeated) == 0
+
+
 @pytest.mark.parametrize(
     ("path", "target"),
     [

@@ -272,6 +272,8 @@ def test_a_wrong_member_is_named(changed: dict[str, Any], message: str) -> None:
         (framed(encode_chunk_sizes([])), "0 chunks, 3 make up the file"),
         (framed(bytes.fromhex("00000003 7fffffff 01 00 01 00000000")), "not an int32"),
         (framed(bytes.fromhex("00000003 00000000 01 00 01 ffffffff")), "not an int32"),
+        # Beyond an unsigned one, too: adding the base to it would be an OverflowError.
+        (framed(bytes.fromhex("00000003 7fffffff 04 00000000 ffffffff 00000000")), "not an int32"),
         (framed(encode_chunk_sizes([INT32_MAX] * 3)), "larger than 4 GiB"),
     ],
 )
