@@ -120,21 +120,22 @@ class Asker:
         """One question, and the broker's answer to it."""
         outcome = Outcome()
         (frames,), (took_s,) = self._round([question])
-        self._judge(question, frames, took_s, outcome)
-        return outcome, frames[0]
+        return outcome, self._judge(question, frames, took_s, outcome)
 
-    def _judge(self, question: Question, frames: tuple[bytes, bytes], took_s: float, outcome: Outcome) -> None:
+    def _judge(self, question: Question, frames: tuple[bytes, bytes], took_s: float, outcome: Outcome) -> bytes:
+        """Compare, ask again while that may help, and give the broker's last answer."""
         outcome.kinds[question.kind] += 1
         complaints = compare(question, *frames, self._nodes, outcome)
         for _ in range(PUT_OFF_MAX if self._tier_fails else ASKED_AGAIN_MAX):
             is_put_off = self._tier_fails and bool(complaints) and _is_put_off(question, frames)
-            if not complaints or not (is_put_off or _may_be_late(question, frames, took_s)):
+            if not is_put_off and not _may_be_late(question, frames, took_s, differs=bool(complaints)):
                 break
             outcome.asked_again += 1
             (frames,), (took_s,) = self._round([question])
             complaints = compare(question, *frames, self._nodes, Outcome())
         if complaints:
             outcome.differences.append(described(question, *frames, complaints))
+        return frames[0]
 
     def _round(self, questions: Sequence[Question]) -> tuple[list[tuple[bytes, bytes]], list[float]]:
         """(broker's frame, Tidegate's frame) and the seconds that it took, for each question."""
@@ -174,9 +175,11 @@ def _nodes(client: RawClient) -> Nodes:
     return {(str(each.host), int(each.port)): int(each.node_id) for each in client.metadata([]).brokers}
 
 
-def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float) -> bool:
+def _may_be_late(question: Question, frames: tuple[bytes, bytes], took_s: float, *, differs: bool) -> bool:
+    """Whether the answers may be others when they are in time. Of a look-up that timed out nothing is learned, also if
+    both sides say so."""
     if isinstance(question, FetchQuestion):
-        return took_s >= LATE_S
+        return differs and took_s >= LATE_S
     if not isinstance(question, OffsetsQuestion):
         return False
     answers = [decode_frame(LIST_OFFSETS, question.version, frame) for frame in frames]
