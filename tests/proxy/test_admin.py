@@ -15,8 +15,7 @@ import trio
 from metrics.probes import Probes
 from proxy.admin import REQUEST_HEAD_BYTES_MAX, serve_admin
 from proxy.readiness import Readiness
-
-DEADLINE_S = 10
+from tests.support.waiting import HANG_S_MAX
 
 
 class Admin:
@@ -48,7 +47,7 @@ class Admin:
 @asynccontextmanager
 async def running(host: str = "127.0.0.1") -> AsyncIterator[Admin]:
     readiness, probes = Readiness(), Probes()
-    with trio.fail_after(DEADLINE_S):
+    with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(serve_admin, host, 0, readiness, probes.registry)
             yield Admin(address, readiness, probes)
@@ -96,16 +95,16 @@ def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
 
     loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
     loop.start()
-    (host, port), token, scope = addresses.get(timeout=DEADLINE_S)
+    (host, port), token, scope = addresses.get(timeout=HANG_S_MAX)
     url = f"http://{host}:{port}/livez"
-    assert httpx.get(url, timeout=DEADLINE_S).status_code == 200
+    assert httpx.get(url, timeout=HANG_S_MAX).status_code == 200
     token.run_sync_soon(go_on.wait)
     with pytest.raises(httpx.TimeoutException):
         httpx.get(url, timeout=0.3)
     go_on.set()
-    assert httpx.get(url, timeout=DEADLINE_S).status_code == 200
+    assert httpx.get(url, timeout=HANG_S_MAX).status_code == 200
     token.run_sync_soon(scope.cancel)
-    loop.join(DEADLINE_S)
+    loop.join(HANG_S_MAX)
 
 
 async def test_readyz_is_503_with_reasons_until_ready() -> None:
@@ -220,7 +219,7 @@ async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
 async def test_the_shutdown_trigger_ends_it() -> None:
     stop = trio.Event()
     serve = partial(serve_admin, shutdown_trigger=stop.wait)
-    with trio.fail_after(DEADLINE_S):
+    with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Probes().registry)
             stop.set()

@@ -36,12 +36,12 @@ from storage.metadata.topic_log import TopicMetadataEventLog
 from tests.support.catalog_answers import answers
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started
 from tests.support.metadata_topic import FakeMetadataTopic
+from tests.support.waiting import settled, until
 
 INTERVAL_S = 30.0
 COUNT = 3
 HOME = metadata_partition(PARTITION.topic_id, PARTITION.partition, COUNT)
 CLUSTER = "cluster-a"
-STEPS_MAX = 500
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -123,15 +123,6 @@ async def process(
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for tasks and threads, not for time."""
-    for _ in range(STEPS_MAX):
-        if condition():
-            return
-        await trio.testing.wait_all_tasks_blocked(0.005)
-    raise AssertionError("it did not come to that")
-
-
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -182,8 +173,7 @@ async def test_one_is_written_each_interval_but_only_when_something_was_read(
         for name in ("b", "c"):
             for _ in range(2):
                 mock_clock.jump(INTERVAL_S)
-                await until(lambda: bool(first.counted.written))
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await settled()
             assert len(first.counted.written) == (1 if name == "b" else 2)
             publish(topic, name)
             await until(lambda: first.manager.position(HOME) == len(topic.logs[HOME]))
@@ -238,9 +228,10 @@ async def test_nothing_is_written_of_a_topic_that_was_made_anew(
     publish(topic, "a")
     async with process(topic, folder) as first:
         topic.topic_id = b"metadata-topic-2"
-        await trio.testing.wait_all_tasks_blocked(0.005)
+        await settled()
         mock_clock.jump(60)
         await until(lambda: first.log.failure() is not None)
+        await settled()  # one whose interval was over may have begun before
         written = list(first.counted.written)
         publish(topic, "b")
         await until(lambda: first.catalog.segment_count == 2)
@@ -379,7 +370,7 @@ async def test_logs_that_do_not_say_where_they_end_are_asked_again_for_a_while(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start)
         await until(lambda: not topic.faults["offsets"])
-        await trio.testing.wait_all_tasks_blocked(0.005)
+        await settled()
         mock_clock.jump(waits_s)
         await until(lambda: bool(seen))
     assert seen[0].counted.loaded == [outcome]
@@ -452,7 +443,7 @@ async def test_records_wait_while_one_is_written_and_it_is_of_one_instant(
             nursery.start_soon(first.snapshots.aclose)
             await until(held.begun.is_set)
             publish(topic, "b")
-            await trio.testing.wait_all_tasks_blocked(0.02)
+            await trio.testing.wait_all_tasks_blocked()
             # Look-ups go on meanwhile, new records do not.
             assert answers(first.catalog)["segments"] == 1
             held.let_go.set()
@@ -479,8 +470,8 @@ async def test_a_disk_that_hangs_is_given_up_and_not_asked_twice_at_a_time(
         assert (first.counted.failed, held.begun.is_set()) == (2, False)
         held.let_go.set()
         # The thread that was given up sees that it is over, and leaves nothing behind.
-        await until(lambda: held.ended.is_set() and names_in(folder) == [])
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await settled()
+        assert (held.ended.is_set(), names_in(folder)) == (True, [])
         await first.snapshots.aclose()
         assert len(first.counted.written) == 1
     async with process(topic, folder) as second:

@@ -12,6 +12,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.partitioner import metadata_partition
 from tests.support.segments import topic_partition
+from tests.support.waiting import HANG_S_MAX
 
 PARTITION = topic_partition("orders", 0)
 COUNT = 5
@@ -116,7 +117,7 @@ async def test_every_read_that_waits_is_woken(nursery: trio.Nursery) -> None:
     # Failed before: each waiter took the others' event away, and only the last one was ever woken.
     manager = ScriptedManager()
     tail = tail_of(nursery, manager, {NUMBER: 10})
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as reads:
             for _ in range(5):
                 reads.start_soon(tail.catch_up, PARTITION)

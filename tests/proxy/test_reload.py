@@ -1,11 +1,9 @@
 """Reading the configuration again: what changed, what waits for a restart, and what a wrong file does not do."""
 
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import structlog
 import trio
 from trio.testing import MockClock
@@ -21,6 +19,7 @@ from storage.config.kinds import Reload
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.tier_config_files import tier_file
+from tests.support.waiting import settled
 
 CERTIFICATE, KEY = "proxy.tls.certificate.file", "proxy.tls.key.file"
 
@@ -197,34 +196,28 @@ def test_renewed_files_of_the_metadata_client_wait_for_a_restart(tmp_path: Path)
 async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, mock_clock: MockClock) -> None:
     (tmp_path / "server.properties").write_text("rsm.config.a=1\n")
     world = World(tmp_path, "broker.config=server.properties\n")
-    mock_clock.rate = 0
 
     async def looks(count: int) -> None:
         for _ in range(count):
             mock_clock.jump(WATCH_INTERVAL_S)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await settled()
 
-    with structlog.testing.capture_logs() as world.logs, trio.fail_after(3600):
+    with structlog.testing.capture_logs() as world.logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.reloader.run)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await settled()
             await looks(3)
             assert world.followed == []
             world.write("broker.config=server.properties\ntier.linger.ms=7\n")
-            await eventually(looks, lambda: len(world.followed) == 1)
+            await looks(1)
+            assert world.followed == []
+            await looks(1)
+            assert len(world.followed) == 1
             (tmp_path / "server.properties").write_text("rsm.config.a=2\n")
-            await eventually(looks, lambda: len(world.followed) == 2)
+            await looks(2)
+            assert len(world.followed) == 2
             await looks(3)
             assert len(world.followed) == 2
             nursery.cancel_scope.cancel()
     assert world.said("config_changed", "key") == [("tier.linger.ms",)]
     assert world.said("config_restart_needed", "key") == [("rsm.config.a",)]
-
-
-async def eventually(looks: Callable[[int], Awaitable[None]], holds: Callable[[], bool]) -> None:
-    """Threads look at files in real time, whatever the clock: a few more looks do no harm."""
-    for _ in range(500):
-        await looks(1)
-        if holds():
-            return
-    pytest.fail("it was never read")

@@ -17,6 +17,7 @@ from tests.support.disk_cache import cost, disk_cache, files_below, key_of
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
 from tests.support.tier import GETS_MAX, PARTITION, Tier, open_tier
+from tests.support.waiting import HANG_S_MAX
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
@@ -47,7 +48,7 @@ async def test_answers_not_sent_do_not_stop_fills(nursery: trio.Nursery) -> None
     await tier.settled()  # it looked further ahead than its answer reaches
     assert tier.inflight_bytes == 5 * BLOCK
     tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S_MAX):
         await tier.cache.blocks(tier.source(), 0, 10)
     answer.release()
     await tier.settled()
@@ -66,7 +67,7 @@ async def test_fills_do_not_stop_answers_that_have_all_they_need(nursery: trio.N
             await trio.to_thread.run_sync(gate.wait_for_callers, 1)
             await wait_all_tasks_blocked()
             assert tier.inflight_bytes >= 12 * BLOCK, "GETs hold what they can"
-            with trio.fail_after(10):
+            with trio.fail_after(HANG_S_MAX):
                 assert await tier.read_bytes(0) == expected
             gate.release()
 

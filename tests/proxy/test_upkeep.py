@@ -43,6 +43,7 @@ from storage.errors import (
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
 )
+from tests.support.waiting import settled, until
 
 
 def state(readiness: Readiness, name: ConditionName) -> tuple[ConditionState, str]:
@@ -63,7 +64,7 @@ async def running(task: Callable[..., Any], *arguments: object) -> AsyncIterator
 
 async def step(clock: MockClock, seconds: float) -> None:
     clock.jump(seconds)
-    await trio.testing.wait_all_tasks_blocked(0.01)
+    await settled()
 
 
 class ScriptedCluster:
@@ -281,6 +282,7 @@ class ScriptedStore:
         self.open = threading.Event()
         self.open.set()
         self.asked: list[str] = []
+        self.limiter = trio.CapacityLimiter(1)
 
     def warm_up(self) -> None:
         """Nothing to load."""
@@ -310,10 +312,8 @@ class ScriptedStore:
 
     async def wait_asked(self, *questions: str) -> None:
         """Return once these were asked, and nothing else, since the last time."""
-        with trio.fail_after(1000):
-            while len(self.asked) < len(questions):
-                await trio.testing.wait_all_tasks_blocked(0.005)
-        await trio.testing.wait_all_tasks_blocked(0.02)
+        await until(lambda: len(self.asked) >= len(questions))
+        await settled(self.limiter)
         assert self.asked == list(questions)
         self.asked.clear()
 
@@ -324,7 +324,7 @@ async def watched(
 ) -> AsyncIterator[Callable[[], list[str]]]:
     if is_live:
         readiness.catalog_live(2)
-    async with running(watch_tier, store, store.some_segments, trio.CapacityLimiter(1), readiness) as events:
+    async with running(watch_tier, store, store.some_segments, store.limiter, readiness) as events:
         yield events
 
 

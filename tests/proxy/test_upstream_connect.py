@@ -22,6 +22,7 @@ from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.transport import Transport
 from proxy.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
+from tests.support.waiting import until
 
 SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))
 ONE, TWO = ("broker-1", 9092), ("broker-2", 9092)
@@ -214,9 +215,7 @@ async def test_a_client_is_seen_to_have_gone_behind_what_it_sent() -> None:
     await client.send_all(b"a request")
     assert not has_left(accepted.socket)
     await client.aclose()
-    with trio.fail_after(5):
-        while not has_left(accepted.socket):
-            await trio.lowlevel.checkpoint()
+    await until(lambda: has_left(accepted.socket))
     await accepted.aclose()
     assert has_left(accepted.socket)
     await listener.aclose()

@@ -8,6 +8,7 @@ from storage.reader import TierRecords
 from tests.support import opened_bytes
 from tests.support.segments import build_segment, data_batch, filled_segment
 from tests.support.tier import Tier, expected_bytes, open_tier
+from tests.support.waiting import HANG_S_MAX
 
 SEGMENT = filled_segment(0)
 OTHER = filled_segment(200)
@@ -133,7 +134,7 @@ async def test_readers_that_find_out_later_that_they_need_more_all_finish(nurser
         assert await tier.read_bytes(offset, max_bytes=1) == LARGE[offset].log
         done.append(offset)
 
-    with trio.fail_after(20):
+    with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as readers:
             for offset in (0, 1, 2, 0, 1, 2):
                 readers.start_soon(read, offset)

@@ -23,6 +23,7 @@ from proxy.upstream.transport import (
     tls_server_transport,
 )
 from tests.support.certificates import server_certificate
+from tests.support.waiting import HANG_S_MAX
 
 
 async def receive_exactly(transport: Transport, size: int) -> bytes:
@@ -73,7 +74,7 @@ async def test_closing_with_bytes_unread_loses_nothing_of_what_was_sent() -> Non
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer_and_close)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked()
         assert await receive_exactly(ours, len(answer)) == answer
         assert await ours.receive_into(memoryview(bytearray(1))) == 0
         ours.abort()
@@ -83,7 +84,7 @@ async def test_closing_with_bytes_unread_loses_nothing_of_what_was_sent() -> Non
 async def test_closing_does_not_wait_long_for_a_peer_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "LINGER_S", 0.01)
     left, right = plain_pair()
-    with trio.fail_after(5):
+    with trio.fail_after(HANG_S_MAX):
         await left.aclose()
         await left.aclose()
     right.abort()
@@ -103,7 +104,7 @@ async def test_a_late_receive_takes_its_view_only_when_bytes_have_come() -> None
             assert await right.receive_late(4, space) == 4
 
         nursery.start_soon(receive)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked()
         assert views == []
         await left.send_all(b"abcdef")
     assert bytes(views[0]) == b"abcd" + bytes(6)
@@ -166,7 +167,7 @@ async def test_a_second_sender_is_refused_while_one_is_under_way() -> None:
     left, right = plain_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(left.send_all, bytes(10_000_000))
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):
             await left.send_all(b"x")
         nursery.cancel_scope.cancel()
@@ -266,7 +267,7 @@ async def test_a_late_receive_over_tls_gets_also_what_was_decrypted_already(tmp_
     await ours.send_all(b"first and second")
     view = memoryview(bytearray(20))
     for half in (b"first and", b" second"):
-        with trio.fail_after(5):
+        with trio.fail_after(HANG_S_MAX):
             assert await theirs.receive_late(len(half), lambda: view) == len(half)
         assert bytes(view[: len(half)]) == half
     ours.abort()

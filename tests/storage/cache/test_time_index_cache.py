@@ -13,6 +13,7 @@ from storage.indexes.time_index import encode_time_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment
 from tests.support.tier import Tier, open_tier
+from tests.support.waiting import HANG_S_MAX
 
 SEGMENT = filled_segment(0, batch_count=60)
 REBUILDS = ("tidegate_index_rebuilds_total", {"index": "time"})
@@ -93,6 +94,6 @@ async def test_the_fetch_goes_on_when_its_asker_leaves(tier: Tier, metadata: Rem
             asker.start_soon(tier.storage.time_indexes.get, metadata)
             await trio.to_thread.run_sync(gate.wait_for_callers, 1)
             asker.cancel_scope.cancel()
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S_MAX):
         await tier.storage.time_indexes.get(metadata)
     assert tier.store.index_fetches(IndexType.TIMESTAMP) == 1
