@@ -37,6 +37,9 @@ PARTITION_BYTES_MAX = 64 * 1024
 MAX_WAIT_MS = 5000
 """The longest that a tier read may hold a request (design L3)."""
 
+ALL_OF_THEM = {"tier_linger_ms": str(MAX_WAIT_MS)}
+"""A Fetch waits for all its reads: by default a slow machine has 20 ms to bring the others along with the first."""
+
 READ_WAIT_MS, SMALL_WAIT_MS = 200, 5
 """`remote.fetch.max.wait.ms`, and a client's max_wait far below it."""
 
@@ -74,7 +77,7 @@ class InProcess:
     def targets(self, partitions: Sequence[int], offset: int = 0) -> list[FetchTarget]:
         return [(self.topic.name, self.topic_id, partition, offset, PARTITION_BYTES_MAX) for partition in partitions]
 
-    async def fetch(self, targets: Sequence[FetchTarget], *, max_wait_ms: int = 500) -> list[FetchedPartition]:
+    async def fetch(self, targets: Sequence[FetchTarget], *, max_wait_ms: int = MAX_WAIT_MS) -> list[FetchedPartition]:
         """One Fetch by a client of its own, through Tidegate."""
         return await in_thread(lambda: fetch_from(self.address, targets, max_wait_ms))
 
@@ -134,7 +137,7 @@ async def test_a_fetch_over_twenty_tier_partitions_takes_the_time_of_one(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
     """All twenty reads stand in the store at once, so the slowest alone says how long the Fetch takes."""
-    async with in_process(kafka, twenty, tmp_path) as tidegate, trio.open_nursery() as nursery:
+    async with in_process(kafka, twenty, tmp_path, **ALL_OF_THEM) as tidegate, trio.open_nursery() as nursery:
         targets = tidegate.targets(range(PARTITIONS))
         with tidegate.store.held() as gate:
             fetched = Answering(nursery, lambda: tidegate.fetch(targets, max_wait_ms=MAX_WAIT_MS))
@@ -275,13 +278,13 @@ async def test_one_wrong_bit_on_the_way_costs_one_fresh_get(
 async def test_a_store_that_fails_for_a_moment_is_an_error_of_that_partition_and_forgotten_when_it_is_over(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
-    async with in_process(kafka, twenty, tmp_path) as tidegate:
+    async with in_process(kafka, twenty, tmp_path, **ALL_OF_THEM) as tidegate:
         targets = tidegate.targets([0, 1])
         expected = await tidegate.fetch_directly(targets)
         tidegate.store.fail(RetriableRemoteStorageError("reset"), segment=segment_at(tidegate, 0), times=None)
         # Alone: beside records of another partition it would be given a few milliseconds, and what may pass is retried.
         come_again = [failed(twenty.name, 0, ErrorCode.REPLICA_NOT_AVAILABLE)]
-        assert await tidegate.fetch(targets[:1], max_wait_ms=MAX_WAIT_MS) == come_again
+        assert await tidegate.fetch(targets[:1]) == come_again
         assert await tidegate.fetch(targets[1:]) == expected[1:]
         assert tidegate.remote_fetch_errors == 1
         tidegate.store.heal()
@@ -293,7 +296,7 @@ async def test_a_store_that_refuses_leaves_that_partition_to_the_broker_until_it
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fallback, "SPELL_S_MIN", 0.0)
-    async with in_process(kafka, twenty, tmp_path) as tidegate:
+    async with in_process(kafka, twenty, tmp_path, **ALL_OF_THEM) as tidegate:
         targets = tidegate.targets([0, 1])
         expected = await tidegate.fetch_directly(targets)
         tidegate.store.fail(RemoteAccessDeniedError("403 forbidden"), segment=segment_at(tidegate, 0), times=None)

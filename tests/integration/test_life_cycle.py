@@ -20,7 +20,7 @@ from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, own_cluster
 from tests.support.raw_client import RawClient, fetch_request
-from tests.support.serving import before_kafka, serving, without_kafka
+from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
 from tests.support.waiting import wait_until
 
 CLIENTS = 8
@@ -160,7 +160,7 @@ def test_a_drain_under_load_leaves_no_request_half_answered(
                 each.start()
             wait_until(lambda: all(each.answered > 5 for each in askers) and clients.consumed, "answers")
             served.terminate()
-            assert served.process.wait(20) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
             for each in askers:
                 each.join(10)
                 # Between two answers, and by a proper end of the stream: or, a moment later, at the next request.
@@ -208,11 +208,12 @@ def test_a_drain_refuses_new_connections_and_a_client_that_never_reads_does_not_
 
 
 def test_sigterm_while_it_starts_is_exit_0_soon(tmp_path: Path) -> None:
-    for delay_s in (0.3, 1.0, 1.5, 2.0):
+    for delay_s in (0.0, 0.4, 0.8, 1.2):
         with serving(tmp_path, without_kafka(tmp_path)) as served:
-            time.sleep(delay_s)  # somewhere in its imports, or a little later
+            served.wait_hears_sigterm()
+            time.sleep(delay_s)  # wherever that is: in its imports, or a little later
             served.terminate()
-            assert served.process.wait(10) == exit_codes.DONE, served.log()
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
             assert "Traceback" not in served.log()
 
 
@@ -253,7 +254,7 @@ def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(tmp_pat
                 clients.stop()
                 assert (clients.fatal, clients.failed) == ([], [])
             served.terminate()
-            assert served.process.wait(20) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
 
 
 def test_a_signal_reloads_what_can_change_and_names_what_cannot(tmp_path: Path) -> None:
@@ -373,4 +374,4 @@ def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path) -> None:
             assert heard_until("READY=1")[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
             served.terminate()
             assert heard_until("STOPPING=1") == ["STOPPING=1"]
-            assert served.process.wait(10) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE

@@ -3,20 +3,28 @@
 import re
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from proxy import exit_codes
-from proxy.demo.kafka_cluster import KafkaCluster
+from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
-from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
+from tests.support.serving import START_S_MAX, Serving, before_kafka, serving, without_kafka
+from tests.support.waiting import wait_until
 
 
-def parked_fetch(client: RawClient, kafka: KafkaCluster, wait_ms: int) -> threading.Event:
-    """A Fetch at the end of an empty topic that the broker holds for so long; set once its answer was read."""
+def with_admin(kafka: KafkaCluster) -> dict[str, str]:
+    """Properties with an admin page whose port is known."""
+    return {**before_kafka(kafka), "admin.listen": f"127.0.0.1:{free_port()}"}
+
+
+def parked_fetch(served: Serving, client: RawClient, kafka: KafkaCluster, wait_ms: int) -> threading.Event:
+    """A Fetch at the end of an empty topic that the broker holds for so long; set once its answer was read.
+
+    It has begun when this returns: Tidegate has counted it.
+    """
     topic = fresh_name("parked")
     kafka.create_topic(topic, 1, {})
     target = (topic, client.topic_id(topic), 0, 0, 1024)
@@ -31,7 +39,7 @@ def parked_fetch(client: RawClient, kafka: KafkaCluster, wait_ms: int) -> thread
         answered.set()
 
     threading.Thread(target=read, daemon=True).start()
-    time.sleep(0.3)  # on its way to the broker
+    wait_until(lambda: served.metric("tidegate_requests_total", api_key="1") == 1, "the Fetch is there")
     return answered
 
 
@@ -48,41 +56,41 @@ def test_ready_says_where_with_how_many_brokers_and_segments(
         with RawClient("127.0.0.1", port) as client:
             assert 3 in client.api_versions()
         served.terminate()
-        assert served.process.wait(10) == exit_codes.DONE
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE
 
 
 def test_a_first_signal_lets_what_has_begun_be_answered(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with serving(tmp_path, before_kafka(kafka)) as served:
+    with serving(tmp_path, with_admin(kafka)) as served:
         served.wait_log("ready: ")
         with served.client() as client, served.client() as idle:
-            answered = parked_fetch(client, kafka, wait_ms=2000)
+            answered = parked_fetch(served, client, kafka, wait_ms=2000)
             served.terminate()
             assert idle.is_closed_by_peer()
             assert answered.wait(10)
-            assert served.process.wait(10) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
             assert "drain_timed_out" not in served.log()
 
 
 def test_a_second_signal_stops_at_once(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with serving(tmp_path, before_kafka(kafka)) as served:
+    with serving(tmp_path, with_admin(kafka)) as served:
         served.wait_log("ready: ")
         with served.client() as client:
-            answered = parked_fetch(client, kafka, wait_ms=25_000)
+            answered = parked_fetch(served, client, kafka, wait_ms=25_000)
             served.terminate()
             served.wait_log("draining")
             served.terminate()
-            assert served.process.wait(10) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
             assert not answered.is_set()
             assert "stopped_at_once" in served.log()
 
 
 def test_a_drain_does_not_outlast_its_time(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with serving(tmp_path, {**before_kafka(kafka), "proxy.drain.timeout.ms": "200"}) as served:
+    with serving(tmp_path, {**with_admin(kafka), "proxy.drain.timeout.ms": "200"}) as served:
         served.wait_log("ready: ")
         with served.client() as client:
-            parked_fetch(client, kafka, wait_ms=25_000)
+            parked_fetch(served, client, kafka, wait_ms=25_000)
             served.terminate()
-            assert served.process.wait(10) == exit_codes.DONE
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
             assert "drain_timed_out" in served.log()
 
 
@@ -91,7 +99,7 @@ def test_without_an_upstream_it_runs_unready_and_leaves_in_order(tmp_path: Path)
     with serving(tmp_path, without_kafka(tmp_path)) as served:
         served.wait_log("upstream_unavailable")
         served.terminate()
-        assert served.process.wait(10) == exit_codes.DONE
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE
         assert "ready:" not in served.log()
 
 
