@@ -16,8 +16,8 @@ from storage.cache.block_grid import BlockGrid, block_grid
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.cache.fills import Fills
+from storage.cache.flight import Flight
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
-from storage.cache.single_flight import Flight
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
 

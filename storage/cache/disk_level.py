@@ -17,8 +17,8 @@ import trio
 
 from metrics.cache_probes import CacheLevel, CacheProbe
 from storage.cache.disk import DiskBlockKey, DiskBlocks
+from storage.cache.flight import Flight
 from storage.cache.memory import Block
-from storage.cache.single_flight import Flight
 from storage.errors import CorruptObjectError
 from storage.model import Uuid
 

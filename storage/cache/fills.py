@@ -29,11 +29,11 @@ from metrics.get_probe import GetProbe
 from storage.cache.block_grid import BlockGrid
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.connection_speed import ConnectionSpeed
+from storage.cache.flight import Flight
 from storage.cache.get_planner import GET_BYTES, get_bytes, plan_gets, weigher, whole_units
 from storage.cache.get_task import Get, GetRunner
 from storage.cache.hedging import Hedging
 from storage.cache.memory import Block, BlockKey
-from storage.cache.single_flight import Flight
 from storage.cache.throttle import Throttle
 from storage.cache.transfer import FillSource
 from storage.errors import RemoteStorageError

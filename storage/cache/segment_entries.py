@@ -6,7 +6,7 @@ Rule 3. A segment that is dropped while its entry is loaded keeps nothing: who w
         and who asks afterwards loads it anew.
 Rule 4. One entry may be larger than all that may be kept: it stays until the next lands.
 
-Where `storage.cache.single_flight` runs one blocking call, a load here is async: it may take several GETs and wait
+Where `storage.cache.flight` runs one blocking call, a load here is async: it may take several GETs and wait
 between them, without holding a worker thread meanwhile.
 """
 
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from storage.cache.single_flight import Flight
+from storage.cache.flight import Flight
 from storage.model import Uuid
 
 V = TypeVar("V")

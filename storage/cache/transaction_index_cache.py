@@ -18,11 +18,11 @@ from functools import partial
 import trio
 
 from metrics.get_probe import GetObject, GetProbe
+from storage.cache.flight import Flight
 from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
-from storage.cache.single_flight import Flight
 from storage.cache.throttle import Throttle
 from storage.errors import RemoteResourceNotFoundError
 from storage.indexes.transaction_index import (

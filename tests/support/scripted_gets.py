@@ -24,9 +24,9 @@ from metrics.registry import Registry
 from storage.cache.block_grid import BlockGrid
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.fills import Fills
+from storage.cache.flight import Flight
 from storage.cache.hedging import NEVER, Hedging
 from storage.cache.memory import Block, BlockKey
-from storage.cache.single_flight import Flight
 from storage.cache.throttle import Throttle
 from storage.cache.transfer import FillSource
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState

@@ -16,8 +16,8 @@ from metrics.registry import Registry
 from storage.cache import disk_level
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskLevel
+from storage.cache.flight import Flight
 from storage.cache.memory import Block
-from storage.cache.single_flight import Flight
 from storage.errors import RetriableRemoteStorageError
 from storage.model import Uuid
 from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of

@@ -9,8 +9,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.cache.flight import Flight
 from storage.cache.memory import Block
-from storage.cache.single_flight import Flight
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError
 from storage.remote_storage_manager import SegmentStream
 from tests.support.scripted_gets import MIB, FillWorld, Script, ScriptedSegment
