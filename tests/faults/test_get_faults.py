@@ -18,6 +18,7 @@ from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
+    RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
     StalledTransferError,
     ThrottledError,
@@ -108,7 +109,7 @@ def ranges(http: ScriptedHttp) -> list[int]:
     ("answer", "error", "attempts"),
     [
         (s3_error(403, "AccessDenied"), RemoteAccessDeniedError, 1),
-        (s3_error(404, "NoSuchBucket"), RemoteResourceNotFoundError, 1),
+        (s3_error(404, "NoSuchBucket"), RemoteStoreNotFoundError, 1),
         (NO_SUCH_KEY, RemoteResourceNotFoundError, 1),
         (SLOW_DOWN, ThrottledError, ATTEMPTS_MAX),
         (s3_error(500, "InternalError"), RetriableRemoteStorageError, ATTEMPTS_MAX),

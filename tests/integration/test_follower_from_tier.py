@@ -89,7 +89,10 @@ def fill(cluster: KafkaCluster, topic: str) -> int:
     before = active_start()
     while active_start() == before:
         produce(cluster, topic, records(1), linger_ms=0)
+    end = cluster.partition_offsets(topic)[0].high_watermark
     late.abort_transaction(30)
+    # The broker answers before it has written the marker, and the last record of all is to be one that is read.
+    wait_until(lambda: cluster.partition_offsets(topic)[0].high_watermark > end, "the abort marker")
     produce(cluster, topic, records(1), linger_ms=0)
     offsets = cluster.wait_tiered(
         topic,

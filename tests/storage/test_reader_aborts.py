@@ -112,6 +112,7 @@ def test_the_aborted_transactions_are_the_oracles(data: st.DataObject) -> None:
                 assert records.aborts is not None
                 assert ({*records.aborts.transactions}, records.aborts.upper_bound_offset) == (expected, upper)
                 assert records.aborts.is_complete or records.aborts.searched_below == segments[-1].end_offset + 1
+            await tier.settled()
             assert tier.inflight_bytes == 0
 
     trio.run(main)
@@ -172,6 +173,7 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
     tier.store.truncate(1, index_type=TRANSACTION)
     with pytest.raises(CorruptObjectError, match="transaction index"):
         await read_committed(tier, 0)
+    await tier.settled()
     assert tier.inflight_bytes == 0
 
 
@@ -189,6 +191,7 @@ async def test_records_are_not_given_out_without_a_transaction_index_that_a_mani
     path.unlink()
     with pytest.raises(CorruptObjectError, match=r"transaction index of .*\.indexes"):
         await read_committed(tier, aborting.base_offset)
+    await tier.settled()
     assert tier.inflight_bytes == 0
     path.write_bytes(content)
     assert aborts_of(await read_committed(tier, aborting.base_offset)).transactions
@@ -221,6 +224,7 @@ async def test_a_read_that_is_given_up_while_it_searches_holds_nothing(nursery: 
         nursery.start_soon(give_up)
         await read_committed(tier, 0)
     assert scope.cancelled_caught
+    await tier.settled()
     assert tier.inflight_bytes == 0
     assert aborts_of(await read_committed(tier, 0)).transactions == [(7, 0)]
     assert tier.store.index_fetches(TRANSACTION) == 1

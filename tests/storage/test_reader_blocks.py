@@ -65,6 +65,7 @@ async def test_an_answer_without_records_holds_nothing(nursery: trio.Nursery) ->
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
     records = await tier.read(0, max_bytes=1, minimum_one_batch=False)
     assert records.first_batch_too_large
+    await tier.settled()
     assert tier.inflight_bytes == 0
     records.release()
 
@@ -123,6 +124,7 @@ async def test_a_reader_that_waits_for_room_has_asked_for_nothing_yet(nursery: t
         answer.release()
     assert joined(answers[0]) == LARGE[1].log
     answers[0].release()
+    await tier.settled()
     assert tier.inflight_bytes == 0
 
 

@@ -68,6 +68,7 @@ async def test_an_index_without_entries_is_rebuilt_in_one_pass(nursery: trio.Nur
     assert tier.store.index_fetches(IndexType.OFFSET) == 1
     assert fetched_bytes(tier) <= 1.1 * SIZE + SPARSE_WALK + BLOCK
     assert len(tier.store.log_fetches()) <= SIZE // (128 * KIB) + 10
+    await tier.settled()
     assert tier.inflight_bytes == 0
 
 
@@ -84,6 +85,7 @@ async def test_many_readers_wait_for_one_pass_and_hold_nothing_meanwhile(nursery
             readers.start_soon(ask, 999)
             await trio.to_thread.run_sync(gate.wait_for_callers, 1)
             await wait_all_tasks_blocked()
+            await tier.settled()
             assert tier.inflight_bytes == 0
             fetches = len(tier.store.log_fetches())
             for offset in range(500, 530):

@@ -11,7 +11,6 @@ GETs without a script deliver at once. Thread-safe.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadat
 from storage.remote_storage_manager import SegmentStream
 from tests.support.samples import sum_of
 from tests.support.segments import topic_partition, uuid_of
+from tests.support.waiting import until as until
 
 MIB = 1024 * 1024
 BLOCK_BYTES = 16
@@ -42,15 +42,6 @@ STORED_PER_BYTE = MIB // BLOCK_BYTES
 FINISHED_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 HOLD_S_MAX = 10.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait in real time: the autojump clock does not jump meanwhile."""
-    give_up_at = time.monotonic() + HOLD_S_MAX
-    while not condition():
-        if time.monotonic() > give_up_at:
-            raise TimeoutError("it never came true")
-        await trio.lowlevel.checkpoint()
 
 
 class Gate:
