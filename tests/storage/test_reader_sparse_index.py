@@ -85,7 +85,6 @@ async def test_many_readers_wait_for_one_pass_and_hold_nothing_meanwhile(nursery
             readers.start_soon(ask, 999)
             await trio.to_thread.run_sync(gate.wait_for_callers, 1)
             await wait_all_tasks_blocked()
-            await tier.settled()
             assert tier.inflight_bytes == 0
             fetches = len(tier.store.log_fetches())
             for offset in range(500, 530):
