@@ -31,6 +31,7 @@ def blocks_of(records: TierRecords, first_position: int) -> int:
 async def test_an_answer_outlives_the_eviction_and_the_quarantine_of_its_blocks(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT, OTHER], block_bytes=BLOCK, memory_bytes_max=3 * BLOCK)
     evicted = await tier.read(0, max_bytes=2500)
+    await tier.settled()  # it may have looked further ahead than its answer reaches
     held_bytes = tier.inflight_bytes
     assert held_bytes == blocks_of(evicted, 0) == 3 * BLOCK
     await tier.read_bytes(200)  # through all of memory
@@ -41,6 +42,7 @@ async def test_an_answer_outlives_the_eviction_and_the_quarantine_of_its_blocks(
     tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
     assert joined(evicted) == SEGMENT.log[:2500]
     assert joined(quarantined) == SEGMENT.log[: quarantined.size_bytes]
+    await tier.settled()
     # Fetched anew, block 0 is another one: both are held.
     assert tier.inflight_bytes == held_bytes + blocks_of(quarantined, 0)
     evicted.release()
@@ -53,6 +55,7 @@ async def test_an_answer_outlives_the_eviction_and_the_quarantine_of_its_blocks(
 async def test_answers_from_the_same_blocks_hold_them_once(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
     answers = [await tier.read(0, max_bytes=2500) for _ in range(5)]
+    await tier.settled()
     assert tier.inflight_bytes == 3 * BLOCK
     for answer in answers[:-1]:
         answer.release()
@@ -75,6 +78,7 @@ async def test_an_answer_from_a_later_segment_holds_only_that_ones_blocks(nurser
     second = build_segment([data_batch(10)])
     tier = open_tier(nursery, [first, second], block_bytes=BLOCK)
     records = await tier.read(5)
+    await tier.settled()
     assert tier.inflight_bytes == records.size_bytes == len(second.log)
 
 
@@ -193,4 +197,5 @@ async def test_buffers_of_answers_are_views_of_what_the_stores_stream_gave(
             assert any(buffer.obj is piece for piece in given)
         assert joined(records) == expected_bytes(tier.logs, offset, max_bytes=5000)
         records.release()
+    await tier.settled()
     assert sum(map(len, given)) == len(SEGMENT.log), "each byte was read once"

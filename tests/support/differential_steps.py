@@ -166,12 +166,12 @@ def admin_client(cluster: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIETLY})
 
 
-def transactional_producer(cluster: KafkaCluster, name: str) -> Producer:
+def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> Producer:
     producer = Producer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
             "transactional.id": name,
-            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            "transaction.timeout.ms": timeout_ms,
             "linger.ms": 1000,
             **QUIETLY,
         }

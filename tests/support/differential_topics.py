@@ -33,8 +33,13 @@ from tests.support.kafka import TIERED, Record, produce, small_segments
 
 PREFIX = "differential"
 
-CLUSTER_PROPERTIES = {"log.cleaner.backoff.ms": "300"}
-"""What a cluster needs for these topics beyond the usual: `holes` is compacted before it is tiered."""
+OPEN_TRANSACTION_MS = 3 * 3_600_000
+"""Longer than any run: a broker ends a transaction by itself that is open for longer than it was said to be, and then
+the last stable offset moves."""
+
+CLUSTER_PROPERTIES = {"log.cleaner.backoff.ms": "300", "transaction.max.timeout.ms": str(OPEN_TRANSACTION_MS)}
+"""What a cluster needs for these topics beyond the usual: `holes` is compacted before it is tiered, and one transaction
+stays open."""
 
 TRIMMED_AT = 747
 """Inside the third segment of `trimmed`, and inside a batch: 15 batches of 20 records to a segment."""
@@ -201,7 +206,10 @@ def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
     """Aborts throughout, the last with its marker in the local log; then one that is open while this runs, so
     that the last stable offset stays below the high watermark."""
     topic, chance = LOCAL_ABORT, random.Random(LOCAL_ABORT)
-    slow, quick = (transactional_producer(cluster, f"{PREFIX}-{name}") for name in ("slow-too", "quick-too"))
+    slow, quick = (
+        transactional_producer(cluster, f"{PREFIX}-{name}", timeout_ms=OPEN_TRANSACTION_MS)
+        for name in ("slow-too", "quick-too")
+    )
     _transaction(quick, topic, 10, commits=True)
     slow.begin_transaction()
     _send(slow, topic, 3)
