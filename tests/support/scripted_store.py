@@ -124,14 +124,23 @@ class ScriptedStore:
 
     # --- what shall happen ---
 
-    def fail_at_random(self, source: random.Random, one_in: int, errors: Sequence[Exception]) -> None:
-        """Raise one of `errors` from one fetch in so many, of whatever, from now on."""
+    def fail_at_random(
+        self, source: random.Random, one_in: int, errors: Sequence[Exception], index_errors: Sequence[Exception]
+    ) -> None:
+        """Raise one of `errors` from one fetch in so many, and of an index one of `index_errors`, from now on."""
 
-        def before() -> None:
-            raise source.choice(errors)
+        def add(is_index: bool, choices: Sequence[Exception]) -> None:
+            def matches(call: FetchCall) -> bool:
+                return (call.index_type is not None) == is_index and source.randrange(one_in) == 0
+
+            def before() -> None:
+                raise source.choice(choices)
+
+            self._faults.append(_Fault(matches, None, before=before))
 
         with self._lock:
-            self._faults.append(_Fault(lambda _: source.randrange(one_in) == 0, None, before=before))
+            add(False, errors)
+            add(True, index_errors)
 
     def fail(
         self,
