@@ -17,6 +17,7 @@ from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     RetriableRemoteStorageError,
     StalledTransferError,
 )
@@ -56,7 +57,7 @@ STORE_FAULTS: list[Exception] = [
     RetriableRemoteStorageError("reset"),
     StalledTransferError("stalled twice"),
     RemoteAccessDeniedError("AccessDenied"),
-    RuntimeError("a fault of ours"),
+    RemoteStorageError("of no kind that is known"),
 ]
 LOG_FAULTS: list[Exception] = [RemoteResourceNotFoundError("NoSuchKey"), CorruptObjectError("another CRC")]
 """Not of indexes: one that is lost is rebuilt, with entries elsewhere, and by them goes how far the list of aborted
@@ -95,6 +96,7 @@ def test_no_answer_differs_from_the_brokers(
         assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("numbers", FAILING_PARTS, ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
 async def test_no_answer_differs_while_the_tier_fails_at_random(
     numbers: Sequence[int],
