@@ -16,7 +16,7 @@ that misses it is answered empty, and its fill goes on for the next request. A r
 (`proxy.fallback`, L2); what the broker cannot take at the moment is put off.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -154,7 +154,7 @@ def _way_of(
             fallback.served(partition)
         return Way.TIER
     if part not in reads.parts:
-        return Way.BROKER
+        return Way.BROKER if part.budget_bytes else Way.TIER
     if result is None and part not in reads.expired:
         return Way.TIER  # cut short by the linger: that it is late says nothing of the tier
     return fallback.judge(partition, offset, result, patience=client.patience, started_s=started_s)
@@ -166,14 +166,21 @@ async def _ask_broker(
     """Have the broker read what the tier does not; returns what it cannot take at the moment."""
     with fallback.at_broker(node_id, len(parts.failed)) as granted:
         taken = [part for part, _ in parts.failed[:granted]]
-        asked = [part.asked for part in [*parts.given_back, *taken]]
+        asked = [*parts.given_back, *taken]
         if asked:
             bytes_left = request.max_bytes - own_fetch.bytes_got - parts.records_bytes
             # What they were charged in advance is theirs, also if an oversize batch took more than its share.
-            charged_bytes = sum(part.budget_bytes for part in [*parts.given_back, *taken])
+            charged_bytes = sum(part.budget_bytes for part in asked)
             # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
             wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX)
-            await own_fetch.ask(request, asked, max(bytes_left, charged_bytes), max_wait_ms=wait_ms)
+            others_have_records = bool(own_fetch.bytes_got or parts.records_bytes)
+            # The broker reads at most what falls to a partition at its place in the client's request.
+            partitions = [part.asked for part in parts.given_back]
+            partitions += [replace(part.asked, partition_max_bytes=part.budget_bytes) for part in taken]
+            await own_fetch.ask(request, partitions, max(bytes_left, charged_bytes), max_wait_ms=wait_ms)
+            if others_have_records:
+                rightless = [each for part, each in zip(asked, partitions, strict=True) if not part.minimum_one_batch]
+                own_fetch.withhold_excess(rightless)
         for part in taken if own_fetch.whole is None else ():
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
     return parts.failed[granted:]

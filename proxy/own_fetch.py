@@ -8,6 +8,7 @@ a diverging epoch or a preferred replica would come back as it is, at once: then
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import trio
 
@@ -45,6 +46,15 @@ class OwnFetch:
         """Record bytes that the broker gave for a partition."""
         answer = self._answers.get(key_of(asked))
         return 0 if answer is None else answer.records_bytes
+
+    def withhold_excess(self, partitions: Sequence[FetchPartition]) -> None:
+        """Empty the answers that are larger than was asked for: a Fetch of our own granted its first partition a batch
+        beyond its limit, and in the client's request another one has that right."""
+        for asked in partitions:
+            answer = self._answers.get(key_of(asked))
+            if answer is not None and answer.records_bytes > asked.partition_max_bytes:
+                self.bytes_got -= answer.records_bytes
+                self._answers[key_of(asked)] = replace(answer, records=(), aborted_transactions=None)
 
     @property
     def has_news(self) -> bool:

@@ -96,7 +96,6 @@ def test_no_answer_differs_from_the_brokers(
         assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("numbers", FAILING_PARTS, ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
 async def test_no_answer_differs_while_the_tier_fails_at_random(
     numbers: Sequence[int],

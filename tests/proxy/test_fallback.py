@@ -151,6 +151,20 @@ async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld, autojump
     assert (asked.isolation_level, asked.session_id, asked.session_epoch, asked.rack_id) == (1, 0, -1, "rack-a")
 
 
+@pytest.mark.parametrize(
+    ("first_offset", "expected"), [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])]
+)
+async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
+    world: TierWorld, first_offset: int, expected: list[bytes], autojump_clock: MockClock
+) -> None:
+    """Failed before: the Fetch of our own granted its first partition a batch beyond the limit once more."""
+    good, bad = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.reader.failures[bad] = DENIED
+    asked = [ask(good, first_offset, max_bytes=BATCH_BYTES - 1), ask(bad, 17, max_bytes=BATCH_BYTES - 1)]
+    response = await world.client().fetch(asked)
+    assert records_of(response) == expected
+
+
 async def test_an_error_of_the_broker_is_passed_on(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = DENIED
