@@ -197,6 +197,8 @@ class RelayProbe:
         )
         self._served = registry.counter(names.SERVED_TIER_BYTES)
         self._malformed = registry.counter(names.MALFORMED_FRAMES)
+        self._held_bytes = registry.gauge(names.HELD_BYTES)
+        self._released = registry.counter(names.ANSWERS_RELEASED_BYTES)
         self._fetch_sessions = registry.gauge(names.FETCH_SESSIONS)
         self._probes_sent = registry.counter(names.PROBES_SENT)
         self._probes_reused = registry.counter(names.PROBES_REUSED)
@@ -233,6 +235,14 @@ class RelayProbe:
     def on_malformed_frame(self) -> None:
         """A peer's frame could not be read; its connection closes."""
         self._malformed.inc()
+
+    def on_held_bytes(self, byte_count: int) -> None:
+        """So much is held of requests and responses now."""
+        self._held_bytes.set(byte_count)
+
+    def on_answer_released(self, byte_count: int) -> None:
+        """An answer gave up blocks that its client did not take."""
+        self._released.inc(byte_count)
 
     def on_fetch_sessions(self, sessions: int) -> None:
         """So many Fetch sessions are open now."""

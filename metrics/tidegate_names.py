@@ -45,6 +45,16 @@ MALFORMED_FRAMES = Family(
     kind=Kind.COUNTER,
     help="Frames of a peer that closed their connection.",
 )
+HELD_BYTES = Family(
+    name="tidegate_held_bytes",
+    kind=Kind.GAUGE,
+    help="Bytes of requests and responses that are held whole for clients.",
+)
+ANSWERS_RELEASED_BYTES = Family(
+    name="tidegate_answers_released_bytes",
+    kind=Kind.COUNTER,
+    help="Bytes of blocks that answers gave up because their clients took nothing while others waited.",
+)
 FETCH_SESSIONS = Family(
     name="tidegate_fetch_sessions",
     kind=Kind.GAUGE,
@@ -228,6 +238,8 @@ FAMILIES: tuple[Family, ...] = (
     SERVED_TIER_BYTES,
     REQUESTS,
     MALFORMED_FRAMES,
+    HELD_BYTES,
+    ANSWERS_RELEASED_BYTES,
     FETCH_SESSIONS,
     PROBES_SENT,
     PROBES_REUSED,

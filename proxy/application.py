@@ -18,12 +18,14 @@ from metrics.registry import Registry
 from protocol.client_messages import preload_schemas
 from protocol.fetch_sessions import SessionSlots
 from proxy import exit_codes
+from proxy.accounts import Accounts
 from proxy.address_book import AddressBook
 from proxy.admin import serve_admin
 from proxy.allocator import keep_freed_memory
 from proxy.authority import LogStartGeneration
 from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
+from proxy.client_reads import ClientReads
 from proxy.config.load import load
 from proxy.config.memory_shares import INDEXES_SHARE, memory_share
 from proxy.config.model import Config
@@ -51,6 +53,7 @@ from proxy.upstream.cluster import Cluster
 from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
 from storage.cache.block_cipher import BlockCipher
+from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
@@ -155,7 +158,10 @@ async def run(
             nursery.start_soon(_close_at_end, storage_manager)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
             fallback = Fallback(settings.fallback, probes.fallback)
-            server = _server(config, settings, cluster, tier, lookup, fallback, probes, nursery)
+            held = ByteBudget(config.proxy.held_bytes_max, probes.relay.on_held_bytes)
+            accounts = Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
+            nursery.start_soon(accounts.run)
+            server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)
             known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
             addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
             nursery.start_soon(known.run)
@@ -271,15 +277,22 @@ def _server(
     tier: Tier,
     lookup: TimestampLookup,
     fallback: Fallback,
+    accounts: Accounts,
     probes: Probes,
     nursery: trio.Nursery,
 ) -> Server:
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
     slots = SessionSlots(on_changed=probes.relay.on_fetch_sessions)
 
-    def handlers() -> ClientExchanges:
+    def handlers(client: ClientReads) -> ClientExchanges:
         fetches = FetchService(
-            tier=tier, fallback=fallback, settings=settings.fetch, generation=generation, slots=slots, probes=probes
+            tier=tier,
+            client=client,
+            fallback=fallback,
+            settings=settings.fetch,
+            generation=generation,
+            slots=slots,
+            probes=probes,
         )
         offsets = ListOffsetsService(lookup, fallback, timeout_s=settings.list_offsets_timeout_s)
         return ClientExchanges(fetches, offsets, generation)
@@ -288,6 +301,7 @@ def _server(
         settings.server_settings,
         nursery,
         handlers=handlers,
+        accounts=accounts,
         node_at=lambda host, port: node_at(cluster, host, port),
         probe=probes.relay,
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),

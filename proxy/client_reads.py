@@ -1,7 +1,9 @@
 """A client connection as a reader of the tier: who it is, what it waits for, what its answer holds until it is sent."""
 
 import itertools
+from collections.abc import Sequence
 
+from proxy.accounts import Account
 from proxy.fallback import Patience
 from storage.reader import TierRecords
 
@@ -9,16 +11,41 @@ _identities = itertools.count(1)
 
 
 class ClientReads:
-    """One for each client connection. `identity` tells its sequential reads from others'."""
+    """One for each client connection. `identity` tells its sequential reads from others'.
 
-    def __init__(self) -> None:
+    Args:
+        account: bounds what Fetches of our own ask for; None: nothing does.
+    """
+
+    def __init__(self, account: Account | None = None) -> None:
         self.identity = next(_identities)
         self.patience = Patience()
+        self._account = account
         self._held: list[TierRecords] = []
+
+    @property
+    def held(self) -> Sequence[TierRecords]:
+        """What was held and not released."""
+        return self._held
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that are held."""
+        return sum(records.blocks_bytes for records in self._held)
+
+    def granted(self, wanted_bytes: int) -> int:
+        """How much of `wanted_bytes` a Fetch of our own may ask for."""
+        return wanted_bytes if self._account is None else self._account.granted(wanted_bytes)
 
     def hold(self, records: TierRecords) -> None:
         """Records of the answer in the making; also those that will not be in it after all."""
         self._held.append(records)
+
+    def give_up(self) -> None:
+        """The answer is not sent yet, and does without its blocks."""
+        for records in self._held:
+            records.buffers.clear()
+            records.release()
 
     def release(self) -> None:
         """The answer was sent, or will not be: its blocks count no longer."""

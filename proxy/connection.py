@@ -16,6 +16,9 @@ Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it
         answered, and nothing of ours is sent.
 Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
         was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
+Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
+        client does not take gives up what can be read again (`proxy.answer_sending`); for what cannot, the connection
+        may end (`proxy.accounts`). What is relayed is held back, nothing else.
 """
 
 from collections import deque
@@ -37,6 +40,9 @@ from protocol.framing import LENGTH_BYTES
 from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
 from protocol.identifiers import ApiKey
 from protocol.sequencing import ResponseSequencer, Turn
+from proxy.accounts import Accounts
+from proxy.answer_sending import AnswerSending
+from proxy.client_reads import ClientReads
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
 from proxy.request_handlers import RELAY, Answer, Relay, RequestHandlers
 from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
@@ -97,7 +103,8 @@ class ClientConnection:
         node_id: int | None,
         limits: ConnectionLimits,
         addresses: Advertiser,
-        handlers: RequestHandlers,
+        handlers: Callable[[ClientReads], RequestHandlers],
+        accounts: Accounts,
         probe: RelayProbe,
     ) -> None:
         self._client = client
@@ -105,7 +112,9 @@ class ClientConnection:
         self._node_id = node_id
         self._limits = limits
         self._addresses = addresses
-        self._handlers = handlers
+        self._account = accounts.open(self._give_way)
+        self._reads = ClientReads(self._account)
+        self._handlers = handlers(self._reads)
         self._probe = probe
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
@@ -117,12 +126,14 @@ class ClientConnection:
         self._receiving = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._end: ConnectionEnd | None = None
-        self._requests = FrameStream(
-            client, CloseCause.CLIENT, lambda size: probe.on_relayed(Direction.CLIENT_TO_UPSTREAM, size)
-        )
-        self._responses = FrameStream(
-            upstream, CloseCause.UPSTREAM, lambda size: probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
-        )
+        self._own_bytes = 0
+        """Of the answers to requests of our own that this exchange got."""
+
+        def stream(source: Transport, ended: CloseCause, direction: Direction) -> FrameStream:
+            return FrameStream(source, ended, lambda size: probe.on_relayed(direction, size), self._account)
+
+        self._requests = stream(client, CloseCause.CLIENT, Direction.CLIENT_TO_UPSTREAM)
+        self._responses = stream(upstream, CloseCause.UPSTREAM, Direction.UPSTREAM_TO_CLIENT)
 
     @property
     def node_id(self) -> int | None:
@@ -143,6 +154,9 @@ class ClientConnection:
             self._client.abort()
             self._upstream.abort()
             self._handlers.close()
+            self._requests.close()
+            self._responses.close()
+            self._account.close()
         return self._report()
 
     def drain(self) -> None:
@@ -287,17 +301,21 @@ class ClientConnection:
             await self._answer(self._sequencer.allocate(), outcome)
         finally:
             self._handlers.on_answered()
+            own_bytes, self._own_bytes = self._own_bytes, 0
+            self._account.let_go(own_bytes)
 
     async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
-        while not turn.is_current:
-            await self._wait_change()
-        self._answering = True
-        try:
-            await self._client.send_vectored(buffers)
-        except TransportError as error:
-            raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
-        finally:
-            self._answering = False
+        sending = AnswerSending(buffers, self._reads)
+        with self._account.waiting(sending) as wait:
+            while not turn.is_current:
+                await self._wait_change()
+            self._answering = True
+            try:
+                await sending.send(self._client, wait)
+            except TransportError as error:
+                raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
+            finally:
+                self._answering = False
         self._complete(turn)
 
     # Requests of our own, for exchanges.
@@ -347,12 +365,11 @@ class ClientConnection:
         return self._expected.popleft()
 
     async def _next_response(self, size: int) -> None:
-        stream = self._responses
         expected = self._whose_answer()
         if expected.own is not None:
-            frame = await self._held_response(size, expected)
-            expected.own.deliver(bytes(frame))
-            stream.buffer.consume(size)
+            self._require_holdable(size, expected)
+            expected.own.deliver(await self._responses.take(size))
+            self._own_bytes += size
             return
         assert expected.turn is not None
         assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
@@ -387,12 +404,15 @@ class ClientConnection:
         return rewrite(api_key, api_version, frame, await self._addresses.advertise(nodes))
 
     async def _held_response(self, size: int, expected: _Expected) -> memoryview:
+        self._require_holdable(size, expected)
+        return await self._responses.hold(size)
+
+    def _require_holdable(self, size: int, expected: _Expected) -> None:
         if size > self._limits.response_held_bytes_max:
             raise ConnectionEnd(
                 CloseCause.LIMIT,
                 f"a response of {size} bytes with api key {expected.api_key} exceeds proxy.response.held.bytes.max",
             )
-        return await self._responses.hold(size)
 
     # Both.
 
@@ -416,6 +436,11 @@ class ClientConnection:
             self._end = self._end or end_of(group, destination)
         while self._answering:
             await self._wait_change()
+        self._scope.cancel()
+
+    def _give_way(self, reason: str) -> None:
+        """Others wait for the memory that is held for this client."""
+        self._end = self._end or ConnectionEnd(CloseCause.LIMIT, reason)
         self._scope.cancel()
 
     def _report(self) -> CloseCause:

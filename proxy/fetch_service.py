@@ -27,7 +27,7 @@ from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
 from proxy.fallback import Fallback
 from proxy.fetch_answer import FetchAnswer, answer_frame
-from proxy.fetch_plan import FetchPlan, TierPart, leave_to_broker, plan_fetch
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, TierPart, leave_to_broker, plan_fetch
 from proxy.fetch_sessions import ClientSessions
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.own_fetch import OwnFetch, close_upstream_session
@@ -67,6 +67,7 @@ class FetchService:
         self,
         *,
         tier: Tier,
+        client: ClientReads,
         fallback: Fallback,
         settings: FetchSettings,
         generation: LogStartGeneration,
@@ -78,7 +79,7 @@ class FetchService:
         self._settings = settings
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
-        self._client = ClientReads()
+        self._client = client
         self._sessions = ClientSessions(slots, probes.relay)
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
@@ -120,7 +121,8 @@ class FetchService:
             request = replace(request, partitions=session.asked())
         plan = await self._plan(request, node_id)
         if plan is None:
-            answer = await self._sessions.give_back(request, session, wire)
+            bytes_max = self._client.granted(min(request.max_bytes, FETCH_BYTES_MAX))
+            answer = await self._sessions.give_back(request, session, wire, bytes_max)
         else:
             answer = await self._exchange(request, plan, wire, node_id)
         return await self._sessions.answer_changed(request, session, answer, wire)
@@ -134,7 +136,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
-                own_fetch=OwnFetch(wire),
+                own_fetch=OwnFetch(wire, self._client.granted),
                 probes=self._probes,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,

@@ -96,10 +96,12 @@ class ClientSessions:
             answer = replace(answer, partitions=session.changed(answer.partitions))
         return await answer_frame(request, answer, wire, session.session_id)
 
-    async def give_back(self, request: FetchRequest, session: FetchSession, wire: UpstreamWire) -> FetchAnswer:
+    async def give_back(
+        self, request: FetchRequest, session: FetchSession, wire: UpstreamWire, bytes_max: int
+    ) -> FetchAnswer:
         """All of a session of ours, asked of upstream, which is to have the session from now on if it can."""
         wanted_epoch = OPENING_EPOCH if len(session) else SESSIONLESS_EPOCH
-        response = await fetch_whole(wire, request, wanted_epoch)
+        response = await fetch_whole(wire, request, wanted_epoch, bytes_max)
         if is_whole(response):
             return pass_whole(response)
         if response.session_id != NO_SESSION_ID:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from metrics.probes import CloseCause
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
+from proxy.accounts import Account
 from proxy.stream_end import ConnectionEnd
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Transport
@@ -19,16 +20,23 @@ CORRELATION_ID_BYTES = 4
 class FrameStream:
     """Receives from `source` into one buffer, of which it holds little while the source is silent.
 
+    `close` must follow.
+
     Args:
         ended: the cause to give when the source breaks.
         on_passed: told how many bytes were passed on.
+        account: charged with what is held beyond the buffer of a busy stream, and waits for the rest of frames.
     """
 
-    def __init__(self, source: Transport, ended: CloseCause, on_passed: Callable[[int], None]) -> None:
+    def __init__(
+        self, source: Transport, ended: CloseCause, on_passed: Callable[[int], None], account: Account
+    ) -> None:
         self.buffer = FrameBuffer()
         self._source = source
         self._ended = ended
         self._on_passed = on_passed
+        self._account = account
+        self._charged_bytes = 0
 
     async def receive(self) -> bool:
         """Receive more bytes, between frames or in the first bytes of one; False at the source's end between frames.
@@ -39,6 +47,7 @@ class FrameStream:
         """
         buffer = self.buffer
         buffer.rest()
+        self._settle()
         try:
             if buffer.is_resting:
                 size = await self._source.receive_late(RECEIVE_BUFFER_BYTES, buffer.prepare)
@@ -60,22 +69,64 @@ class FrameStream:
             PeerProtocolError: the source ended.
             ConnectionEnd: it broke.
         """
+        self.buffer.received(await self._receive_into(self.buffer.prepare()))
+
+    async def hold(self, size: int) -> memoryview:
+        """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet.
+
+        Raises:
+            PeerProtocolError, ConnectionEnd: as `receive_inside`.
+        """
+        buffer = self.buffer
+        if len(buffer) < size:
+            buffer.reserve(size)
+            with self._account.waiting():
+                while len(buffer) < size:
+                    await self._charge(min(size, 2 * len(buffer)) - RECEIVE_BUFFER_BYTES)
+                    await self.receive_inside()
+        return buffer.view[buffer.start : buffer.start + size]
+
+    async def take(self, size: int) -> memoryview:
+        """The whole frame of `size` bytes that begins at the buffer's start, in memory of its own. The account is
+        charged with all of it; to let that go is the caller's affair.
+
+        Raises:
+            PeerProtocolError, ConnectionEnd: as `receive_inside`.
+        """
+        with self._account.waiting():
+            await self._account.hold(size)
+            buffer, frame = self.buffer, memoryview(bytearray(size))
+            at = min(size, len(buffer))
+            frame[:at] = buffer.view[buffer.start : buffer.start + at]
+            buffer.consume(at)
+            while at < size:
+                at += await self._receive_into(frame[at:])
+        return frame
+
+    def close(self) -> None:
+        """The connection has ended: what was received and not passed on is lost."""
+        self.buffer.close()
+        self._settle()
+
+    async def _receive_into(self, view: memoryview) -> int:
         try:
-            size = await self._source.receive_into(self.buffer.prepare())
+            size = await self._source.receive_into(view)
         except TransportError as error:
             raise ConnectionEnd(self._ended, str(error)) from error
         if not size:
             raise PeerProtocolError("the stream ended inside a frame")
-        self.buffer.received(size)
+        return size
 
-    async def hold(self, size: int) -> memoryview:
-        """The whole frame of `size` bytes that begins at the buffer's start; not consumed yet."""
-        buffer = self.buffer
-        if len(buffer) < size:
-            buffer.reserve(size)
-            while len(buffer) < size:
-                await self.receive_inside()
-        return buffer.view[buffer.start : buffer.start + size]
+    async def _charge(self, size_bytes: int) -> None:
+        if size_bytes > self._charged_bytes:
+            await self._account.hold(size_bytes - self._charged_bytes)
+            self._charged_bytes = size_bytes
+
+    def _settle(self) -> None:
+        """What the buffer holds no more is free."""
+        if self._charged_bytes and self.buffer.capacity_bytes <= RECEIVE_BUFFER_BYTES:
+            self._account.let_go(self._charged_bytes)
+            self._charged_bytes = 0
 
     async def pass_on(self, size: int, destination: Transport) -> None:
         """Pass on the frame of `size` bytes that begins at the buffer's start, as it arrives."""

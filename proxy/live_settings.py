@@ -7,6 +7,7 @@ is: a test holds each of them to that. Keys that need a restart keep the values 
 import ssl
 from typing import TYPE_CHECKING
 
+from proxy.accounts import AccountSettings
 from proxy.config.model import Config, ReadPreference
 from proxy.config.ssl_contexts import server_ssl_context
 from proxy.connection import ConnectionLimits
@@ -36,6 +37,7 @@ class LiveSettings:
         self._client_tls = self._context(config)
         self.fetch = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0, linger_s=0, read_prefer_tier=False)
         self.fallback = FallbackSettings(after_s=0, partitions_max=0)
+        self.accounts = AccountSettings(send_stall_s=0)
         self._take(config)
 
     def follow(self, config: Config) -> None:
@@ -63,6 +65,7 @@ class LiveSettings:
         self.fetch.authority_age_s_max = authority.age_ms_max / 1000
         self.fetch.fetch_wait_s_max = tier.fetch_wait_ms_max / 1000
         self.fetch.linger_s = tier.linger_ms / 1000
+        self.accounts.send_stall_s = proxy.send_stall_ms / 1000
         self.fallback.after_s = tier.fallback_after_ms / 1000
         self.fallback.partitions_max = tier.fallback_partitions_max
         self.fetch.read_prefer_tier = proxy.read_prefer is ReadPreference.TIER

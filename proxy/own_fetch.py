@@ -7,7 +7,7 @@ again in waits of `tier.linger.ms`: new records end the wait, and a finished tie
 a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import trio
@@ -27,14 +27,19 @@ WAIT_S_MIN = 0.005
 
 class OwnFetch:
     """The broker's side of one exchange. `whole` is set when the broker answered the request as a whole; `sections` are
-    the tagged sections of its responses."""
+    the tagged sections of its responses.
 
-    def __init__(self, wire: UpstreamWire) -> None:
+    Args:
+        granted: how much of what is wanted may be asked for, in bytes.
+    """
+
+    def __init__(self, wire: UpstreamWire, granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes) -> None:
         self.whole: FetchResponse | None = None
         self.throttle_time_ms = 0
         self.bytes_got = 0
         self.sections: list[bytes] = []
         self._wire = wire
+        self._granted = granted
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
     @property
@@ -104,7 +109,7 @@ class OwnFetch:
             max_wait_ms=max_wait_ms,
             min_bytes=1 if max_wait_ms else 0,
             # The answer is held whole: what a client asks beyond this it gets with its next request.
-            max_bytes=min(bytes_max, FETCH_BYTES_MAX),
+            max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
         )
         pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
         response = decode_response(await pending.frame(), request.api_version)
@@ -119,8 +124,8 @@ class OwnFetch:
             self.bytes_got += answer.records_bytes
 
 
-async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int) -> FetchResponse:
-    """All of a request, with the client's own waits and limits, under a session epoch of our own."""
+async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
+    """All of a request, with the client's own waits, under a session epoch of our own."""
     correlation_id = wire.next_correlation_id()
     frame = encode_request(
         request,
@@ -128,7 +133,7 @@ async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: 
         correlation_id=correlation_id,
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
-        max_bytes=min(request.max_bytes, FETCH_BYTES_MAX),
+        max_bytes=bytes_max,
         session_epoch=session_epoch,
     )
     pending = await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)

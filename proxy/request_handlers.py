@@ -24,7 +24,7 @@ RELAY = Relay()
 """Relay it, and never mind the response."""
 
 Answer = Sequence[Bytes]
-"""A whole response frame, in buffers."""
+"""A whole response frame, in buffers. If it is a list, it belongs to whoever sends it."""
 
 
 class RequestHandlers(Protocol):

@@ -17,7 +17,9 @@ import structlog
 import trio
 
 from metrics.probes import CloseCause, RelayProbe
+from proxy.accounts import Accounts
 from proxy.address_book import Target
+from proxy.client_reads import ClientReads
 from proxy.connection import Advertiser, ClientConnection, ConnectionLimits
 from proxy.request_handlers import RequestHandlers
 from proxy.upstream.errors import TransportError, UpstreamError
@@ -57,7 +59,8 @@ class Server:
         settings: ServerSettings,
         nursery: trio.Nursery,
         *,
-        handlers: Callable[[], RequestHandlers],
+        handlers: Callable[[ClientReads], RequestHandlers],
+        accounts: Accounts,
         node_at: Callable[[str, int], int | None],
         probe: RelayProbe,
         upstream_tls: ssl.SSLContext | None = None,
@@ -68,6 +71,7 @@ class Server:
         self.settings = settings
         self._nursery = nursery
         self._handlers = handlers
+        self._accounts = accounts
         self._node_at = node_at
         self._probe = probe
         self._connector = UpstreamConnector(upstream_tls, known_brokers, probe)
@@ -172,7 +176,8 @@ class Server:
             node_id=node_id,
             limits=settings.limits,
             addresses=self.addresses,
-            handlers=self._handlers(),
+            handlers=self._handlers,
+            accounts=self._accounts,
             probe=self._probe,
         )
         self._connections[connection] = None

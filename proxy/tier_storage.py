@@ -74,6 +74,7 @@ class TierStorage:
     timestamps: TimestampSearch
     blocks: BlockCache
     disk: DiskLevel | None
+    answers: ByteBudget
     _read_ahead: ReadAhead
     _fills: Fills
     _removed: deque[Uuid] = field(default_factory=deque)
@@ -179,7 +180,17 @@ def open_tier_storage(
         catalog=catalog, opened=opened, indexes=indexes, time_indexes=time_indexes, cache=blocks, answers=answers
     )
     return TierStorage(
-        reader, opened, indexes, transaction_indexes, time_indexes, timestamps, blocks, disk, read_ahead, fills
+        reader,
+        opened,
+        indexes,
+        transaction_indexes,
+        time_indexes,
+        timestamps,
+        blocks,
+        disk,
+        answers_budget,
+        read_ahead,
+        fills,
     )
 
 

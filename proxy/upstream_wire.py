@@ -19,9 +19,9 @@ class PendingAnswer:
 
     def __init__(self) -> None:
         self._arrived = trio.Event()
-        self._frame = b""
+        self._frame = memoryview(b"")
 
-    def deliver(self, frame: bytes) -> None:
+    def deliver(self, frame: memoryview) -> None:
         """The whole response frame has arrived."""
         self._frame = frame
         self._arrived.set()
@@ -32,7 +32,7 @@ class PendingAnswer:
         When the upstream connection ends first, the connection's own scope cancels this.
         """
         await self._arrived.wait()
-        return memoryview(self._frame)
+        return self._frame
 
 
 class UpstreamWire(Protocol):

@@ -73,11 +73,43 @@ class OffsetNotInTierError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an answer's bytes come from: `start` is the position of its first in the segment's log."""
+
+    source: SegmentBlocks
+    start: int
+    cache: BlockCache
+    answers: AnswerBlocks
+    reader: Hashable
+
+    async def read(self, first: int, end: int) -> "TierRecords":
+        """The bytes [first, end) of the answer once more, with a room of their own; nothing is checked.
+
+        Raises:
+            RemoteStorageError: the store does not give them, for one because retention was faster.
+        """
+        grid, start, end = self.source.grid, self.start + first, self.start + end
+        numbers = range(grid.number_at(start), grid.number_at(end - 1) + 1)
+        room = self.answers.room()
+        try:
+            await room.reserve(grid.end(numbers[-1]) - grid.start(numbers[0]))
+            blocks, _ = await self.cache.blocks(self.source, numbers[0], numbers[-1], self.reader)
+        except BaseException:
+            room.release()
+            raise
+        window = SegmentWindow(self.source.segment, grid.block_bytes)
+        window.add(numbers[0], blocks)
+        room.keep(blocks)
+        return TierRecords(window.views(start, end), end - start, room=room)
+
+
+@dataclass(frozen=True, slots=True)
 class TierRecords:
     """One answer: views whose concatenation is a run of raw batches. Empty when one batch would not fit.
 
     `room`: the blocks that the views keep alive; whoever sends the answer releases it then.
     `aborts`: what the tier knows of the answer's aborted transactions, of a READ_COMMITTED read that has records.
+    `origin`: where the same bytes are read once more, should the views have to be given up before they are sent.
     """
 
     buffers: list[memoryview]
@@ -85,6 +117,12 @@ class TierRecords:
     first_batch_too_large: bool = False
     room: Room | None = field(default=None, compare=False)
     aborts: TierAborts | None = None
+    origin: "Origin | None" = field(default=None, compare=False)
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that are held."""
+        return 0 if self.room is None else self.room.kept_bytes
 
     def release(self) -> None:
         """The answer is sent, or nobody wants it. Idempotent."""
@@ -411,7 +449,8 @@ class TierReader:
         if window.end < end:
             end = whole_end
         read.room.keep([block for _, block in window.numbered_blocks(start, end)])
-        return _Found(read, TierRecords(window.views(start, end), end - start, room=read.room), start)
+        origin = Origin(read.source, start, self._cache, self._answers, read.reader)
+        return _Found(read, TierRecords(window.views(start, end), end - start, room=read.room, origin=origin), start)
 
     async def _find(self, read: _Read, entry: tuple[int, int], walk_end: int, offset: int) -> FoundBatch:
         """The first batch whose last offset is at or above `offset`.

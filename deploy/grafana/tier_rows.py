@@ -216,9 +216,16 @@ STORE: Final = Row(
         ),
         graph(
             "Bytes in flight",
-            "Held by GETs under way and answers not yet sent.",
+            "Held by GETs under way and answers not yet sent; by requests and responses for clients.",
             "bytes",
             gauge("tidegate_inflight_bytes"),
+            gauge("tidegate_held_bytes"),
+        ),
+        graph(
+            "Given up for others",
+            "Blocks of answers whose clients took nothing while others waited for the memory; they are read again.",
+            "Bps",
+            rate("tidegate_answers_released_bytes_total", legend="given up"),
         ),
     ),
 )

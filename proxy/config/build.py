@@ -8,6 +8,7 @@ from proxy.config import keys as table
 from proxy.config.listener_kinds import NODE_ID_VARIABLE
 from proxy.config.memory_shares import (
     CACHE_MEMORY_SHARE,
+    HELD_SHARE,
     READAHEAD_TOTAL_SHARE,
     TIER_INFLIGHT_SHARE,
     memory_share,
@@ -30,7 +31,7 @@ from storage.config.values import Values
 READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
 
 
-def proxy_config(values: Values) -> ProxyConfig:
+def proxy_config(values: Values, budgets: Mapping[str, int]) -> ProxyConfig:
     listen = values.of(table.PROXY_LISTEN)
     advertised_host = values.optional(table.PROXY_ADVERTISED_HOST)
     names_advertised = values.is_set(table.PROXY_ADVERTISED_HOST) or values.is_set(table.PROXY_TLS_SNI_PATTERN)
@@ -53,6 +54,8 @@ def proxy_config(values: Values) -> ProxyConfig:
         request_frame_bytes_max=values.of(table.PROXY_FRAME_REQUEST_BYTES_MAX),
         response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
         inflight_requests_max=values.of(table.PROXY_INFLIGHT_REQUESTS_MAX),
+        held_bytes_max=budgets[table.PROXY_HELD_BYTES_MAX.name],
+        send_stall_ms=values.of(table.PROXY_SEND_STALL_MS),
         relay_rewrite_bytes_max=values.of(table.RELAY_REWRITE_BYTES_MAX),
         upstream_connect_timeout_ms=values.of(table.PROXY_UPSTREAM_CONNECT_TIMEOUT_MS),
         drain_timeout_ms=values.of(table.PROXY_DRAIN_TIMEOUT_MS),
@@ -107,12 +110,13 @@ def _broker_ports(values: Values, listen: HostPort) -> Mapping[int, int]:
 
 
 def memory_budgets(values: Values) -> dict[str, int]:
-    """The three budgets by key: as set, or their share of `memory.max.bytes`."""
+    """The budgets by key: as set, or their share of `memory.max.bytes`."""
     memory_bytes_max = values.of(table.MEMORY_MAX_BYTES)
     shares = (
         (tier.CACHE_MEMORY_BYTES, CACHE_MEMORY_SHARE),
         (tier.READAHEAD_TOTAL_MAX_BYTES, READAHEAD_TOTAL_SHARE),
         (tier.TIER_INFLIGHT_BYTES_MAX, TIER_INFLIGHT_SHARE),
+        (table.PROXY_HELD_BYTES_MAX, HELD_SHARE),
     )
     budgets: dict[str, int] = {}
     for key, share in shares:

@@ -21,7 +21,8 @@ MEMORY_MAX_BYTES = Key(
     kind=size(192 * MIB, TIB),
     default="1.5 GiB",
     doc="Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
-    "unless set themselves. Manifests and indexes get 1/16; the rest is for the process.",
+    "and `proxy.held.bytes.max` 1/24, unless set themselves. Manifests and indexes get 1/16; the rest is for the "
+    "process. Resident memory stays below this and 150 MiB.",
 )
 LOG_LEVEL = Key(
     name="log.level",
@@ -146,6 +147,22 @@ PROXY_INFLIGHT_REQUESTS_MAX = Key(
     doc="Requests of one connection that await their response; beyond it no more is read from the client.",
     reload=Reload.NEW_CONNECTIONS,
 )
+PROXY_HELD_BYTES_MAX = Key(
+    name="proxy.held.bytes.max",
+    kind=size(4 * MIB, TIB),
+    default_words="from `memory.max.bytes`",
+    doc="What is held in memory for all clients together: requests that are decoded, responses that are rewritten or "
+    "merged. Beyond it requests and responses wait, and then the connection that has kept others waiting longest ends.",
+)
+PROXY_SEND_STALL_MS = Key(
+    name="proxy.send.stall.ms",
+    kind=integer(100, 3_600_000),
+    default="30000",
+    doc="A client that takes no bytes for so long may keep others from theirs no longer: what its answer holds of the "
+    "tier is given up, and read again when the client goes on. While nobody waits for the memory, clients may take "
+    "their time.",
+    reload=Reload.AT_ONCE,
+)
 RELAY_REWRITE_BYTES_MAX = Key(
     name="relay.rewrite.bytes.max",
     kind=size(KIB, MIB),
@@ -232,6 +249,8 @@ SERVE_KEYS: Final = KeyTable(
                 PROXY_FRAME_REQUEST_BYTES_MAX,
                 PROXY_RESPONSE_HELD_BYTES_MAX,
                 PROXY_INFLIGHT_REQUESTS_MAX,
+                PROXY_HELD_BYTES_MAX,
+                PROXY_SEND_STALL_MS,
                 RELAY_REWRITE_BYTES_MAX,
                 PROXY_UPSTREAM_CONNECT_TIMEOUT_MS,
                 PROXY_DRAIN_TIMEOUT_MS,

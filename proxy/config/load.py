@@ -55,8 +55,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def _config(path: Path, settings: Settings, values: Values) -> Config:
-    upstream, listeners = shared_build.upstream_config(values), build.proxy_config(values)
     budgets = build.memory_budgets(values)
+    upstream, listeners = shared_build.upstream_config(values), build.proxy_config(values, budgets)
     readahead, cache, catalog = (
         build.readahead_config(values, budgets),
         build.cache_config(values, budgets),

@@ -79,6 +79,8 @@ class ProxyConfig:
     request_frame_bytes_max: int
     response_held_bytes_max: int
     inflight_requests_max: int
+    held_bytes_max: int
+    send_stall_ms: int
     relay_rewrite_bytes_max: int
     upstream_connect_timeout_ms: int
     drain_timeout_ms: int

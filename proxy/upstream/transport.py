@@ -19,6 +19,7 @@ import socket as stdlib_socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
@@ -36,8 +37,9 @@ FAIR_BYTES = 1024 * 1024
 FAIR_CALL_BYTES = 16 * 1024
 """What a call counts at least towards FAIR_BYTES, however little it moved."""
 
-TLS_JOIN_BYTES_MAX = 64 * 1024
-"""Small buffers are joined up to this before TLS: a record holds 16 KiB, so more joining saves nothing."""
+TLS_SEND_BYTES_MAX = 256 * 1024
+"""So much is copied for one send over TLS: while it waits it needs nobody's views. A copy is a twentieth of the cost of
+its encryption."""
 
 LINGER_S = 1.0
 """How long `aclose` waits for a peer to take what was sent: closing with bytes unread resets the connection, and
@@ -77,8 +79,22 @@ class Transport(Protocol):
         """Send all of `data`."""
         ...
 
-    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        """Send all buffers in order, as one run of bytes."""
+    @property
+    def sends_from_views(self) -> bool:
+        """Whether `send_some` keeps the views while it waits, and may be cancelled without harm: nothing was sent then.
+        Otherwise it takes a copy first, and a cancellation tears the stream."""
+        ...
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        """Send the first bytes of what the buffers hold one after the other, at most IOV_MAX of them.
+
+        Returns:
+            How many bytes were sent; at least one if there is one.
+        """
+        ...
+
+    async def wait_writable(self) -> None:
+        """Return once the peer takes bytes, or the stream is broken."""
         ...
 
     async def aclose(self) -> None:
@@ -196,19 +212,26 @@ class PlainTransport:
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
-    async def send_all(self, data: Bytes) -> None:
-        await self.send_vectored((data,))
+    @property
+    def sends_from_views(self) -> bool:
+        return True
 
-    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        if self._sending:
-            raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
-        self._sending = True
+    async def send_all(self, data: Bytes) -> None:
+        with self._sends():
+            left = memoryview(data)
+            while len(left):
+                left = left[await self._write((left,)) :]
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        with self._sends():
+            return await self._write(buffers)
+
+    async def wait_writable(self) -> None:
         try:
-            await self._send(buffers)
+            self._descriptor()
+            await self._wait(trio.lowlevel.wait_writable)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
-        finally:
-            self._sending = False
 
     async def aclose(self) -> None:
         try:
@@ -226,26 +249,25 @@ class PlainTransport:
     def abort(self) -> None:
         self._socket.close()
 
-    async def _send(self, buffers: Sequence[Bytes]) -> None:
-        # memoryviews in units of bytes, so that a partial send is cut without a copy
-        pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
-        first = 0
-        while first < len(pending):
+    @contextmanager
+    def _sends(self) -> Iterator[None]:
+        if self._sending:
+            raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
+        self._sending = True
+        try:
+            yield
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+        finally:
+            self._sending = False
+
+    async def _write(self, buffers: Sequence[Bytes]) -> int:
+        while True:
             await self._be_fair()
-            window = pending[first : first + IOV_MAX]
             try:
-                sent = self._counted(os.writev(self._descriptor(), window))
+                return self._counted(os.writev(self._descriptor(), buffers))
             except BlockingIOError:
                 await self._wait(trio.lowlevel.wait_writable)
-                continue
-            for view in window:
-                if sent < len(view):
-                    pending[first] = view[sent:]
-                    break
-                sent -= len(view)
-                first += 1
-        if not pending:
-            await trio.lowlevel.checkpoint()
 
     def _descriptor(self) -> int:
         descriptor = self._socket.fileno()
@@ -309,9 +331,21 @@ class TlsTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
             raise self._broken(error) from error
 
-    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        for data in joined(buffers, TLS_JOIN_BYTES_MAX):
-            await self.send_all(data)
+    @property
+    def sends_from_views(self) -> bool:
+        return False
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        data = joined(buffers, TLS_SEND_BYTES_MAX)
+        del buffers
+        await self.send_all(data)
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._stream.transport_stream.socket)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
 
     async def aclose(self) -> None:
         with trio.move_on_after(TLS_CLOSE_TIMEOUT_S):
@@ -329,20 +363,17 @@ class TlsTransport:
         return TransportError(f"TLS connection with {self._peer_name} broke: {reason}")
 
 
-def joined(buffers: Sequence[Bytes], join_bytes_max: int) -> Iterator[Bytes]:
-    """The same bytes with runs of small buffers joined; a buffer of join_bytes_max or more is passed as it is."""
-    run: list[Bytes] = []
-    run_bytes = 0
+def joined(buffers: Sequence[Bytes], bytes_max: int) -> bytes:
+    """A copy of the first bytes of what the buffers hold one after the other."""
+    parts: list[memoryview] = []
+    room_bytes = bytes_max
     for buffer in buffers:
-        size = memoryview(buffer).nbytes
-        if run and run_bytes + size > join_bytes_max:
-            yield run[0] if len(run) == 1 else b"".join(run)
-            run, run_bytes = [], 0
-        if size:
-            run.append(buffer)
-            run_bytes += size
-    if run:
-        yield run[0] if len(run) == 1 else b"".join(run)
+        part = memoryview(buffer)[:room_bytes]
+        parts.append(part)
+        room_bytes -= len(part)
+        if not room_bytes:
+            break
+    return b"".join(parts)
 
 
 def peer_name_of(sock: trio.socket.SocketType) -> str:

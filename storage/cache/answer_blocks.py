@@ -15,12 +15,12 @@ class AnswerBlocks:
     """The account. Owned by the trio thread."""
 
     def __init__(self, budget: ByteBudget) -> None:
-        self._budget = budget
+        self.budget = budget
         self._holders: dict[int, int] = {}
 
     def room(self) -> "Room":
         """Nothing yet; see Room."""
-        return Room(self, self._budget)
+        return Room(self, self.budget)
 
     def hold(self, block: Block) -> int:
         """One more answer holds the block; the bytes to charge for it."""
@@ -41,9 +41,11 @@ class AnswerBlocks:
 class Room:
     """What one read has reserved, and then what its answer holds. `release` gives back all of it."""
 
-    __slots__ = ("_account", "_blocks", "_budget", "_reserved_bytes")
+    __slots__ = ("_account", "_blocks", "_budget", "_reserved_bytes", "kept_bytes")
 
     def __init__(self, account: AnswerBlocks, budget: ByteBudget) -> None:
+        self.kept_bytes = 0
+        """Of the blocks that the answer holds, whoever else holds them."""
         self._account = account
         self._budget = budget
         self._reserved_bytes = 0
@@ -70,6 +72,7 @@ class Room:
     def keep(self, blocks: Sequence[Block]) -> None:
         """The answer holds these blocks, which lie inside what was reserved; the rest is given back."""
         self._blocks = blocks
+        self.kept_bytes = sum(len(block.data) for block in blocks)
         charged_bytes = sum(self._account.hold(block) for block in blocks)
         # What another answer holds too is in its account already.
         self._budget.release(self._reserved_bytes - charged_bytes)
@@ -78,7 +81,7 @@ class Room:
     def release(self) -> None:
         """The answer is sent, or was not made. Idempotent."""
         self._give_back_reserved()
-        blocks, self._blocks = self._blocks, ()
+        blocks, self._blocks, self.kept_bytes = self._blocks, (), 0
         freed_bytes = sum(self._account.let_go(block) for block in blocks)
         if freed_bytes:
             self._budget.release(freed_bytes)

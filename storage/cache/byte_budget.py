@@ -30,6 +30,12 @@ class ByteBudget:
         self._held_bytes = 0
         self._line: deque[_Waiter] = deque()
         self._on_room: list[Callable[[], None]] = []
+        self._on_short: list[Callable[[], None]] = []
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._line)
 
     @property
     def held(self) -> int:
@@ -52,6 +58,8 @@ class ByteBudget:
             return
         waiter = _Waiter(size_bytes)
         self._line.append(waiter)
+        for call in self._on_short:
+            call()
         try:
             await waiter.admitted.wait()
         except trio.Cancelled:
@@ -79,6 +87,10 @@ class ByteBudget:
     def when_room(self, call: Callable[[], None]) -> None:
         """Have `call` called whenever there is room that nobody waits for."""
         self._on_room.append(call)
+
+    def when_short(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever somebody begins to wait for room."""
+        self._on_short.append(call)
 
     def _admit(self) -> None:
         while self._line and self._fits(self._line[0].size_bytes):

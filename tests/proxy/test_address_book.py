@@ -39,6 +39,8 @@ def proxy_config(**changes: Any) -> ProxyConfig:
         request_frame_bytes_max=1 << 20,
         response_held_bytes_max=1 << 20,
         inflight_requests_max=8,
+        held_bytes_max=1 << 24,
+        send_stall_ms=30_000,
         relay_rewrite_bytes_max=1 << 16,
         upstream_connect_timeout_ms=1000,
         drain_timeout_ms=1000,

@@ -1,6 +1,7 @@
 """What an answer holds of the tier: from the read until it is sent, and the very bytes all the way."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -43,6 +44,7 @@ async def test_what_is_held_is_released_once(tier: Tier) -> None:
         client.hold(await tier.read(0, max_bytes=2500))
         client.hold(await tier.read(50, max_bytes=2500))
         client.hold(TierRecords([], 0, first_batch_too_large=True))
+        await tier.settled()
         assert tier.inflight_bytes > 0
         client.release()
         client.release()
@@ -53,6 +55,7 @@ async def test_clients_release_what_is_theirs(tier: Tier) -> None:
     one, two = ClientReads(), ClientReads()
     one.hold(await tier.read(0, max_bytes=2500))
     two.hold(await tier.read(0, max_bytes=2500))
+    await tier.settled()
     one.release()
     assert tier.inflight_bytes == 3 * BLOCK
     two.release()
@@ -65,36 +68,39 @@ async def test_clients_release_what_is_theirs(tier: Tier) -> None:
 class Handle:
     """A Fetch answered from the tier; `buffers` are those of the last answer's records."""
 
-    def __init__(self, tier: Tier, client: ClientReads) -> None:
+    def __init__(self, tier: Tier) -> None:
         self.buffers: list[memoryview] = []
+        self.client = ClientReads()
+        """The connection's, once there is one."""
         self._tier = tier
-        self._client = client
 
     async def __call__(self, _frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
         records = await self._tier.read(0, max_bytes=5000)
-        self._client.hold(records)
-        self.buffers = records.buffers
+        self.client.hold(records)
+        self.buffers = [*records.buffers]
         answer = tier_answer(REQUEST, PART, AUTHORITY, records)
         return encode_answer(REQUEST, assemble(REQUEST, by_key([answer]), 0))
 
 
-def release_when_answered(talk: Conversation, client: ClientReads, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk.handlers, "on_answered", client.release)
-    monkeypatch.setattr(talk.handlers, "close", client.release)
+@asynccontextmanager
+async def talking(tier: Tier, *, lockstep: bool = False) -> AsyncIterator[tuple[Conversation, Handle]]:
+    handle = Handle(tier)
+    async with conversation(handle_fetch=handle, lockstep=lockstep) as talk:
+        handle.client = talk.handlers.reads
+        yield talk, handle
 
 
 async def test_views_of_blocks_reach_the_transport_as_they_are(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     await tier.read_bytes(0)  # from here on it is warm
-    handle = Handle(tier, ClientReads())
     sent: list[Bytes] = []
-    async with conversation(handle_fetch=handle) as talk:
-        send_vectored = talk.client_transport.send_vectored
+    async with talking(tier) as (talk, handle):
+        send_some = talk.client_transport.send_some
 
-        async def noted(buffers: Sequence[Bytes]) -> None:
+        async def noted(buffers: Sequence[Bytes]) -> int:
             sent.extend(buffers)
-            await send_vectored(buffers)
+            return await send_some(buffers)
 
-        monkeypatch.setattr(talk.client_transport, "send_vectored", noted)
+        monkeypatch.setattr(talk.client_transport, "send_some", noted)
         await talk.client.send(client_frame(REQUEST))
         frame = await talk.client.receive_frame()
     assert SEGMENT.log[:5000] in frame
@@ -106,12 +112,8 @@ async def test_views_of_blocks_reach_the_transport_as_they_are(tier: Tier, monke
     assert all(buffer.obj is block.data.obj for buffer, block in zip(handle.buffers, blocks, strict=True))
 
 
-async def test_blocks_are_held_until_the_client_has_taken_the_answer(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = ClientReads()
-    async with conversation(handle_fetch=Handle(tier, client), lockstep=True) as talk:
-        release_when_answered(talk, client, monkeypatch)
+async def test_blocks_are_held_until_the_client_has_taken_the_answer(tier: Tier) -> None:
+    async with talking(tier, lockstep=True) as (talk, _):
         await talk.client.send(client_frame(REQUEST))
         await tier.settled()
         await wait_all_tasks_blocked()
@@ -121,12 +123,8 @@ async def test_blocks_are_held_until_the_client_has_taken_the_answer(
         assert tier.inflight_bytes == 0
 
 
-async def test_blocks_of_an_answer_that_nobody_takes_are_released_when_the_client_goes(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = ClientReads()
-    async with conversation(handle_fetch=Handle(tier, client), lockstep=True) as talk:
-        release_when_answered(talk, client, monkeypatch)
+async def test_blocks_of_an_answer_that_nobody_takes_are_released_when_the_client_goes(tier: Tier) -> None:
+    async with talking(tier, lockstep=True) as (talk, _):
         await talk.client.send(client_frame(REQUEST))
         await tier.settled()
         await wait_all_tasks_blocked()

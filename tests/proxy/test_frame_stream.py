@@ -11,7 +11,7 @@ from protocol.errors import PeerProtocolError
 from protocol.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
 from proxy.frame_stream import FrameStream
 from proxy.stream_end import ConnectionEnd
-from tests.support.memory_transport import MemoryTransport, framed
+from tests.support.memory_transport import MemoryTransport, framed, open_accounts
 
 MIB = 1024 * 1024
 
@@ -25,7 +25,10 @@ class Ends:
         self.transport = MemoryTransport(near, piece_bytes=piece_bytes)
         self.destination = MemoryTransport(far)
         self.passed: list[int] = []
-        self.stream = FrameStream(self.transport, CloseCause.UPSTREAM, self.passed.append)
+        self.accounts = open_accounts()
+        self.ended_for: list[str] = []
+        self.account = self.accounts.open(self.ended_for.append)
+        self.stream = FrameStream(self.transport, CloseCause.UPSTREAM, self.passed.append, self.account)
 
     async def feed(self, data: bytes, *, end: bool = True) -> None:
         await self.source.send_all(data)

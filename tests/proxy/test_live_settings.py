@@ -36,6 +36,7 @@ FOLLOWED: dict[str, tuple[str, See, object]] = {
     "proxy.read.prefer": ("tier", lambda live: live.fetch.read_prefer_tier, True),
     "remote.fetch.max.wait.ms": ("3000", lambda live: live.fetch.fetch_wait_s_max, 3),
     "tier.linger.ms": ("3000", lambda live: live.fetch.linger_s, 3),
+    "proxy.send.stall.ms": ("7000", lambda live: live.accounts.send_stall_s, 7),
     "fallback.after.ms": ("7000", lambda live: live.fallback.after_s, 7),
     "fallback.partitions.max": ("7", lambda live: live.fallback.partitions_max, 7),
     "authority.max.age.ms": ("7000", lambda live: live.fetch.authority_age_s_max, 7),

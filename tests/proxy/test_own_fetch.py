@@ -195,7 +195,7 @@ async def test_a_whole_fetch_waits_as_the_client_would(
 ) -> None:
     partition = world.add_partition()
     request = fetch_of([ask(partition, 1000)], max_wait_ms=700, min_bytes=3, max_bytes=2**31 - 1)
-    response = await fetch_whole(FakeWire(world.broker, nursery), request, 0)
+    response = await fetch_whole(FakeWire(world.broker, nursery), request, 0, FETCH_BYTES_MAX)
     assert trio.current_time() == pytest.approx(0.7)
     assert [answer.high_watermark for answer in response.partitions] == [1000]
     (asked,) = world.broker.fetches

@@ -84,6 +84,7 @@ async def test_what_cannot_change_waits_until_it_is_taken_back(tmp_path: Path) -
     # The budgets that derive from it are other ones too.
     assert keys == [
         "memory.max.bytes",
+        "proxy.held.bytes.max",
         "tier.inflight.bytes.max",
         "cache.memory.bytes",
         "readahead.total.max.bytes",

@@ -24,7 +24,15 @@ from proxy.server import Server, ServerSettings
 from proxy.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
-from tests.support.memory_transport import HEARTBEAT, LIMITS, ScriptedAddresses, ScriptedHandlers, request, response
+from tests.support.memory_transport import (
+    HEARTBEAT,
+    LIMITS,
+    ScriptedAddresses,
+    ScriptedHandlers,
+    open_accounts,
+    request,
+    response,
+)
 from tests.support.waiting import HANG_S_MAX, until
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)
@@ -99,7 +107,8 @@ async def world(
             server = Server(
                 ServerSettings(LIMITS, connections_max, client_tls, connect_wait_s_max),
                 nursery,
-                handlers=ScriptedHandlers,
+                handlers=lambda reads: ScriptedHandlers(reads=reads),
+                accounts=open_accounts(),
                 node_at=node_at,
                 probe=Probes(registry).relay,
                 upstream_tls=upstream_tls,

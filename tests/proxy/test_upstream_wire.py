@@ -18,7 +18,7 @@ async def test_the_frame_is_there_for_all_who_wait_and_for_those_who_come_later(
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
         assert got == []
-        pending.deliver(b"frame")
+        pending.deliver(memoryview(b"frame"))
     await wait()
 
     assert got == [b"frame"] * 3
@@ -29,6 +29,6 @@ async def test_a_waiter_that_gives_up_leaves_the_answer_to_others() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await pending.frame()
-    pending.deliver(b"frame")
+    pending.deliver(memoryview(b"frame"))
 
     assert bytes(await pending.frame()) == b"frame"

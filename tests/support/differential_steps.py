@@ -36,8 +36,11 @@ QUIETLY: Mapping[str, str | int] = {"log_level": 0}
 class ScheduleRunner:
     """Runs phases and cuts in order; transactions that are still open are aborted by `close`."""
 
-    def __init__(self, cluster: KafkaCluster, schedule: Schedule) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, schedule: Schedule, *, transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    ) -> None:
         self._cluster = cluster
+        self._transaction_timeout_ms = transaction_timeout_ms
         self._configs = {topic.name: dict(topic.configs) for topic in schedule.topics}
         self._producers: dict[tuple[str, int], Producer] = {}
         self._open: set[tuple[str, int]] = set()
@@ -102,7 +105,9 @@ class ScheduleRunner:
         key = (step.topic, step.producer)
         producer = self._producers.get(key)
         if producer is None:
-            producer = self._producers[key] = transactional_producer(self._cluster, f"{step.topic}-{step.producer}")
+            producer = self._producers[key] = transactional_producer(
+                self._cluster, f"{step.topic}-{step.producer}", timeout_ms=self._transaction_timeout_ms
+            )
         if key not in self._open:
             producer.begin_transaction()
             self._open.add(key)

@@ -97,7 +97,7 @@ _TRANSACTIONAL = {**TIERED, **small_segments(12)}
 def differential_topics(cluster: KafkaCluster, schedule: Schedule) -> Iterator[list[KnownPartition]]:
     """All topics, filled and settled; transactions are open on some of them until the end."""
     _create(cluster, schedule)
-    runner = ScheduleRunner(cluster, schedule)
+    runner = ScheduleRunner(cluster, schedule, transaction_timeout_ms=OPEN_TRANSACTION_MS)
     _fill_holes(cluster)
     _fill(cluster, 0, 2)
     _fill_early_aborts(cluster)

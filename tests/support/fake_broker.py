@@ -53,8 +53,17 @@ class MemoryTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportError("broken in memory") from error
 
-    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        await self.send_all(b"".join(buffers))
+    @property
+    def sends_from_views(self) -> bool:
+        return False
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        data = b"".join(buffers)
+        await self.send_all(data)
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         self.abort()

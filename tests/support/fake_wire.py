@@ -227,7 +227,7 @@ class FakeWire:
 
     async def _serve(self) -> None:
         async for frame, pending in self._receive:
-            pending.deliver(await self._broker.answer(frame))
+            pending.deliver(memoryview(await self._broker.answer(frame)))
 
 
 def broker_batch(partition: int, offset: int) -> bytes:

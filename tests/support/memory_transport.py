@@ -21,16 +21,19 @@ import trio
 import trio.testing
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import CloseCause, Probes
+from metrics.probes import CloseCause, Probes, RelayProbe
 from metrics.registry import Registry
 from protocol.addresses import NodeAddress
 from protocol.api_02_list_offsets import decode_request as decode_list_offsets
 from protocol.headers import decode_request_header
+from proxy.accounts import Accounts, AccountSettings
+from proxy.client_reads import ClientReads
 from proxy.connection import ClientConnection, ConnectionLimits
 from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
+from storage.cache.byte_budget import ByteBudget
 
 HEARTBEAT = 12
 """An api that is never looked into."""
@@ -41,6 +44,7 @@ LIMITS = ConnectionLimits(
     relay_rewrite_bytes_max=2 * 1024,
     inflight_requests_max=8,
 )
+HELD_BYTES_MAX = 16 * 1024 * 1024
 STEP_S_MAX = 5.0
 """A step of a conversation that does not come is a failure, not a hang."""
 
@@ -99,8 +103,17 @@ class MemoryTransport:
             self._sending = False
         self.sent_bytes += len(data)
 
-    async def send_vectored(self, buffers: Sequence[Bytes]) -> None:
-        await self.send_all(b"".join(buffers))
+    @property
+    def sends_from_views(self) -> bool:
+        return False
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        data = b"".join(buffers)
+        await self.send_all(data)
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         self.is_closed = True
@@ -178,8 +191,15 @@ class ScriptedHandlers:
 
     handle_fetch: Handle | None = None
     frames: list[bytes] = field(default_factory=list)
+    reads: ClientReads = field(default_factory=ClientReads)
+    """The connection's, once it has them."""
     forgotten: int = 0
     log_starts_moved: int = 0
+
+    def of(self, reads: ClientReads) -> "ScriptedHandlers":
+        """What a connection makes of these."""
+        self.reads = reads
+        return self
 
     async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         self.frames.append(bytes(frame))
@@ -192,10 +212,10 @@ class ScriptedHandlers:
         return RELAY
 
     def on_answered(self) -> None:
-        """Nothing is held."""
+        self.reads.release()
 
     def close(self) -> None:
-        """Nothing is held."""
+        self.reads.release()
 
     def forget_authority(self) -> None:
         self.forgotten += 1
@@ -231,6 +251,7 @@ class Conversation:
     upstream_transport: MemoryTransport
     connection: ClientConnection
     handlers: ScriptedHandlers
+    accounts: Accounts
     addresses: ScriptedAddresses
     registry: Registry
     logs: list[dict[str, object]]
@@ -253,6 +274,15 @@ class Conversation:
         self.ended.set()
 
 
+def open_accounts(
+    answers: ByteBudget | None = None, send_stall_s: float = 30.0, probe: RelayProbe | None = None
+) -> Accounts:
+    """Accounts whose `run` is not running; nothing of `held` is in use."""
+    probe = probe or Probes(Registry(Kip405Names.CURRENT)).relay
+    held = ByteBudget(HELD_BYTES_MAX, probe.on_held_bytes)
+    return Accounts(held, answers or ByteBudget(HELD_BYTES_MAX), AccountSettings(send_stall_s), probe)
+
+
 @asynccontextmanager
 async def conversation(
     *,
@@ -261,12 +291,15 @@ async def conversation(
     lockstep: bool = False,
     handle_fetch: Handle | None = None,
     start: bool = True,
+    answers: ByteBudget | None = None,
+    send_stall_s: float = 30.0,
 ) -> AsyncIterator[Conversation]:
     """A running connection; it must have ended, or is cancelled, when the block is left.
 
     Args:
         lockstep: a send ends only when the other end has received it all, as with full socket buffers.
         start: False leaves `run` to the test.
+        answers: of the tier's blocks.
     """
     make: Callable[[], tuple[AnyStream, AnyStream]] = (
         trio.testing.lockstep_stream_pair if lockstep else trio.testing.memory_stream_pair
@@ -277,14 +310,17 @@ async def conversation(
     upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
     handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
     registry = Registry(Kip405Names.CURRENT)
+    probe = Probes(registry).relay
+    accounts = open_accounts(answers, send_stall_s, probe)
     connection = ClientConnection(
         client_transport,
         upstream_transport,
         node_id=1,
         limits=limits,
         addresses=addresses,
-        handlers=handlers,
-        probe=Probes(registry).relay,
+        handlers=handlers.of,
+        accounts=accounts,
+        probe=probe,
     )
     with structlog.testing.capture_logs() as logs:
         talk = Conversation(
@@ -294,11 +330,13 @@ async def conversation(
             upstream_transport,
             connection,
             handlers,
+            accounts,
             addresses,
             registry,
             logs,  # type: ignore[arg-type]  # structlog's are mutable mappings, and dicts in fact
         )
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(accounts.run)
             if start:
                 nursery.start_soon(talk.run)
             yield talk

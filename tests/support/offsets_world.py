@@ -133,7 +133,7 @@ class OffsetsBroker:
         ]
         response = ListOffsetsResponse(correlation_id, throttle_time_ms, answers)
         pending = PendingAnswer()
-        pending.deliver(encode_response(response, api_version, correlation_id))
+        pending.deliver(memoryview(encode_response(response, api_version, correlation_id)))
         return pending
 
     def _answer(

@@ -21,6 +21,7 @@ from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.fetch_sessions import SessionSlots
 from proxy.authority import LogStartGeneration
+from proxy.client_reads import ClientReads
 from proxy.fallback import Fallback, FallbackSettings
 from proxy.fetch_service import FetchService, FetchSettings
 from proxy.frontier import Frontiers
@@ -330,6 +331,7 @@ class TierWorld:
         """One more client connection."""
         service = FetchService(
             tier=self.tier,
+            client=ClientReads(),
             fallback=self.fallback,
             settings=self.settings,
             generation=self.generation,

@@ -91,7 +91,7 @@ def test_budgets_beyond_the_memory_are_refused(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, "cache.memory.bytes=1 GiB\n")
     assert problem == (
         "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes + tier.inflight.bytes.max"
-        " = 2 GiB: raise it or lower one of them"
+        " + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them"
     )
 
 

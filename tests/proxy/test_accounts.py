@@ -1,0 +1,164 @@
+"""Who gives way when there is no more room for what clients hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.accounts import (
+    GRANT_BYTES_MIN,
+    PROGRESS_BYTES,
+    RELIEF_INTERVAL_S,
+    SHARE_WAIT_HELD_S,
+    SHARE_WAIT_S,
+    Account,
+    Accounts,
+)
+from storage.cache.byte_budget import ByteBudget
+from tests.support.memory_transport import HELD_BYTES_MAX, open_accounts
+
+BUDGET_BYTES = 1000
+STALL_S = 30.0
+
+
+@dataclass
+class Blocks:
+    """What an answer holds of `budget`."""
+
+    budget: ByteBudget
+    blocks_bytes: int
+    released_s: float | None = None
+
+    def release(self) -> None:
+        self.budget.release(self.blocks_bytes)
+        self.blocks_bytes = 0
+        self.released_s = trio.current_time()
+
+
+@dataclass
+class World:
+    accounts: Accounts
+    answers: ByteBudget
+    nursery: trio.Nursery
+    ended: list[str] = field(default_factory=list)
+
+    def account(self) -> Account:
+        def end(reason: str) -> None:
+            self.ended.append(reason)
+            account.close()
+
+        account = self.accounts.open(end)
+        return account
+
+    async def stuck(self, size_bytes: int, *, progress: Callable[[], int] = lambda: 0) -> Blocks:
+        """A connection whose client takes so many bytes a second as `progress` says."""
+        await self.answers.acquire(size_bytes)
+        blocks, account = Blocks(self.answers, size_bytes), self.account()
+
+        async def wait() -> None:
+            with account.waiting(blocks) as waiting:
+                while True:
+                    await trio.sleep(1)
+                    waiting.passed(progress())
+
+        self.nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        return blocks
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> World:
+    answers = ByteBudget(BUDGET_BYTES)
+    accounts = open_accounts(answers, STALL_S)
+    nursery.start_soon(accounts.run)
+    return World(accounts, answers, nursery)
+
+
+async def test_a_stuck_reader_may_wait_as_long_as_nobody_wants_its_memory(
+    world: World, autojump_clock: MockClock
+) -> None:
+    blocks = await world.stuck(BUDGET_BYTES)
+    await trio.sleep(100 * STALL_S)
+    assert blocks.released_s is None
+
+
+async def test_one_with_its_share_gives_way_at_once(world: World, autojump_clock: MockClock) -> None:
+    """Failed before: six clients that did not read ended tier reads for everybody, for ever."""
+    for _ in range(5):
+        await world.stuck(BUDGET_BYTES // 5)
+    await world.answers.acquire(100)
+    assert trio.current_time() <= SHARE_WAIT_S + RELIEF_INTERVAL_S
+
+
+async def test_the_longest_wait_gives_way_first_and_no_more_than_needed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    first = await world.stuck(400)
+    await trio.sleep(1)
+    second = await world.stuck(600)
+    await trio.sleep(1)
+    await world.answers.acquire(400)
+    assert first.released_s is not None
+    assert second.released_s is None
+
+
+async def test_one_below_its_share_is_left_alone_until_the_stall_time(world: World, autojump_clock: MockClock) -> None:
+    small = await world.stuck(50)
+    large = await world.stuck(950)
+    await world.answers.acquire(900)
+    assert (small.released_s is None, large.released_s is None) == (True, False)
+    await world.answers.acquire(100)
+    assert small.released_s == pytest.approx(STALL_S, abs=RELIEF_INTERVAL_S)
+
+
+@pytest.mark.parametrize(("bytes_a_second", "gives_way"), [(1, True), (PROGRESS_BYTES, False)])
+async def test_a_byte_now_and_then_is_no_progress(
+    world: World, bytes_a_second: int, gives_way: bool, autojump_clock: MockClock
+) -> None:
+    small = await world.stuck(100, progress=lambda: bytes_a_second)
+    await world.answers.acquire(900)
+    with trio.move_on_after(2 * STALL_S):
+        await world.answers.acquire(100)
+    assert (small.released_s is not None) is gives_way
+
+
+async def test_held_bytes_end_the_longest_wait(world: World, autojump_clock: MockClock) -> None:
+    first, second = world.account(), world.account()
+    await first.hold(HELD_BYTES_MAX // 2)
+    await second.hold(HELD_BYTES_MAX // 2)
+    with first.waiting():
+        await trio.sleep(0.1)
+        with second.waiting():
+            await world.account().hold(1000)
+    assert trio.current_time() == pytest.approx(SHARE_WAIT_HELD_S, abs=RELIEF_INTERVAL_S)
+    (reason,) = world.ended
+    assert "proxy.held.bytes.max" in reason
+    assert first.held_bytes == 0
+    assert second.held_bytes == HELD_BYTES_MAX // 2
+
+
+async def test_who_waits_for_no_peer_does_not_end(world: World, autojump_clock: MockClock) -> None:
+    busy = world.account()
+    await busy.hold(HELD_BYTES_MAX)
+    with trio.move_on_after(2 * STALL_S):
+        await world.account().hold(1)
+    assert not world.ended
+
+
+async def test_a_closed_account_holds_nothing(world: World) -> None:
+    account = world.account()
+    await account.hold(1000)
+    account.close()
+    assert world.accounts.held.held == 0
+    assert len(world.accounts) == 0
+
+
+async def test_a_fetch_of_our_own_may_ask_for_half_of_the_room(world: World) -> None:
+    account, other = world.account(), world.account()
+    assert account.granted(1000) == 1000
+    assert account.granted(HELD_BYTES_MAX) == HELD_BYTES_MAX // 2
+    await other.hold(HELD_BYTES_MAX)
+    assert account.granted(HELD_BYTES_MAX) == GRANT_BYTES_MIN
+    assert account.granted(1) == 1

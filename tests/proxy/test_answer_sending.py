@@ -1,0 +1,186 @@
+"""Answers on their way: the same bytes reach the client, whatever it made us give up meanwhile."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from proxy.accounts import Wait
+from proxy.answer_sending import AnswerSending
+from proxy.client_reads import ClientReads
+from proxy.stream_end import ConnectionEnd
+from proxy.upstream.errors import TransportError
+from proxy.upstream.transport import Bytes
+from storage.errors import RemoteResourceNotFoundError
+from tests.support.memory_transport import MemoryTransport
+from tests.support.segments import filled_segment
+from tests.support.tier import Tier, open_tier
+
+SEGMENT = filled_segment(0)
+BLOCK = 1000
+ANSWER_BYTES = 7300
+HEAD, TAIL = b"head of the frame", b"tail"
+WHOLE = HEAD + SEGMENT.log[:ANSWER_BYTES] + TAIL
+
+
+class Taker(MemoryTransport):
+    """A client that takes `steps` bytes at a time, one step after the other is let through by `take`.
+
+    Args:
+        from_views: as a plain socket; otherwise as TLS.
+    """
+
+    def __init__(self, *, from_views: bool = True) -> None:
+        super().__init__(trio.testing.memory_stream_pair()[0])
+        self.taken = b""
+        self._from_views = from_views
+        self._permits, self._wanted = trio.open_memory_channel[int](100)
+
+    @property
+    def sends_from_views(self) -> bool:
+        return self._from_views
+
+    async def take(self, size_bytes: int) -> None:
+        await self._permits.send(size_bytes)
+        await wait_all_tasks_blocked()
+
+    async def send_some(self, buffers: Sequence[Bytes]) -> int:
+        if not self._from_views:
+            buffers = [b"".join(buffers)]
+        size = await self._wanted.receive()
+        if size < 0:
+            raise TransportError("broke")
+        sent = b"".join(buffers)[:size]
+        self.taken += sent
+        return len(sent)
+
+    async def wait_writable(self) -> None:
+        size = await self._wanted.receive()
+        await self._permits.send(size)
+
+
+@pytest.fixture
+def tier(nursery: trio.Nursery) -> Tier:
+    return open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
+
+
+@pytest.fixture
+async def client(tier: Tier) -> ClientReads:
+    reads = ClientReads()
+    reads.hold(await tier.read(0, max_bytes=ANSWER_BYTES))
+    await tier.settled()
+    return reads
+
+
+def answer_of(client: ClientReads) -> AnswerSending:
+    (records,) = client.held
+    return AnswerSending([HEAD, b"", *records.buffers, TAIL], client)
+
+
+async def start(nursery: trio.Nursery, client: ClientReads, taker: Taker) -> AnswerSending:
+    sending = answer_of(client)
+    nursery.start_soon(sending.send, taker, Wait(sending))
+    await wait_all_tasks_blocked()
+    return sending
+
+
+@pytest.mark.parametrize("from_views", [True, False])
+async def test_a_client_gets_all_of_it_in_pieces(client: ClientReads, nursery: trio.Nursery, from_views: bool) -> None:
+    taker = Taker(from_views=from_views)
+    await start(nursery, client, taker)
+    while len(taker.taken) < len(WHOLE):
+        await taker.take(777)
+    assert taker.taken == WHOLE
+
+
+@pytest.mark.parametrize("from_views", [True, False])
+@pytest.mark.parametrize("taken_before", [0, len(HEAD), len(HEAD) + 1, len(HEAD) + BLOCK, len(HEAD) + 3 * BLOCK + 17])
+async def test_what_is_given_up_is_read_again_when_the_client_goes_on(
+    tier: Tier, client: ClientReads, nursery: trio.Nursery, taken_before: int, from_views: bool
+) -> None:
+    taker = Taker(from_views=from_views)
+    sending = await start(nursery, client, taker)
+    if taken_before:
+        await taker.take(taken_before)
+    assert sending.blocks_bytes == 8 * BLOCK
+    sending.release()
+    await wait_all_tasks_blocked()
+    assert (sending.blocks_bytes, tier.inflight_bytes) == (0, 0)
+    while len(taker.taken) < len(WHOLE):
+        await taker.take(400)
+        assert sending.blocks_bytes <= BLOCK
+    assert taker.taken == WHOLE
+    assert tier.inflight_bytes == 0
+
+
+async def test_given_up_again_and_again(tier: Tier, client: ClientReads, nursery: trio.Nursery) -> None:
+    rand, taker = random.Random(5), Taker()
+    sending = await start(nursery, client, taker)
+    while len(taker.taken) < len(WHOLE):
+        await taker.take(rand.randrange(1, 900))
+        if rand.random() < 0.7:
+            sending.release()
+            await wait_all_tasks_blocked()
+            assert tier.inflight_bytes == 0
+    assert taker.taken == WHOLE
+
+
+async def test_nobody_keeps_what_was_given_up(client: ClientReads, nursery: trio.Nursery) -> None:
+    (records,) = client.held
+    block = records.buffers[0].obj
+    assert isinstance(block, (bytes, bytearray, memoryview))
+    sending = await start(nursery, client, Taker())
+    sending.release()
+    await wait_all_tasks_blocked()
+    assert records.buffers == []
+
+
+async def test_other_bytes_than_before_end_the_connection(
+    tier: Tier, client: ClientReads, autojump_clock: MockClock
+) -> None:
+    taker, sending = Taker(), answer_of(client)
+
+    async def go_on() -> None:
+        await wait_all_tasks_blocked()
+        sending.release()
+        tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+        tier.store.flip_bit(tier.logs[0][0], position=1500)
+        for _ in range(20):
+            await taker.take(1000)
+
+    async with trio.open_nursery() as clients:
+        clients.start_soon(go_on)
+        with pytest.raises(ConnectionEnd, match="others now"):
+            await sending.send(taker, Wait(sending))
+        clients.cancel_scope.cancel()
+    assert tier.inflight_bytes == client.blocks_bytes == 0
+
+
+async def test_a_store_that_gives_nothing_ends_the_connection(
+    tier: Tier, client: ClientReads, autojump_clock: MockClock
+) -> None:
+    taker, sending = Taker(), answer_of(client)
+
+    async def go_on() -> None:
+        await wait_all_tasks_blocked()
+        sending.release()
+        tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+        tier.store.fail(RemoteResourceNotFoundError("no such key"))
+        for _ in range(20):
+            await taker.take(1000)
+
+    async with trio.open_nursery() as clients:
+        clients.start_soon(go_on)
+        with pytest.raises(ConnectionEnd, match="are gone"):
+            await sending.send(taker, Wait(sending))
+        clients.cancel_scope.cancel()
+
+
+async def test_a_broken_connection_is_told(client: ClientReads, nursery: trio.Nursery) -> None:
+    taker, sending = Taker(), answer_of(client)
+    nursery.start_soon(taker.take, -1)
+    with pytest.raises(TransportError):
+        await sending.send(taker, Wait(sending))
