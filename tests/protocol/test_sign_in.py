@@ -1,0 +1,364 @@
+"""When a client counts as signed in, by each mechanism and both ways of carrying tokens; whose turn it is when raw."""
+
+import datetime
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from protocol.api_17_sasl_handshake import SaslHandshakeRequest
+from protocol.errors import LocalProtocolError, PeerProtocolError
+from protocol.headers import RequestHeader
+from protocol.identifiers import ApiKey
+from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SignIn
+from tests.support import kio_frames
+
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+"""RFC 7677 §3."""
+SERVER_ERROR = b"e=invalid-proof"
+BEARER_ERROR = b'{"status":"invalid_token"}'
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+KNOWN = ("PLAIN", *SCRAM, "OAUTHBEARER")
+OTHERS = ("GSSAPI", "AWS_MSK_IAM", "plain", "")
+
+SUCCESSES: list[tuple[str, list[bytes]]] = [
+    ("PLAIN", [b""]),
+    ("PLAIN", [b"welcome"]),
+    *((mechanism, [SERVER_FIRST, SERVER_FINAL]) for mechanism in SCRAM),
+    ("SCRAM-SHA-256", [b"", SERVER_FIRST, b"v", b"V=", SERVER_FIRST + b",v=", SERVER_FINAL]),
+    ("OAUTHBEARER", [b""]),
+    ("OAUTHBEARER", [BEARER_ERROR, b"\x01", b""]),
+]
+"""By mechanism, tokens of the broker without an error, of which the last means success and no other does."""
+NO_SUCCESSES: list[tuple[str, list[bytes]]] = [
+    ("SCRAM-SHA-256", [SERVER_FIRST, SERVER_ERROR]),
+    ("SCRAM-SHA-512", [SERVER_FIRST, b""]),
+    ("OAUTHBEARER", [BEARER_ERROR]),
+    *((mechanism, [b"", SERVER_FIRST, SERVER_FINAL]) for mechanism in OTHERS),
+]
+
+every_version = pytest.mark.parametrize("api_version", kio_frames.versions_of(ApiKey.SASL_AUTHENTICATE))
+
+
+def handshake(mechanism: str, api_version: int) -> SaslHandshakeRequest:
+    return SaslHandshakeRequest(RequestHeader(ApiKey.SASL_HANDSHAKE, api_version, 5, "c", 15), mechanism)
+
+
+def handshake_head(error_code: int = 0) -> memoryview:
+    return memoryview(struct.pack(">iih", 10, 5, error_code))
+
+
+def accepted(mechanism: str, api_version: int, sign_in: SignIn | None = None) -> SignIn:
+    """The broker has accepted that mechanism."""
+    sign_in = sign_in or SignIn(is_demanded=True)
+    request = handshake(mechanism, api_version)
+    sign_in.on_handshake(request)
+    sign_in.on_handshake_answer(request, handshake_head())
+    return sign_in
+
+
+def authenticate_frame(
+    api_version: int, token: bytes, *, error_code: int = 0, message: str | None = None, unknown_tag: bool = False
+) -> bytes:
+    values = {
+        "error_code": ErrorCode(error_code),
+        "error_message": message,
+        "auth_bytes": token,
+        "session_lifetime": datetime.timedelta(0),
+    }
+    schema = kio_frames.schema(ApiKey.SASL_AUTHENTICATE, api_version, unknown_tag=unknown_tag)
+    return kio_frames.response_frame(kio_frames.fill(schema, values), unknown_tag=unknown_tag and api_version >= 2)
+
+
+def authenticate_answer(sign_in: SignIn, frame: bytes, api_version: int = 2) -> None:
+    """As a connection does: the head first, then the key."""
+    sign_in.on_authenticate_answer(api_version, memoryview(frame)[:AUTHENTICATE_HEAD_BYTES])
+    sign_in.on_answer(ApiKey.SASL_AUTHENTICATE)
+
+
+def raw_answer(sign_in: SignIn, token: bytes) -> None:
+    sign_in.on_raw_answer(memoryview(kio_frames.with_length(token))[:RAW_HEAD_BYTES])
+    sign_in.on_answer(ApiKey.SASL_AUTHENTICATE)
+
+
+# In SaslAuthenticate.
+
+
+@every_version
+@pytest.mark.parametrize("unknown_tag", [False, True])
+@pytest.mark.parametrize("message", [None, "", "m" * 32767])
+@pytest.mark.parametrize(("mechanism", "tokens"), SUCCESSES)
+def test_the_answer_that_means_success_signs_in_and_none_before(
+    mechanism: str, tokens: list[bytes], message: str | None, unknown_tag: bool, api_version: int
+) -> None:
+    sign_in = accepted(mechanism, 1)
+    for token in tokens:
+        assert not sign_in.is_signed_in
+        frame = authenticate_frame(api_version, token, message=message, unknown_tag=unknown_tag)
+        authenticate_answer(sign_in, frame, api_version)
+    assert sign_in.is_signed_in
+    assert not sign_in.is_raw
+
+
+@every_version
+@pytest.mark.parametrize(("mechanism", "tokens"), NO_SUCCESSES)
+def test_no_other_answer_signs_in(mechanism: str, tokens: list[bytes], api_version: int) -> None:
+    sign_in = accepted(mechanism, 1)
+    for token in tokens:
+        authenticate_answer(sign_in, authenticate_frame(api_version, token), api_version)
+    assert not sign_in.is_signed_in
+
+
+@every_version
+@pytest.mark.parametrize("error_code", [33, 34, 58, -1])
+@pytest.mark.parametrize(("mechanism", "tokens"), [*SUCCESSES, ("GSSAPI", [b""])])
+def test_an_error_is_no_success_and_neither_is_what_follows_without_a_new_handshake(
+    mechanism: str, tokens: list[bytes], error_code: int, api_version: int
+) -> None:
+    sign_in = accepted(mechanism, 1)
+    failure = authenticate_frame(api_version, tokens[-1], error_code=error_code, message="no")
+    authenticate_answer(sign_in, failure, api_version)
+    for token in tokens:
+        authenticate_answer(sign_in, authenticate_frame(api_version, token), api_version)
+    sign_in.on_answer(ApiKey.METADATA)
+    assert not sign_in.is_signed_in
+    accepted("PLAIN", 1, sign_in)
+    authenticate_answer(sign_in, authenticate_frame(api_version, b""), api_version)
+    assert sign_in.is_signed_in
+
+
+@every_version
+@given(size=st.integers(0, 40))
+def test_an_answer_that_is_cut_short_is_the_brokers_fault_or_says_enough(size: int, api_version: int) -> None:
+    frame = authenticate_frame(api_version, SERVER_FINAL)
+    sign_in = accepted("SCRAM-SHA-256", 1)
+    needed = frame.index(b"v=") + 2
+    try:
+        sign_in.on_authenticate_answer(api_version, memoryview(frame)[:size])
+    except PeerProtocolError:
+        assert size < needed
+    assert sign_in.is_signed_in == (size >= needed)
+
+
+def test_a_token_that_is_null_is_the_brokers_fault() -> None:
+    frame = authenticate_frame(1, b"")
+    with pytest.raises(PeerProtocolError):
+        accepted("OAUTHBEARER", 1).on_authenticate_answer(1, memoryview(frame[:12] + struct.pack(">iq", -1, 0)))
+
+
+# By what follows.
+
+
+@pytest.mark.parametrize("mechanism", OTHERS)
+def test_an_unknown_mechanism_signs_in_with_the_first_answer_that_a_broker_gives_to_nobody_before(
+    mechanism: str,
+) -> None:
+    sign_in = SignIn(is_demanded=True)
+    sign_in.on_answer(ApiKey.API_VERSIONS)
+    accepted(mechanism, 1, sign_in)
+    authenticate_answer(sign_in, authenticate_frame(2, b"\x60token"))
+    for api_key in (ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE):
+        sign_in.on_answer(api_key)
+        assert not sign_in.is_signed_in
+    sign_in.on_answer(ApiKey.METADATA)
+    assert sign_in.is_signed_in
+
+
+@pytest.mark.parametrize("mechanism", KNOWN)
+def test_a_known_mechanism_does_not(mechanism: str) -> None:
+    sign_in = accepted(mechanism, 1)
+    sign_in.on_answer(ApiKey.METADATA)
+    assert not sign_in.is_signed_in
+
+
+@pytest.mark.parametrize("error_code", [33, 34, 35, -1])
+@pytest.mark.parametrize("mechanism", [*KNOWN, *OTHERS])
+def test_neither_does_a_mechanism_that_the_broker_has_refused_nor_none(mechanism: str, error_code: int) -> None:
+    sign_in = SignIn(is_demanded=True)
+    sign_in.on_answer(ApiKey.METADATA)
+    accepted("PLAIN", 1, sign_in)
+    request = handshake(mechanism, 1)
+    sign_in.on_handshake(request)
+    sign_in.on_handshake_answer(request, handshake_head(error_code))
+    for token in (b"", SERVER_FINAL):
+        authenticate_answer(sign_in, authenticate_frame(2, token))
+    sign_in.on_answer(ApiKey.METADATA)
+    assert not sign_in.is_signed_in
+
+
+def test_each_answer_is_judged_by_the_mechanism_that_was_accepted_before_it() -> None:
+    """A client that names two at once: what the broker says to the first is judged by the first."""
+    sign_in, first, second = SignIn(is_demanded=True), handshake("SCRAM-SHA-256", 1), handshake("PLAIN", 1)
+    sign_in.on_handshake(first)
+    sign_in.on_handshake(second)
+    sign_in.on_handshake_answer(first, handshake_head())
+    authenticate_answer(sign_in, authenticate_frame(2, SERVER_FIRST))
+    assert not sign_in.is_signed_in
+    sign_in.on_handshake_answer(second, handshake_head())
+    authenticate_answer(sign_in, authenticate_frame(2, b""))
+    assert sign_in.is_signed_in
+
+
+# Where nobody has to, and again.
+
+
+def test_without_a_demand_everybody_is_signed_in_and_raw_tokens_still_take_turns() -> None:
+    sign_in = SignIn(is_demanded=False)
+    assert sign_in.is_signed_in
+    accepted("PLAIN", 0, sign_in)
+    assert turn(sign_in) == "client"
+
+
+@pytest.mark.parametrize("api_version", [0, 1])
+def test_a_second_sign_in_takes_nothing_away(api_version: int) -> None:
+    sign_in = accepted("PLAIN", 1)
+    authenticate_answer(sign_in, authenticate_frame(2, b""))
+    accepted("SCRAM-SHA-256", api_version, sign_in)
+    assert sign_in.is_signed_in
+    if api_version == 0:
+        for token in (SERVER_FIRST, SERVER_FINAL):
+            sign_in.on_raw_token()
+            raw_answer(sign_in, token)
+            assert sign_in.is_signed_in
+    else:
+        authenticate_answer(sign_in, authenticate_frame(2, SERVER_FIRST))
+        assert sign_in.is_signed_in
+        authenticate_answer(sign_in, authenticate_frame(2, b"", error_code=58))
+    assert sign_in.is_signed_in
+    assert not sign_in.is_raw
+
+
+# Raw tokens.
+
+
+def turn(sign_in: SignIn) -> str:
+    """Who sends the next token."""
+    assert sign_in.is_raw or not sign_in.awaits_broker
+    return "nobody" if not sign_in.is_raw else "broker" if sign_in.awaits_broker else "client"
+
+
+def answered(mechanism: str, tokens: list[bytes]) -> SignIn:
+    """Accepted at version 0, then a token of the client's for each of these."""
+    sign_in = accepted(mechanism, 0)
+    for token in tokens:
+        assert turn(sign_in) == "client"
+        sign_in.on_raw_token()
+        assert turn(sign_in) == "broker"
+        raw_answer(sign_in, token)
+    return sign_in
+
+
+@pytest.mark.parametrize(("mechanism", "tokens"), SUCCESSES)
+def test_the_last_raw_answer_signs_in_and_ends_the_turns(mechanism: str, tokens: list[bytes]) -> None:
+    for count in range(len(tokens)):
+        sign_in = answered(mechanism, tokens[:count])
+        assert (turn(sign_in), sign_in.is_signed_in) == ("client", False)
+    sign_in = answered(mechanism, tokens)
+    assert (turn(sign_in), sign_in.is_signed_in) == ("nobody", True)
+
+
+@pytest.mark.parametrize("mechanism", [*KNOWN, *OTHERS])
+def test_version_0_is_refused_where_nothing_shows_the_last_token(mechanism: str) -> None:
+    sign_in, request = SignIn(is_demanded=True), handshake(mechanism, 0)
+    assert sign_in.refuses(request) == (mechanism in OTHERS)
+    assert not sign_in.refuses(handshake(mechanism, 1))
+    if mechanism in OTHERS:
+        with pytest.raises(LocalProtocolError):
+            sign_in.on_handshake(request)
+        assert not sign_in.is_raw
+
+
+@pytest.mark.parametrize("error_code", [33, 34, 35, -1])
+def test_after_a_refused_handshake_no_raw_token_follows(error_code: int) -> None:
+    sign_in, request = SignIn(is_demanded=True), handshake("PLAIN", 0)
+    sign_in.on_handshake(request)
+    assert turn(sign_in) == "broker"
+    sign_in.on_handshake_answer(request, handshake_head(error_code))
+    assert (turn(sign_in), sign_in.is_signed_in) == ("nobody", False)
+    with pytest.raises(LocalProtocolError):
+        sign_in.on_raw_token()
+
+
+def test_the_answer_to_an_earlier_handshake_does_not_end_the_wait_for_that_of_version_0() -> None:
+    sign_in, first, second = SignIn(is_demanded=True), handshake("PLAIN", 1), handshake("PLAIN", 0)
+    sign_in.on_handshake(first)
+    sign_in.on_handshake(second)
+    sign_in.on_handshake_answer(first, handshake_head())
+    assert turn(sign_in) == "broker"
+    sign_in.on_handshake_answer(second, handshake_head())
+    assert turn(sign_in) == "client"
+
+
+@pytest.mark.parametrize("api_version", [0, 1])
+@pytest.mark.parametrize("size", range(HANDSHAKE_HEAD_BYTES))
+def test_a_handshake_answer_without_its_error_code_is_the_brokers_fault(size: int, api_version: int) -> None:
+    sign_in, request = SignIn(is_demanded=True), handshake("PLAIN", api_version)
+    sign_in.on_handshake(request)
+    with pytest.raises(PeerProtocolError):
+        sign_in.on_handshake_answer(request, handshake_head()[:size])
+
+
+def test_nobody_speaks_out_of_turn() -> None:
+    request = handshake("PLAIN", 0)
+    asked = SignIn(is_demanded=True)
+    asked.on_handshake(request)
+    ready, over = accepted("PLAIN", 0), answered("PLAIN", [b""])
+    for sign_in in (asked, over):
+        with pytest.raises(LocalProtocolError):
+            sign_in.on_raw_token()
+    for sign_in in (asked, ready, over):
+        with pytest.raises(LocalProtocolError):
+            sign_in.on_raw_answer(memoryview(bytes(4)))
+    for sign_in in (ready, over):
+        with pytest.raises(LocalProtocolError):
+            sign_in.on_handshake_answer(request, handshake_head())
+    for sign_in in (asked, ready):
+        with pytest.raises(LocalProtocolError):
+            sign_in.on_handshake(request)
+
+
+# Any order of answers.
+
+_ANSWERS = st.one_of(
+    st.tuples(st.just("handshake"), st.sampled_from([*KNOWN, *OTHERS]), st.sampled_from([0, 0, 33])),
+    st.tuples(
+        st.just("token"), st.sampled_from([b"", SERVER_FIRST, SERVER_FINAL, BEARER_ERROR]), st.sampled_from([0, 0, 58])
+    ),
+    st.tuples(st.just("other"), st.sampled_from([ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FETCH]), st.just(0)),
+)
+
+
+@given(st.lists(_ANSWERS, max_size=12))
+def test_in_any_order_an_error_puts_an_end_to_what_was_accepted(
+    answers: list[tuple[str, str | bytes | int, int]],
+) -> None:
+    """The rule told backwards: what is signed in has an accepted handshake, no error since, and a last answer."""
+    sign_in = SignIn(is_demanded=True)
+    for position, (kind, what, error_code) in enumerate(answers):
+        match kind, what:
+            case "handshake", str(mechanism):
+                sign_in.on_handshake_answer(handshake(mechanism, 1), handshake_head(error_code))
+            case "token", bytes(token):
+                authenticate_answer(sign_in, authenticate_frame(2, token, error_code=error_code))
+            case _, int(api_key):
+                sign_in.on_answer(api_key)
+        assert sign_in.is_signed_in == any(map(_signs_in, _prefixes(answers[: position + 1])))
+
+
+def _prefixes(answers: list[tuple[str, str | bytes | int, int]]) -> list[list[tuple[str, str | bytes | int, int]]]:
+    return [answers[: count + 1] for count in range(len(answers))]
+
+
+def _signs_in(answers: list[tuple[str, str | bytes | int, int]]) -> bool:
+    kind, what, error_code = answers[-1]
+    since = [position for position, (kind, _, _) in enumerate(answers) if kind == "handshake"]
+    if not since or error_code or any(error for _, _, error in answers[since[-1] :]):
+        return False
+    mechanism = str(answers[since[-1]][1])
+    if mechanism in OTHERS:
+        return kind == "other" and what != ApiKey.API_VERSIONS
+    expected = {"PLAIN": True, "OAUTHBEARER": what == b""}.get(mechanism, what == SERVER_FINAL)
+    return kind == "token" and expected
