@@ -19,11 +19,14 @@ Rule 6. Good probes end when a request that may change who may read passes, and 
 Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
         client does not take gives up what can be read again (`proxy.answer_sending`); for what cannot, the connection
         may end (`proxy.accounts`). What is relayed is held back, nothing else.
+Rule 8. Before a client has signed in, where upstream demands it, its frames are small, and nothing of ours is done for
+        it: no decoding, no question, no read. `protocol.sign_in` says when it has, before it hears so itself.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -34,12 +37,18 @@ from protocol import api_01_fetch_walker, api_17_sasl_handshake, api_18_api_vers
 from protocol.addresses import NodeAddress, find_nodes, rewrite
 from protocol.api_00_produce import peek_acks
 from protocol.api_01_fetch_walker import FetchResponseWalker
-from protocol.api_17_sasl_handshake import RAW_TOKEN_BYTES_MAX, RESPONSE_HEAD_BYTES, RawSignIn
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
 from protocol.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
 from protocol.identifiers import ApiKey
 from protocol.sequencing import ResponseSequencer, Turn
+from protocol.sign_in import (
+    AUTHENTICATE_HEAD_BYTES,
+    HANDSHAKE_HEAD_BYTES,
+    RAW_ANSWER_BYTES_MAX,
+    RAW_HEAD_BYTES,
+    SignIn,
+)
 from proxy.accounts import Accounts
 from proxy.answer_sending import AnswerSending
 from proxy.client_reads import ClientReads
@@ -57,17 +66,26 @@ HELD_REQUEST_BYTES_MAX = 16 * 1024 * 1024
 OWN_CORRELATION_ID_FIRST = 0x7D000000
 """Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
 
+FRAME_BYTES_MAX = 2**31 - 1
+"""What a length field can say."""
+
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one connection (design L6), in bytes and requests."""
+    """Limits of one connection (design L6), in bytes and requests.
+
+    `unauthenticated_frame_bytes_max` is for frames before sign-in, where `demands_sign_in` says that upstream wants
+    one, and always for what is part of a sign-in: SaslHandshake, raw tokens, and ApiVersions where we answer it.
+    """
 
     request_frame_bytes_max: int
     response_held_bytes_max: int
     relay_rewrite_bytes_max: int
     inflight_requests_max: int
+    unauthenticated_frame_bytes_max: int = 512 * 1024
+    demands_sign_in: bool = False
 
 
 class Advertiser(Protocol):
@@ -92,8 +110,18 @@ class _Expected:
     own: PendingAnswer | None = None
 
 
+def _nothing() -> None:
+    pass
+
+
 class ClientConnection:
-    """Runs until either side ends. `node_id` is the broker at the other end, None if not known."""
+    """Runs until either side ends.
+
+    Args:
+        node_id: the broker at the other end, None if not known.
+        on_signed_in: called once, when the client first counts as signed in: as `run` begins, where upstream demands
+            no sign-in.
+    """
 
     def __init__(
         self,
@@ -106,6 +134,7 @@ class ClientConnection:
         handlers: Callable[[ClientReads], RequestHandlers],
         accounts: Accounts,
         probe: RelayProbe,
+        on_signed_in: Callable[[], None] = _nothing,
     ) -> None:
         self._client = client
         self._upstream = upstream
@@ -118,7 +147,8 @@ class ClientConnection:
         self._probe = probe
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
-        self._sign_in: RawSignIn | None = None
+        self._sign_in = SignIn(is_demanded=limits.demands_sign_in)
+        self._on_signed_in = on_signed_in
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         self._changed = trio.Event()
         self._answering = False
@@ -139,12 +169,19 @@ class ClientConnection:
     def node_id(self) -> int | None:
         return self._node_id
 
+    @property
+    def is_signed_in(self) -> bool:
+        """The client has signed in, or upstream demands no sign-in."""
+        return self._sign_in.is_signed_in
+
     async def run(self) -> CloseCause:
         """Serve the connection until it ends; both transports are closed then.
 
         Cancellation: both transports are aborted.
         """
         try:
+            if self._sign_in.is_signed_in:
+                self._on_signed_in()
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._response_loop, CloseCause.CLIENT)
@@ -184,9 +221,11 @@ class ClientConnection:
 
     async def _next_request(self) -> bool:
         """Handle one request, or one raw token; False when more bytes are needed to do so."""
-        if self._sign_in is not None:
-            return await self._next_token(self._sign_in)
+        if self._sign_in.is_raw:
+            return await self._next_token()
         stream = self._requests
+        if not self._sign_in.is_signed_in:
+            self._next_small_size("a request before sign-in")
         size = stream.next_frame_size(
             frame_bytes_max=self._limits.request_frame_bytes_max, body_bytes_min=REQUEST_HEADER_PREFIX_BYTES
         )
@@ -197,13 +236,16 @@ class ClientConnection:
         if self._draining:
             return False
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
-        route = route_request(prefix.api_key, prefix.api_version)
+        route = route_request(prefix.api_key, prefix.api_version, is_signed_in=self._sign_in.is_signed_in)
         if route is RequestRoute.RELAY:
             await self._relay(prefix, size)
         elif route is RequestRoute.UNKNOWN_API_VERSIONS:
             await self._refuse_api_versions(prefix, size)
         elif route is RequestRoute.PRODUCE:
             await self._relay(prefix, size, answered=await self._produce_is_answered(prefix, size))
+        elif route is RequestRoute.SASL_AUTHENTICATE:
+            follow = partial(self._sign_in.on_authenticate_answer, prefix.api_version)
+            await self._relay(prefix, size, relay=Relay(AUTHENTICATE_HEAD_BYTES, follow))
         else:
             await self._hold(route, prefix, size)
         return True
@@ -218,25 +260,37 @@ class ClientConnection:
         self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
 
-    async def _next_token(self, sign_in: RawSignIn) -> bool:
+    async def _next_token(self) -> bool:
         """Handle one raw token, or find that there are no more; False when more bytes are needed to do so."""
+        sign_in = self._sign_in
         while sign_in.awaits_broker:
             await self._wait_change()
         if self._draining:
             return False
-        if sign_in.is_over:
-            self._sign_in = None
+        if not sign_in.is_raw:
             return True
-        size = self._requests.next_frame_size(frame_bytes_max=RAW_TOKEN_BYTES_MAX, body_bytes_min=0)
+        size = self._next_small_size("a SASL token")
         if size is None:
             return False
-        sign_in.on_token()
-        relay, turn = Relay(LENGTH_BYTES, sign_in.on_answer), self._sequencer.allocate()
+        sign_in.on_raw_token()
+        relay, turn = Relay(RAW_HEAD_BYTES, sign_in.on_raw_answer), self._sequencer.allocate()
         route = ResponseRoute.AUTHENTICATION
         self._expected.append(_Expected(None, ApiKey.SASL_AUTHENTICATE, 0, route, relay, turn))
         self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
         return True
+
+    def _next_small_size(self, what: str) -> int | None:
+        """The size of the frame at the buffer's start, as soon as it is told, if no larger than before sign-in."""
+        size = self._requests.next_frame_size(frame_bytes_max=FRAME_BYTES_MAX, body_bytes_min=0)
+        if size is not None:
+            self._check_small(what, size)
+        return size
+
+    def _check_small(self, what: str, size: int) -> None:
+        if size - LENGTH_BYTES > self._limits.unauthenticated_frame_bytes_max:
+            detail = f"{what} of {size - LENGTH_BYTES} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+            raise ConnectionEnd(CloseCause.LIMIT, detail)
 
     def _note_authority(self, route: ResponseRoute) -> None:
         if route is ResponseRoute.AUTHENTICATION:
@@ -245,8 +299,7 @@ class ClientConnection:
             self._handlers.on_log_start_moved()
 
     async def _refuse_api_versions(self, prefix: RequestPrefix, size: int) -> None:
-        if size > HELD_REQUEST_BYTES_MAX:
-            raise PeerProtocolError(f"an ApiVersions request of {size} bytes")
+        self._check_small("an ApiVersions request", size)
         self._probe.on_request(prefix.api_key, Route.EXCHANGE)
         await self._requests.hold(size)
         self._requests.buffer.consume(size)
@@ -266,7 +319,9 @@ class ClientConnection:
             await self._requests.receive_inside()
 
     async def _hold(self, route: RequestRoute, prefix: RequestPrefix, size: int) -> None:
-        if size > HELD_REQUEST_BYTES_MAX:
+        if route is RequestRoute.SASL_HANDSHAKE:
+            self._check_small("a SaslHandshake request", size)
+        elif size > HELD_REQUEST_BYTES_MAX:
             raise PeerProtocolError(f"request of {size} bytes with api key {prefix.api_key} exceeds what is decoded")
         frame = await self._requests.hold(size)
         if route is RequestRoute.FETCH:
@@ -278,18 +333,16 @@ class ClientConnection:
 
     async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
         request = api_17_sasl_handshake.decode_request(frame)
-        if request.is_refused:
+        if self._sign_in.refuses(request):
             fields = {"client": self._client.peer_name, "mechanism": request.mechanism, "version": prefix.api_version}
             _log.warning("sasl_handshake_refused", **fields)
             refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
             await self._exchange([refusal], prefix, size)
             # As a broker does that does not know a mechanism.
             raise ConnectionEnd(CloseCause.CLIENT, "its SaslHandshake was refused")
-        if request.is_raw:
-            self._sign_in = RawSignIn(request.mechanism)
-            await self._relay(prefix, size, relay=Relay(RESPONSE_HEAD_BYTES, self._sign_in.on_handshake_answer))
-        else:
-            await self._relay(prefix, size)
+        self._sign_in.on_handshake(request)
+        follow = partial(self._sign_in.on_handshake_answer, request)
+        await self._relay(prefix, size, relay=Relay(HANDSHAKE_HEAD_BYTES, follow))
 
     async def _exchange(self, outcome: Answer | Relay, prefix: RequestPrefix, size: int) -> None:
         if isinstance(outcome, Relay):
@@ -349,9 +402,9 @@ class ClientConnection:
 
     def _next_response_size(self) -> int | None:
         if self._expected and self._expected[0].correlation_id is None:
-            return self._responses.next_frame_size(frame_bytes_max=RAW_TOKEN_BYTES_MAX, body_bytes_min=0)
+            return self._responses.next_frame_size(frame_bytes_max=RAW_ANSWER_BYTES_MAX, body_bytes_min=0)
         # Upstream's frames are not bounded as a whole: they are streamed. What is held is bounded where it is.
-        return self._responses.next_frame_size(frame_bytes_max=2**31 - 1, body_bytes_min=CORRELATION_ID_BYTES)
+        return self._responses.next_frame_size(frame_bytes_max=FRAME_BYTES_MAX, body_bytes_min=CORRELATION_ID_BYTES)
 
     def _whose_answer(self) -> _Expected:
         """Rule 1; a raw token's answer has nothing to be checked by."""
@@ -378,8 +431,14 @@ class ClientConnection:
         self._note_authority(expected.route)
 
     async def _pass_response(self, size: int, expected: _Expected) -> None:
+        was_signed_in = self._sign_in.is_signed_in
         if expected.relay.on_response_head is not None:
             expected.relay.on_response_head(await self._responses.hold(min(size, expected.relay.head_bytes)))
+        if not was_signed_in:
+            # Before the client hears the answer: what it sends next is sent by somebody who has signed in.
+            self._sign_in.on_answer(expected.api_key)
+            if self._sign_in.is_signed_in:
+                self._on_signed_in()
         if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
             walker = FetchResponseWalker(expected.api_version)
             await self._responses.pass_on_through(size, self._client, walker.feed)

@@ -25,7 +25,9 @@ class RequestRoute(enum.Enum):
     LIST_OFFSETS = "list_offsets"
     """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
     SASL_HANDSHAKE = "sasl_handshake"
-    """Held whole: after version 0 come raw tokens (`protocol.api_17_sasl_handshake`)."""
+    """Held whole, for the mechanism that it names (`protocol.sign_in`)."""
+    SASL_AUTHENTICATE = "sasl_authenticate"
+    """Relayed; its answer may be the one that signs the client in."""
     UNKNOWN_API_VERSIONS = "unknown_api_versions"
     """ApiVersions newer than we know: answered by us, as a broker would. Upstream may know that version, and its
     answer in a shape that we do not know could not be cut."""
@@ -53,7 +55,11 @@ _REQUEST_ROUTES: dict[int, RequestRoute] = {
     ApiKey.FETCH: RequestRoute.FETCH,
     ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
     ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE: RequestRoute.SASL_AUTHENTICATE,
 }
+
+_COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS})
+"""Decoded, and followed by questions and reads of ours: only for who has signed in."""
 
 _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
     ApiKey.API_VERSIONS: ResponseRoute.API_VERSIONS,
@@ -63,8 +69,8 @@ _RESPONSE_ROUTES: dict[int, ResponseRoute] = {
 }
 
 
-def route_request(api_key: int, api_version: int) -> RequestRoute:
-    """What to do with a request.
+def route_request(api_key: int, api_version: int, *, is_signed_in: bool = True) -> RequestRoute:
+    """What to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
 
     Raises:
         PeerProtocolError: an api key or version that is not announced.
@@ -75,7 +81,8 @@ def route_request(api_key: int, api_version: int) -> RequestRoute:
         raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
     if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
         return RequestRoute.RELAY
-    return _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+    route = _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+    return RequestRoute.RELAY if not is_signed_in and route in _COSTS_WORK else route
 
 
 def route_response(api_key: int, api_version: int) -> ResponseRoute:

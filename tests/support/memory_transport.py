@@ -243,7 +243,10 @@ class ScriptedAddresses:
 
 @dataclass
 class Conversation:
-    """The connection, its two ends as the test drives them, its two transports, and how it ended."""
+    """The connection, its two ends as the test drives them, its two transports, and how it ended.
+
+    `signed_in`: for each call of `on_signed_in`, whether the connection said the same at that moment.
+    """
 
     client: RemoteEnd
     upstream: RemoteEnd
@@ -255,6 +258,7 @@ class Conversation:
     addresses: ScriptedAddresses
     registry: Registry
     logs: list[dict[str, object]]
+    signed_in: list[bool]
     cause: CloseCause | None = None
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -309,7 +313,7 @@ async def conversation(
     client_transport = MemoryTransport(client_stream, name="client", piece_bytes=piece_bytes)
     upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
     handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
-    registry = Registry(Kip405Names.CURRENT)
+    registry, signed_in = Registry(Kip405Names.CURRENT), list[bool]()
     probe = Probes(registry).relay
     accounts = open_accounts(answers, send_stall_s, probe)
     connection = ClientConnection(
@@ -321,6 +325,7 @@ async def conversation(
         handlers=handlers.of,
         accounts=accounts,
         probe=probe,
+        on_signed_in=lambda: signed_in.append(connection.is_signed_in),
     )
     with structlog.testing.capture_logs() as logs:
         talk = Conversation(
@@ -334,6 +339,7 @@ async def conversation(
             addresses,
             registry,
             logs,  # type: ignore[arg-type]  # structlog's are mutable mappings, and dicts in fact
+            signed_in,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(accounts.run)
