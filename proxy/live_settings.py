@@ -31,6 +31,7 @@ class LiveSettings:
     def __init__(self, config: Config) -> None:
         self.server: Server | None = None
         self.frontiers: Frontiers | None = None
+        self._demands_sign_in = config.upstream.security.protocol.has_sasl
         self._hears_names = config.proxy.tls_sni_pattern is not None
         self._log = config.log
         self._tls = config.proxy.tls
@@ -75,6 +76,8 @@ class LiveSettings:
                 response_held_bytes_max=proxy.response_held_bytes_max,
                 relay_rewrite_bytes_max=proxy.relay_rewrite_bytes_max,
                 inflight_requests_max=proxy.inflight_requests_max,
+                unauthenticated_frame_bytes_max=proxy.unauthenticated_frame_bytes_max,
+                demands_sign_in=self._demands_sign_in,
             ),
             proxy.connections_max,
             self._client_tls,

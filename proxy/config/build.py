@@ -52,6 +52,7 @@ def proxy_config(values: Values, budgets: Mapping[str, int]) -> ProxyConfig:
         tls_sni_pattern=_sni_pattern(values, advertised_host),
         connections_max=values.of(table.PROXY_CONNECTIONS_MAX),
         request_frame_bytes_max=values.of(table.PROXY_FRAME_REQUEST_BYTES_MAX),
+        unauthenticated_frame_bytes_max=values.of(table.PROXY_FRAME_UNAUTHENTICATED_BYTES_MAX),
         response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
         inflight_requests_max=values.of(table.PROXY_INFLIGHT_REQUESTS_MAX),
         held_bytes_max=budgets[table.PROXY_HELD_BYTES_MAX.name],

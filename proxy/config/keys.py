@@ -132,6 +132,14 @@ PROXY_FRAME_REQUEST_BYTES_MAX = Key(
     doc="A larger request closes its connection; Kafka's `socket.request.max.bytes`.",
     reload=Reload.NEW_CONNECTIONS,
 )
+PROXY_FRAME_UNAUTHENTICATED_BYTES_MAX = Key(
+    name="proxy.frame.unauthenticated.bytes.max",
+    kind=size(KIB, 2 * GIB - 1),
+    default="512 KiB",
+    doc="A larger request of a client that has not signed in closes its connection, where `upstream.security.protocol` "
+    "has SASL; so does a larger one that is part of a sign-in. Kafka's `sasl.server.max.receive.size`.",
+    reload=Reload.NEW_CONNECTIONS,
+)
 PROXY_RESPONSE_HELD_BYTES_MAX = Key(
     name="proxy.response.held.bytes.max",
     kind=size(64 * MIB, 2 * GIB - 1),
@@ -247,6 +255,7 @@ SERVE_KEYS: Final = KeyTable(
             (
                 PROXY_CONNECTIONS_MAX,
                 PROXY_FRAME_REQUEST_BYTES_MAX,
+                PROXY_FRAME_UNAUTHENTICATED_BYTES_MAX,
                 PROXY_RESPONSE_HELD_BYTES_MAX,
                 PROXY_INFLIGHT_REQUESTS_MAX,
                 PROXY_HELD_BYTES_MAX,

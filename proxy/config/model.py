@@ -77,6 +77,7 @@ class ProxyConfig:
     tls_sni_pattern: str | None
     connections_max: int
     request_frame_bytes_max: int
+    unauthenticated_frame_bytes_max: int
     response_held_bytes_max: int
     inflight_requests_max: int
     held_bytes_max: int

@@ -15,6 +15,8 @@ from tests.support.digests import confluent_consumer, read_with_confluent
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.kio_frames import fill, schema
 from tests.support.raw_client import (
+    FETCH,
+    LIST_OFFSETS,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     FetchedPartition,
@@ -223,6 +225,38 @@ def test_who_has_not_signed_in_gets_a_closed_connection(
     with RawClient(*gate.address) as client, pytest.raises((EOFError, ConnectionError)):
         fetch_tier(client, guarded, topic_id)
     assert served(gate) == before
+
+
+@pytest.mark.usefixtures("gate")  # for the reader's right
+def test_who_has_not_signed_in_costs_no_decoding_and_no_get(guarded: SecuredKafka, topic_id: bytes) -> None:
+    """Failed before: what the broker refused had started reads, and evicted what others had in memory."""
+    name = guarded.topic.name
+    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
+    servers = guarded.address("SASL_PLAINTEXT")
+    with own_tidegate(guarded.cluster, identity, bootstrap_servers=servers) as cold:
+        for _ in range(3):
+            with RawClient(*cold.address) as client, pytest.raises((EOFError, ConnectionError)):
+                fetch_tier(client, guarded, topic_id)
+            with RawClient(*cold.address) as client, pytest.raises((EOFError, ConnectionError)):
+                client.list_offsets(7, [(name, 0, 1)])
+            with RawClient(*cold.address) as client:  # a sign-in that fails is none
+                assert client.sasl_plain("reader", "wr0ng") == SASL_AUTHENTICATION_FAILED
+                client.send(fetch_request(13, [(name, topic_id, 0, 0, PARTITION_BYTES)]))
+                assert client.is_closed_by_peer()
+            with RawClient(*cold.address) as client:  # 512 KiB and one byte
+                client.send_bytes(struct.pack(">ihhi", 512 * 1024 + 1, FETCH, 13, FETCH_ID))
+                assert client.is_closed_by_peer()
+        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="relay") >= 3
+        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == 0
+        assert cold.metric("tidegate_requests_total", api_key=str(LIST_OFFSETS), route="relay") == 3
+        assert cold.metric("tidegate_gets_total") == 0
+        assert cold.metric("tidegate_cache_misses_total") == 0
+        assert cold.log().count("proxy.frame.unauthenticated.bytes.max") == 3
+        # The same questions are worth it after a sign-in.
+        with signed_in(cold.address, "reader") as client:
+            assert fetch_tier(client, guarded, topic_id).records
+        assert cold.metric("tidegate_gets_total") > 0
+        assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == 1
 
 
 def test_a_wrong_password_is_the_brokers_answer(gate: RunningTidegate) -> None:

@@ -37,6 +37,7 @@ def proxy_config(**changes: Any) -> ProxyConfig:
         tls_sni_pattern=None,
         connections_max=100,
         request_frame_bytes_max=1 << 20,
+        unauthenticated_frame_bytes_max=1 << 19,
         response_held_bytes_max=1 << 20,
         inflight_requests_max=8,
         held_bytes_max=1 << 24,

@@ -16,6 +16,7 @@ from proxy.live_settings import LiveSettings
 from proxy.logs import LogFormat
 from proxy.server import Server
 from storage.config.kinds import Reload
+from storage.config.model import SecurityProtocol
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 
@@ -24,6 +25,11 @@ See = Callable[[LiveSettings], object]
 FOLLOWED: dict[str, tuple[str, See, object]] = {
     "proxy.connections.max": ("7", lambda live: live.server_settings.connections_max, 7),
     "proxy.frame.request.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.request_frame_bytes_max, 2048),
+    "proxy.frame.unauthenticated.bytes.max": (
+        "2 KiB",
+        lambda live: live.server_settings.limits.unauthenticated_frame_bytes_max,
+        2048,
+    ),
     "proxy.response.held.bytes.max": (
         "65 MiB",
         lambda live: live.server_settings.limits.response_held_bytes_max,
@@ -87,6 +93,17 @@ def test_it_is_followed(key: str, tmp_path: Path) -> None:
     assert server.settings is live.server_settings
     assert frontiers.age_s_max == live.frontier_age_s_max
     assert live.fetch is shared
+
+
+@pytest.mark.parametrize("protocol", SecurityProtocol)
+def test_a_sign_in_is_demanded_as_upstream_did_at_the_start(protocol: SecurityProtocol, tmp_path: Path) -> None:
+    identity = "upstream.sasl.mechanism=PLAIN\nupstream.sasl.username=u\nupstream.sasl.password=p\n"
+    live = LiveSettings(load_lines(tmp_path, f"upstream.security.protocol={protocol}\n{identity}"))
+    expected = protocol in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+    assert live.server_settings.limits.demands_sign_in is expected
+    other = SecurityProtocol.PLAINTEXT if expected else SecurityProtocol.SASL_PLAINTEXT
+    live.follow(load_lines(tmp_path, f"upstream.security.protocol={other}\n{identity}"))
+    assert live.server_settings.limits.demands_sign_in is expected
 
 
 @pytest.mark.parametrize("key", LOGS)
