@@ -120,14 +120,17 @@ class Account:
 
     async def hold(self, size_bytes: int) -> None:
         """Hold that much more, once there is room for it. Cancellation: nothing is held."""
+        if not size_bytes:
+            return
         if not self._accounts.held.try_acquire(size_bytes):
             await self._accounts.held.acquire(size_bytes)
         self.held_bytes += size_bytes
 
     def let_go(self, size_bytes: int) -> None:
         """Hold that much less."""
-        self.held_bytes -= size_bytes
-        self._accounts.held.release(size_bytes)
+        if size_bytes:
+            self.held_bytes -= size_bytes
+            self._accounts.held.release(size_bytes)
 
     def granted(self, wanted_bytes: int) -> int:
         """How much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""

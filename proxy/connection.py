@@ -10,8 +10,8 @@ Rule 2. While an exchange runs, no further request is read: a broker too handles
         time. So whatever is relayed after an exchange is also answered after it, and only an exchange that asked
         upstream nothing can finish before an earlier response: it waits for its turn.
 Rule 3. The client's transport has one writer at a time: the holder of the current turn.
-Rule 4. When one side closes, so does the other, after queued answers. A fault ends this connection with one log
-        line, nothing else.
+Rule 4. When one side closes, so does the other, after the answer that is being sent, if the client takes it. A fault
+        ends this connection with one log line, nothing else.
 Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it sends next is read when upstream has
         answered, and nothing of ours is sent.
 Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
@@ -49,7 +49,7 @@ from protocol.sign_in import (
     RAW_HEAD_BYTES,
     SignIn,
 )
-from proxy.accounts import Accounts
+from proxy.accounts import Accounts, Wait
 from proxy.answer_sending import AnswerSending
 from proxy.client_reads import ClientReads
 from proxy.frame_stream import CORRELATION_ID_BYTES, FrameStream
@@ -65,6 +65,9 @@ HELD_REQUEST_BYTES_MAX = 16 * 1024 * 1024
 
 OWN_CORRELATION_ID_FIRST = 0x7D000000
 """Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
+
+LAST_ANSWER_STALL_S = 30.0
+"""When the other side has ended, a client that takes nothing for so long gets no more of its last answer."""
 
 FRAME_BYTES_MAX = 2**31 - 1
 """What a length field can say."""
@@ -151,7 +154,8 @@ class ClientConnection:
         self._on_signed_in = on_signed_in
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         self._changed = trio.Event()
-        self._answering = False
+        self._answering: Wait | None = None
+        """The wait for the client to take an answer of ours."""
         self._draining = False
         self._receiving = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -362,13 +366,13 @@ class ClientConnection:
         with self._account.waiting(sending) as wait:
             while not turn.is_current:
                 await self._wait_change()
-            self._answering = True
+            self._answering = wait
             try:
                 await sending.send(self._client, wait)
             except TransportError as error:
                 raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
             finally:
-                self._answering = False
+                self._answering = None
         self._complete(turn)
 
     # Requests of our own, for exchanges.
@@ -444,7 +448,12 @@ class ClientConnection:
             await self._responses.pass_on_through(size, self._client, walker.feed)
         elif expected.route in _REWRITTEN:
             rewritten = await self._rewritten(await self._held_response(size, expected), expected)
-            await self._client.send_all(rewritten)
+            # What is smaller lies in the buffer that a busy stream has anyway.
+            held_bytes = len(rewritten) if len(rewritten) > self._limits.relay_rewrite_bytes_max else 0
+            await self._account.hold(held_bytes)
+            with self._account.waiting():
+                await self._client.send_all(rewritten)
+            self._account.let_go(held_bytes)
             self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
             self._responses.buffer.consume(size)
         else:
@@ -493,8 +502,9 @@ class ClientConnection:
             await loop()
         except* Exception as group:  # a cancellation beside it goes its own way
             self._end = self._end or end_of(group, destination)
-        while self._answering:
-            await self._wait_change()
+        while self._answering is not None and trio.current_time() < self._answering.since_s + LAST_ANSWER_STALL_S:
+            with trio.move_on_at(self._answering.since_s + LAST_ANSWER_STALL_S):
+                await self._wait_change()
         self._scope.cancel()
 
     def _give_way(self, reason: str) -> None:

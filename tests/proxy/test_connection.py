@@ -5,14 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from metrics.probes import CloseCause
 from protocol.api_18_api_versions import encode_unsupported_version
 from protocol.endpoints import NodeAddress
 from protocol.identifiers import ApiKey
-from proxy.connection import ConnectionLimits
+from proxy.connection import LAST_ANSWER_STALL_S, ConnectionLimits
 from proxy.request_handlers import Relay
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
@@ -395,6 +397,23 @@ async def test_who_broke_is_named_by_which_send_failed() -> None:
         talk.upstream_transport.abort()
         await talk.client.send(request(HEARTBEAT, 4, 1))
         assert await talk.wait_end() is CloseCause.UPSTREAM
+
+
+async def test_a_client_that_takes_nothing_of_its_last_answer_is_not_waited_for_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    """Failed before: a stuck client kept its slot, and what its answer held, after the broker had gone."""
+
+    async def answer(_frame: memoryview, _connection: UpstreamWire) -> Sequence[Bytes]:
+        return [response(1, bytes(1000))]
+
+    async with conversation(handle_fetch=answer, lockstep=True) as talk:
+        await talk.client.send(fetch(1))
+        await trio.testing.wait_all_tasks_blocked()
+        await talk.upstream.close()
+        await talk.ended.wait()
+        assert talk.cause is CloseCause.UPSTREAM
+        assert trio.current_time() == pytest.approx(LAST_ANSWER_STALL_S)
 
 
 async def test_an_exchange_is_cancelled_when_upstream_leaves() -> None:

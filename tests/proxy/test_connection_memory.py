@@ -1,0 +1,109 @@
+"""What a client connection holds in memory for its client: charged while it is held, and who has to give way."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from metrics.probes import CloseCause
+from protocol.identifiers import ApiKey
+from proxy.assembly import assemble, by_key, tier_answer
+from proxy.fetch_answer import encode_answer
+from proxy.upstream.transport import Bytes
+from proxy.upstream_wire import UpstreamWire
+from tests.proxy.test_client_reads import AUTHORITY, PART, REQUEST
+from tests.support.memory_transport import HELD_BYTES_MAX, LIMITS, conversation, request, response
+from tests.support.segments import filled_segment
+from tests.support.tier import open_tier
+from tests.support.tier_world import client_frame
+
+MIB = 1024 * 1024
+
+
+def fetch(correlation_id: int) -> bytes:
+    return request(ApiKey.FETCH, 12, correlation_id, b"body")
+
+
+async def test_answers_to_our_own_questions_are_charged_until_the_exchange_is_answered() -> None:
+    async def ask(_frame: memoryview, connection: UpstreamWire) -> Sequence[Bytes]:
+        frame = await (await connection.ask(1, 12, 7, request(ApiKey.FETCH, 12, 7))).frame()
+        return [response(1), frame[:0]]
+
+    async with conversation(handle_fetch=ask, lockstep=True) as talk:
+        await talk.client.send(fetch(1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(response(7, bytes(100_000)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 100_008
+        await talk.client.expect(response(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 0
+
+
+async def test_a_rewritten_response_is_charged_until_the_client_has_it() -> None:
+    body = bytes(100_000)
+    async with conversation(lockstep=True) as talk:
+        await talk.client.send(request(ApiKey.API_VERSIONS, 0, 1))
+        await talk.upstream.receive_frame()
+        await talk.upstream.send(response(1, struct.pack(">hi", 0, 16_000) + body[:96_000]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held > 0
+        await talk.client.receive_frame()
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 0
+
+
+async def test_twelve_bytes_take_no_more_than_that_and_a_held_request_is_charged() -> None:
+    """Failed before: 12 bytes that announced 16 MiB took 16 MiB at once."""
+    size = 4 * MIB
+    async with conversation(limits=replace(LIMITS, request_frame_bytes_max=2 * size)) as talk:
+        frame = request(ApiKey.FETCH, 12, 1, bytes(size))
+        await talk.client.send(frame[:12])
+        await trio.testing.wait_all_tasks_blocked()
+        assert talk.accounts.held.held == 0
+        await talk.client.send(frame[12 : 2 * MIB])
+        await trio.testing.wait_all_tasks_blocked()
+        assert MIB < talk.accounts.held.held <= 4 * MIB
+        await talk.client.close()
+        await talk.wait_end()
+    assert talk.accounts.held.held == 0
+    assert len(talk.accounts) == 0
+
+
+async def test_who_keeps_others_waiting_for_held_bytes_is_closed(autojump_clock: MockClock) -> None:
+    async with conversation(limits=replace(LIMITS, request_frame_bytes_max=16 * MIB)) as talk:
+        await talk.client.send(request(ApiKey.FETCH, 12, 1, bytes(10 * MIB))[: 9 * MIB])
+        await trio.testing.wait_all_tasks_blocked()
+        other = talk.accounts.open(lambda _reason: None)
+        await other.hold(HELD_BYTES_MAX - MIB)
+        await talk.ended.wait()
+        assert talk.cause is CloseCause.LIMIT
+        assert "proxy.held.bytes.max" in str(talk.shown_lines)
+
+
+async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_the_same(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Failed before: a client that did not read ended tier reads for all, for as long as it stayed."""
+    segment = filled_segment(0)
+    tier = open_tier(nursery, [segment], block_bytes=1000)
+    answers = tier.storage.answers
+
+    async def handle(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
+        records = await tier.read(0, max_bytes=5000)
+        talk.handlers.reads.hold(records)
+        return encode_answer(REQUEST, assemble(REQUEST, by_key([tier_answer(REQUEST, PART, AUTHORITY, records)]), 0))
+
+    async with conversation(handle_fetch=handle, answers=answers, lockstep=True) as talk:
+        await talk.client.send(client_frame(REQUEST))
+        await tier.settled()
+        await trio.testing.wait_all_tasks_blocked()
+        held_bytes = answers.held
+        assert held_bytes == 5000
+        await answers.acquire(answers.bytes_max)  # it is let in when nothing is held
+        assert answers.held == answers.bytes_max
+        answers.release(answers.bytes_max)
+        assert segment.log[:5000] in await talk.client.receive_frame()
