@@ -10,6 +10,8 @@ here. trio's SocketStream would copy each receive into fresh bytes, hence it is 
 yield to other tasks at each call, which costs a relay more than its copying. Here a call that can be done at once
 yields (and looks for a cancellation) only when FAIR_BYTES have passed since the last time.
 A stream that may be silent for long receives by `receive_late`, which asks for a buffer only when bytes have come.
+Connections are kept alive by TCP on both sides, so that a machine that is gone is noticed. TCP_USER_TIMEOUT is set
+nowhere: Linux ends a live peer by it whose window stays closed, which is what a consumer that pauses looks like.
 TLS goes through trio.SSLStream. A peer that ends without TLS close_notify is taken as ended: Kafka's frames carry
 their length, so a cut stream shows itself one layer up.
 """
@@ -52,6 +54,12 @@ LINGER_READ_BYTES = 4096
 
 TLS_CLOSE_TIMEOUT_S = 1.0
 """How long `aclose` tries to send close_notify to a peer that does not read."""
+
+KEEPALIVE_IDLE_S = 60
+KEEPALIVE_INTERVAL_S = 15
+KEEPALIVE_PROBES = 4
+"""A silent peer is asked after a minute, and given up a minute later; NAT and firewalls forget connections after some
+minutes (AWS: 350 s), so this keeps them in mind too."""
 
 
 class Transport(Protocol):
@@ -138,20 +146,29 @@ async def open_transport(
     return TlsTransport(secure)
 
 
-def plain_transport(sock: trio.socket.SocketType) -> Transport:
-    """The transport of a connected trio socket, which it owns from now on."""
-    return PlainTransport(sock)
+def plain_transport(sock: trio.socket.SocketType, peer_name: str | None = None) -> Transport:
+    """The transport of a connected trio socket, which it owns from now on.
+
+    Args:
+        peer_name: for messages; None: the socket's peer.
+    """
+    return PlainTransport(sock, peer_name)
 
 
-async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLContext) -> "TlsTransport":
+async def tls_server_transport(
+    sock: trio.socket.SocketType, context: ssl.SSLContext, peer_name: str | None = None
+) -> "TlsTransport":
     """Do the server's side of a TLS handshake on an accepted socket. The caller sets the time limit.
 
     The socket is closed when the handshake fails or is cancelled.
 
+    Args:
+        peer_name: for messages; None: the socket's peer.
+
     Raises:
         TransportError: the handshake failed.
     """
-    name = peer_name_of(sock)
+    name = peer_name or peer_name_of(sock)
     stream: trio.SSLStream[trio.SocketStream] = trio.SSLStream(
         trio.SocketStream(sock), context, server_side=True, https_compatible=True
     )
@@ -163,7 +180,7 @@ async def tls_server_transport(sock: trio.socket.SocketType, context: ssl.SSLCon
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
-    return TlsTransport(stream)
+    return TlsTransport(stream, name)
 
 
 class PlainTransport:
@@ -171,11 +188,12 @@ class PlainTransport:
 
     __slots__ = ("_peer_name", "_sending", "_since_yield_bytes", "_socket")
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
+    def __init__(self, sock: trio.socket.SocketType, peer_name: str | None = None) -> None:
         self._socket = sock
         self._since_yield_bytes = 0
         self._sending = False
-        self._peer_name = peer_name_of(sock)
+        self._peer_name = peer_name or peer_name_of(sock)
+        _keep_alive(sock)
         if sock.family in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
             sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY, 1)
             if sys.platform == "linux":
@@ -298,9 +316,10 @@ class TlsTransport:
 
     __slots__ = ("_peer_name", "_stream")
 
-    def __init__(self, stream: "trio.SSLStream[trio.SocketStream]") -> None:
+    def __init__(self, stream: "trio.SSLStream[trio.SocketStream]", peer_name: str | None = None) -> None:
         self._stream = stream
-        self._peer_name = peer_name_of(stream.transport_stream.socket)
+        self._peer_name = peer_name or peer_name_of(stream.transport_stream.socket)
+        _keep_alive(stream.transport_stream.socket)
 
     @property
     def peer_name(self) -> str:
@@ -383,6 +402,25 @@ def peer_name_of(sock: trio.socket.SocketType) -> str:
     except OSError:
         return "a peer that left"
     if isinstance(name, tuple) and len(name) >= 2:
-        host, port = name[0], name[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return address_name(name[0], name[1])
     return "a local peer"
+
+
+def address_name(host: str, port: int) -> str:
+    """`host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _keep_alive(sock: trio.socket.SocketType) -> None:
+    if sock.family not in (stdlib_socket.AF_INET, stdlib_socket.AF_INET6):
+        return
+    sock.setsockopt(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE, 1)
+    # macOS names the first one otherwise; where one is missing, the system's own value holds (Linux: two hours).
+    for names, value in (
+        (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), KEEPALIVE_IDLE_S),
+        (("TCP_KEEPINTVL",), KEEPALIVE_INTERVAL_S),
+        (("TCP_KEEPCNT",), KEEPALIVE_PROBES),
+    ):
+        option = next((getattr(stdlib_socket, name) for name in names if hasattr(stdlib_socket, name)), None)
+        if option is not None:
+            sock.setsockopt(stdlib_socket.IPPROTO_TCP, option, value)

@@ -19,6 +19,8 @@ from proxy.upstream.errors import TransportError, UpstreamConnectionError
 from proxy.upstream.transport import (
     IOV_MAX,
     Bytes,
+    PlainTransport,
+    TlsTransport,
     Transport,
     joined,
     open_transport,
@@ -325,3 +327,55 @@ def test_joined_copies_the_first_bytes_and_no_more_than_allowed(buffers: list[by
 async def send_each(transport: Transport, buffers: Sequence[Bytes]) -> None:
     """All of them, as an answer is sent."""
     await AnswerSending(list(buffers), ClientReads()).send(transport, Wait(None))
+
+
+def keepalive_of(sock: trio.socket.SocketType) -> list[int]:
+    options = [(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE)]
+    idle = getattr(stdlib_socket, "TCP_KEEPIDLE", getattr(stdlib_socket, "TCP_KEEPALIVE", 0))  # the latter on macOS
+    options += [(stdlib_socket.IPPROTO_TCP, option) for option in (idle, stdlib_socket.TCP_KEEPINTVL)]
+    options += [(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPCNT)]
+    return [sock.getsockopt(level, option) for level, option in options]
+
+
+async def test_connections_are_kept_alive_on_both_sides_and_no_live_peer_is_given_up(tmp_path: Path) -> None:
+    # Failed before: a machine that had gone without a word kept its connection, and its slot, for ever.
+    server_context, client_context = contexts(tmp_path)
+    listener, port = await listening()
+    for tls in (False, True):
+        accepted: list[trio.socket.SocketType] = []
+        made: list[Transport] = []
+
+        async def accept(tls: bool, accepted: list[trio.socket.SocketType], made: list[Transport]) -> None:
+            sock, _ = await listener.accept()
+            accepted.append(sock)
+            made.append(await tls_server_transport(sock, server_context) if tls else plain_transport(sock))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept, tls, accepted, made)
+            context = client_context if tls else None
+            made.append(await open_transport("127.0.0.1", port, tls=context, server_hostname="localhost"))
+        (ours,) = (connection for connection in made if connection.peer_name == f"127.0.0.1:{port}")
+        if isinstance(ours, TlsTransport):
+            sockets = [accepted[0], ours._stream.transport_stream.socket]
+        else:
+            assert isinstance(ours, PlainTransport)
+            sockets = [accepted[0], ours._socket]
+        for sock in sockets:
+            switched_on, *seconds_and_probes = keepalive_of(sock)
+            assert switched_on
+            assert seconds_and_probes == [60, 15, 4]
+            if hasattr(stdlib_socket, "TCP_USER_TIMEOUT"):
+                assert sock.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_USER_TIMEOUT) == 0
+        for connection in made:
+            connection.abort()
+    listener.close()
+
+
+async def test_a_peer_may_be_given_another_name(tmp_path: Path) -> None:
+    left, right = trio.socket.socketpair()
+    named = plain_transport(left, "203.0.113.7:5")
+    assert named.peer_name == "203.0.113.7:5"
+    right.close()
+    with pytest.raises(TransportError, match=r"203\.0\.113\.7:5"):
+        await named.send_all(b"x")
+    named.abort()
