@@ -58,9 +58,29 @@ class CloseCause(enum.StrEnum):
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     MALFORMED_FRAME = "malformed_frame"
     LIMIT = "limit"
+    IDLE = "idle"
+    """Nothing was asked or answered for `proxy.connections.idle.max.ms`."""
+    NOT_SIGNED_IN = "not_signed_in"
+    """Slots ran out, and it was the oldest that had not signed in."""
+    BROKER_HUNG = "broker_hung"
+    """Slots ran out, and its broker had left it without an answer for longest."""
     DRAIN = "drain"
     FAULT = "fault"
     """A fault of our own."""
+
+
+class RefusalReason(enum.StrEnum):
+    """Why a connection was closed before it was accepted."""
+
+    FULL = "full"
+    ADDRESS_CONNECTIONS = "address_connections"
+    """Its address has `proxy.connections.max.per.ip` connections."""
+    ADDRESS_RATE = "address_rate"
+    """Its address connects more often than `proxy.connections.rate.per.ip`."""
+    PROXY_UNTRUSTED = "proxy_untrusted"
+    """`proxy.protocol.trusted` does not name its address."""
+    PROXY_HEADER = "proxy_header"
+    """It does not begin with a PROXY header, or not in time."""
 
 
 class DeadlineRequest(enum.StrEnum):
@@ -190,6 +210,7 @@ class RelayProbe:
         self._accepted = registry.counter(names.CONNECTIONS_ACCEPTED)
         self._active = registry.gauge(names.CONNECTIONS_ACTIVE)
         self._closed = registry.enumerated_counter(names.CONNECTIONS_CLOSED, CloseCause)
+        self._refused = registry.enumerated_counter(names.CONNECTIONS_REFUSED, RefusalReason)
         self._connect_waits = registry.gauge(names.UPSTREAM_CONNECT_WAITS)
         self._relayed = registry.enumerated_counter(names.RELAYED_BYTES, Direction)
         self._requests = Children[tuple[int, Route], Counter](
@@ -215,6 +236,10 @@ class RelayProbe:
         """A client connection that was accepted has ended."""
         self._active.dec()
         self._closed[cause].inc()
+
+    def on_connection_refused(self, reason: RefusalReason) -> None:
+        """A connection was closed before it was accepted."""
+        self._refused[reason].inc()
 
     def on_connect_waiting(self, connections: int) -> None:
         """So many client connections wait for a connection to their broker."""

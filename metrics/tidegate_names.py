@@ -23,6 +23,12 @@ CONNECTIONS_CLOSED = Family(
     help="Client connections closed.",
     labels=("cause",),
 )
+CONNECTIONS_REFUSED = Family(
+    name="tidegate_connections_refused",
+    kind=Kind.COUNTER,
+    help="Client connections closed at once: no slot is free, their address is over its limit, or no PROXY header.",
+    labels=("reason",),
+)
 RELAYED_BYTES = Family(
     name="tidegate_relayed_bytes",
     kind=Kind.COUNTER,
@@ -234,6 +240,7 @@ FAMILIES: tuple[Family, ...] = (
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_ACTIVE,
     CONNECTIONS_CLOSED,
+    CONNECTIONS_REFUSED,
     RELAYED_BYTES,
     SERVED_TIER_BYTES,
     REQUESTS,

@@ -163,6 +163,7 @@ async def run(
             nursery.start_soon(accounts.run)
             server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)
             known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
+            nursery.start_soon(server.watch)
             addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
             nursery.start_soon(known.run)
             admin = await nursery.start(
@@ -305,6 +306,7 @@ def _server(
         node_at=lambda host, port: node_at(cluster, host, port),
         probe=probes.relay,
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
+        proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
     )
     return server

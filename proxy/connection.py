@@ -139,6 +139,11 @@ class ClientConnection:
         probe: RelayProbe,
         on_signed_in: Callable[[], None] = _nothing,
     ) -> None:
+        self.asked = 0
+        """Grows with each request of the client."""
+        self.answered = 0
+        """Grows with each part of an answer."""
+        self._on_signed_in = on_signed_in
         self._client = client
         self._upstream = upstream
         self._node_id = node_id
@@ -156,18 +161,20 @@ class ClientConnection:
         self._changed = trio.Event()
         self._answering: Wait | None = None
         """The wait for the client to take an answer of ours."""
+        self._exchanging = False
         self._draining = False
         self._receiving = trio.CancelScope()
         self._scope = trio.CancelScope()
         self._end: ConnectionEnd | None = None
         self._own_bytes = 0
         """Of the answers to requests of our own that this exchange got."""
-
-        def stream(source: Transport, ended: CloseCause, direction: Direction) -> FrameStream:
-            return FrameStream(source, ended, lambda size: probe.on_relayed(direction, size), self._account)
-
-        self._requests = stream(client, CloseCause.CLIENT, Direction.CLIENT_TO_UPSTREAM)
-        self._responses = stream(upstream, CloseCause.UPSTREAM, Direction.UPSTREAM_TO_CLIENT)
+        self._requests = FrameStream(
+            client,
+            CloseCause.CLIENT,
+            lambda size: probe.on_relayed(Direction.CLIENT_TO_UPSTREAM, size),
+            self._account,
+        )
+        self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
 
     @property
     def node_id(self) -> int | None:
@@ -177,6 +184,16 @@ class ClientConnection:
     def is_signed_in(self) -> bool:
         """The client has signed in, or upstream demands no sign-in."""
         return self._sign_in.is_signed_in
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether a request that came whole, or is passed on, has no whole answer yet."""
+        return self._exchanging or bool(self._expected) or self._sequencer.in_flight > 0
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer of ours is being sent: `answered` grows when it has gone."""
+        return self._answering is not None
 
     async def run(self) -> CloseCause:
         """Serve the connection until it ends; both transports are closed then.
@@ -239,6 +256,7 @@ class ClientConnection:
             await self._wait_change()
         if self._draining:
             return False
+        self.asked += 1
         prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
         route = route_request(prefix.api_key, prefix.api_version, is_signed_in=self._sign_in.is_signed_in)
         if route is RequestRoute.RELAY:
@@ -276,6 +294,7 @@ class ClientConnection:
         size = self._next_small_size("a SASL token")
         if size is None:
             return False
+        self.asked += 1
         sign_in.on_raw_token()
         relay, turn = Relay(RAW_HEAD_BYTES, sign_in.on_raw_answer), self._sequencer.allocate()
         route = ResponseRoute.AUTHENTICATION
@@ -328,12 +347,16 @@ class ClientConnection:
         elif size > HELD_REQUEST_BYTES_MAX:
             raise PeerProtocolError(f"request of {size} bytes with api key {prefix.api_key} exceeds what is decoded")
         frame = await self._requests.hold(size)
-        if route is RequestRoute.FETCH:
-            await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
-        elif route is RequestRoute.LIST_OFFSETS:
-            await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
-        else:
-            await self._sasl_handshake(frame, prefix, size)
+        self._exchanging = True
+        try:
+            if route is RequestRoute.FETCH:
+                await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
+            elif route is RequestRoute.LIST_OFFSETS:
+                await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
+            else:
+                await self._sasl_handshake(frame, prefix, size)
+        finally:
+            self._exchanging = False
 
     async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
         request = api_17_sasl_handshake.decode_request(frame)
@@ -426,6 +449,7 @@ class ClientConnection:
         if expected.own is not None:
             self._require_holdable(size, expected)
             expected.own.deliver(await self._responses.take(size))
+            self.answered += 1
             self._own_bytes += size
             return
         assert expected.turn is not None
@@ -482,9 +506,14 @@ class ClientConnection:
                 f"a response of {size} bytes with api key {expected.api_key} exceeds proxy.response.held.bytes.max",
             )
 
+    def _on_answer_passed(self, size: int) -> None:
+        self.answered += 1
+        self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+
     # Both.
 
     def _complete(self, turn: Turn) -> None:
+        self.answered += 1
         turn.complete()
         self._changed.set()
 

@@ -15,6 +15,7 @@ from proxy.fallback import FallbackSettings
 from proxy.fetch_service import FetchSettings
 from proxy.logs import LogFormat, configure_logs
 from proxy.server import Server, ServerSettings
+from proxy.slots import SlotLimits
 from proxy.sni_addressing import hear_server_names
 
 if TYPE_CHECKING:
@@ -79,7 +80,12 @@ class LiveSettings:
                 unauthenticated_frame_bytes_max=proxy.unauthenticated_frame_bytes_max,
                 demands_sign_in=self._demands_sign_in,
             ),
-            proxy.connections_max,
+            SlotLimits(
+                connections_max=proxy.connections_max,
+                idle_s_max=proxy.connections_idle_ms_max / 1000,
+                connections_max_per_address=proxy.connections_max_per_ip,
+                rate_max_per_address=proxy.connections_rate_per_ip,
+            ),
             self._client_tls,
             proxy.upstream_connect_timeout_ms / 1000,
         )

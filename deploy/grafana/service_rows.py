@@ -67,10 +67,11 @@ CLIENTS: Final = Row(
         graph("Connections", "Of clients, open now.", "none", gauge("tidegate_connections_active")),
         graph(
             "Connections accepted and closed",
-            "Closed ones by cause.",
+            "Closed ones by cause, refused ones by reason.",
             "ops",
             rate("tidegate_connections_accepted_total", legend="accepted"),
             rate("tidegate_connections_closed_total", "cause"),
+            rate("tidegate_connections_refused_total", "reason"),
         ),
         graph(
             "Connections that wait for their broker",

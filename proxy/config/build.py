@@ -17,6 +17,7 @@ from proxy.config.model import (
     AuthorityConfig,
     CacheConfig,
     CatalogConfig,
+    Network,
     ProxyConfig,
     ReadAheadConfig,
     TierConfig,
@@ -50,7 +51,11 @@ def proxy_config(values: Values, budgets: Mapping[str, int]) -> ProxyConfig:
         read_prefer=values.of(table.PROXY_READ_PREFER),
         tls=server_tls(values),
         tls_sni_pattern=_sni_pattern(values, advertised_host),
+        protocol_trusted=_protocol_trusted(values),
         connections_max=values.of(table.PROXY_CONNECTIONS_MAX),
+        connections_idle_ms_max=values.of(table.PROXY_CONNECTIONS_IDLE_MS_MAX),
+        connections_max_per_ip=values.optional(table.PROXY_CONNECTIONS_MAX_PER_IP),
+        connections_rate_per_ip=values.optional(table.PROXY_CONNECTIONS_RATE_PER_IP),
         request_frame_bytes_max=values.of(table.PROXY_FRAME_REQUEST_BYTES_MAX),
         unauthenticated_frame_bytes_max=values.of(table.PROXY_FRAME_UNAUTHENTICATED_BYTES_MAX),
         response_held_bytes_max=values.of(table.PROXY_RESPONSE_HELD_BYTES_MAX),
@@ -101,6 +106,18 @@ def _sni_pattern(values: Values, advertised_host: str | None) -> str | None:
     if values.is_set(table.PROXY_BROKER_ID_MIN):
         values.warnings.append(f"{table.PROXY_BROKER_ID_MIN.name} has no effect: {sni} has one port for all brokers")
     return pattern
+
+
+def _protocol_trusted(values: Values) -> tuple[Network, ...] | None:
+    is_on, trusted = values.of(table.PROXY_PROTOCOL), values.optional(table.PROXY_PROTOCOL_TRUSTED)
+    if is_on and not values.is_set(table.PROXY_PROTOCOL_TRUSTED):
+        values.wrong(
+            table.PROXY_PROTOCOL,
+            f"whoever connects could claim any address: set {table.PROXY_PROTOCOL_TRUSTED.name} to the balancers' ones",
+        )
+    if trusted is not None and not is_on:
+        values.wrong(table.PROXY_PROTOCOL_TRUSTED, f"needs {table.PROXY_PROTOCOL.name} = true")
+    return trusted if is_on else None
 
 
 def _broker_ports(values: Values, listen: HostPort) -> Mapping[int, int]:

@@ -8,11 +8,11 @@ and read in `proxy.config.build`; nothing else needs to know it.
 
 from typing import Final
 
-from proxy.config.listener_kinds import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NODE_ID_MAX, SNI_PATTERN
+from proxy.config.listener_kinds import ADVERTISED_HOST, BROKER_PORTS, LISTEN, NETWORKS, NODE_ID_MAX, SNI_PATTERN
 from proxy.config.model import ClientAuth, Kip405Names, LogFormat, LogLevel, ReadPreference
 from storage.config.key_table import KeyTable
 from storage.config.keys import BROKER_CONFIG, MODE, UPSTREAM_GROUP
-from storage.config.kinds import PATH, TEXT, Key, KeyGroup, Reload, integer, one_of, size
+from storage.config.kinds import BOOLEAN, PATH, TEXT, Key, KeyGroup, Reload, integer, one_of, size
 from storage.config.sizes import GIB, KIB, MIB, TIB
 from storage.config.tier_keys import CACHE_GROUP, KNOWN_GROUP, PLUGIN_GROUP, TIER_READS_GROUP
 
@@ -118,11 +118,49 @@ PROXY_TLS_SNI_PATTERN = Key(
     "`proxy.broker.ports` and `$(nodeId)` in `proxy.advertised.host`.",
 )
 
+PROXY_PROTOCOL = Key(
+    name="proxy.protocol",
+    kind=BOOLEAN,
+    default="false",
+    doc="`true`: each connection begins with a PROXY header (version 1 or 2), as a balancer in front sends it; the "
+    "address that it names is the client's in limits and logs. Needs `proxy.protocol.trusted`.",
+)
+PROXY_PROTOCOL_TRUSTED = Key(
+    name="proxy.protocol.trusted",
+    kind=NETWORKS,
+    doc="The balancers' own addresses or networks, as `10.0.0.7, 192.0.2.0/24`: a connection from elsewhere is closed.",
+)
+
 PROXY_CONNECTIONS_MAX = Key(
     name="proxy.connections.max",
     kind=integer(1, 1_000_000),
     default="4096",
-    doc="Client connections; one more is closed at once. Each needs two open files.",
+    doc="Client connections. Half are kept for clients that have signed in. When they run out, a new one takes the "
+    "place of the oldest that has not, and is closed at once if there is none. Each needs two open files.",
+    reload=Reload.AT_ONCE,
+)
+PROXY_CONNECTIONS_IDLE_MS_MAX = Key(
+    name="proxy.connections.idle.max.ms",
+    kind=integer(1000, 2**31 - 1),
+    default="3600000",
+    doc="A connection on which nothing was asked or answered for so long is closed; never one that awaits an answer. "
+    "A backstop: brokers' own `connections.max.idle.ms` (10 minutes) closes them earlier.",
+    reload=Reload.AT_ONCE,
+)
+PROXY_CONNECTIONS_MAX_PER_IP = Key(
+    name="proxy.connections.max.per.ip",
+    kind=integer(1, 1_000_000),
+    default_words="no limit",
+    doc="Connections of one address; one more is closed at once. Behind NAT or a balancer many clients have one "
+    "address; see `proxy.protocol`. Kafka's `max.connections.per.ip`.",
+    reload=Reload.AT_ONCE,
+)
+PROXY_CONNECTIONS_RATE_PER_IP = Key(
+    name="proxy.connections.rate.per.ip",
+    kind=integer(1, 1_000_000),
+    default_words="no limit",
+    doc="New connections a second of one address, five seconds' worth at once; one more is closed at once. Kafka's "
+    "quota of an address, `connection_creation_rate`.",
     reload=Reload.AT_ONCE,
 )
 PROXY_FRAME_REQUEST_BYTES_MAX = Key(
@@ -248,12 +286,17 @@ SERVE_KEYS: Final = KeyTable(
                 PROXY_TLS_CLIENT_CA_FILE,
                 PROXY_TLS_CLIENT_AUTH,
                 PROXY_TLS_SNI_PATTERN,
+                PROXY_PROTOCOL,
+                PROXY_PROTOCOL_TRUSTED,
             ),
         ),
         KeyGroup(
             "Limits on clients",
             (
                 PROXY_CONNECTIONS_MAX,
+                PROXY_CONNECTIONS_IDLE_MS_MAX,
+                PROXY_CONNECTIONS_MAX_PER_IP,
+                PROXY_CONNECTIONS_RATE_PER_IP,
                 PROXY_FRAME_REQUEST_BYTES_MAX,
                 PROXY_FRAME_UNAUTHENTICATED_BYTES_MAX,
                 PROXY_RESPONSE_HELD_BYTES_MAX,

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from types import MappingProxyType
 from typing import Final
 
+from proxy.config.model import Network
 from storage.config.kinds import HOST_LENGTH_MAX, Kind, parse_host, parse_host_port, parse_port
 from storage.config.model import HostPort
 
 NODE_ID_MAX: Final = 2**31 - 1
 BROKER_PORTS_MAX: Final = 10_000
+NETWORKS_MAX: Final = 1000
 
 NODE_ID_VARIABLE: Final = "$(nodeId)"
 
@@ -53,7 +56,18 @@ def _parse_broker_ports(value: str) -> Mapping[int, int]:
     return MappingProxyType(ports)
 
 
+def _parse_networks(value: str) -> tuple[Network, ...]:
+    try:
+        networks = tuple(ip_network(item.strip()) for item in value.split(","))
+    except ValueError:
+        raise ValueError("must be IP addresses or networks (192.0.2.0/24), separated by commas") from None
+    if len(networks) > NETWORKS_MAX:
+        raise ValueError(f"at most {NETWORKS_MAX} of them")
+    return networks
+
+
 ADVERTISED_HOST: Final = Kind("host", _parse_advertised_host)
 SNI_PATTERN: Final = Kind("host", _parse_sni_pattern)
 LISTEN: Final = Kind("host:port", _parse_listen)
 BROKER_PORTS: Final = Kind("id:port, …", _parse_broker_ports)
+NETWORKS: Final = Kind("address or network, …", _parse_networks)

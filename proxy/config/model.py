@@ -7,9 +7,13 @@ Sizes are bytes, times milliseconds. Secrets are left out of every repr.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from storage.config.model import HostPort, MetadataClientConfig, Mode, UpstreamConfig
+
+Network = IPv4Network | IPv6Network
+"""One address is a network too."""
 
 
 class ReadPreference(StrEnum):
@@ -64,6 +68,8 @@ class ProxyConfig:
     `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
     `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
     `tls_sni_pattern` holds `$(nodeId)` once and puts all brokers on one port; it is set only if `tls` is.
+    `protocol_trusted` None: no PROXY header is expected; else whose connections begin with one. Limits for each
+    address are connections and connections a second; None: no limit.
     """
 
     listen: HostPort
@@ -75,7 +81,11 @@ class ProxyConfig:
     read_prefer: ReadPreference
     tls: ServerTls | None
     tls_sni_pattern: str | None
+    protocol_trusted: tuple[Network, ...] | None
     connections_max: int
+    connections_idle_ms_max: int
+    connections_max_per_ip: int | None
+    connections_rate_per_ip: int | None
     request_frame_bytes_max: int
     unauthenticated_frame_bytes_max: int
     response_held_bytes_max: int

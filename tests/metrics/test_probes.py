@@ -9,7 +9,16 @@ import pytest
 from metrics.cache_probes import CacheLevel, DiskErrorCause
 from metrics.family import Kind
 from metrics.kip405 import ROWS, Writer
-from metrics.probes import CloseCause, DeadlineRequest, Direction, Probes, ReloadOutcome, Route, SnapshotOutcome
+from metrics.probes import (
+    CloseCause,
+    DeadlineRequest,
+    Direction,
+    Probes,
+    RefusalReason,
+    ReloadOutcome,
+    Route,
+    SnapshotOutcome,
+)
 from metrics.registry import OTHER_LABEL, Registry
 from metrics.tidegate_names import FAMILIES
 
@@ -96,6 +105,10 @@ VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
         {"tidegate_connections_active": -1, "tidegate_connections_closed_total{cause=limit}": 1},
     ),
     (
+        lambda p: p.relay.on_connection_refused(RefusalReason.FULL),
+        {"tidegate_connections_refused_total{reason=full}": 1},
+    ),
+    (
         lambda p: p.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, 9),
         {"tidegate_relayed_bytes_total{direction=upstream_to_client}": 9},
     ),
@@ -175,6 +188,7 @@ def test_registered_kinds_are_those_of_the_tables() -> None:
         ("relayed_bytes_total", "direction", Direction),
         ("deadline_misses_total", "request", DeadlineRequest),
         ("connections_closed_total", "cause", CloseCause),
+        ("connections_refused_total", "reason", RefusalReason),
         ("catalog_snapshot_loads_total", "outcome", SnapshotOutcome),
         ("config_reloads_total", "outcome", ReloadOutcome),
         ("cache_hits_total", "level", CacheLevel),

@@ -118,7 +118,7 @@ async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:
         assert application.settings.frontiers is not None
         config_of(tmp_path, "proxy.connections.max=7\nproxy.drain.timeout.ms=1000\nfrontier.max.age.ms=5000\n")
         assert await application.reloader.reload(Cause.SIGNAL) is ReloadOutcome.OK
-        assert application.server.settings.connections_max == 7
+        assert application.server.settings.slots.connections_max == 7
         assert application.settings.frontiers.age_s_max == 5
         assert application.drain_timeout_s == 1
 

@@ -23,7 +23,10 @@ from tests.support.config_files import load_lines
 See = Callable[[LiveSettings], object]
 
 FOLLOWED: dict[str, tuple[str, See, object]] = {
-    "proxy.connections.max": ("7", lambda live: live.server_settings.connections_max, 7),
+    "proxy.connections.max": ("7", lambda live: live.server_settings.slots.connections_max, 7),
+    "proxy.connections.idle.max.ms": ("7000", lambda live: live.server_settings.slots.idle_s_max, 7),
+    "proxy.connections.max.per.ip": ("7", lambda live: live.server_settings.slots.connections_max_per_address, 7),
+    "proxy.connections.rate.per.ip": ("7", lambda live: live.server_settings.slots.rate_max_per_address, 7),
     "proxy.frame.request.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.request_frame_bytes_max, 2048),
     "proxy.frame.unauthenticated.bytes.max": (
         "2 KiB",

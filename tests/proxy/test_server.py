@@ -2,7 +2,7 @@
 
 import errno
 import ssl
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,12 +15,15 @@ import trio.testing
 
 from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
-from metrics.probes import CloseCause, Probes
+from metrics.probes import CloseCause, Probes, RefusalReason
 from metrics.registry import Registry
 from proxy import server as server_module
 from proxy import upstream_connect
 from proxy.address_book import Target
+from proxy.config.model import Network
+from proxy.request_handlers import RequestHandlers
 from proxy.server import Server, ServerSettings
+from proxy.slots import SlotLimits
 from proxy.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
@@ -57,6 +60,10 @@ class World:
         name = tidegate_names.CONNECTIONS_CLOSED.exposed_name
         return self.registry.sample_value(name, {"cause": cause.value}) or 0
 
+    def refused(self, reason: RefusalReason) -> float:
+        name = tidegate_names.CONNECTIONS_REFUSED.exposed_name
+        return self.registry.sample_value(name, {"reason": reason.value}) or 0
+
     @property
     def shown(self) -> list[str]:
         return [str(entry["event"]) for entry in self.logs if entry["log_level"] != "debug"]
@@ -91,6 +98,9 @@ async def world(
     client_tls: ssl.SSLContext | None = None,
     upstream_tls: ssl.SSLContext | None = None,
     connect_wait_s_max: float = 0.0,
+    slots: SlotLimits | None = None,
+    handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
+    proxy_trusted: Sequence[Network] | None = None,
 ) -> AsyncIterator[World]:
     registry = Registry(Kip405Names.CURRENT)
     with structlog.testing.capture_logs() as logs:
@@ -105,13 +115,16 @@ async def world(
                 return None
 
             server = Server(
-                ServerSettings(LIMITS, connections_max, client_tls, connect_wait_s_max),
+                ServerSettings(
+                    LIMITS, slots or SlotLimits(connections_max=connections_max), client_tls, connect_wait_s_max
+                ),
                 nursery,
-                handlers=lambda reads: ScriptedHandlers(reads=reads),
+                handlers=lambda reads: handlers(),
                 accounts=open_accounts(),
                 node_at=node_at,
                 probe=Probes(registry).relay,
                 upstream_tls=upstream_tls,
+                proxy_trusted=proxy_trusted,
             )
             server.addresses = ScriptedAddresses()
             target = Target(None, (broker,))
@@ -128,6 +141,7 @@ async def world(
 
             nursery.start_soon(trio.serve_listeners, be_broker, brokers)
             nursery.start_soon(server.serve, listeners, target)
+            nursery.start_soon(server.watch)
             yield made
             nursery.cancel_scope.cancel()
 
@@ -152,6 +166,7 @@ async def test_one_connection_too_many_is_closed_and_said_once_a_spell() -> None
                 async with await trio.open_tcp_stream(*made.address) as refused:
                     assert await ends(refused)
             assert made.shown == ["connections_full"] * spell
+            assert made.refused(RefusalReason.FULL) == 3 * spell
             await ask(client)
             await client.aclose()
             await made.server.wait_empty()
@@ -383,7 +398,7 @@ async def test_new_settings_count_from_the_next_connection_on() -> None:
     async with world(connections_max=1) as made:
         first = await trio.open_tcp_stream(*made.address)
         await ask(first)
-        made.server.settings = replace(made.server.settings, connections_max=2)
+        made.server.settings = replace(made.server.settings, slots=SlotLimits(connections_max=2))
         second = await trio.open_tcp_stream(*made.address)
         await ask(second)
         await ask(first)

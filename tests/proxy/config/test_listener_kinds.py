@@ -83,3 +83,19 @@ def test_a_server_name_pattern_holds_the_node_id_exactly_once(text: str) -> None
 def test_a_bad_server_name_pattern_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be a host name"):
         kinds.SNI_PATTERN.parse(text)
+
+
+def test_networks_are_addresses_and_networks() -> None:
+    parsed = kinds.NETWORKS.parse("10.0.0.7, 192.0.2.0/24,2001:db8::/32")
+    assert [str(network) for network in parsed] == ["10.0.0.7/32", "192.0.2.0/24", "2001:db8::/32"]
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0", "10.0.0.1/8", "balancer.example", "10.0.0.1,", "::/129"])
+def test_what_is_no_network_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be IP addresses"):
+        kinds.NETWORKS.parse(text)
+
+
+def test_networks_are_bounded() -> None:
+    with pytest.raises(ValueError, match="at most 1000"):
+        kinds.NETWORKS.parse(",".join(["10.0.0.1"] * 1001))

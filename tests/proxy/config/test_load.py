@@ -178,3 +178,21 @@ def test_the_files_that_were_read_are_named_by_key(tmp_path: Path) -> None:
         "proxy.tls.certificate.file": tmp_path / "server.pem",
         "proxy.tls.key.file": tmp_path / "server.key",
     }
+
+
+def test_proxy_headers_are_taken_only_from_who_is_trusted(tmp_path: Path) -> None:
+    assert load_lines(tmp_path, "").proxy.protocol_trusted is None
+    (problem,) = problems_of(tmp_path, "proxy.protocol=true\n")
+    assert problem.endswith("set proxy.protocol.trusted to the balancers' ones")
+    (problem,) = problems_of(tmp_path, "proxy.protocol.trusted=10.0.0.7\n")
+    assert problem.endswith("needs proxy.protocol = true")
+    config = load_lines(tmp_path, "proxy.protocol=true\nproxy.protocol.trusted=10.0.0.7\n")
+    assert [str(network) for network in config.proxy.protocol_trusted or ()] == ["10.0.0.7/32"]
+
+
+def test_addresses_have_no_limits_unless_they_are_set(tmp_path: Path) -> None:
+    proxy = load_lines(tmp_path, "").proxy
+    assert (proxy.connections_max_per_ip, proxy.connections_rate_per_ip) == (None, None)
+    assert proxy.connections_idle_ms_max == 3_600_000
+    proxy = load_lines(tmp_path, "proxy.connections.max.per.ip=3\nproxy.connections.rate.per.ip=4\n").proxy
+    assert (proxy.connections_max_per_ip, proxy.connections_rate_per_ip) == (3, 4)

@@ -1,0 +1,83 @@
+"""Limits for each client address, by a clock of the test's."""
+
+import pytest
+
+from metrics.probes import RefusalReason
+from proxy import address_limits
+from proxy.address_limits import BURST_S, AddressLimits
+
+HERE, THERE = "192.0.2.1", "192.0.2.2"
+
+
+class World:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.limits = AddressLimits(lambda: self.now_s)
+
+    def admitted(self, address: str, attempts: int, *, rate_max: int | None) -> int:
+        answers = [self.limits.refusal(address, connections_max=None, rate_max=rate_max) for _ in range(attempts)]
+        assert set(answers) <= {None, RefusalReason.ADDRESS_RATE}
+        return answers.count(None)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_without_limits_nobody_is_refused(world: World) -> None:
+    for _ in range(1000):
+        assert world.limits.refusal(HERE, connections_max=None, rate_max=None) is None
+        world.limits.entered(HERE)
+
+
+def test_an_address_has_so_many_connections_and_the_others_are_not_concerned(world: World) -> None:
+    for _ in range(2):
+        assert world.limits.refusal(HERE, connections_max=2, rate_max=None) is None
+        world.limits.entered(HERE)
+    assert world.limits.refusal(HERE, connections_max=2, rate_max=None) is RefusalReason.ADDRESS_CONNECTIONS
+    assert world.limits.refusal(THERE, connections_max=2, rate_max=None) is None
+    world.limits.left(HERE)
+    assert world.limits.refusal(HERE, connections_max=2, rate_max=None) is None
+
+
+def test_connections_count_while_no_limit_is_set(world: World) -> None:
+    world.limits.entered(HERE)
+    assert world.limits.refusal(HERE, connections_max=1, rate_max=None) is RefusalReason.ADDRESS_CONNECTIONS
+
+
+def test_an_address_that_left_is_not_remembered(world: World) -> None:
+    for _ in range(2):
+        world.limits.entered(HERE)
+    for _ in range(2):
+        world.limits.left(HERE)
+    assert world.limits._connections == {}
+
+
+def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> None:
+    burst = int(10 * BURST_S)
+    assert world.admitted(HERE, 1000, rate_max=10) == burst
+    assert world.admitted(THERE, 1000, rate_max=10) == burst
+    for _ in range(3):
+        world.now_s += 1
+        assert world.admitted(HERE, 1000, rate_max=10) == 10
+    world.now_s += 3600
+    assert world.admitted(HERE, 1000, rate_max=10) == burst
+
+
+def test_a_lower_rate_counts_at_once_and_none_forgets(world: World) -> None:
+    assert world.admitted(HERE, 1, rate_max=100) == 1
+    assert world.admitted(HERE, 1000, rate_max=1) == BURST_S
+    assert world.admitted(HERE, 1000, rate_max=None) == 1000
+    assert world.admitted(HERE, 1000, rate_max=1) == BURST_S
+
+
+def test_the_table_forgets_who_came_longest_ago(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_limits, "ADDRESSES_MAX", 2)
+    for address in (HERE, THERE):
+        assert world.admitted(address, 1000, rate_max=1) == BURST_S
+    assert world.admitted(HERE, 1, rate_max=1) == 0
+    assert world.admitted("192.0.2.3", 1, rate_max=1) == 1
+    assert world.admitted(HERE, 1, rate_max=1) == 0
+    assert world.admitted(THERE, 1, rate_max=1) == 1
+    assert len(world.limits._buckets) == 2
