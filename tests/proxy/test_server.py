@@ -100,6 +100,7 @@ async def world(
     connect_wait_s_max: float = 0.0,
     slots: SlotLimits | None = None,
     handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
+    clients_sign_in: bool = False,
     proxy_trusted: Sequence[Network] | None = None,
 ) -> AsyncIterator[World]:
     registry = Registry(Kip405Names.CURRENT)
@@ -124,6 +125,7 @@ async def world(
                 node_at=node_at,
                 probe=Probes(registry).relay,
                 upstream_tls=upstream_tls,
+                clients_sign_in=clients_sign_in,
                 proxy_trusted=proxy_trusted,
             )
             server.addresses = ScriptedAddresses()

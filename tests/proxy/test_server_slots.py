@@ -128,7 +128,7 @@ async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
 
 
 async def test_a_newcomer_takes_the_slot_of_the_oldest_that_waits_for_its_broker() -> None:
-    async with world(connections_max=2, connect_wait_s_max=30) as made:
+    async with world(connections_max=2, connect_wait_s_max=30, clients_sign_in=True) as made:
         gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
         dead = gone[0].socket.getsockname()
         await gone[0].aclose()
@@ -149,6 +149,23 @@ async def test_a_newcomer_takes_the_slot_of_the_oldest_that_waits_for_its_broker
         for client in (first, second, third):
             await client.aclose()
         await made.server.wait_empty()
+
+
+async def test_where_nobody_signs_in_who_waits_for_its_broker_keeps_its_slot() -> None:
+    async with world(connections_max=2, connect_wait_s_max=30) as made:
+        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        dead = gone[0].socket.getsockname()
+        await gone[0].aclose()
+        made.target.addresses = (dead,)
+        waiting = [await trio.open_tcp_stream(*made.address) for _ in range(2)]
+        await until(lambda: made.server.connections == 2)
+        async with await trio.open_tcp_stream(*made.address) as refused:
+            assert await ends(refused)
+        assert (made.refused(RefusalReason.FULL), made.closed(CloseCause.NOT_SIGNED_IN)) == (1, 0)
+        made.target.addresses = (made.broker,)
+        for client in waiting:
+            await ask(client)
+            await client.aclose()
 
 
 async def test_a_newcomer_takes_the_slot_of_a_silent_client_in_its_tls_handshake(tmp_path: Path) -> None:
