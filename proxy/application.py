@@ -306,7 +306,6 @@ def _server(
         node_at=lambda host, port: node_at(cluster, host, port),
         probe=probes.relay,
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
-        clients_sign_in=config.upstream.security.sasl is not None,
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
     )

@@ -64,8 +64,6 @@ class Server:
         node_at: names the broker at an upstream address, if it is known.
         upstream_tls: how brokers are reached; None: plaintext.
         known_brokers: the brokers' addresses now.
-        clients_sign_in: whether brokers demand SASL. Where they do not, a client counts as signed in as soon as TLS is
-            done, and keeps its slot while it waits for its broker.
         proxy_trusted: whose connections begin with a PROXY header, and no others are taken; None: no header is.
     """
 
@@ -80,7 +78,6 @@ class Server:
         probe: RelayProbe,
         upstream_tls: ssl.SSLContext | None = None,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
-        clients_sign_in: bool = False,
         proxy_trusted: Sequence[Network] | None = None,
     ) -> None:
         self.addresses: Advertiser | None = None
@@ -95,7 +92,6 @@ class Server:
         self._connections: dict[ClientConnection, None] = {}
         self._unbegun: set[trio.CancelScope] = set()
         """Accept loops, handshakes and waits for upstream: what a drain cuts short."""
-        self._clients_sign_in = clients_sign_in
         self._proxy_trusted = proxy_trusted
         self._headers_awaited = 0
         self._spells = Spells(trio.current_time)
@@ -227,7 +223,7 @@ class Server:
             _log.warning("broker_unknown", client=client.peer_name, server_name=server_name)
             await client.aclose()
             return CloseCause.UPSTREAM_UNREACHABLE
-        if not self._clients_sign_in:
+        if not settings.limits.demands_sign_in:  # it keeps its slot while it waits for its broker
             self._slots.on_signed_in(slot)
         try:
             with self._cut_by_drain() as connecting:

@@ -100,7 +100,7 @@ async def world(
     connect_wait_s_max: float = 0.0,
     slots: SlotLimits | None = None,
     handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
-    clients_sign_in: bool = False,
+    demands_sign_in: bool = False,
     proxy_trusted: Sequence[Network] | None = None,
 ) -> AsyncIterator[World]:
     registry = Registry(Kip405Names.CURRENT)
@@ -117,7 +117,10 @@ async def world(
 
             server = Server(
                 ServerSettings(
-                    LIMITS, slots or SlotLimits(connections_max=connections_max), client_tls, connect_wait_s_max
+                    replace(LIMITS, demands_sign_in=demands_sign_in),
+                    slots or SlotLimits(connections_max=connections_max),
+                    client_tls,
+                    connect_wait_s_max,
                 ),
                 nursery,
                 handlers=lambda reads: handlers(),
@@ -125,7 +128,6 @@ async def world(
                 node_at=node_at,
                 probe=Probes(registry).relay,
                 upstream_tls=upstream_tls,
-                clients_sign_in=clients_sign_in,
                 proxy_trusted=proxy_trusted,
             )
             server.addresses = ScriptedAddresses()
