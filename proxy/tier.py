@@ -1,6 +1,7 @@
 """The tier as exchanges use it: which partitions it holds, and one read of one partition."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 import structlog
@@ -21,7 +22,11 @@ UNKNOWN_NAME_AGE_S_MAX = 30.0
 """How long a topic name that upstream does not tell us is not asked for again."""
 
 UNKNOWN_NAMES_MAX = 10_000
-"""Names come from clients that may not be authenticated yet; beyond this they are asked for again."""
+"""Names that upstream did not tell; beyond this they are asked for again."""
+
+NAMES_ASKED_MAX = 200
+"""Names that one request of a client has asked for: one Metadata request of our own, whose answer keeps the event loop
+for some 4 ms. Its other names are the broker's until they are asked for with a later request."""
 
 _log = structlog.get_logger(__name__)
 
@@ -77,18 +82,14 @@ class Tier:
         """The id of a topic name, if it is known."""
         return self._cluster.topic_id(name)
 
-    async def learn_topic_ids(self, names: Sequence[str]) -> None:
+    async def learn_topic_ids(self, names: Iterable[str]) -> None:
         """Ask upstream for the ids of names that are not known; those it does not tell are left alone for a while.
 
-        While too many names wait to be asked for, further ones are not: the broker answers for them.
+        Only names that the catalog has: no other topic is in the tier, and clients name what they like. At most
+        NAMES_ASKED_MAX of them, and none while too many wait to be asked for: the broker answers for the rest.
         """
         now = trio.current_time()
-        wanted = [
-            name
-            for name in dict.fromkeys(names)
-            if self._cluster.topic_id(name) is None
-            and now - self._unknown_names.get(name, now - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
-        ][: self._cluster.names_room]
+        wanted = list(islice((name for name in dict.fromkeys(names) if self._may_be_learned(name, now)), self._room))
         if not wanted:
             return
         try:
@@ -213,6 +214,15 @@ class Tier:
         segment = self._reader.segment_for(partition, offset, lineage)
         if segment.end_offset >= ends_below:
             raise ReachesLocalLogError(f"{partition}: the segment of offset {offset} ends at {segment.end_offset}")
+
+    @property
+    def _room(self) -> int:
+        return min(NAMES_ASKED_MAX, self._cluster.names_room)
+
+    def _may_be_learned(self, name: str, now_s: float) -> bool:
+        if not self._catalog.knows_name(name) or self._cluster.topic_id(name) is not None:
+            return False
+        return now_s - self._unknown_names.get(name, now_s - UNKNOWN_NAME_AGE_S_MAX) >= UNKNOWN_NAME_AGE_S_MAX
 
     def _note_unknown(self, names: Sequence[str], now_s: float) -> None:
         self._unknown_names = {

@@ -52,6 +52,7 @@ class Catalog:
         self._columns = SegmentColumns()
         # By topic id, then partition: a look-up without building a key.
         self._topics: dict[bytes, dict[int, PartitionCatalog]] = {}
+        self._names: dict[str, set[bytes]] = {}
         self._emptied: dict[tuple[bytes, int], None] = {}
         self._refused: set[tuple[bytes, int]] = set()
         self._segment_count = 0
@@ -72,6 +73,10 @@ class Catalog:
         partitions = self._topics.get(topic_id)
         segments = None if partitions is None else partitions.get(partition)
         return None if segments is None else segments.topic_id_partition
+
+    def knows_name(self, topic: str) -> bool:
+        """Whether any partition of a topic of this name is known: a topic keeps its name as long as it has its id."""
+        return topic in self._names
 
     def generation(self, topic_id: bytes, partition: int) -> int:
         """A number that changes whenever the partition's view does and never comes back; 0 while it is unknown."""
@@ -158,6 +163,8 @@ class Catalog:
             self._columns = contents.columns
             self._emptied, self._refused = contents.emptied, contents.refused
             self._segment_count, self._generation = contents.segment_count, contents.generation
+            for topic_id, partitions in contents.topics.items():
+                self._add_name(next(iter(partitions.values())).topic_id_partition.topic, topic_id)
             # Last: those who ask without the lock find everything else in its place.
             self._topics = contents.topics
 
@@ -358,6 +365,8 @@ class Catalog:
         if not segments.add(metadata):
             return False
         # Only now: a segment that was illegal leaves no empty partition behind.
+        if key.topic_id not in self._topics:
+            self._add_name(key.topic, key.topic_id)
         self._topics.setdefault(key.topic_id, {})[key.partition] = segments
         self._changed(segments, count_before)
         return True
@@ -403,11 +412,21 @@ class Catalog:
             return False
         if not partitions:
             del self._topics[topic_id]
+            self._drop_name(segments.topic_id_partition.topic, topic_id)
         for row in segments.rows():
             removed.append(RemoteLogSegmentId(segments.topic_id_partition, self._columns.segment_id(row)))
         self._segment_count -= len(segments)
         segments.release_rows()
         return True
+
+    def _add_name(self, topic: str, topic_id: bytes) -> None:
+        self._names.setdefault(topic, set()).add(topic_id)
+
+    def _drop_name(self, topic: str, topic_id: bytes) -> None:
+        ids = self._names.get(topic, set())
+        ids.discard(topic_id)
+        if not ids:
+            self._names.pop(topic, None)
 
     def _refuses(self, partition: TopicIdPartition) -> bool:
         key = (partition.topic_id, partition.partition)

@@ -204,8 +204,16 @@ async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_wen
 # --- names ---
 
 
+def in_tier(world: TierWorld, *names: str) -> None:
+    """Topics that the catalog has and upstream has not told of."""
+    for name in names:
+        partition = world.add_partition(name)
+        world.cluster.forget_topic(partition.topic_id)
+
+
 async def test_names_are_asked_for_once_each(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition()
+    in_tier(world, "other", "gone")
     world.cluster.unlearned = {"other": topic_partition("other").topic_id}
     await world.tier.learn_topic_ids(["orders", "other", "other", "gone"])
     assert world.cluster.learned == [["other", "gone"]]
@@ -219,6 +227,7 @@ async def test_names_are_asked_for_once_each(world: TierWorld, autojump_clock: M
 async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_while(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
+    in_tier(world, "gone")
     world.cluster.failure = UpstreamConnectionError("down")
     await world.tier.learn_topic_ids(["gone"])
     await trio.sleep(UNKNOWN_NAME_AGE_S_MAX - 0.1)
@@ -231,6 +240,7 @@ async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_whi
 async def test_clients_cannot_fill_the_memory_with_names(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    in_tier(world, "a", "b", "c", "d")
     monkeypatch.setattr("proxy.tier.UNKNOWN_NAMES_MAX", 3)
     await world.tier.learn_topic_ids(["a", "b"])
     await world.tier.learn_topic_ids(["c", "d"])
@@ -241,9 +251,30 @@ async def test_clients_cannot_fill_the_memory_with_names(
 async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
+    in_tier(world, "a", "b", "c", "d")
     world.cluster.room = 2
     await world.tier.learn_topic_ids(["a", "b", "c"])
     await world.tier.learn_topic_ids(["a", "b", "c"])
     world.cluster.room = 0
     await world.tier.learn_topic_ids(["d"])
+    assert world.cluster.learned == [["a", "b"], ["c"]]
+
+
+async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: one Fetch of unknown names had 10,000 of them asked for, at each repetition."""
+    in_tier(world, "orders")
+    await world.tier.learn_topic_ids(f"made-up-{number}" for number in range(20_000))
+    assert world.cluster.learned == []
+    await world.tier.learn_topic_ids(["made-up-1", "orders"])
+    assert world.cluster.learned == [["orders"]]
+
+
+async def test_one_request_has_so_many_names_asked_for_and_no_more(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.tier.NAMES_ASKED_MAX", 2)
+    in_tier(world, "a", "b", "c")
+    await world.tier.learn_topic_ids(["a", "b", "c"])
+    assert world.cluster.learned == [["a", "b"]]
+    await world.tier.learn_topic_ids(["a", "b", "c"])
     assert world.cluster.learned == [["a", "b"], ["c"]]

@@ -49,6 +49,35 @@ def partition_delete(state: RemotePartitionDeleteState) -> RemotePartitionDelete
     return RemotePartitionDeleteMetadata(PARTITION, state, 0, 1)
 
 
+def test_names_are_known_as_long_as_a_partition_of_theirs_is() -> None:
+    catalog = Catalog()
+    finish(catalog, SEGMENT, started("o", 0, 9, partition=OTHER))
+    assert [catalog.knows_name(name) for name in ("orders", "events", "made-up")] == [True, False, False]
+    catalog.forget(*key(OTHER))
+    assert catalog.knows_name("orders")
+    catalog.forget(*KEY)
+    assert not catalog.knows_name("orders")
+
+
+def test_names_come_with_the_contents() -> None:
+    catalog, adopted = Catalog(), Catalog()
+    finish(catalog, SEGMENT)
+    adopted.adopt(catalog.contents())
+    assert adopted.knows_name("orders")
+    adopted.forget(*KEY)
+    assert not adopted.knows_name("orders")
+
+
+def test_a_name_with_two_ids_is_known_until_both_are_gone() -> None:
+    catalog = Catalog()
+    again = TopicIdPartition(named_uuid("created again"), 0, PARTITION.topic)
+    finish(catalog, SEGMENT, started("a", 0, 9, partition=again))
+    catalog.forget(*KEY)
+    assert catalog.knows_name(PARTITION.topic)
+    catalog.forget(*key(again))
+    assert not catalog.knows_name(PARTITION.topic)
+
+
 def test_segments_of_all_partitions_and_states_are_known_by_their_ids() -> None:
     catalog = Catalog()
     copying = started("t", 0, 100, partition=OTHER)
