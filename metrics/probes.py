@@ -136,6 +136,7 @@ class TierProbe:
             registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
         self._deadline_misses = registry.enumerated_counter(names.DEADLINE_MISSES, DeadlineRequest)
+        self._unread = Children[int, Counter](registry.counter(names.REQUESTS_UNREAD), LabelLimit(_API_KEYS_MAX))
         self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()
@@ -176,6 +177,10 @@ class TierProbe:
         """A look-up by time missed its ListOffsets' deadline."""
         self._look_ups_expired[topic, partition].inc()
         self._deadline_misses[DeadlineRequest.LIST_OFFSETS].inc()
+
+    def on_request_unread(self, api_key: int) -> None:
+        """A request that may have been the tier's names too much to be read: it is the broker's."""
+        self._unread[api_key].inc()
 
     @contextmanager
     def look_up_waiting(self) -> Iterator[None]:

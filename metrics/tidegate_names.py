@@ -46,6 +46,12 @@ REQUESTS = Family(
     help="Requests of clients, by Kafka api key and by what was done with them.",
     labels=("api_key", "route"),
 )
+REQUESTS_UNREAD = Family(
+    name="tidegate_requests_unread",
+    kind=Kind.COUNTER,
+    help="Fetch and ListOffsets requests of more than 10,000 partitions or 1 MiB, left to the broker.",
+    labels=("api_key",),
+)
 MALFORMED_FRAMES = Family(
     name="tidegate_malformed_frames",
     kind=Kind.COUNTER,
@@ -244,6 +250,7 @@ FAMILIES: tuple[Family, ...] = (
     RELAYED_BYTES,
     SERVED_TIER_BYTES,
     REQUESTS,
+    REQUESTS_UNREAD,
     MALFORMED_FRAMES,
     HELD_BYTES,
     ANSWERS_RELEASED_BYTES,

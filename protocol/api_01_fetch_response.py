@@ -23,6 +23,7 @@ from protocol.api_01_fetch import (
 from protocol.errors import LocalProtocolError, PeerProtocolError
 from protocol.primitives import Cursor, write_array_length, write_uvarint
 from protocol.record_batches import Buffer
+from protocol.slices import SLICE_ITEMS, Slices, at_once, cut
 
 _FRAME_LENGTH_MAX = 2**31 - 1
 
@@ -47,8 +48,10 @@ _TAIL_V11 = struct.Struct(">ii")
 _QUIET_V12 = struct.Struct(">ihqqqBiBB")
 
 
-def decode_response(frame: memoryview, api_version: int) -> FetchResponse:
+def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[FetchResponse]:
     """Decode a whole frame (length field included). The answers' records are views into it.
+
+    Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -56,9 +59,12 @@ def decode_response(frame: memoryview, api_version: int) -> FetchResponse:
     """
     require_version(api_version)
     try:
-        return _decode_response(frame, api_version)
+        return (yield from _decode_response(frame, api_version))
     except struct.error as error:
         raise PeerProtocolError(f"truncated Fetch v{api_version} response") from error
+
+
+decode_response = at_once(decode_response_in_slices)
 
 
 def peek_session(head: memoryview, api_version: int) -> tuple[int, int, int]:
@@ -80,7 +86,7 @@ def patch_session_id(head: memoryview, position: int, session_id: int) -> None:
     _INT32.pack_into(head, position, session_id)
 
 
-def encode_response(
+def encode_response_in_slices(
     api_version: int,
     correlation_id: int,
     *,
@@ -89,45 +95,56 @@ def encode_response(
     session_id: int,
     answers: Sequence[PartitionAnswer],
     tags: bytes = NO_TAGS,
-) -> list[Buffer]:
+) -> Slices[list[Buffer]]:
     """A whole frame as buffers in order, its length field included; records are the answers' own buffers, uncopied.
 
     There are two buffers per answer with records, plus its record buffers: more than IOV_MAX (1024) are possible,
-    which the sender has to mind. Fields which the version lacks are left out.
+    which the sender has to mind. Fields which the version lacks are left out. Up to SLICE_ITEMS answers are one slice.
 
     Raises:
         LocalProtocolError: a version outside v4–v18, a missing topic name or id, or more than 2 GiB.
     """
     require_version(api_version)
     flexible = api_version >= FLEXIBLE_VERSION_MIN
-    parts = [NO_TAGS] if flexible else []
-    parts.append(_INT32.pack(throttle_time_ms))
-    if api_version >= 7:
-        parts.append(_SESSION.pack(error_code, session_id))
-    groups = [(key, list(group)) for key, group in groupby(answers, key=lambda item: topic_key(item, api_version))]
-    parts.append(write_array_length(len(groups), flexible=flexible))
+    parts: list[bytes] = []
     buffers: list[Buffer] = []
-    for key, group in groups:
+    count, room = 0, SLICE_ITEMS
+    for key, grouped in groupby(answers, key=lambda item: topic_key(item, api_version)):
+        group, count = list(grouped), count + 1
         if api_version < TOPIC_ID_VERSION_MIN:
             parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))
         parts.append(key)
         parts.append(write_array_length(len(group), flexible=flexible))
+        for some in cut(group):
+            if len(some) > room:
+                yield
+                room = SLICE_ITEMS
+            room -= len(some)
+            if flexible:
+                parts = _encode_partitions_v12(buffers, parts, some)
+            else:
+                parts = _encode_partitions_v4_to_v11(buffers, parts, some, api_version)
         if flexible:
-            parts = _encode_partitions_v12(buffers, parts, group)
             parts.append(group[0].topic_tags)
-        else:
-            parts = _encode_partitions_v4_to_v11(buffers, parts, group, api_version)
     if flexible:
         parts.append(tags)
     buffers.append(b"".join(parts))
-    length = sum(map(len, buffers)) + 4
+    head = [NO_TAGS] if flexible else []
+    head.append(_INT32.pack(throttle_time_ms))
+    if api_version >= 7:
+        head.append(_SESSION.pack(error_code, session_id))
+    head.append(write_array_length(count, flexible=flexible))
+    length = sum(map(len, head)) + sum(map(len, buffers)) + 4
     if length > _FRAME_LENGTH_MAX:
         raise LocalProtocolError(f"a response of {length} bytes does not fit in a frame")
-    buffers[0] = b"".join((_FRAME_HEAD.pack(length, correlation_id), buffers[0]))
+    buffers[0] = b"".join((_FRAME_HEAD.pack(length, correlation_id), *head, buffers[0]))
     return buffers
 
 
-def _decode_response(frame: memoryview, version: int) -> FetchResponse:
+encode_response = at_once(encode_response_in_slices)
+
+
+def _decode_response(frame: memoryview, version: int) -> Slices[FetchResponse]:
     flexible = version >= FLEXIBLE_VERSION_MIN
     cursor = Cursor(frame, 4)
     correlation_id = cursor.int32()
@@ -138,30 +155,34 @@ def _decode_response(frame: memoryview, version: int) -> FetchResponse:
     if version >= 7:
         error_code, session_id = cursor.int16(), cursor.int32()
     answers: list[PartitionAnswer] = []
+    slice_end = SLICE_ITEMS
     for _ in range(cursor.present_array_length(flexible=flexible)):
-        _decode_topic(cursor, version, answers)
+        topic, topic_id = _decode_topic_name(cursor, version)
+        count, first = cursor.present_array_length(flexible=flexible), len(answers)
+        _require_room(cursor, count, version)
+        while (left := first + count - len(answers)) > 0:
+            if len(answers) >= slice_end:
+                yield
+                slice_end = len(answers) + SLICE_ITEMS
+            _decode_partitions(cursor, version, topic, topic_id, min(left, slice_end - len(answers)), answers)
+        if flexible:
+            _decode_topic_tags(cursor, answers, first)
     tags = cursor.raw_tags() if flexible else NO_TAGS
     if cursor.position != cursor.end:
         raise PeerProtocolError(f"{cursor.end - cursor.position} bytes after the end of a Fetch v{version} response")
     return FetchResponse(correlation_id, throttle_time_ms, error_code, session_id, answers, tags)
 
 
-def _decode_topic(cursor: Cursor, version: int, answers: list[PartitionAnswer]) -> None:
-    flexible = version >= FLEXIBLE_VERSION_MIN
-    topic: str | None = None
-    topic_id: bytes | None = None
+def _decode_topic_name(cursor: Cursor, version: int) -> tuple[str | None, bytes | None]:
     if version >= TOPIC_ID_VERSION_MIN:
-        topic_id = cursor.raw(TOPIC_ID_BYTES)
-    else:
-        topic = cursor.string(flexible=flexible)
-        if topic is None:
-            raise PeerProtocolError(f"null topic name at {cursor.position}")
-    count = cursor.present_array_length(flexible=flexible)
-    if not flexible:
-        _decode_partitions_v4_to_v11(cursor, version, topic, count, answers)
-        return
-    first = len(answers)
-    _decode_partitions_v12(cursor, topic, topic_id, count, answers)
+        return None, cursor.raw(TOPIC_ID_BYTES)
+    topic = cursor.string(flexible=version >= FLEXIBLE_VERSION_MIN)
+    if topic is None:
+        raise PeerProtocolError(f"null topic name at {cursor.position}")
+    return topic, None
+
+
+def _decode_topic_tags(cursor: Cursor, answers: list[PartitionAnswer], first: int) -> None:
     if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
         cursor.position += 1
         return
@@ -170,12 +191,33 @@ def _decode_topic(cursor: Cursor, version: int, answers: list[PartitionAnswer]) 
         answer.topic_tags = topic_tags
 
 
+def _require_room(cursor: Cursor, count: int, version: int) -> None:
+    if version >= FLEXIBLE_VERSION_MIN:
+        size = _QUIET_V12.size
+    else:
+        size = (_HEAD_V5 if version >= 5 else _HEAD_V4).size + (_TAIL_V11 if version >= 11 else _TAIL_V4).size
+    if count * size > cursor.end - cursor.position:
+        raise PeerProtocolError(f"{count} partitions in {cursor.end - cursor.position} bytes")
+
+
+def _decode_partitions(
+    cursor: Cursor,
+    version: int,
+    topic: str | None,
+    topic_id: bytes | None,
+    count: int,
+    answers: list[PartitionAnswer],
+) -> None:
+    if version >= FLEXIBLE_VERSION_MIN:
+        _decode_partitions_v12(cursor, topic, topic_id, count, answers)
+    else:
+        _decode_partitions_v4_to_v11(cursor, version, topic, count, answers)
+
+
 def _decode_partitions_v12(
     cursor: Cursor, topic: str | None, topic_id: bytes | None, count: int, answers: list[PartitionAnswer]
 ) -> None:
     view, position, size = cursor.view, cursor.position, _QUIET_V12.size
-    if count * size > cursor.end - position:
-        raise PeerProtocolError(f"{count} partitions in {cursor.end - position} bytes")
     unpack, append = _QUIET_V12.unpack_from, answers.append
     for _ in range(count):
         partition, error_code, high, stable, start, aborted, preferred, records, tag_byte = unpack(view, position)
@@ -208,8 +250,6 @@ def _decode_partitions_v4_to_v11(
 ) -> None:
     view = cursor.view
     head, tail = (_HEAD_V5 if version >= 5 else _HEAD_V4), (_TAIL_V11 if version >= 11 else _TAIL_V4)
-    if count * (head.size + tail.size) > cursor.end - cursor.position:
-        raise PeerProtocolError(f"{count} partitions in {cursor.end - cursor.position} bytes")
     start = preferred = -1
     for _ in range(count):
         if version >= 5:
@@ -260,7 +300,7 @@ def _take_records(cursor: Cursor, answer: PartitionAnswer, size: int) -> None:
         answer.records = (cursor.view[start : cursor.position],)
 
 
-def _encode_partitions_v12(buffers: list[Buffer], parts: list[bytes], group: list[PartitionAnswer]) -> list[bytes]:
+def _encode_partitions_v12(buffers: list[Buffer], parts: list[bytes], group: Sequence[PartitionAnswer]) -> list[bytes]:
     """Write partitions to `parts`, moving them to `buffers` before each record set; returns the parts still open."""
     quiet = _QUIET_V12.pack
     for answer in group:
@@ -299,7 +339,7 @@ def _encode_partitions_v12(buffers: list[Buffer], parts: list[bytes], group: lis
 
 
 def _encode_partitions_v4_to_v11(
-    buffers: list[Buffer], parts: list[bytes], group: list[PartitionAnswer], version: int
+    buffers: list[Buffer], parts: list[bytes], group: Sequence[PartitionAnswer], version: int
 ) -> list[bytes]:
     """As the above, for the versions without tags."""
     for answer in group:

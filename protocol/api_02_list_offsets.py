@@ -15,14 +15,16 @@ pending upload, -6 (KIP-1023).
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
 
+from protocol.api_01_fetch import PARTITIONS_MAX, REQUEST_BYTES_MAX
 from protocol.errors import LocalProtocolError, PeerProtocolError
 from protocol.headers import RequestHeader, encode_request_header
 from protocol.identifiers import ApiKey
 from protocol.primitives import Cursor, write_array_length, write_string
+from protocol.slices import SLICE_BYTES, SLICE_ITEMS, Slices, at_once
 
 LIST_OFFSETS_VERSION_MIN = 1
 LIST_OFFSETS_VERSION_MAX = 11
@@ -62,7 +64,10 @@ class ListOffsetsPartition:
 
 @dataclass(slots=True)
 class ListOffsetsRequest:
-    """A ListOffsets request. `timeout_ms` is 0 below v10, which lets the broker's own limit apply."""
+    """A ListOffsets request. `timeout_ms` is 0 below v10, which lets the broker's own limit apply.
+
+    `is_unread`: it names more than PARTITIONS_MAX, or is larger than REQUEST_BYTES_MAX; no question of it is here.
+    """
 
     api_version: int
     correlation_id: int
@@ -72,6 +77,7 @@ class ListOffsetsRequest:
     partitions: list[ListOffsetsPartition]
     timeout_ms: int = NO_TIMEOUT_MS
     tags: bytes = NO_TAGS
+    is_unread: bool = False
 
 
 @dataclass(slots=True)
@@ -101,8 +107,10 @@ class ListOffsetsResponse:
 _Item = TypeVar("_Item", ListOffsetsPartition, ListOffsetsAnswer)
 
 
-def decode_request(frame: memoryview, header: RequestHeader) -> ListOffsetsRequest:
+def decode_request_in_slices(frame: memoryview, header: RequestHeader) -> Slices[ListOffsetsRequest]:
     """Decode a whole frame (length field included) whose header was read already.
+
+    Of one that names too much only the head is read (`ListOffsetsRequest.is_unread`). Up to SLICE_BYTES are one slice.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -114,13 +122,26 @@ def decode_request(frame: memoryview, header: RequestHeader) -> ListOffsetsReque
     request = ListOffsetsRequest(version, header.correlation_id, header.client_id, cursor.int32(), 0, [])
     if version >= 2:
         request.isolation_level = cursor.int8()
-    for topic, count in _topics(cursor, version):
+    room = PARTITIONS_MAX if len(frame) <= REQUEST_BYTES_MAX else -1
+    slice_end = cursor.position + SLICE_BYTES
+    for topic, count in _topics(cursor, version) if room >= 0 else ():
+        room -= max(1, count)
+        if room < 0:
+            break
         first = len(request.partitions)
         for _ in range(count):
             request.partitions.append(_decode_question(cursor, version, topic))
+            if cursor.position >= slice_end:
+                yield
+                slice_end = cursor.position + SLICE_BYTES
         topic_tags = _raw_tags(cursor, version)
         for question in request.partitions[first:]:
             question.topic_tags = topic_tags
+        if cursor.position >= slice_end:
+            yield
+            slice_end = cursor.position + SLICE_BYTES
+    if room < 0:
+        return replace(request, partitions=[], is_unread=True)
     if version >= 10:
         request.timeout_ms = cursor.int32()
     request.tags = _raw_tags(cursor, version)
@@ -128,8 +149,11 @@ def decode_request(frame: memoryview, header: RequestHeader) -> ListOffsetsReque
     return request
 
 
-def encode_request(request: ListOffsetsRequest, *, correlation_id: int) -> bytes:
-    """A whole frame (length field included) at `request.api_version`.
+decode_request = at_once(decode_request_in_slices)
+
+
+def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int) -> Slices[bytes]:
+    """A whole frame (length field included) at `request.api_version`. Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         LocalProtocolError: the version is outside v1–v11.
@@ -140,7 +164,7 @@ def encode_request(request: ListOffsetsRequest, *, correlation_id: int) -> bytes
     parts.append(_INT32.pack(request.replica_id))
     if version >= 2:
         parts.append(struct.pack(">b", request.isolation_level))
-    groups = _start_topics(parts, request.partitions, version)
+    groups, room = _start_topics(parts, request.partitions, version), SLICE_ITEMS
     for topic, group in groups:
         _start_topic(parts, topic, len(group), version)
         for question in group:
@@ -149,12 +173,19 @@ def encode_request(request: ListOffsetsRequest, *, correlation_id: int) -> bytes
                 parts.append(_INT32.pack(question.current_leader_epoch))
             parts.append(_INT64.pack(question.timestamp))
             _put_tags(parts, question.tags, version)
+            room -= 1
+            if not room:
+                yield
+                room = SLICE_ITEMS
         _put_tags(parts, group[0].topic_tags, version)
     if version >= 10:
         parts.append(_INT32.pack(request.timeout_ms))
     _put_tags(parts, request.tags, version)
     body = b"".join(parts)
     return _INT32.pack(len(body)) + body
+
+
+encode_request = at_once(encode_request_in_slices)
 
 
 def patch_timestamp(frame: memoryview, question: ListOffsetsPartition, timestamp: int) -> None:
@@ -164,8 +195,8 @@ def patch_timestamp(frame: memoryview, question: ListOffsetsPartition, timestamp
     _INT64.pack_into(frame, question.timestamp_position, timestamp)
 
 
-def decode_response(frame: memoryview, api_version: int) -> ListOffsetsResponse:
-    """Decode a whole frame (length field included).
+def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[ListOffsetsResponse]:
+    """Decode a whole frame (length field included). Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         PeerProtocolError: the frame is truncated, too long, or holds an impossible length or count.
@@ -182,6 +213,8 @@ def decode_response(frame: memoryview, api_version: int) -> ListOffsetsResponse:
         first = len(response.partitions)
         for _ in range(count):
             response.partitions.append(_decode_answer(cursor, api_version, topic))
+            if len(response.partitions) % SLICE_ITEMS == 0:
+                yield
         topic_tags = _raw_tags(cursor, api_version)
         for answer in response.partitions[first:]:
             answer.topic_tags = topic_tags
@@ -190,8 +223,13 @@ def decode_response(frame: memoryview, api_version: int) -> ListOffsetsResponse:
     return response
 
 
-def encode_response(response: ListOffsetsResponse, api_version: int, correlation_id: int) -> bytes:
+decode_response = at_once(decode_response_in_slices)
+
+
+def encode_response_in_slices(response: ListOffsetsResponse, api_version: int, correlation_id: int) -> Slices[bytes]:
     """A whole frame (length field included), with another correlation id than the response's own.
+
+    Up to SLICE_ITEMS partitions are one slice.
 
     Raises:
         LocalProtocolError: the version is outside v1–v11.
@@ -201,7 +239,7 @@ def encode_response(response: ListOffsetsResponse, api_version: int, correlation
     _put_tags(parts, NO_TAGS, api_version)  # of the header
     if api_version >= 2:
         parts.append(_INT32.pack(response.throttle_time_ms))
-    groups = _start_topics(parts, response.partitions, api_version)
+    groups, room = _start_topics(parts, response.partitions, api_version), SLICE_ITEMS
     for topic, group in groups:
         _start_topic(parts, topic, len(group), api_version)
         for answer in group:
@@ -209,10 +247,17 @@ def encode_response(response: ListOffsetsResponse, api_version: int, correlation
             if api_version >= 4:
                 parts.append(_INT32.pack(answer.leader_epoch))
             _put_tags(parts, answer.tags, api_version)
+            room -= 1
+            if not room:
+                yield
+                room = SLICE_ITEMS
         _put_tags(parts, group[0].topic_tags, api_version)
     _put_tags(parts, response.tags, api_version)
     body = b"".join(parts)
     return _FRAME_HEAD.pack(len(body) + 4, correlation_id) + body
+
+
+encode_response = at_once(encode_response_in_slices)
 
 
 def _decode_question(cursor: Cursor, version: int, topic: str) -> ListOffsetsPartition:

@@ -5,7 +5,10 @@ is new or no longer wanted; the answer holds what has changed. Tidegate keeps th
 
     relayed   upstream has the session, under an id and an epoch of its own (the client's, until the session was
               ours once). Requests pass, and are noted here with work per named partition only.
-    ours      upstream has none. Requests are made whole from here, and answers are cut to what has changed.
+    unread    relayed for good: a request named more than PARTITIONS_MAX, or the session grew beyond. Only ids and
+              epochs are kept.
+    ours      upstream has none. Requests are made whole from here, and answers are cut to what has changed. One that
+              grows beyond PARTITIONS_MAX ends: the client opens it anew, and it is unread then.
 
 Rule 1. The id is judged first (70), then the epoch (71), then whether topics are still named as at the start (106).
         None of these changes the session. Its topics have names, or ids from v13 on.
@@ -15,7 +18,10 @@ Rule 4. An answer holds a partition that has records, another high watermark or 
         preferred replica, a diverging epoch, or an error; after an error the high watermark is told again.
 Rule 5. A partition that gave records goes to the end, so that each gets its turn at a limited answer.
 Rule 6. Memory is limited (`SessionSlots`). Like the broker's cache, a full one takes the place of sessions that
-        nobody has used for two minutes, and gives no new ones otherwise; a client goes on without.
+        nobody has used for two minutes. Without any, a connection's share is what there is divided by the connections
+        that have sessions: one that asks for more than its share gets no session, and a client goes on without. For
+        one within its share the connection with the most partitions loses its sessions: its client is told that they
+        are not found, and opens others.
 
 Checked against Kafka 4.3 by tests/integration/test_fetch_sessions.py.
 """
@@ -23,9 +29,11 @@ Checked against Kafka 4.3 by tests/integration/test_fetch_sessions.py.
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from protocol.api_01_fetch import (
     NO_SESSION_ID,
+    PARTITIONS_MAX,
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
@@ -39,8 +47,11 @@ SESSIONS_MAX = 10_000
 """In one process. A broker's `max.incremental.fetch.session.cache.slots` is 1,000; before Tidegate stand the clients
 of several brokers."""
 
-SESSION_PARTITIONS_MAX = 250_000
-"""In all sessions of one process; each takes some 500 bytes."""
+PARTITION_BYTES = 600
+"""What a partition takes in a session, at most, with topic names of up to 100 characters: measured, 400 to 530."""
+
+SESSION_PARTITIONS_MAX = 100_000
+"""In all sessions of one process, unless told otherwise."""
 
 CONNECTION_SESSIONS_MAX = 32
 """Of one connection. Clients have one; some open another with each request."""
@@ -78,7 +89,16 @@ class FetchSession:
     upstream expects next.
     """
 
-    __slots__ = ("_partitions", "epoch", "session_id", "upstream_epoch", "upstream_id", "used_at_s", "uses_topic_ids")
+    __slots__ = (
+        "_partitions",
+        "epoch",
+        "is_unread",
+        "session_id",
+        "upstream_epoch",
+        "upstream_id",
+        "used_at_s",
+        "uses_topic_ids",
+    )
 
     def __init__(self, request: FetchRequest) -> None:
         """What a full Fetch opens; the session has no id yet."""
@@ -88,6 +108,7 @@ class FetchSession:
         self.upstream_epoch = FIRST_EPOCH
         self.used_at_s = 0.0
         self.uses_topic_ids = request.api_version >= TOPIC_ID_VERSION_MIN
+        self.is_unread = request.is_unread
         self._partitions: dict[PartitionKey, _Remembered] = {}
         self.update(request.partitions, ())
 
@@ -135,6 +156,11 @@ class FetchSession:
         self.upstream_id = upstream_id
         self.upstream_epoch = FIRST_EPOCH
 
+    def become_unread(self) -> None:
+        """It is upstream's for good."""
+        self.is_unread = True
+        self._partitions.clear()
+
     def told_all(self, answers: Sequence[PartitionAnswer]) -> None:
         """All answers to the full Fetch that opened the session go to the client."""
         for answer in answers:
@@ -169,6 +195,14 @@ class FetchSession:
         return told
 
 
+@dataclass(slots=True)
+class _Holding:
+    """What one connection has."""
+
+    sessions: int = 0
+    partitions: int = 0
+
+
 class SessionSlots:
     """What the sessions of all connections may take (rule 6).
 
@@ -189,6 +223,8 @@ class SessionSlots:
         self._on_changed = on_changed
         self._held: OrderedDict[FetchSession, tuple[SessionTable, int]] = OrderedDict()
         """Whose it is and how many partitions it counts for, the least recently used one first."""
+        self._holdings: dict[SessionTable, _Holding] = {}
+        """Of each connection that has a session."""
 
     @property
     def sessions(self) -> int:
@@ -202,6 +238,7 @@ class SessionSlots:
     def admit(self, session: FetchSession, table: "SessionTable", now_s: float) -> bool:
         """A new session; False if there is no room for it."""
         self._held[session] = (table, 0)
+        self._holdings.setdefault(table, _Holding()).sessions += 1
         if not self.used(session, now_s):
             self.release(session)
             return False
@@ -209,25 +246,41 @@ class SessionSlots:
         return True
 
     def used(self, session: FetchSession, now_s: float) -> bool:
-        """It was used, and may have grown; False if there is no room for that."""
+        """It was used, and may have grown; False if there is no room for that, or it is no more."""
+        if session not in self._held:
+            return False
         table, partitions = self._held[session]
         self._held[session] = (table, len(session))
         self._held.move_to_end(session)
         self.partitions += len(session) - partitions
+        self._holdings[table].partitions += len(session) - partitions
         session.used_at_s = now_s
         while len(self._held) > self._sessions_max or self.partitions > self._partitions_max:
             oldest, (owner, _) = next(iter(self._held.items()))
-            if now_s - oldest.used_at_s < IDLE_S_MIN:
+            if now_s - oldest.used_at_s >= IDLE_S_MIN:
+                owner.drop(oldest)
+            elif self.partitions <= self._partitions_max or self._is_beyond_share(table):
                 return False
-            owner.drop(oldest)
+            else:
+                max(self._holdings, key=lambda each: self._holdings[each].partitions).clear()
         return True
 
     def release(self, session: FetchSession) -> None:
         """It is no more; said twice, it is heard once."""
         held = self._held.pop(session, None)
-        if held is not None:
-            self.partitions -= held[1]
-            self._on_changed(self.sessions)
+        if held is None:
+            return
+        table, partitions = held
+        self.partitions -= partitions
+        holding = self._holdings[table]
+        holding.partitions -= partitions
+        holding.sessions -= 1
+        if not holding.sessions:
+            del self._holdings[table]
+        self._on_changed(self.sessions)
+
+    def _is_beyond_share(self, table: "SessionTable") -> bool:
+        return self._holdings[table].partitions > self._partitions_max // len(self._holdings)
 
 
 class SessionTable:
@@ -243,18 +296,17 @@ class SessionTable:
         self._sessions: set[FetchSession] = set()
         self._by_id: dict[int, FetchSession] = {}
 
-    def begin(self, request: FetchRequest, now_s: float) -> FetchSession | None:
-        """What a full Fetch opens, without an id until `give_id`; None if no session can be kept."""
+    def begin(self, session: FetchSession, now_s: float) -> bool:
+        """Keep what a full Fetch opens, without an id until `give_id`; False if no session can be kept."""
         if len(self._sessions) >= CONNECTION_SESSIONS_MAX:
             oldest = min(self._sessions, key=lambda session: session.used_at_s)
             if now_s - oldest.used_at_s < IDLE_S_MIN:
-                return None
+                return False
             self.drop(oldest)
-        session = FetchSession(request)
         if not self._slots.admit(session, self, now_s):
-            return None
+            return False
         self._sessions.add(session)
-        return session
+        return True
 
     def give_id(self, session: FetchSession, wanted_id: int = NO_SESSION_ID) -> None:
         """Name a session by which it is found: as wanted, if no other of this connection has the name."""
@@ -278,12 +330,18 @@ class SessionTable:
     def note(self, session: FetchSession, request: FetchRequest, now_s: float) -> bool:
         """Take in an incremental request. An empty session is closed by it (rule 3).
 
-        False if the session has grown beyond what can be kept, and is no more.
+        False if the session cannot be kept with what it has grown to, and is no more.
         """
-        session.update(request.partitions, request.forgotten)
-        if not len(session):
-            self.drop(session)
-            return True
+        if not session.is_unread:
+            session.update(request.partitions, request.forgotten)
+            if request.is_unread or len(session) > PARTITIONS_MAX:
+                if not session.is_relayed:
+                    self.drop(session)
+                    return False
+                session.become_unread()
+            elif not len(session):
+                self.drop(session)
+                return True
         session.epoch = next_epoch(session.epoch)
         if not self._slots.used(session, now_s):
             self.drop(session)

@@ -12,6 +12,9 @@ from protocol.errors import LocalProtocolError, PeerProtocolError
 STRING_BYTES_MAX = 32767
 """Kafka's limit for a string, in either form."""
 
+TAGS_MAX = 1000
+"""In one tagged section; Kafka's own schemas have fewer than ten."""
+
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _UINT16 = struct.Struct(">H")
@@ -109,7 +112,10 @@ class Cursor:
 
     def skip_tags(self) -> None:
         """Pass a tagged section unread."""
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count > TAGS_MAX:
+            raise PeerProtocolError(f"{count} tagged fields in one section at {self.position}")
+        for _ in range(count):
             self.uvarint()
             self._take(self.uvarint())
 

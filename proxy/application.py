@@ -16,7 +16,7 @@ from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
 from protocol.client_messages import preload_schemas
-from protocol.fetch_sessions import SessionSlots
+from protocol.fetch_sessions import PARTITION_BYTES, SessionSlots
 from proxy import exit_codes
 from proxy.accounts import Accounts
 from proxy.address_book import AddressBook
@@ -27,7 +27,7 @@ from proxy.catalog_start import start_catalog
 from proxy.client_exchanges import ClientExchanges
 from proxy.client_reads import ClientReads
 from proxy.config.load import load
-from proxy.config.memory_shares import INDEXES_SHARE, memory_share
+from proxy.config.memory_shares import INDEXES_SHARE, SESSIONS_SHARE, memory_share
 from proxy.config.model import Config
 from proxy.fallback import Fallback
 from proxy.fetch_service import FetchService
@@ -283,7 +283,10 @@ def _server(
     nursery: trio.Nursery,
 ) -> Server:
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
-    slots = SessionSlots(on_changed=probes.relay.on_fetch_sessions)
+    slots = SessionSlots(
+        partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
+        on_changed=probes.relay.on_fetch_sessions,
+    )
 
     def handlers(client: ClientReads) -> ClientExchanges:
         fetches = FetchService(

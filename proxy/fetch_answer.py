@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from protocol.api_01_fetch import NO_SESSION_ID, NO_TAGS, FetchRequest, PartitionAnswer
 from protocol.api_01_fetch_endpoints import endpoints_of
-from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch_response import encode_response_in_slices
 from protocol.api_01_fetch_walker import ENDPOINTS_VERSION_MIN
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
+from protocol.slices import Slices, at_once
+from proxy.slices import in_slices
 from proxy.upstream_wire import UpstreamWire
 
 TOP_LEVEL_ERROR_VERSION_MIN = 7
@@ -43,12 +45,12 @@ async def answer_frame(
         endpoints = endpoints_of(answer.sections)
         if endpoints:
             tags = endpoints.section(await wire.advertise(endpoints.nodes))
-    return encode_answer(request, answer, session_id, tags)
+    return await in_slices(encode_answer_in_slices(request, answer, session_id, tags))
 
 
-def encode_answer(
+def encode_answer_in_slices(
     request: FetchRequest, answer: FetchAnswer, session_id: int = NO_SESSION_ID, tags: bytes = NO_TAGS
-) -> list[Buffer]:
+) -> Slices[list[Buffer]]:
     """The same with a tagged section that is ready.
 
     What the version cannot say of the whole it says of each partition.
@@ -60,7 +62,7 @@ def encode_answer(
             for asked in request.partitions
         ]
         error_code = ErrorCode.NONE
-    return encode_response(
+    return encode_response_in_slices(
         request.api_version,
         request.correlation_id,
         throttle_time_ms=answer.throttle_time_ms,
@@ -69,3 +71,6 @@ def encode_answer(
         answers=partitions,
         tags=tags,
     )
+
+
+encode_answer = at_once(encode_answer_in_slices)

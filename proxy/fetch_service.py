@@ -4,9 +4,11 @@ What names no tier partition is relayed, also as part of a session; what does is
 then on (`proxy.fetch_sessions`): its requests are made whole before they are planned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
+import structlog
 import trio
 
 from metrics.probes import Probes
@@ -18,10 +20,10 @@ from protocol.api_01_fetch import (
     FetchRequest,
     last_mentions,
 )
-from protocol.api_01_fetch_request import decode_request
+from protocol.api_01_fetch_request import decode_request_in_slices
 from protocol.fetch_sessions import FetchSession, SessionSlots
 from protocol.headers import decode_request_header
-from protocol.identifiers import IsolationLevel
+from protocol.identifiers import ApiKey, IsolationLevel
 from proxy.authority import Authorities, LogStartGeneration
 from proxy.client_reads import ClientReads
 from proxy.exchange import exchange
@@ -33,6 +35,7 @@ from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.own_fetch import OwnFetch, close_upstream_session
 from proxy.probe import Prober
 from proxy.request_handlers import RELAY, Answer, Relay
+from proxy.slices import each_slice, in_slices
 from proxy.tier import Tier
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream_wire import UpstreamWire
@@ -45,6 +48,8 @@ TIER_WAIT_S_MAX = 5.0
 
 FOLLOWER_FETCH_VERSION_MIN = 11
 """Below, only the leader may be asked (KIP-392)."""
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class FetchService:
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = client
         self._sessions = ClientSessions(slots, probes.relay)
+        self._has_said_unread = False
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed.
@@ -88,19 +94,27 @@ class FetchService:
         An answer is followed by `on_answered`.
         """
         self._authorities.age_s_max = self._settings.authority_age_s_max
-        request = decode_request(frame, decode_request_header(frame))
+        request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
         if request.replica_id != CONSUMER_REPLICA_ID or wire.node_id is None:
             return RELAY
+        if request.is_unread:
+            self._note_unread(request, len(frame))
         request.partitions = last_mentions(request.partitions)
         if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
             return await self._full(frame, request, wire, wire.node_id)
         return await self._incremental(frame, request, wire, wire.node_id)
 
+    def _note_unread(self, request: FetchRequest, size_bytes: int) -> None:
+        self._probes.tier.on_request_unread(ApiKey.FETCH)
+        if not self._has_said_unread:
+            self._has_said_unread = True
+            _log.warning("fetch_left_unread", client_id=request.client_id, size_bytes=size_bytes)
+
     async def _full(self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int) -> Answer | Relay:
         replaced_id = self._sessions.replaced_by(request)
-        plan = await self._plan(request, node_id)
+        plan = None if request.is_unread else await self._plan(request, node_id)
         if plan is None:
-            return self._sessions.relay_full(frame, request, replaced_id)
+            return await self._sessions.relay_full(frame, request, replaced_id)
         await close_upstream_session(wire, request, replaced_id)
         answer = await self._exchange(request, plan, wire, node_id)
         return await self._sessions.answer_full(request, answer, wire)
@@ -108,9 +122,11 @@ class FetchService:
     async def _incremental(
         self, frame: memoryview, request: FetchRequest, wire: UpstreamWire, node_id: int
     ) -> Answer | Relay:
-        session = self._sessions.go_on(request)
+        session = await self._sessions.go_on(request)
         if not isinstance(session, FetchSession):
             return await answer_frame(request, FetchAnswer((), error_code=session), wire)
+        if session.is_unread:
+            return self._sessions.relay_incremental(frame, request, session)
         if session.is_relayed:
             # Nothing here may cost work for each partition of the session.
             named = replace(request, partitions=session.still_named(request))
@@ -169,18 +185,22 @@ class FetchService:
         seen: dict[TopicIdPartition, Frontier] = {}
         unknown: list[TopicIdPartition] = []
         ageing: list[TopicIdPartition] = []
-        for asked, candidate in zip(request.partitions, candidates, strict=True):
-            if candidate is None:
-                continue
-            frontier = frontiers.get(node_id, candidate)
-            if frontier is None:
-                unknown.append(candidate)
-                continue
-            seen[candidate] = frontier
-            if not frontiers.is_fresh(frontier):
-                # The local log start only rises: an offset above it is the broker's to answer either way.
-                below = asked.fetch_offset < frontier.local_log_start_offset
-                (unknown if below else ageing).append(candidate)
+
+        def look(some: Sequence[tuple[FetchPartition, TopicIdPartition | None]]) -> None:
+            for asked, candidate in some:
+                if candidate is None:
+                    continue
+                frontier = frontiers.get(node_id, candidate)
+                if frontier is None:
+                    unknown.append(candidate)
+                    continue
+                seen[candidate] = frontier
+                if not frontiers.is_fresh(frontier):
+                    # The local log start only rises: an offset above it is the broker's to answer either way.
+                    below = asked.fetch_offset < frontier.local_log_start_offset
+                    (unknown if below else ageing).append(candidate)
+
+        await each_slice(list(zip(request.partitions, candidates, strict=True)), look)
         if ageing:
             frontiers.refresh_soon(node_id, ageing)
         if unknown:
@@ -202,14 +222,14 @@ class FetchService:
         """For each partition, its identity if the tier has segments of it."""
         tier = self._tier
         if request.api_version >= TOPIC_ID_VERSION_MIN:
-            return [tier.partition(asked.topic_id or b"", asked.partition) for asked in request.partitions]
+            return await _each(request.partitions, lambda asked: tier.partition(asked.topic_id or b"", asked.partition))
         names = [asked.topic for asked in request.partitions if asked.topic is not None]
         if any(tier.topic_id(name) is None for name in names):
             with trio.move_on_after(LEARN_WAIT_S_MAX):
                 await tier.learn_topic_ids(names)
-        return [
-            tier.partition(tier.topic_id(asked.topic or "") or b"", asked.partition) for asked in request.partitions
-        ]
+        return await _each(
+            request.partitions, lambda asked: tier.partition(tier.topic_id(asked.topic or "") or b"", asked.partition)
+        )
 
     def _belongs_to_tier(
         self,
@@ -255,3 +275,10 @@ class FetchService:
             return
         if on_lineage:
             left.discard(part)
+
+
+async def _each(
+    partitions: Sequence[FetchPartition], find: Callable[[FetchPartition], TopicIdPartition | None]
+) -> list[TopicIdPartition | None]:
+    found = await each_slice(partitions, lambda some: [find(asked) for asked in some])
+    return found[0] if len(found) == 1 else list(chain.from_iterable(found))

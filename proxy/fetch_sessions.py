@@ -2,14 +2,16 @@
 
 What a session is says `protocol.fetch_sessions`; here its requests are relayed, or answers are made for it:
 
-- Relayed: session id and epoch stand in fixed places and are patched there, both ways, where upstream has others than
-  the client. The head of each response tells whether upstream has opened, kept or refused the session.
+- Relayed, unread ones among them: session id and epoch stand in fixed places and are patched there, both ways, where
+  upstream has others than the client. The head of each response tells whether upstream has
+  opened, kept or refused the session.
 - Ours: answers are cut to what has changed. When nothing of the session is in the tier, it is given back: the Fetch
   for all of it opens a session upstream, and from then on the client's requests are relayed again.
 """
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import trio
 
@@ -19,10 +21,12 @@ from protocol.api_01_fetch_request import patch_session
 from protocol.api_01_fetch_response import SESSION_HEAD_BYTES, patch_session_id, peek_session
 from protocol.errors import ErrorCode
 from protocol.fetch_sessions import FetchSession, SessionSlots, SessionTable, next_epoch
+from protocol.slices import SLICE_ITEMS
 from proxy.assembly import is_whole, pass_whole
 from proxy.fetch_answer import FetchAnswer, answer_frame
 from proxy.own_fetch import close_upstream_session, fetch_whole
 from proxy.request_handlers import RELAY, Answer, Relay
+from proxy.slices import each_slice
 from proxy.upstream_wire import UpstreamWire
 
 
@@ -47,9 +51,9 @@ class ClientSessions:
         closed = self._table.close(request.session_id)
         return request.session_id if closed is None else closed.upstream_id
 
-    def relay_full(self, frame: memoryview, request: FetchRequest, replaced_id: int) -> Relay:
+    async def relay_full(self, frame: memoryview, request: FetchRequest, replaced_id: int) -> Relay:
         """Relay a full Fetch; upstream opens the session if one is wanted and can be kept."""
-        session = self._table.begin(request, trio.current_time()) if request.session_epoch == OPENING_EPOCH else None
+        session = await self._begin(request) if request.session_epoch == OPENING_EPOCH else None
         if session is None:
             patch_session(frame, request, session_id=replaced_id, session_epoch=SESSIONLESS_EPOCH)
             return RELAY
@@ -60,7 +64,7 @@ class ClientSessions:
         """Answer a full Fetch, with a session of ours if one is wanted and can be kept."""
         session = None
         if request.session_epoch == OPENING_EPOCH and not answer.is_whole:
-            session = self._table.begin(request, trio.current_time())
+            session = await self._begin(request)
         if session is None:
             return await answer_frame(request, answer, wire)
         session.told_all(answer.partitions)
@@ -69,13 +73,20 @@ class ClientSessions:
 
     # Incremental ones.
 
-    def go_on(self, request: FetchRequest) -> FetchSession | ErrorCode:
+    async def go_on(self, request: FetchRequest) -> FetchSession | ErrorCode:
         """The session of an incremental Fetch, with what that names and forgets noted; or what it is refused with.
 
         A session that is empty then is closed.
         """
         session = self._table.find(request)
-        if not isinstance(session, FetchSession) or self._table.note(session, request, trio.current_time()):
+        if not isinstance(session, FetchSession):
+            return session
+        noted = request
+        if len(request.partitions) + len(request.forgotten) > SLICE_ITEMS and not session.is_unread:
+            await each_slice(request.partitions, lambda some: session.update(some, ()))
+            await each_slice(request.forgotten, lambda some: session.update((), some))
+            noted = replace(request, partitions=[], forgotten=())
+        if self._table.note(session, noted, trio.current_time()):
             return session
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -93,7 +104,8 @@ class ClientSessions:
         if not len(session):
             return await answer_frame(request, answer, wire)
         if not answer.is_whole:
-            answer = replace(answer, partitions=session.changed(answer.partitions))
+            told = await each_slice(answer.partitions, session.changed)
+            answer = replace(answer, partitions=told[0] if len(told) == 1 else list(chain.from_iterable(told)))
         return await answer_frame(request, answer, wire, session.session_id)
 
     async def give_back(
@@ -115,6 +127,14 @@ class ClientSessions:
         """A relayed session is ours from now on."""
         await close_upstream_session(wire, request, session.upstream_id)
         session.become_ours()
+
+    async def _begin(self, request: FetchRequest) -> FetchSession | None:
+        if len(request.partitions) <= SLICE_ITEMS:
+            session = FetchSession(request)
+        else:
+            session = FetchSession(replace(request, partitions=request.partitions[:SLICE_ITEMS]))
+            await each_slice(request.partitions[SLICE_ITEMS:], lambda some: session.update(some, ()))
+        return session if self._table.begin(session, trio.current_time()) else None
 
     def _on_opened(self, api_version: int, session: FetchSession, head: memoryview) -> None:
         error_code, upstream_id, position = peek_session(head, api_version)

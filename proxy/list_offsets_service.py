@@ -28,16 +28,17 @@ from protocol.api_02_list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetTimestamp,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
+    decode_request_in_slices,
+    decode_response_in_slices,
+    encode_request_in_slices,
+    encode_response_in_slices,
 )
 from protocol.errors import ErrorCode
 from protocol.headers import decode_request_header
 from protocol.identifiers import ApiKey
 from proxy.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.request_handlers import RELAY, Answer, Relay
+from proxy.slices import in_slices
 from proxy.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from proxy.upstream_wire import UpstreamWire
 from storage.errors import RemoteStorageError
@@ -67,8 +68,11 @@ class ListOffsetsService:
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
         """Decide about one request, and answer it if it is not to be relayed."""
-        request = decode_request(frame, decode_request_header(frame))
+        request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
         node_id = wire.node_id
+        if request.is_unread:
+            self._lookup.probe.on_request_unread(ApiKey.LIST_OFFSETS)
+            return RELAY
         if request.replica_id != CONSUMER_REPLICA_ID or node_id is None or _has_duplicates(request):
             return RELAY
         started_s = trio.current_time()
@@ -87,7 +91,7 @@ class ListOffsetsService:
             self._fallback.on_broker_read(partition, 0)
         if any(result.error_code == COME_AGAIN for result in found.values()):
             await trio.sleep_until(comes_again_s(started_s, 0))
-        return [encode_response(response, *_form(request))]
+        return [await in_slices(encode_response_in_slices(response, *_form(request)))]
 
     async def _search(
         self,
@@ -123,9 +127,10 @@ async def _ask(
         if only is None or _key(question) in only
     ]
     correlation_id = wire.next_correlation_id()
-    frame = encode_request(replace(request, partitions=partitions), correlation_id=correlation_id)
+    asked = replace(request, partitions=partitions)
+    frame = await in_slices(encode_request_in_slices(asked, correlation_id=correlation_id))
     pending = await wire.ask(ApiKey.LIST_OFFSETS, request.api_version, correlation_id, frame)
-    return decode_response(await pending.frame(), request.api_version)
+    return await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
 
 
 async def _assemble(

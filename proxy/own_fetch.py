@@ -13,11 +13,12 @@ from dataclasses import replace
 import trio
 
 from protocol.api_01_fetch import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
-from protocol.api_01_fetch_request import encode_request
-from protocol.api_01_fetch_response import decode_response
+from protocol.api_01_fetch_request import encode_request, encode_request_in_slices
+from protocol.api_01_fetch_response import decode_response_in_slices
 from protocol.identifiers import ApiKey
 from proxy.assembly import is_whole
 from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey, key_of
+from proxy.slices import in_slices
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
 
@@ -102,17 +103,19 @@ class OwnFetch:
     ) -> None:
         """One Fetch of these partitions as the client asked for them, but without a session."""
         correlation_id = self._wire.next_correlation_id()
-        frame = encode_request(
-            request,
-            partitions,
-            correlation_id=correlation_id,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1 if max_wait_ms else 0,
-            # The answer is held whole: what a client asks beyond this it gets with its next request.
-            max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
+        frame = await in_slices(
+            encode_request_in_slices(
+                request,
+                partitions,
+                correlation_id=correlation_id,
+                max_wait_ms=max_wait_ms,
+                min_bytes=1 if max_wait_ms else 0,
+                # The answer is held whole: what a client asks beyond this it gets with its next request.
+                max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
+            )
         )
         pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
-        response = decode_response(await pending.frame(), request.api_version)
+        response = await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
             self.sections.append(response.tags)
@@ -127,17 +130,19 @@ class OwnFetch:
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
     """All of a request, with the client's own waits, under a session epoch of our own."""
     correlation_id = wire.next_correlation_id()
-    frame = encode_request(
-        request,
-        request.partitions,
-        correlation_id=correlation_id,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=bytes_max,
-        session_epoch=session_epoch,
+    frame = await in_slices(
+        encode_request_in_slices(
+            request,
+            request.partitions,
+            correlation_id=correlation_id,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=bytes_max,
+            session_epoch=session_epoch,
+        )
     )
     pending = await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
-    return decode_response(await pending.frame(), request.api_version)
+    return await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
 
 
 async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, session_id: int) -> None:

@@ -25,8 +25,8 @@ from protocol.api_01_fetch import (
     FetchResponse,
     PartitionAnswer,
 )
-from protocol.api_01_fetch_request import encode_request
-from protocol.api_01_fetch_response import decode_response
+from protocol.api_01_fetch_request import encode_request_in_slices
+from protocol.api_01_fetch_response import decode_response_in_slices
 from protocol.errors import ErrorCode
 from protocol.identifiers import ApiKey, IsolationLevel
 from proxy.aborted_tails import AbortedTail
@@ -34,6 +34,7 @@ from proxy.assembly import is_whole
 from proxy.authority import Authorities, Authority, AuthorityKey
 from proxy.fetch_plan import TierPart
 from proxy.frontier import LEARN_WAIT_S_MAX
+from proxy.slices import in_slices
 from proxy.tier import Tier
 from proxy.upstream_wire import PendingAnswer, UpstreamWire
 
@@ -153,7 +154,7 @@ class Prober:
 
     async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
         """The answer's partitions; none if it is one to the request as a whole, which is noted."""
-        response = decode_response(await question.answer.frame(), question.version)
+        response = await in_slices(decode_response_in_slices(await question.answer.frame(), question.version))
         discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
         self._probe.on_probe_answered(trio.current_time() - question.asked_at_s, discarded_bytes)
         verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
@@ -180,14 +181,16 @@ class Prober:
             )
             for part, offset in at
         ]
-        frame = encode_request(
-            request,
-            questions,
-            correlation_id=correlation_id,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=PROBE_BYTES_MAX,
-            api_version=version,
+        frame = await in_slices(
+            encode_request_in_slices(
+                request,
+                questions,
+                correlation_id=correlation_id,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=PROBE_BYTES_MAX,
+                api_version=version,
+            )
         )
         self._probe.on_probe_sent()
         asked_at_s = trio.current_time()

@@ -118,6 +118,7 @@ VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
         lambda p: p.relay.on_request(1, Route.EXCHANGE),
         {"tidegate_requests_total{api_key=1}{route=exchange}": 1},
     ),
+    (lambda p: p.tier.on_request_unread(1), {"tidegate_requests_unread_total{api_key=1}": 1}),
     (lambda p: p.relay.on_malformed_frame(), {"tidegate_malformed_frames_total": 1}),
     (lambda p: p.relay.on_fetch_sessions(3), {"tidegate_fetch_sessions": 3}),
     (lambda p: p.relay.on_probe_sent(), {"tidegate_probes_sent_total": 1}),

@@ -1,6 +1,7 @@
 """Session tables against a second model of KIP-227, and what keeps them small."""
 
 import itertools
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,18 +11,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, key_of
+from protocol.api_01_fetch_request import decode_request
 from protocol.errors import ErrorCode
 from protocol.fetch_sessions import (
     CONNECTION_SESSIONS_MAX,
     IDLE_S_MIN,
+    PARTITION_BYTES,
     FetchSession,
     SessionSlots,
     SessionTable,
     next_epoch,
 )
+from protocol.headers import decode_request_header
 from tests.support.segments import topic_partition
 from tests.support.session_model import EPOCH_MAX, ModelEntry, ModelSession
-from tests.support.tier_world import ask, fetch_of
+from tests.support.tier_world import ask, client_frame, fetch_of
 
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4, "big") + (10).to_bytes(8, "big") + b"\x00"
 OTHER_TAG = b"\x01\x01\x01\x00"
@@ -60,6 +64,12 @@ def request_of(version: int, session: tuple[int, int], wanted: Sequence[tuple[in
     return fetch_of(asks(wanted, version), api_version=version, session_id=session_id, session_epoch=epoch)
 
 
+def begun(table: SessionTable, request: FetchRequest, now_s: float) -> FetchSession | None:
+    """What a full Fetch opens, if there is room for it."""
+    session = FetchSession(request)
+    return session if table.begin(session, now_s) else None
+
+
 class SessionConversation(RuleBasedStateMachine):
     """One connection's table beside the model, told the same requests and answers."""
 
@@ -75,7 +85,7 @@ class SessionConversation(RuleBasedStateMachine):
     def open(self, version: int, wanted: list[tuple[int, int]], closes: int, told: st.DataObject) -> None:
         request = request_of(version, (closes, 0), wanted)
         assert (self.table.close(closes) is not None) == (self.model.pop(closes, None) is not None)
-        session = self.table.begin(request, 0.0)
+        session = begun(self.table, request, 0.0)
         assert session is not None
         model = ModelSession(version >= 13, [])
         model.merge(request)
@@ -201,15 +211,15 @@ def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
     counts: list[int] = []
     slots = SessionSlots(sessions_max=2, on_changed=counts.append)
     tables = [SessionTable(slots) for _ in range(3)]
-    first, second = (table.begin(request_of(17, (0, 0), [(0, 0)]), 0.0) for table in tables[:2])
+    first, second = (begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0) for table in tables[:2])
     assert first is not None
     assert second is not None
     for table, session in zip(tables, (first, second), strict=False):
         table.give_id(session)
     assert tables[0].note(first, request_of(17, (first.session_id, 1)), 60.0)
     late = request_of(17, (0, 0), [(0, 0)])
-    assert tables[2].begin(late, IDLE_S_MIN - 1) is None
-    assert tables[2].begin(late, IDLE_S_MIN) is not None
+    assert begun(tables[2], late, IDLE_S_MIN - 1) is None
+    assert begun(tables[2], late, IDLE_S_MIN) is not None
     gone = tables[1].find(request_of(17, (second.session_id, 1)))
     assert gone == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert tables[0].find(request_of(17, (first.session_id, 2))) is first
@@ -219,10 +229,10 @@ def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
 def test_partitions_are_counted_in_all_sessions_together() -> None:
     slots = SessionSlots(partitions_max=5)
     tables = [SessionTable(slots) for _ in range(2)]
-    first = tables[0].begin(request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0)
+    first = begun(tables[0], request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0)
     assert first is not None
-    assert tables[1].begin(request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0) is None
-    assert tables[1].begin(request_of(17, (0, 0), [(n, 0) for n in range(2)]), 0.0) is not None
+    assert begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0) is None
+    assert begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(2)]), 0.0) is not None
     assert slots.partitions == 5
     tables[0].give_id(first)
     grown = request_of(17, (first.session_id, 1), [(4, 0)])
@@ -231,14 +241,140 @@ def test_partitions_are_counted_in_all_sessions_together() -> None:
     assert (slots.sessions, slots.partitions) == (1, 2)
 
 
+def opened(table: SessionTable, partitions: int, now_s: float = 0.0, first: int = 0) -> FetchSession | None:
+    session = begun(table, request_of(17, (0, 0), [(first + n, 0) for n in range(partitions)]), now_s)
+    if session is not None:
+        table.give_id(session)
+    return session
+
+
+def going_on(session: FetchSession) -> FetchRequest:
+    return request_of(17, (session.session_id, session.epoch))
+
+
+def goes_on(table: SessionTable, session: FetchSession, now_s: float = 1.0) -> bool:
+    request = going_on(session)
+    return table.find(request) is session and table.note(session, request, now_s)
+
+
+def test_a_connection_that_took_all_loses_it_when_others_want_their_share() -> None:
+    """Failed before: one connection with two minutes between its requests kept everyone else without a session."""
+    slots = SessionSlots(partitions_max=100)
+    greedy, modest, third = (SessionTable(slots) for _ in range(3))
+    taken = [opened(greedy, 25, first=25 * number) for number in range(4)]
+    assert None not in taken
+    assert opened(greedy, 1) is None, "it has more than its share, and there is nobody else to take from"
+    session = opened(modest, 10)
+    assert session is not None
+    assert (slots.sessions, slots.partitions) == (1, 10)
+    gone = [table_session for table_session in taken if table_session is not None]
+    assert all(
+        greedy.find(request_of(17, (each.session_id, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND for each in gone
+    )
+    assert opened(greedy, 90) is not None
+    assert opened(third, 34) is None, "more than a third"
+    assert opened(third, 33) is not None
+    assert (slots.sessions, slots.partitions) == (2, 43)
+    assert goes_on(modest, session)
+
+
+def test_a_session_that_was_taken_away_meanwhile_is_not_noted() -> None:
+    slots = SessionSlots(partitions_max=10)
+    table, other = SessionTable(slots), SessionTable(slots)
+    session = opened(table, 10)
+    assert session is not None
+    assert opened(other, 1) is not None
+    assert not table.note(session, request_of(17, (session.session_id, 1)), 1.0)
+    assert (slots.sessions, slots.partitions) == (1, 1)
+
+
+def test_an_idle_session_goes_before_one_in_use() -> None:
+    slots = SessionSlots(partitions_max=10)
+    idle, busy, third = (SessionTable(slots) for _ in range(3))
+    assert opened(idle, 3) is not None
+    session = opened(busy, 7)
+    assert session is not None
+    assert goes_on(busy, session, IDLE_S_MIN)
+    assert opened(third, 3, IDLE_S_MIN) is not None
+    assert goes_on(busy, session, IDLE_S_MIN)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), max_size=40))
+def test_whatever_is_opened_nobody_is_refused_his_share(openings: list[tuple[int, int]]) -> None:
+    slots = SessionSlots(partitions_max=60)
+    tables = [SessionTable(slots) for _ in range(4)]
+    held: list[list[FetchSession]] = [[] for _ in tables]
+    for number, partitions in openings:
+        kept = [each for each in held[number] if tables[number].find(going_on(each)) is each]
+        session = opened(tables[number], partitions)
+        assert slots.partitions <= 60
+        if session is not None:
+            held[number] = [*kept, session]
+        else:
+            assert sum(map(len, kept)) + partitions > 60 // 4
+    for table in tables:
+        table.clear()
+    assert (slots.sessions, slots.partitions) == (0, 0)
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+def test_a_partition_takes_no_more_memory_than_is_counted_for_it(version: int) -> None:
+    names = [f"a-topic-with-quite-a-long-name-of-one-partition-{number:05}" for number in range(2000)]
+    by_id = version >= 13
+    wanted = [
+        FetchPartition(None if by_id else name, name[-16:].encode() if by_id else None, n, -1, 10**9 + n, -1, -1, 10**6)
+        for n, name in enumerate(names)
+    ]
+    frame = memoryview(client_frame(fetch_of(wanted, api_version=version)))
+    header = decode_request_header(frame)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        session = FetchSession(decode_request(frame, header))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    # Two numbers of 32 bytes come with the first answer.
+    assert PARTITION_BYTES // 2 < taken / len(session) + 64 < PARTITION_BYTES
+
+
+# --- too large ---
+
+
+def test_what_is_not_read_is_upstreams_for_good() -> None:
+    table = SessionTable(SessionSlots())
+    session = begun(table, fetch_of([], is_unread=True), 0.0)
+    assert session is not None
+    session.become_relayed(7)
+    table.give_id(session, 7)
+    assert table.note(session, request_of(17, (7, 1), [(0, 0)]), 1.0)
+    assert (len(session), session.is_unread, session.is_relayed, session.epoch) == (0, True, True, 2)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_session_that_grows_too_large_is_upstreams_or_ends(monkeypatch: pytest.MonkeyPatch, grows: bool) -> None:
+    monkeypatch.setattr("protocol.fetch_sessions.PARTITIONS_MAX", 2)
+    slots = SessionSlots()
+    table = SessionTable(slots)
+    relayed, ours = opened(table, 2), opened(table, 2)
+    assert relayed is not None
+    assert ours is not None
+    relayed.become_relayed(7)
+    for session in (relayed, ours):
+        more = request_of(17, (session.session_id, 1), [(9, 0)]) if grows else fetch_of([], is_unread=True)
+        assert table.note(session, more, 1.0) == session.is_relayed
+    assert relayed.is_unread
+    assert (slots.sessions, slots.partitions) == (1, 0)
+
+
 def test_a_connection_that_opens_session_after_session_keeps_the_latest_ones() -> None:
     slots = SessionSlots()
     table = SessionTable(slots)
     opening = request_of(17, (0, 0), [(0, 0)])
     for number in range(CONNECTION_SESSIONS_MAX):
-        assert table.begin(opening, float(number)) is not None
-    assert table.begin(opening, 40.0) is None
-    assert table.begin(opening, IDLE_S_MIN) is not None
+        assert begun(table, opening, float(number)) is not None
+    assert begun(table, opening, 40.0) is None
+    assert begun(table, opening, IDLE_S_MIN) is not None
     assert slots.sessions == CONNECTION_SESSIONS_MAX
     table.clear()
     assert (slots.sessions, slots.partitions) == (0, 0)
@@ -249,7 +385,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
     table = SessionTable(SessionSlots(), lambda: next(ids))
     given_ids = []
     for wanted_id in (0, 7, 9):
-        session = table.begin(request_of(17, (0, 0), [(0, 0)]), 0.0)
+        session = begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0)
         assert session is not None
         table.give_id(session, wanted_id)
         given_ids.append(session.session_id)
@@ -259,7 +395,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
 def test_a_session_that_was_dropped_gets_no_id() -> None:
     slots = SessionSlots()
     table = SessionTable(slots)
-    session = table.begin(request_of(17, (0, 0), [(0, 0)]), 0.0)
+    session = begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0)
     assert session is not None
     table.drop(session)
     table.drop(session)

@@ -1,15 +1,23 @@
 """Which Fetches Tidegate answers and which are relayed, and what is learned before a decision."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from protocol.api_01_fetch import FetchPartition, PartitionAnswer
 from protocol.errors import ErrorCode, PeerProtocolError
+from protocol.slices import SLICE_BYTES, SLICE_ITEMS
 from proxy.fetch_service import FetchSettings
+from proxy.request_handlers import Relay
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.segments import topic_partition
 from tests.support.tier_world import (
     LEADER_EPOCH,
     NODE_ID,
@@ -22,6 +30,8 @@ from tests.support.tier_world import (
 )
 
 READ_COMMITTED = 1
+R = TypeVar("R")
+
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4) + (10).to_bytes(8) + b"\x00"
 
 
@@ -347,3 +357,77 @@ async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(
     assert all(record.startswith(b"tier") for record in records_of(await client.fetch(asked)))
     assert len(world.client_of_ours.epoch_requests) == 3
     assert world.lineages.known(partitions[7], LEADER_EPOCH) is known
+
+
+# --- large ones ---
+
+
+class Stretches(trio.abc.Instrument):
+    """How many calls of a function fall between two checkpoints, at most."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self.calls = 0
+        self._since = 0
+
+    def __call__(self, function: Callable[..., R]) -> Callable[..., R]:
+        """The function, counted."""
+
+        def counted(*fields: Any, **named: Any) -> R:
+            self.calls += 1
+            self._since += 1
+            return function(*fields, **named)
+
+        return counted
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, self._since)
+        self._since = 0
+
+
+@pytest.mark.parametrize("version", [4, 12, 17])
+@pytest.mark.parametrize("is_tier", [False, True])
+async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, version: int, is_tier: bool
+) -> None:
+    """Failed before: all partitions were decoded, looked up and encoded in one stretch each."""
+    count = 3000
+    partition = world.add_partition()
+    for number in range(1, count):
+        world.broker.add(topic_partition("orders", number), local_log_start_offset=0, high_watermark=9)
+    asked = [ask(topic_partition("orders", number), 17, max_bytes=100) for number in range(count)]
+    asked[0] = ask(partition, 17 if is_tier else 1000, max_bytes=100)
+    stretches = Stretches()
+    monkeypatch.setattr("protocol.api_01_fetch_response.PartitionAnswer", stretches(PartitionAnswer))
+    if not is_tier:  # else the broker's decoding would count too
+        monkeypatch.setattr("protocol.api_01_fetch_request.FetchPartition", stretches(FetchPartition))
+    monkeypatch.setattr(world.tier, "partition", stretches(world.tier.partition))
+    frame = memoryview(bytearray(client_frame(fetch_of(asked, api_version=version))))
+    client = world.client()
+    trio.lowlevel.add_instrument(stretches)
+    outcome = await client.service.handle(frame, client.wire)
+    trio.lowlevel.remove_instrument(stretches)
+    assert isinstance(outcome, Relay) != is_tier
+    assert stretches.calls >= 2 * count
+    # The end of one work and the beginning of the next may meet.
+    assert stretches.longest <= SLICE_BYTES // 16 + 1 + SLICE_ITEMS
+
+
+@pytest.mark.parametrize("version", [4, 7, 17])
+async def test_what_names_too_much_is_the_brokers_unread(
+    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Failed before: all of it was decoded, and its names asked for."""
+    monkeypatch.setattr("protocol.api_01_fetch_request.PARTITIONS_MAX", 2)
+    partition = world.add_partition()
+    looked_up = Stretches()
+    monkeypatch.setattr(world.tier, "partition", looked_up(world.tier.partition))
+    client = world.client()
+    asked = [ask(topic_partition("orders", number), 17) for number in range(3)]
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert await client.is_relayed(asked, api_version=version)
+    assert looked_up.calls == 0
+    assert [(entry["event"], entry["client_id"]) for entry in logs] == [("fetch_left_unread", "a-client")]
+    assert world.sample("tidegate_requests_unread_total", api_key="1") == 2
+    assert not await client.is_relayed([ask(partition, 17)], api_version=version) or version < 11
