@@ -13,10 +13,10 @@ Rules:
 3. What the tier does not have, and a topic name that may be another topic's by now, is asked of the broker once more,
    with its own timestamp.
 4. A look-up that fails goes to the broker as a Fetch does, and as few at a time (`proxy.fallback`).
-5. The deadline is the request's timeout, else LOOKUP_TIMEOUT_S; whoever misses it gets REQUEST_TIMED_OUT.
+5. The deadline is our own, or the request's timeout if that is shorter; whoever misses it gets REQUEST_TIMED_OUT.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -58,7 +58,7 @@ class ListOffsetsService:
     """One for each client connection.
 
     Args:
-        timeout_s: of requests that name none.
+        timeout_s: what a look-up may take at most, in seconds; a request may name less.
     """
 
     def __init__(self, lookup: TimestampLookup, fallback: Fallback, *, timeout_s: float = LOOKUP_TIMEOUT_S) -> None:
@@ -79,7 +79,7 @@ class ListOffsetsService:
         questions = await self._lookup.plan(request.partitions, node_id)
         if not questions:
             return RELAY
-        timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else self._timeout_s
+        timeout_s = min(request.timeout_ms / 1000, self._timeout_s) if request.timeout_ms > 0 else self._timeout_s
         with self._lookup.probe.look_up_waiting():
             response, found = await self._search(request, questions, started_s + timeout_s, wire, node_id)
         failed = [key for key in questions if key in found and found[key].is_failed]
@@ -103,7 +103,7 @@ class ListOffsetsService:
     ) -> tuple[ListOffsetsResponse, Mapping[Key, "_Result"]]:
         """The broker's response with LATEST in the tier's places, and what the tier has for them."""
         async with trio.open_nursery() as nursery:
-            searches = _Searches(self._lookup, self._fallback, questions, deadline_s, nursery)
+            searches = _Searches(self._lookup, self._fallback, questions, deadline_s, nursery, asker=self)
             response = await _ask(request, wire, latest=questions.keys())
             refused = {key for key, answer in _by_key(response).items() if key in questions and answer.error_code}
             searches.give_up(refused)
@@ -181,10 +181,13 @@ class _Searches:
         questions: Mapping[Key, TierQuestion],
         deadline_s: float,
         nursery: trio.Nursery,
+        *,
+        asker: Hashable,
     ) -> None:
         self.results: dict[Key, _Result] = {}
         self._lookup = lookup
         self._fallback = fallback
+        self._asker = asker
         self._scopes = {key: trio.CancelScope(deadline=deadline_s) for key in questions}
         self._given_up: set[Key] = set()
         for key, question in questions.items():
@@ -210,7 +213,7 @@ class _Searches:
         if not self._fallback.reads_tier(partition):
             return _Result(None, COME_AGAIN, is_failed=True)
         try:
-            record = await self._lookup.answer(question)
+            record = await self._lookup.answer(question, self._asker)
         except Exception as error:
             if isinstance(error, RemoteStorageError):
                 _log.debug("timestamp_search_failed", partition=str(partition), reason=str(error))

@@ -4,7 +4,7 @@ Nothing is decided by old offsets: log start and local log start are asked of th
 the tier's, which costs a question of our own (0.3 ms) and is rare. What is not certain is the broker's to answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -14,15 +14,20 @@ from metrics.probes import TierProbe
 from protocol.api_02_list_offsets import ListOffsetsPartition
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.lineages import Lineages
+from proxy.search_slots import SearchSlots
 from proxy.tier import Tier
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.frontier_client import FrontierClient
+from storage.batch_records import ScanLimitError
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
 from storage.timestamp_search import FoundTimestamp, TimestampSearch
 
 SEARCHES_MAX = 16
 """Searches at once, of all clients; Kafka's readers are 10 threads."""
+
+CONNECTION_SEARCHES = 4
+"""Of those, what each connection finds free, whoever else searches (`proxy.search_slots`)."""
 
 Key = tuple[str, int]
 """Topic name and partition: ListOffsets knows no ids."""
@@ -51,7 +56,7 @@ class TimestampLookup:
         self._lineages = lineages
         self._search = search
         self.probe = probe
-        self._slots = trio.Semaphore(SEARCHES_MAX)
+        self._slots = SearchSlots(SEARCHES_MAX, CONNECTION_SEARCHES)
 
     async def plan(self, asked: Sequence[ListOffsetsPartition], node_id: int) -> dict[Key, TierQuestion]:
         """Those of the questions that the tier answers; the others are the broker's. No I/O in the tier."""
@@ -76,13 +81,16 @@ class TimestampLookup:
                 await trio.lowlevel.checkpoint()  # each looks through the catalog
         return questions
 
-    async def answer(self, question: TierQuestion) -> FoundTimestamp | None:
-        """The record; None if there is none in the tier, so that the broker is to look in its local log.
+    async def answer(self, question: TierQuestion, asker: Hashable = None) -> FoundTimestamp | None:
+        """The record; None if the broker is to look: there is none in the tier, or it would be too much work.
+
+        Args:
+            asker: the connection, which has a share of the searches.
 
         Raises:
             RemoteStorageError: the segment cannot be read.
         """
-        async with self._slots:
+        async with self._slots.slot(asker):
             try:
                 return await self._search.search(
                     question.segment, question.timestamp_ms, log_start_offset=question.log_start_offset
@@ -91,6 +99,9 @@ class TimestampLookup:
                 if not self._search.is_gone(question.segment):
                     raise
                 return None  # retention was faster: the broker knows another log start by now
+            except ScanLimitError as error:
+                _log.info("timestamp_search_left", partition=str(question.partition), reason=str(error))
+                return None
 
     async def current(self, questions: Mapping[Key, TierQuestion], node_id: int) -> set[Key]:
         """Those whose topic name still is the topic's that was looked in, by the word of that broker.

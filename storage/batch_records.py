@@ -5,10 +5,12 @@ Formats v2, v1 and v0 (KIP-98, KIP-32), none, gzip, snappy, lz4, zstd.
 
 Rules:
 1. Memory is bounded whatever the bytes claim: they are inflated piece by piece, a snappy block is refused before it
-   is inflated when it claims more than its bytes can give, and INFLATED_BYTES_MAX ends it.
+   is inflated when it claims more than its bytes can give, and INFLATED_BYTES_MAX ends it; or before that a ScanBudget.
 2. Bytes that are not the records which the header announces are a CorruptObjectError.
 3. In v2 and v1, LogAppendTime gives every record the batch's timestamp. v0 has none: −1.
 4. A compressed v1 message has offsets relative to its first one, and its own offset is the last one's. v0 is absolute.
+
+5. Between two items an iterator does a bounded amount of work: it gives None where it has gone on without a record yet.
 
 Synchronous; an iterator belongs to one thread at a time.
 """
@@ -50,27 +52,57 @@ Record = tuple[int, int]
 """Offset and timestamp in milliseconds."""
 
 
-def iterate_records(batch: Sequence[Buffer]) -> Iterator[Record]:
+class ScanLimitError(Exception):
+    """A search has inflated or decoded as much as it may. Nothing is wrong with the bytes."""
+
+
+class ScanBudget:
+    """What one search may still do, over all its batches."""
+
+    def __init__(self, *, records_max: int, bytes_max: int) -> None:
+        self._records_left = records_max
+        self._bytes_left = bytes_max
+
+    def take_records(self, count: int) -> None:
+        """So many items of an iterator were looked at.
+
+        Raises:
+            ScanLimitError: they are too many.
+        """
+        self._records_left -= count
+        if self._records_left < 0:
+            raise ScanLimitError("a look-up by time has too many records to decode")
+
+    def take_bytes(self, size: int) -> None:
+        """So many bytes were inflated; otherwise as `take_records`."""
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise ScanLimitError("a look-up by time has too many bytes to inflate")
+
+
+def iterate_records(batch: Sequence[Buffer], budget: ScanBudget | None = None) -> Iterator[Record | None]:
     """Offset and timestamp of each record of exactly one whole batch, in order; control records are records.
 
     Args:
         batch: a rope from the batch's first byte to its last; its CRC is the caller's to check.
+        budget: of the bytes that are inflated.
 
     Raises:
-        CorruptObjectError: while iterating.
+        CorruptObjectError, ScanLimitError: while iterating.
     """
     try:
         header = read_header(b"".join(slice_rope(batch, 0, HEADER_BYTES)), 0)
         if header.magic < 2:
-            yield from _legacy_records(header, batch)
+            yield from _legacy_records(header, batch, budget)
         else:
-            yield from _records(header, batch)
+            yield from _records(header, batch, budget)
     except CorruptBatchError as error:
         raise CorruptObjectError(str(error)) from error
 
 
-def _records(header: BatchHeader, batch: Sequence[Buffer]) -> Iterator[Record]:
-    stream = _Stream(inflated(header.attributes & COMPRESSION_MASK, slice_rope(batch, HEADER_BYTES, header.size_bytes)))
+def _records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | None) -> Iterator[Record]:
+    rope = slice_rope(batch, HEADER_BYTES, header.size_bytes)
+    stream = _Stream(inflated(header.attributes & COMPRESSION_MASK, rope), budget)
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
     for number in range(header.record_count):
         data, at = stream.peek(_RECORD_HEAD_BYTES_MAX)
@@ -86,7 +118,7 @@ def _records(header: BatchHeader, batch: Sequence[Buffer]) -> Iterator[Record]:
         )
 
 
-def _legacy_records(header: BatchHeader, batch: Sequence[Buffer]) -> Iterator[Record]:
+def _legacy_records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | None) -> Iterator[Record | None]:
     codec = header.attributes & COMPRESSION_MASK
     if codec == 0:
         yield header.base_offset, header.max_timestamp
@@ -94,7 +126,7 @@ def _legacy_records(header: BatchHeader, batch: Sequence[Buffer]) -> Iterator[Re
     value = _wrapped(header, batch)
 
     def inner() -> Iterator[Record]:
-        return _inner_messages(header, _Stream(inflated(codec, value, legacy_lz4=header.magic == 0)))
+        return _inner_messages(header, _Stream(inflated(codec, value, legacy_lz4=header.magic == 0), budget))
 
     shift = 0
     if header.magic == 1:
@@ -102,6 +134,7 @@ def _legacy_records(header: BatchHeader, batch: Sequence[Buffer]) -> Iterator[Re
         last_offset = 0
         for offset, _ in inner():
             last_offset = offset
+            yield None
         shift = header.base_offset - last_offset
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
     for offset, timestamp in inner():
@@ -155,8 +188,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 class _Stream:
     """Pieces read in order; what is passed is dropped."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = _limited(pieces)
+    def __init__(self, pieces: Iterable[bytes], budget: ScanBudget | None) -> None:
+        self._pieces = _limited(pieces, budget)
         self._data = b""
         self._at = 0
 
@@ -184,10 +217,12 @@ class _Stream:
         self._at += size
 
 
-def _limited(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _limited(pieces: Iterable[bytes], budget: ScanBudget | None) -> Iterator[bytes]:
     seen_bytes = 0
     for piece in pieces:
         seen_bytes += len(piece)
+        if budget is not None:
+            budget.take_bytes(len(piece))
         if seen_bytes > INFLATED_BYTES_MAX:
             raise CorruptObjectError(f"a batch inflates to more than {INFLATED_BYTES_MAX} bytes")
         if piece:

@@ -20,9 +20,10 @@ from itertools import islice
 import trio
 
 from protocol.record_batches import COMPRESSION_MASK
-from storage.batch_records import Record, iterate_records
+from storage.batch_records import Record, ScanBudget, iterate_records
 from storage.batch_walk import (
     CorruptLogError,
+    FoundBatch,
     IndexMismatchError,
     SegmentWindow,
     SparseIndexError,
@@ -51,10 +52,16 @@ WINDOW_BYTES_MAX = 4 * 1024 * 1024
 """A scan goes on in windows that double up to this: what it holds at once, a batch larger than that aside."""
 
 IN_THREAD_BYTES = 64 * 1024
-"""Larger batches, and compressed ones, are decoded in a thread; some 1 ms."""
+"""Larger batches, and compressed ones, are decoded in a thread, and larger windows walked in one; some 1 ms."""
 
-RECORDS_AT_ONCE = 20_000
-"""Decoded before a search looks whether anybody still wants it: some 20 ms."""
+RECORDS_AT_ONCE = 1000
+"""Decoded before others have their turn, and a search looks whether anybody still wants it: some 2 ms."""
+
+RECORDS_MAX = 500_000
+"""Decoded in one search, in slices that are some 1.2 s together. What has more is the broker's to look through."""
+
+INFLATED_BYTES_MAX = 256 * 1024 * 1024
+"""Inflated in one search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class _Scan:
     position: int
     window: SegmentWindow
     window_bytes: int
+    budget: ScanBudget
     fetched_anew: set[int] = field(default_factory=set)
     largest_bytes: int = 0
 
@@ -110,6 +118,8 @@ class TimestampSearch:
         self._time_indexes = time_indexes
         self._cache = cache
         self._answers = answers
+        # One slice at a time holds the interpreter, of all searches.
+        self._scanning = trio.CapacityLimiter(1)
 
     def candidate(
         self,
@@ -164,6 +174,7 @@ class TimestampSearch:
 
         Raises:
             RemoteStorageError: the segment cannot be read.
+            ScanLimitError: it takes more than RECORDS_MAX or INFLATED_BYTES_MAX to say.
 
         Cancellation: fills that were started go on.
         """
@@ -191,7 +202,8 @@ class TimestampSearch:
     ) -> FoundTimestamp | None:
         entry = index.lookup(from_offset)
         window = SegmentWindow(source.segment, source.grid.block_bytes)
-        scan = _Scan(source, asked, from_offset, room, entry, entry[1], window, FIRST_WINDOW_BYTES)
+        budget = ScanBudget(records_max=RECORDS_MAX, bytes_max=INFLATED_BYTES_MAX)
+        scan = _Scan(source, asked, from_offset, room, entry, entry[1], window, FIRST_WINDOW_BYTES, budget)
         while scan.position < source.grid.size_bytes:
             window_start = scan.position
             try:
@@ -219,7 +231,7 @@ class TimestampSearch:
             check_index_entry(window, entry_offset, entry_position)
         while True:
             start = scan.position
-            batch = find_batch_by_time(window, start, asked.timestamp_ms, asked.log_start_offset)
+            batch = await self._find(window, start, asked)
             if batch.size_bytes is None:
                 # A batch that reaches beyond the window, and does not matter, is not read to its end.
                 await _verify(window, start, min(batch.position, window.end))
@@ -235,21 +247,29 @@ class TimestampSearch:
             if found is not None or end >= window.end:
                 return found
 
+    async def _find(self, window: SegmentWindow, start: int, asked: _Asked) -> FoundBatch:
+        """The next batch that may hold the record. A window of the smallest batches has 15,000 headers a MiB."""
+        sought = (window, start, asked.timestamp_ms, asked.log_start_offset)
+        if window.end - start <= IN_THREAD_BYTES:
+            return find_batch_by_time(*sought)
+        return await trio.to_thread.run_sync(find_batch_by_time, *sought, limiter=self._scanning)
+
     async def _look_inside(self, scan: _Scan, position: int, end: int) -> FoundTimestamp | None:
         asked, header = scan.asked, scan.window.header_at(position)
-        records = iterate_records(scan.window.views(position, end))
+        records = iterate_records(scan.window.views(position, end), scan.budget)
         compressed = bool(header.attributes & COMPRESSION_MASK)
         try:
             while True:
                 if compressed or end - position > IN_THREAD_BYTES:
-                    found, ended = await trio.to_thread.run_sync(_look, records, asked)
+                    found, count = await trio.to_thread.run_sync(_look, records, asked, limiter=self._scanning)
                 else:
-                    found, ended = _look(records, asked)
+                    found, count = _look(records, asked)
                     await trio.lowlevel.checkpoint()
+                scan.budget.take_records(count)
                 if found is not None:
                     offset, timestamp_ms = found
                     return FoundTimestamp(timestamp_ms, offset, header.partition_leader_epoch)
-                if ended:
+                if count < RECORDS_AT_ONCE:
                     return None
         except CorruptObjectError as error:
             # Its CRC is right, so another GET would bring the same.
@@ -284,15 +304,14 @@ def _begins_on(lineage: LeaderEpochLineage, segment: RemoteLogSegmentMetadata, f
     return all(end is None or start >= end for end in ends)
 
 
-def _look(records: Iterator[Record], asked: _Asked) -> tuple[Record | None, bool]:
-    """The record among the next RECORDS_AT_ONCE, and whether there are no more of them."""
+def _look(records: Iterator[Record | None], asked: _Asked) -> tuple[Record | None, int]:
+    """The record among the next RECORDS_AT_ONCE, and how many were looked at: fewer if there are no more of them."""
     count = 0
     for record in islice(records, RECORDS_AT_ONCE):
-        offset, timestamp_ms = record
-        if timestamp_ms >= asked.timestamp_ms and offset >= asked.log_start_offset:
-            return record, False
         count += 1
-    return None, count < RECORDS_AT_ONCE
+        if record is not None and record[1] >= asked.timestamp_ms and record[0] >= asked.log_start_offset:
+            return record, count
+    return None, count
 
 
 async def _verify(window: SegmentWindow, start: int, end: int) -> None:

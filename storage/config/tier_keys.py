@@ -48,7 +48,7 @@ REMOTE_LIST_OFFSETS_TIMEOUT_MS = Key(
     name="remote.list.offsets.request.timeout.ms",
     kind=integer(1, 3_600_000),
     default="30000",
-    doc="How long a look-up by time may take in the tier if the request names no time of its own.",
+    doc="How long a look-up by time may take in the tier; a shorter time that the request names counts instead.",
     reload=Reload.NEW_CONNECTIONS,
 )
 TIER_LINGER_MS = Key(

@@ -9,8 +9,9 @@ from trio.testing import MockClock
 from protocol.api_02_list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
 from protocol.errors import ErrorCode
 from proxy.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
-from proxy.list_offsets_service import LOOKUP_TIMEOUT_S
+from proxy.list_offsets_service import LOOKUP_TIMEOUT_S, ListOffsetsService
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamUnsupportedError
+from storage.batch_records import ScanLimitError
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -279,11 +280,13 @@ async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(
 
 
 @pytest.mark.parametrize(
-    ("version", "timeout_ms", "waited_s"), [(11, 250, 0.25), (10, 0, LOOKUP_TIMEOUT_S), (9, 0, LOOKUP_TIMEOUT_S)]
+    ("version", "timeout_ms", "waited_s"),
+    [(11, 250, 0.25), (11, 2**31 - 1, LOOKUP_TIMEOUT_S), (10, 0, LOOKUP_TIMEOUT_S), (9, 0, LOOKUP_TIMEOUT_S)],
 )
 async def test_a_search_that_misses_the_deadline_timed_out(
     world: OffsetsWorld, autojump_clock: MockClock, version: int, timeout_ms: int, waited_s: float
 ) -> None:
+    """Failed before: a client that named a day had a day."""
     slow, quick = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {slow: FOUND, quick: FOUND}
     world.search.delays_s[slow] = 1000.0
@@ -291,6 +294,37 @@ async def test_a_search_that_misses_the_deadline_timed_out(
     answers = await world.answers(questions, api_version=version, timeout_ms=timeout_ms)
     assert answers == [TIMED_OUT, OURS]
     assert trio.current_time() == pytest.approx(waited_s)
+
+
+async def test_a_search_that_is_too_much_work_is_asked_of_the_broker(world: OffsetsWorld) -> None:
+    much, little = world.add("orders", 0), world.add("orders", 1)
+    world.search.results = {much: ScanLimitError("too many records"), little: FOUND}
+    assert await world.answers([("orders", 0, 4000), ("orders", 1, 4000)]) == [BROKERS, OURS]
+    assert world.broker.asked == [[("orders", 0, LATEST), ("orders", 1, LATEST)], [("orders", 0, 4000)]]
+    assert world.tier_world.fallback.reads_tier(much)
+
+
+async def test_the_connections_searches_are_counted_as_its_own(
+    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Failed before: a client with forty slow look-ups kept all others waiting."""
+    slow = [world.add("orders", number) for number in range(40)]
+    quick = world.add("quick")
+    world.search.delays_s = dict.fromkeys(slow, 1000.0)
+    world.search.results[quick] = FOUND
+    nursery.start_soon(world.answers, [("orders", number, 4000) for number in range(40)])
+    await trio.sleep(1.0)
+    world.service = ListOffsetsService(world.lookup, world.tier_world.fallback)
+    assert await world.answers([("quick", 0, 4000)]) == [OURS]
+    assert trio.current_time() == pytest.approx(1.0)
+
+
+async def test_what_names_too_much_is_the_brokers_unread(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protocol.api_02_list_offsets.PARTITIONS_MAX", 2)
+    world.search.results[world.add()] = FOUND
+    assert await world.is_relayed([("orders", number, 4000) for number in range(3)])
+    assert world.search.searched == []
+    assert world.tier_world.sample("tidegate_requests_unread_total", api_key="2") == 1
 
 
 # --- names ---

@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.api_02_list_offsets import ListOffsetsPartition
 from proxy.timestamp_lookup import SEARCHES_MAX, TierQuestion
+from storage.batch_records import ScanLimitError
 from storage.errors import RemoteResourceNotFoundError
 from storage.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import OffsetsWorld
@@ -70,12 +71,36 @@ async def test_so_many_searches_run_at_once_and_no_more(
     partition = world.add()
     world.search.delays_s[partition] = 1.0
     (question,) = (await planned(world, ask(0, 4000))).values()
-    for _ in range(SEARCHES_MAX + 5):
-        nursery.start_soon(world.lookup.answer, question)
+    for asker in range(SEARCHES_MAX + 5):
+        nursery.start_soon(world.lookup.answer, question, asker)
     await wait_all_tasks_blocked()
     assert len(world.search.searched) == SEARCHES_MAX
     await trio.sleep(1.5)
     assert len(world.search.searched) == SEARCHES_MAX + 5
+
+
+async def test_one_connection_leaves_room_for_others(
+    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Failed before: sixteen slow look-ups of one connection kept all others waiting."""
+    partition = world.add()
+    world.search.delays_s[partition] = 30.0
+    (question,) = (await planned(world, ask(0, 4000))).values()
+    for _ in range(40):
+        nursery.start_soon(world.lookup.answer, question, "greedy")
+    await wait_all_tasks_blocked()
+    world.search.delays_s[partition] = 1.0
+    world.search.results[partition] = FOUND
+    started_s = trio.current_time()
+    assert await world.lookup.answer(question, "modest") == FOUND
+    assert trio.current_time() - started_s == 1.0
+
+
+async def test_a_search_that_is_too_much_work_is_the_brokers(world: OffsetsWorld) -> None:
+    partition = world.add()
+    world.search.results[partition] = ScanLimitError("too many records")
+    (question,) = (await planned(world, ask(0, 4000))).values()
+    assert await world.lookup.answer(question) is None
 
 
 async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(world: OffsetsWorld) -> None:

@@ -36,7 +36,8 @@ AT_100 = [(100 + delta, timestamp) for delta, timestamp in RECORDS]
 
 
 def decoded(batch: bytes, size: int = 10**9) -> list[tuple[int, int]]:
-    return list(iterate_records([memoryview(batch)[at : at + size] for at in range(0, len(batch), size)]))
+    items = iterate_records([memoryview(batch)[at : at + size] for at in range(0, len(batch), size)])
+    return [record for record in items if record is not None]
 
 
 @pytest.mark.parametrize("size", [1, 13, 10**9])
@@ -73,6 +74,13 @@ def test_large_values_are_passed_over() -> None:
 def test_records_of_a_wrapper(codec: int, size: int) -> None:
     assert decoded(timed_messages(1, AT_100, codec=codec), size) == AT_100
     assert decoded(timed_messages(0, AT_100, codec=codec), size) == [(offset, -1) for offset, _ in AT_100]
+
+
+def test_the_way_to_a_wrappers_last_message_is_no_single_stretch() -> None:
+    """Failed before: all of it was decoded before the first record came out."""
+    items = list(iterate_records([timed_messages(1, [(100 + n, n) for n in range(50)], codec=GZIP)]))
+    assert items[:50] == [None] * 50
+    assert items[50:] == [(100 + n, n) for n in range(50)]
 
 
 def test_log_append_time_of_a_wrapper_is_every_records() -> None:
