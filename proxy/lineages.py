@@ -24,7 +24,7 @@ from storage.model import TopicIdPartition
 LINEAGES_MAX = 100_000
 """Partitions remembered, least recently used first out: about 500 bytes each."""
 
-QUESTIONS_MAX = 1000
+QUESTIONS_MAX = 250
 """Partitions in one request; few have more than a handful of epochs."""
 
 _Question = tuple[TopicIdPartition, int]

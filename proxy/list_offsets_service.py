@@ -16,7 +16,7 @@ Rules:
 5. The deadline is our own, or the request's timeout if that is shorter; whoever misses it gets REQUEST_TIMED_OUT.
 """
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -38,7 +38,7 @@ from protocol.headers import decode_request_header
 from protocol.identifiers import ApiKey
 from proxy.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.request_handlers import RELAY, Answer, Relay
-from proxy.slices import in_slices
+from proxy.slices import each_slice, in_slices
 from proxy.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from proxy.upstream_wire import UpstreamWire
 from storage.errors import RemoteStorageError
@@ -103,7 +103,8 @@ class ListOffsetsService:
     ) -> tuple[ListOffsetsResponse, Mapping[Key, "_Result"]]:
         """The broker's response with LATEST in the tier's places, and what the tier has for them."""
         async with trio.open_nursery() as nursery:
-            searches = _Searches(self._lookup, self._fallback, questions, deadline_s, nursery, asker=self)
+            searches = _Searches(self._lookup, self._fallback, deadline_s, nursery, asker=self)
+            await each_slice([*questions.items()], searches.start)
             response = await _ask(request, wire, latest=questions.keys())
             refused = {key for key, answer in _by_key(response).items() if key in questions and answer.error_code}
             searches.give_up(refused)
@@ -121,11 +122,15 @@ async def _ask(
     only: Collection[Key] | None = None,
 ) -> ListOffsetsResponse:
     """The client's request as our own: with LATEST for some partitions, or for some partitions only."""
-    partitions = [
-        replace(question, timestamp=OffsetTimestamp.LATEST) if _key(question) in latest else question
-        for question in request.partitions
-        if only is None or _key(question) in only
-    ]
+
+    def ours(some: Sequence[ListOffsetsPartition]) -> list[ListOffsetsPartition]:
+        return [
+            replace(question, timestamp=OffsetTimestamp.LATEST) if _key(question) in latest else question
+            for question in some
+            if only is None or _key(question) in only
+        ]
+
+    partitions = [question for some in await each_slice(request.partitions, ours) for question in some]
     correlation_id = wire.next_correlation_id()
     asked = replace(request, partitions=partitions)
     frame = await in_slices(encode_request_in_slices(asked, correlation_id=correlation_id))
@@ -178,7 +183,6 @@ class _Searches:
         self,
         lookup: TimestampLookup,
         fallback: Fallback,
-        questions: Mapping[Key, TierQuestion],
         deadline_s: float,
         nursery: trio.Nursery,
         *,
@@ -188,10 +192,16 @@ class _Searches:
         self._lookup = lookup
         self._fallback = fallback
         self._asker = asker
-        self._scopes = {key: trio.CancelScope(deadline=deadline_s) for key in questions}
+        self._deadline_s = deadline_s
+        self._nursery = nursery
+        self._scopes: dict[Key, trio.CancelScope] = {}
         self._given_up: set[Key] = set()
-        for key, question in questions.items():
-            nursery.start_soon(self._run, key, question)
+
+    def start(self, questions: Sequence[tuple[Key, TierQuestion]]) -> None:
+        """Search for these too."""
+        for key, question in questions:
+            self._scopes[key] = trio.CancelScope(deadline=self._deadline_s)
+            self._nursery.start_soon(self._run, key, question)
 
     def give_up(self, keys: Collection[Key]) -> None:
         """Wait no longer for these."""

@@ -5,18 +5,12 @@ Rule 2. Beyond its share it gets one only while more than `share` are free: whoe
 Rule 3. Those who wait get theirs in the order in which they came, as far as the two rules let them.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from itertools import count
 
 import trio
-
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    owner: Hashable
-    granted: trio.Event = field(default_factory=trio.Event)
 
 
 class SearchSlots:
@@ -26,7 +20,9 @@ class SearchSlots:
         self._free = total
         self._share = share
         self._held: Counter[Hashable] = Counter()
-        self._waiting: list[_Waiter] = []
+        # By owner, then in the order in which they came: a look over the owners finds who is next.
+        self._waiting: dict[Hashable, OrderedDict[int, trio.Event]] = {}
+        self._arrivals = count()
 
     @asynccontextmanager
     async def slot(self, owner: Hashable) -> AsyncIterator[None]:
@@ -34,31 +30,43 @@ class SearchSlots:
 
         Cancellation: while it waits, and nothing is held.
         """
-        waiter = _Waiter(owner)
-        self._waiting.append(waiter)
-        self._grant()
+        granted, arrival = trio.Event(), next(self._arrivals)
+        if owner not in self._waiting and self._may_have(owner):
+            self._grant(owner, granted)
+        else:
+            self._waiting.setdefault(owner, OrderedDict())[arrival] = granted
         try:
-            await waiter.granted.wait()
+            await granted.wait()
             yield
         finally:
-            if waiter.granted.is_set():
+            if granted.is_set():
                 self._give_back(owner)
             else:
-                self._waiting.remove(waiter)
+                self._leave(owner, arrival)
+
+    def _may_have(self, owner: Hashable) -> bool:
+        is_within_share = self._held.get(owner, 0) < self._share
+        return self._free > (0 if is_within_share else self._share)
+
+    def _grant(self, owner: Hashable, granted: trio.Event) -> None:
+        self._free -= 1
+        self._held[owner] += 1
+        granted.set()
 
     def _give_back(self, owner: Hashable) -> None:
         self._free += 1
         self._held[owner] -= 1
         if not self._held[owner]:
             del self._held[owner]
-        self._grant()
+        while ready := [each for each in self._waiting if self._may_have(each)]:
+            following = min(ready, key=lambda each: next(iter(self._waiting[each])))
+            arrival = next(iter(self._waiting[following]))
+            self._grant(following, self._leave(following, arrival))
 
-    def _grant(self) -> None:
-        for waiter in tuple(self._waiting):
-            if self._free > (0 if self._held[waiter.owner] < self._share else self._share):
-                self._waiting.remove(waiter)
-                self._free -= 1
-                self._held[waiter.owner] += 1
-                waiter.granted.set()
-            elif not self._held[waiter.owner]:
-                del self._held[waiter.owner]
+    def _leave(self, owner: Hashable, arrival: int) -> trio.Event:
+        """Out of those who wait."""
+        waiting = self._waiting[owner]
+        granted = waiting.pop(arrival)
+        if not waiting:
+            del self._waiting[owner]
+        return granted

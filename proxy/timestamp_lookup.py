@@ -15,6 +15,7 @@ from protocol.api_02_list_offsets import ListOffsetsPartition
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.lineages import Lineages
 from proxy.search_slots import SearchSlots
+from proxy.slices import each_slice
 from proxy.tier import Tier
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.frontier_client import FrontierClient
@@ -66,11 +67,9 @@ class TimestampLookup:
             return questions
         with trio.move_on_after(LEARN_WAIT_S_MAX):
             await self._tier.learn_topic_ids([question.topic for question in by_time])
-            candidates = {
-                (question.topic, question.partition): (question, partition)
-                for question in by_time
-                if (partition := self._partition(question)) is not None
-            }
+            candidates: dict[Key, tuple[ListOffsetsPartition, TopicIdPartition]] = {}
+            for some in await each_slice(by_time, self._candidates):
+                candidates.update(some)
             frontiers = await self._learn(node_id, [partition for _, partition in candidates.values()])
             await self._lineages.learn((partition, known.leader_epoch) for partition, known in frontiers.items())
             for key, (question, partition) in candidates.items():
@@ -118,6 +117,15 @@ class TimestampLookup:
         for key in questions.keys() - current:
             self._tier.forget_topic(questions[key].partition)
         return current
+
+    def _candidates(
+        self, questions: Sequence[ListOffsetsPartition]
+    ) -> dict[Key, tuple[ListOffsetsPartition, TopicIdPartition]]:
+        return {
+            (question.topic, question.partition): (question, partition)
+            for question in questions
+            if (partition := self._partition(question)) is not None
+        }
 
     def _partition(self, question: ListOffsetsPartition) -> TopicIdPartition | None:
         topic_id = self._tier.topic_id(question.topic)

@@ -1,8 +1,5 @@
 """Which Fetches Tidegate answers and which are relayed, and what is learned before a decision."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import pytest
 import trio
 from structlog.testing import capture_logs
@@ -18,6 +15,7 @@ from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.segments import topic_partition
+from tests.support.stretches import Stretches
 from tests.support.tier_world import (
     LEADER_EPOCH,
     NODE_ID,
@@ -30,8 +28,6 @@ from tests.support.tier_world import (
 )
 
 READ_COMMITTED = 1
-R = TypeVar("R")
-
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4) + (10).to_bytes(8) + b"\x00"
 
 
@@ -360,29 +356,6 @@ async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(
 
 
 # --- large ones ---
-
-
-class Stretches(trio.abc.Instrument):
-    """How many calls of a function fall between two checkpoints, at most."""
-
-    def __init__(self) -> None:
-        self.longest = 0
-        self.calls = 0
-        self._since = 0
-
-    def __call__(self, function: Callable[..., R]) -> Callable[..., R]:
-        """The function, counted."""
-
-        def counted(*fields: Any, **named: Any) -> R:
-            self.calls += 1
-            self._since += 1
-            return function(*fields, **named)
-
-        return counted
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, self._since)
-        self._since = 0
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])

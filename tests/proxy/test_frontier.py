@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.client_messages import LIST_OFFSETS, Values
-from proxy.frontier import UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
+from proxy.frontier import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamConnectionError
 from proxy.upstream.frontier_client import FrontierClient
@@ -211,12 +211,12 @@ async def test_brokers_are_asked_side_by_side(world: TierWorld, autojump_clock: 
     assert trio.current_time() == 1.0
 
 
-async def test_many_partitions_are_asked_for_in_requests_of_a_thousand(
+async def test_many_partitions_are_asked_for_in_requests_of_so_many(
     world: TierWorld, autojump_clock: MockClock
 ) -> None:
-    partitions = [world.add_partition("orders", number, segments=[]) for number in range(2500)]
+    partitions = [world.add_partition("orders", number, segments=[]) for number in range(2 * QUESTIONS_MAX + 9)]
     await world.frontiers.refresh(NODE_ID, [*partitions, *partitions[:10]])
-    assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [1000, 1000, 500]
+    assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [QUESTIONS_MAX, QUESTIONS_MAX, 9]
     assert all(world.frontiers.get(NODE_ID, partition) for partition in partitions)
 
 

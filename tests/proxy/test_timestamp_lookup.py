@@ -8,11 +8,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.api_02_list_offsets import ListOffsetsPartition
+from protocol.slices import SLICE_ITEMS
 from proxy.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.batch_records import ScanLimitError
 from storage.errors import RemoteResourceNotFoundError
 from storage.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import OffsetsWorld
+from tests.support.stretches import Stretches
 from tests.support.tier_world import NODE_ID
 
 FOUND = FoundTimestamp(4000, 17, 3)
@@ -50,6 +52,22 @@ async def test_lineages_of_many_partitions_are_asked_for_together(world: Offsets
     questions = await planned(world, *(ask(number, 4000) for number in range(20)))
     assert {each.partition for each in questions.values()} == set(partitions)
     assert [len(request) for request in world.tier_world.client_of_ours.epoch_requests] == [20]
+
+
+async def test_many_questions_keep_the_loop_for_a_slice_at_a_time(
+    world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: one stretch of all of them."""
+    partition = world.add()
+    count, stretches = 3 * SLICE_ITEMS, Stretches()
+    tier = world.tier_world.tier
+    monkeypatch.setattr(tier, "partition", stretches(tier.partition))
+    trio.lowlevel.add_instrument(stretches)
+    questions = await planned(world, *(ask(number, 4000) for number in range(count)))
+    trio.lowlevel.remove_instrument(stretches)
+    assert [each.partition for each in questions.values()] == [partition]
+    assert stretches.calls == count
+    assert stretches.longest <= SLICE_ITEMS
 
 
 async def test_a_topic_whose_id_is_not_known_is_learned(world: OffsetsWorld) -> None:
