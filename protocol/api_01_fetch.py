@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from protocol.errors import LocalProtocolError
 from protocol.primitives import Cursor
 from protocol.record_batches import Buffer
+from protocol.slices import Slices, at_once, cut
 
 FETCH_VERSION_MIN = 4
 FETCH_VERSION_MAX = 18
@@ -168,10 +169,17 @@ def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
     return item.topic, item.topic_id, item.partition
 
 
-def last_mentions(partitions: list[FetchPartition]) -> list[FetchPartition]:
+def last_mentions_in_slices(partitions: list[FetchPartition]) -> Slices[list[FetchPartition]]:
     """Each partition once. Of one that is named twice the broker takes the first place and the last wish."""
-    by_key = {key_of(asked): asked for asked in partitions}
+    by_key: dict[PartitionKey, FetchPartition] = {}
+    for number, some in enumerate(cut(partitions)):
+        if number:
+            yield
+        by_key.update({key_of(asked): asked for asked in some})
     return partitions if len(by_key) == len(partitions) else list(by_key.values())
+
+
+last_mentions = at_once(last_mentions_in_slices)
 
 
 def require_version(api_version: int) -> None:

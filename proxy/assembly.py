@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.errors import ErrorCode
 from protocol.identifiers import IsolationLevel
+from protocol.slices import Slices, at_once, cut
 from proxy.authority import Authority
 from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import PartitionKey, TierPart, key_of
@@ -52,23 +53,22 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
     return list(dict.fromkeys(aborted))
 
 
-def by_key(answers: Sequence[PartitionAnswer]) -> dict[PartitionKey, PartitionAnswer]:
-    """Answers of the broker, by what the client asked for."""
-    return {(answer.topic, answer.topic_id, answer.partition): answer for answer in answers}
-
-
-def assemble(
+def assemble_in_slices(
     request: FetchRequest,
     answers: Mapping[PartitionKey, PartitionAnswer],
     throttle_time_ms: int,
     sections: Sequence[bytes] = (),
-) -> FetchAnswer:
+) -> Slices[FetchAnswer]:
     """One answer per partition of the request; `sections` as FetchAnswer has them."""
-    return FetchAnswer(
-        [answers.get(key_of(asked)) or _unanswered(asked) for asked in request.partitions],
-        throttle_time_ms,
-        sections=sections,
-    )
+    assembled: list[PartitionAnswer] = []
+    for some in cut(request.partitions):
+        if assembled:
+            yield
+        assembled += [answers.get(key_of(asked)) or _unanswered(asked) for asked in some]
+    return FetchAnswer(assembled, throttle_time_ms, sections=sections)
+
+
+assemble = at_once(assemble_in_slices)
 
 
 def is_whole(response: FetchResponse) -> bool:

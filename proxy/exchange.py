@@ -23,7 +23,7 @@ import trio
 from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from protocol.identifiers import IsolationLevel
-from proxy.assembly import assemble, by_key, lacks_aborts, pass_whole, tier_answer
+from proxy.assembly import assemble_in_slices, lacks_aborts, pass_whole, tier_answer
 from proxy.authority import Authority
 from proxy.client_reads import ClientReads
 from proxy.fallback import COME_AGAIN, Fallback, Way, comes_again_s
@@ -31,6 +31,7 @@ from proxy.fetch_answer import FetchAnswer
 from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober, Verdicts
+from proxy.slices import in_slices
 from proxy.tier import Tier
 from proxy.tier_reads import TierReads
 from storage.reader import OffsetNotInTierError, TierRecords
@@ -107,10 +108,11 @@ async def exchange(
             parts.answers[key_of(part.asked)] = empty if is_beside_news else _come_again(part)
     if own_fetch.whole is not None:
         return pass_whole(own_fetch.whole)
-    parts.answers.update(by_key(own_fetch.answers))
+    parts.answers.update(own_fetch.by_key)
     probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
-    return assemble(request, parts.answers, throttle_time_ms, [*verdicts.sections, *own_fetch.sections])
+    sections = [*verdicts.sections, *own_fetch.sections]
+    return await in_slices(assemble_in_slices(request, parts.answers, throttle_time_ms, sections))
 
 
 def _sort(

@@ -18,7 +18,7 @@ from protocol.api_01_fetch import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
-    last_mentions,
+    last_mentions_in_slices,
 )
 from protocol.api_01_fetch_request import decode_request_in_slices
 from protocol.fetch_sessions import FetchSession, SessionSlots
@@ -99,7 +99,7 @@ class FetchService:
             return RELAY
         if request.is_unread:
             self._note_unread(request, len(frame))
-        request.partitions = last_mentions(request.partitions)
+        request.partitions = await in_slices(last_mentions_in_slices(request.partitions))
         if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
             return await self._full(frame, request, wire, wire.node_id)
         return await self._incremental(frame, request, wire, wire.node_id)

@@ -67,7 +67,7 @@ class ClientSessions:
             session = await self._begin(request)
         if session is None:
             return await answer_frame(request, answer, wire)
-        session.told_all(answer.partitions)
+        await each_slice(answer.partitions, session.told_all)
         self._table.give_id(session)
         return await answer_frame(request, answer, wire, session.session_id)
 

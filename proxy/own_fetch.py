@@ -7,7 +7,7 @@ again in waits of `tier.linger.ms`: new records end the wait, and a finished tie
 a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited for.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -18,7 +18,7 @@ from protocol.api_01_fetch_response import decode_response_in_slices
 from protocol.identifiers import ApiKey
 from proxy.assembly import is_whole
 from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey, key_of
-from proxy.slices import in_slices
+from proxy.slices import each_slice, in_slices
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
 
@@ -47,6 +47,11 @@ class OwnFetch:
     def answers(self) -> Sequence[PartitionAnswer]:
         """The last answer of every partition that was asked for."""
         return tuple(self._answers.values())
+
+    @property
+    def by_key(self) -> Mapping[PartitionKey, PartitionAnswer]:
+        """The same, by what the client asked for."""
+        return self._answers
 
     def bytes_of(self, asked: FetchPartition) -> int:
         """Record bytes that the broker gave for a partition."""
@@ -122,7 +127,10 @@ class OwnFetch:
         if is_whole(response):
             self.whole = response
             return
-        for answer in response.partitions:
+        await each_slice(response.partitions, self._take)
+
+    def _take(self, answers: Sequence[PartitionAnswer]) -> None:
+        for answer in answers:
             self._answers[answer.topic, answer.topic_id, answer.partition] = answer
             self.bytes_got += answer.records_bytes
 

@@ -11,7 +11,7 @@ from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
 from proxy.aborted_tails import AbortedTail
-from proxy.assembly import assemble, by_key, is_whole, lacks_aborts, pass_whole, tier_answer
+from proxy.assembly import assemble, is_whole, lacks_aborts, pass_whole, tier_answer
 from proxy.authority import Authority
 from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import TierPart, key_of
@@ -100,7 +100,8 @@ def test_a_read_that_was_late_is_empty_and_no_error() -> None:
 
 def test_what_nobody_answered_is_an_unexpected_error() -> None:
     asked = [ask(topic_partition("orders", number), 17) for number in range(2)]
-    answers = by_key([PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)])
+    answer = PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)
+    answers = {key_of(answer): answer}
     asked[1].topic = asked[0].topic = None
     response = decoded(encode_answer(fetch_of(asked), assemble(fetch_of(asked), answers, 7)))
     assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]

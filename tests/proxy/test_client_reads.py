@@ -7,11 +7,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from proxy.assembly import assemble, by_key, tier_answer
+from proxy.assembly import assemble, tier_answer
 from proxy.authority import Authority
 from proxy.client_reads import ClientReads
 from proxy.fetch_answer import encode_answer
-from proxy.fetch_plan import TierPart
+from proxy.fetch_plan import TierPart, key_of
 from proxy.frontier import Frontier
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
@@ -79,7 +79,7 @@ class Handle:
         self.client.hold(records)
         self.buffers = [*records.buffers]
         answer = tier_answer(REQUEST, PART, AUTHORITY, records)
-        return encode_answer(REQUEST, assemble(REQUEST, by_key([answer]), 0))
+        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
 
 
 @asynccontextmanager
