@@ -61,7 +61,7 @@ from proxy.upstream.transport import Bytes, Transport
 from proxy.upstream_wire import PendingAnswer
 
 HELD_REQUEST_BYTES_MAX = 16 * 1024 * 1024
-"""Of a request that is decoded: a Fetch over 200,000 partitions has 12 MiB. What is relayed has its own limit."""
+"""Of a request that is held to be looked at. What is relayed has its own limit."""
 
 OWN_CORRELATION_ID_FIRST = 0x7D000000
 """Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""

@@ -3,8 +3,8 @@
 What a session is says `protocol.fetch_sessions`; here its requests are relayed, or answers are made for it:
 
 - Relayed, unread ones among them: session id and epoch stand in fixed places and are patched there, both ways, where
-  upstream has others than the client. The head of each response tells whether upstream has
-  opened, kept or refused the session.
+  upstream has others than the client. The head of each response tells whether upstream has opened, kept or refused the
+  session.
 - Ours: answers are cut to what has changed. When nothing of the session is in the tier, it is given back: the Fetch
   for all of it opens a session upstream, and from then on the client's requests are relayed again.
 """

@@ -91,6 +91,7 @@ CLIENTS: Final = Row(
             "relay: passed on unread; rewrite: addresses changed; exchange: answered with the tier's help.",
             "reqps",
             rate("tidegate_requests_total", "route"),
+            rate("tidegate_requests_unread_total", legend="too large to be read"),
         ),
         graph(
             "Requests by api key",

@@ -21,9 +21,9 @@ MEMORY_MAX_BYTES = Key(
     kind=size(192 * MIB, TIB),
     default="1.5 GiB",
     doc="Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
-    "and `proxy.held.bytes.max` 1/24, unless set themselves. Manifests and indexes get 1/16, Fetch sessions 1/24 (111,000 "
-    "partitions at 1.5 GiB; while others want room, no connection keeps more than its share); the rest is for the "
-    "process. Resident memory stays below this and 150 MiB.",
+    "and `proxy.held.bytes.max` 1/24, unless set themselves. Manifests and indexes get 1/16, Fetch sessions 1/24 "
+    "(111,000 partitions at 1.5 GiB; while others want room, no connection keeps more than its share); the rest is for "
+    "the process. Resident memory stays below this and 150 MiB.",
 )
 LOG_LEVEL = Key(
     name="log.level",

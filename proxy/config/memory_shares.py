@@ -4,8 +4,8 @@ from typing import Final
 
 from storage.config.sizes import KIB
 
-# design §6: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96 MiB, what else is held for
-# clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter, catalog and connections.
+# design §6: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96 MiB, what else is held
+# for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter, catalog and connections.
 MEMORY_SHARES_TOTAL: Final = 1536
 CACHE_MEMORY_SHARE: Final = 256
 READAHEAD_TOTAL_SHARE: Final = 512

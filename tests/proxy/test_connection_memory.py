@@ -9,8 +9,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.probes import CloseCause
+from protocol.api_01_fetch import key_of
 from protocol.identifiers import ApiKey
-from proxy.assembly import assemble, by_key, tier_answer
+from proxy.assembly import assemble, tier_answer
 from proxy.fetch_answer import encode_answer
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
@@ -95,7 +96,8 @@ async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_
     async def handle(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
         records = await tier.read(0, max_bytes=5000)
         talk.handlers.reads.hold(records)
-        return encode_answer(REQUEST, assemble(REQUEST, by_key([tier_answer(REQUEST, PART, AUTHORITY, records)]), 0))
+        answer = tier_answer(REQUEST, PART, AUTHORITY, records)
+        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
 
     async with conversation(handle_fetch=handle, answers=answers, lockstep=True) as talk:
         await talk.client.send(client_frame(REQUEST))
