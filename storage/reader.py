@@ -90,7 +90,7 @@ class Origin:
         """
         grid, start, end = self.source.grid, self.start + first, self.start + end
         numbers = range(grid.number_at(start), grid.number_at(end - 1) + 1)
-        room = self.answers.room()
+        room = self.answers.room(self.reader)
         try:
             await room.reserve(grid.end(numbers[-1]) - grid.start(numbers[0]))
             blocks, _ = await self.cache.blocks(self.source, numbers[0], numbers[-1], self.reader)
@@ -336,7 +336,7 @@ class TierReader:
         """The answer from one segment; None if all its batches end below the offset."""
         source = self._cache.blocks_of(segment, await self._opened.get(segment))
         index = await self._indexes.get(segment, asked.offset)
-        room = self._answers.room()
+        room = self._answers.room(reader)
         try:
             index, found = await self._read_by_index(source, index, asked, room, reader)
             read, records, start = found.read, found.records, found.start

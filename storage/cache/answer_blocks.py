@@ -5,7 +5,7 @@ block is charged once, however many answers hold it. Room for a read's blocks is
 reader that waits here holds nothing yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.memory import Block
@@ -18,9 +18,13 @@ class AnswerBlocks:
         self.budget = budget
         self._holders: dict[int, int] = {}
 
-    def room(self) -> "Room":
-        """Nothing yet; see Room."""
-        return Room(self, self.budget)
+    def room(self, owner: Hashable = None) -> "Room":
+        """Nothing yet; see Room.
+
+        Args:
+            owner: for whom: owners take turns when there is no room.
+        """
+        return Room(self, self.budget, owner)
 
     def hold(self, block: Block) -> int:
         """One more answer holds the block; the bytes to charge for it."""
@@ -41,13 +45,14 @@ class AnswerBlocks:
 class Room:
     """What one read has reserved, and then what its answer holds. `release` gives back all of it."""
 
-    __slots__ = ("_account", "_blocks", "_budget", "_reserved_bytes", "kept_bytes")
+    __slots__ = ("_account", "_blocks", "_budget", "_owner", "_reserved_bytes", "kept_bytes")
 
-    def __init__(self, account: AnswerBlocks, budget: ByteBudget) -> None:
+    def __init__(self, account: AnswerBlocks, budget: ByteBudget, owner: Hashable) -> None:
         self.kept_bytes = 0
         """Of the blocks that the answer holds, whoever else holds them."""
         self._account = account
         self._budget = budget
+        self._owner = owner
         self._reserved_bytes = 0
         self._blocks: Sequence[Block] = ()
 
@@ -57,7 +62,7 @@ class Room:
             return
         # Nobody waits for room while holding some: two such readers would wait for each other.
         self._give_back_reserved()
-        await self._budget.acquire(size_bytes)
+        await self._budget.acquire(size_bytes, self._owner)
         self._reserved_bytes = size_bytes
 
     def try_reserve(self, size_bytes: int) -> bool:

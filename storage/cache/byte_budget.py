@@ -1,11 +1,12 @@
 """Bytes that may be held at once; who finds no room waits in line.
 
-Rule 1. First come, first served: nobody overtakes the line, so that a large request is not starved by small ones.
+Rule 1. Owners take turns, and each owner's requests are served in their order. Nobody overtakes the line, so that a
+        large request is not starved by small ones, nor one owner by the many requests of another.
 Rule 2. A request larger than the whole budget is let in when nothing else is held: otherwise it never would be.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import trio
@@ -28,7 +29,8 @@ class ByteBudget:
         self.bytes_max = bytes_max
         self._on_held = on_held
         self._held_bytes = 0
-        self._line: deque[_Waiter] = deque()
+        self._line: dict[Hashable, deque[_Waiter]] = {}
+        """Who waits, by owner; the owner whose turn it is first."""
         self._on_room: list[Callable[[], None]] = []
         self._on_short: list[Callable[[], None]] = []
 
@@ -47,8 +49,11 @@ class ByteBudget:
         """Bytes that `try_acquire` would give."""
         return 0 if self._line else max(0, self.bytes_max - self._held_bytes)
 
-    async def acquire(self, size_bytes: int) -> None:
+    async def acquire(self, size_bytes: int, owner: Hashable = None) -> None:
         """Hold that much more, once there is room for it. A checkpoint in any case.
+
+        Args:
+            owner: for whom.
 
         Cancellation: nothing is held.
         """
@@ -57,7 +62,7 @@ class ByteBudget:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
         waiter = _Waiter(size_bytes)
-        self._line.append(waiter)
+        self._line.setdefault(owner, deque()).append(waiter)
         for call in self._on_short:
             call()
         try:
@@ -67,7 +72,7 @@ class ByteBudget:
                 # Admitted after the cancellation was on its way, before it arrived.
                 self.release(size_bytes)
             else:
-                self._line.remove(waiter)
+                self._leave(owner, waiter)
                 self._admit()
             raise
 
@@ -93,13 +98,25 @@ class ByteBudget:
         self._on_short.append(call)
 
     def _admit(self) -> None:
-        while self._line and self._fits(self._line[0].size_bytes):
-            waiter = self._line.popleft()
+        while self._line:
+            owner, waiters = next(iter(self._line.items()))
+            waiter = waiters[0]
+            if not self._fits(waiter.size_bytes):
+                break
+            self._leave(owner, waiter)
+            if owner in self._line:
+                self._line[owner] = self._line.pop(owner)  # its next turn comes after the others'
             self._hold(waiter.size_bytes)
             waiter.admitted.set()
         if not self._line:
             for call in self._on_room:
                 call()
+
+    def _leave(self, owner: Hashable, waiter: _Waiter) -> None:
+        waiters = self._line[owner]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._line[owner]
 
     def _fits(self, size_bytes: int) -> bool:
         return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes == 0

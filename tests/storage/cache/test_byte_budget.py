@@ -48,6 +48,27 @@ async def test_who_came_first_is_let_in_first(budget: ByteBudget, nursery: trio.
     assert (set(admitted), budget.held) == ({50, 1, 60}, 60)
 
 
+async def test_owners_take_turns(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    """Failed before: whoever asked a thousand times at once kept everybody waiting for all of it."""
+    admitted = list[str]()
+
+    async def ask(owner: str, number: int) -> None:
+        await budget.acquire(100, owner)
+        admitted.append(f"{owner}{number}")
+
+    assert budget.try_acquire(100)
+    for number in range(4):
+        nursery.start_soon(ask, "many", number)
+        await trio.testing.wait_all_tasks_blocked()
+    for number in range(2):
+        nursery.start_soon(ask, "few", number)
+        await trio.testing.wait_all_tasks_blocked()
+    while budget.held:
+        budget.release(100)
+        await trio.testing.wait_all_tasks_blocked()
+    assert admitted == ["many0", "few0", "many1", "few1", "many2", "many3"]
+
+
 async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery: trio.Nursery) -> None:
     assert budget.try_acquire(1)
     nursery.start_soon(budget.acquire, 500)
