@@ -4,7 +4,8 @@ Offsets are the broker's live ones, from the probe; record bytes are the tier's.
 has one answer, in request order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 
 from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.errors import ErrorCode
@@ -51,6 +52,25 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
     if not aborts.is_complete:
         aborted += [entry for entry in authority.aborted_tail or () if entry[1] < aborts.upper_bound_offset]
     return list(dict.fromkeys(aborted))
+
+
+def withhold_excess(
+    request: FetchRequest, answers: MutableMapping[PartitionKey, PartitionAnswer], exceeding: Collection[PartitionKey]
+) -> None:
+    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch_plan, rule 3).
+
+    A Fetch of our own grants the first partition that has records a batch beyond its limit; in the client's request
+    that right may be another's, and there is one.
+    """
+    are_records_given = False
+    for asked in request.partitions if exceeding else ():
+        key = key_of(asked)
+        answer = answers.get(key)
+        if answer is None or not answer.records_bytes:
+            continue
+        if are_records_given and key in exceeding:
+            answers[key] = replace(answer, records=(), aborted_transactions=None)
+        are_records_given = True
 
 
 def assemble_in_slices(

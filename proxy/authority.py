@@ -3,6 +3,11 @@
 L1: no tier byte leaves without a good probe. A probe is good for one topic id, partition, isolation level and
 current leader epoch, as one authenticated client, for `authority.max.age.ms`. Any error on the partition, another
 sign-in on the connection, or a DeleteRecords or DeleteTopics on any connection ends it.
+
+What outlives a good probe is the right to have reads of its partition started beside the next one: by topic id and
+partition, whatever the request's version. A client that asks by name has it for the id that the probe was asked with;
+if the name is another topic's by now, that one's id has yet to be vouched for. Errors on the partition and another
+sign-in take the right away; age and moved log starts do not.
 """
 
 from dataclasses import dataclass
@@ -13,7 +18,8 @@ from proxy.aborted_tails import AbortedTail
 from storage.model import TopicIdPartition
 
 AUTHORITIES_MAX = 10_000
-"""Partitions remembered per connection; a full table is dropped whole, as its entries live a second."""
+"""Partitions remembered per connection; a full table is dropped whole: its entries live a second, and to learn a right
+again takes one probe that goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +60,12 @@ class LogStartGeneration:
 class Authorities:
     """Good probes of one connection. `age_s_max` may change: it counts when a probe is asked for."""
 
-    __slots__ = ("_by_key", "_generation", "_generation_seen", "age_s_max")
+    __slots__ = ("_by_key", "_generation", "_generation_seen", "_rights", "age_s_max")
 
     def __init__(self, age_s_max: float, generation: LogStartGeneration) -> None:
         self.age_s_max = age_s_max
         self._by_key: dict[AuthorityKey, Authority] = {}
+        self._rights: set[TopicIdPartition] = set()
         self._generation = generation
         self._generation_seen = generation.value
 
@@ -72,8 +79,15 @@ class Authorities:
             return None
         return authority
 
+    def has_right(self, partition: TopicIdPartition) -> bool:
+        """Whether a probe of the partition was good in this sign-in, however long ago, and none was refused since."""
+        return partition in self._rights
+
     def put(self, key: AuthorityKey, authority: Authority) -> None:
-        """A probe was good. With an age of 0 it counts for its own exchange only."""
+        """A probe was good. With an age of 0 it counts for its own exchange only; the right remains."""
+        if len(self._rights) >= AUTHORITIES_MAX:
+            self._rights.clear()
+        self._rights.add(key.partition)
         if self.age_s_max > 0:
             if len(self._by_key) >= AUTHORITIES_MAX:
                 self._by_key.clear()
@@ -82,7 +96,9 @@ class Authorities:
     def end(self, key: AuthorityKey) -> None:
         """The broker said no."""
         self._by_key.pop(key, None)
+        self._rights.discard(key.partition)
 
     def end_all(self) -> None:
         """Another principal, or other rights."""
         self._by_key.clear()
+        self._rights.clear()

@@ -47,6 +47,11 @@ class ClientReads:
             records.buffers.clear()
             records.release()
 
+    def drop(self, records: TierRecords) -> None:
+        """These will not be in the answer: their blocks count no longer."""
+        records.release()
+        self._held = [held for held in self._held if held is not records]
+
     def release(self) -> None:
         """The answer was sent, or will not be: its blocks count no longer."""
         held, self._held = self._held, []

@@ -3,32 +3,40 @@
     client ──Fetch──▶ plan: which partitions lie below the frontier?
                        │ none: the frame is relayed as it came
                        ▼
-        tier reads start ──▶ probe on the client's own connection ──▶ its own Fetch for the rest
-                       │            (may it? HW, LSO, log start)            │
-                       ▼                                                    ▼
+        probe on the client's own connection: may it? HW, LSO, log start
+                       │    beside it, reads of partitions that it was allowed before
+                       ▼
+        tier reads ──▶ its own Fetch for the rest
+                       │
+                       ▼
         each read is judged ──▶ what the tier has not, or fails to read, is asked of the broker too
                        │
                        ▼
                     assembly: one answer per partition, in request order
 
-Nothing of the tier leaves without the probe's word (design L1). One deadline holds for all of it (L3); a read
-that misses it is answered empty, and its fill goes on for the next request. A read that fails is the broker's to do
-(`proxy.fallback`, L2); what the broker cannot take at the moment is put off.
+Nothing of the tier leaves without the probe's word, and nothing is fetched for a client that never had it (design L1):
+the first read of a partition on a connection starts after its probe, later ones beside theirs (`proxy.authority`). One
+deadline holds for all of it (L3); a read that misses it is answered empty, and its fill goes on for the next request.
+A probe's answer is waited for as the client waits for its broker, without an end of our own: to answer in a hung
+broker's place would hide from clients that they have to turn away from it. But from the deadline on nothing is held
+for it (`proxy.tier_reads`, rule 4).
+
+A read that fails is the broker's to do (`proxy.fallback`, L2); what the broker cannot take at the moment is put off.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
 
 from metrics.probes import Direction, Probes
 from protocol.api_01_fetch import FetchRequest, PartitionAnswer
 from protocol.identifiers import IsolationLevel
-from proxy.assembly import assemble_in_slices, lacks_aborts, pass_whole, tier_answer
+from proxy.assembly import assemble_in_slices, lacks_aborts, pass_whole, tier_answer, withhold_excess
 from proxy.authority import Authority
 from proxy.client_reads import ClientReads
 from proxy.fallback import COME_AGAIN, Fallback, Way, comes_again_s
 from proxy.fetch_answer import FetchAnswer
-from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, share_out_again
+from proxy.fetch_plan import FetchPlan, PartitionKey, TierPart, key_of, leave_out, limited_to_budget
 from proxy.own_fetch import OwnFetch
 from proxy.probe import Prober, Verdicts
 from proxy.slices import in_slices
@@ -52,10 +60,8 @@ class _Sorted:
     """The tier's, which fails: the broker's as far as it goes (`Fallback.at_broker`)."""
     later: list[tuple[TierPart, Authority]] = field(default_factory=list)
     """Put off."""
-
-    @property
-    def records_bytes(self) -> int:
-        return sum(answer.records_bytes for answer in self.answers.values())
+    exceeding: set[PartitionKey] = field(default_factory=set)
+    """Those whose records are more than their share."""
 
     @property
     def has_news(self) -> bool:
@@ -82,13 +88,15 @@ async def exchange(
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        wanted = [part for part in plan.tier if fallback.reads_tier(part.partition)]
-        reads = TierReads(tier, probes.tier, wanted, nursery, deadline_s=deadline_s, committed=committed, client=client)
-        reads.start()
+        reads = TierReads(tier, probes.tier, nursery, deadline_s=deadline_s, committed=committed, client=client)
         try:
+            # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
+            reads.start(
+                part for part in plan.tier if prober.has_right(part) and not fallback.is_in_spell(part.partition)
+            )
             verdicts = await prober.probe(request, plan.tier)
             if verdicts.whole is None:
-                reads.settle([part for part, _ in verdicts.vouched], _to_read_again(request, plan, verdicts))
+                plan = _go_on(request, plan, verdicts, reads, fallback)
                 await own_fetch.until_ready(request, plan, reads, linger_s)
         finally:
             reads.stop()
@@ -96,8 +104,7 @@ async def exchange(
         return pass_whole(whole)
 
     parts = _sort(request, verdicts, reads, fallback, client, started_s)
-    probes.relay.on_tier_served(parts.records_bytes)
-    put_off = parts.later + await _ask_broker(request, parts, own_fetch, fallback, prober.node_id)
+    put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, fallback, prober.node_id)
     if put_off and own_fetch.whole is None:
         if not (own_fetch.has_news or parts.has_news):
             await own_fetch.until_news(request, plan, comes_again_s(started_s, request.max_wait_ms))
@@ -108,11 +115,30 @@ async def exchange(
             parts.answers[key_of(part.asked)] = empty if is_beside_news else _come_again(part)
     if own_fetch.whole is not None:
         return pass_whole(own_fetch.whole)
-    parts.answers.update(own_fetch.by_key)
-    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in own_fetch.answers))
+    brokers = own_fetch.by_key
+    answers = {**parts.answers, **brokers}
+    withhold_excess(request, answers, parts.exceeding | own_fetch.exceeding)
+    probes.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
+    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
     sections = [*verdicts.sections, *own_fetch.sections]
-    return await in_slices(assemble_in_slices(request, parts.answers, throttle_time_ms, sections))
+    return await in_slices(assemble_in_slices(request, answers, throttle_time_ms, sections))
+
+
+def _go_on(
+    request: FetchRequest, plan: FetchPlan, verdicts: Verdicts, reads: TierReads, fallback: Fallback
+) -> FetchPlan:
+    """After the probe: share out what answered partitions leave to the others, and start the reads that it allows."""
+    plan, changed = leave_out(request, plan, {part for part, _ in verdicts.answered})
+    vouched = {part for part, _ in verdicts.vouched}
+    # Learned anew: their reads began under another leader epoch.
+    reads.settle(vouched, [*verdicts.learned_anew, *changed])
+    reads.start(
+        part
+        for part in plan.tier
+        if part in vouched and part not in reads.parts and fallback.reads_tier(part.partition)
+    )
+    return plan
 
 
 def _sort(
@@ -137,6 +163,8 @@ def _sort(
                 parts.later.append((part, authority))
             case Way.TIER:
                 records = result if isinstance(result, TierRecords) else None
+                if records is not None and records.size_bytes > part.budget_bytes:
+                    parts.exceeding.add(key_of(part.asked))
                 parts.answers[key_of(part.asked)] = tier_answer(request, part, authority, records)
     return parts
 
@@ -163,26 +191,19 @@ def _way_of(
 
 
 async def _ask_broker(
-    request: FetchRequest, parts: _Sorted, own_fetch: OwnFetch, fallback: Fallback, node_id: int
+    request: FetchRequest, plan: FetchPlan, parts: _Sorted, own_fetch: OwnFetch, fallback: Fallback, node_id: int
 ) -> list[tuple[TierPart, Authority]]:
-    """Have the broker read what the tier does not; returns what it cannot take at the moment."""
+    """Have the broker read what the tier does not, as much as falls to each in its place of the client's request;
+    returns what it cannot take at the moment."""
     with fallback.at_broker(node_id, len(parts.failed)) as granted:
         taken = [part for part, _ in parts.failed[:granted]]
-        asked = [*parts.given_back, *taken]
+        theirs = {*parts.given_back, *taken}
+        asked = [part for part in plan.tier if part in theirs]
         if asked:
-            bytes_left = request.max_bytes - own_fetch.bytes_got - parts.records_bytes
-            # What they were charged in advance is theirs, also if an oversize batch took more than its share.
             charged_bytes = sum(part.budget_bytes for part in asked)
             # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
-            wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX)
-            others_have_records = bool(own_fetch.bytes_got or parts.records_bytes)
-            # The broker reads at most what falls to a partition at its place in the client's request.
-            partitions = [part.asked for part in parts.given_back]
-            partitions += [replace(part.asked, partition_max_bytes=part.budget_bytes) for part in taken]
-            await own_fetch.ask(request, partitions, max(bytes_left, charged_bytes), max_wait_ms=wait_ms)
-            if others_have_records:
-                rightless = [each for part, each in zip(asked, partitions, strict=True) if not part.minimum_one_batch]
-                own_fetch.withhold_excess(rightless)
+            wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX) if charged_bytes else 0
+            await own_fetch.ask(request, [*map(limited_to_budget, asked)], charged_bytes, max_wait_ms=wait_ms)
         for part in taken if own_fetch.whole is None else ():
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
     return parts.failed[granted:]
@@ -190,12 +211,3 @@ async def _ask_broker(
 
 def _come_again(part: TierPart) -> PartitionAnswer:
     return PartitionAnswer.error(part.asked.topic, part.asked.topic_id, part.asked.partition, COME_AGAIN)
-
-
-def _to_read_again(request: FetchRequest, plan: FetchPlan, verdicts: Verdicts) -> list[TierPart]:
-    """Parts whose reads began under another leader epoch, or with less than falls to them now."""
-    if not verdicts.answered:
-        return verdicts.learned_anew
-    answered = {part for part, _ in verdicts.answered}
-    richer = share_out_again([part for part in plan.tier if part not in answered], request.max_bytes)
-    return [*verdicts.learned_anew, *richer]

@@ -8,6 +8,7 @@ Rule 1. A fault that will not pass by itself opens a spell for its reason: the p
         Faults that may pass (a reset, a store that throttles) do not: the broker reads the same bucket.
 Rule 2. When a spell's time is up, one of its partitions tries the tier. If that works, all are free; if not, the spell
         lasts longer, up to SPELL_S_MAX. A partition that was never in trouble is in no spell: what is cached is served.
+        The broker's word comes first: a client that may not read a partition does not use up its try.
 Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a time, or an outage of the store would
         become one of the brokers. The others are told to come again (9), and not at once (`comes_again_s`).
 Rule 4. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
@@ -159,10 +160,14 @@ class Fallback:
         self._spell_of: dict[TopicIdPartition, _Spell] = {}
         self._reading: Counter[int] = Counter()
 
+    def is_in_spell(self, partition: TopicIdPartition) -> bool:
+        """Whether the tier failed the partition of late; says nothing of whether it is to try again."""
+        return partition in self._spell_of
+
     def reads_tier(self, partition: TopicIdPartition) -> bool:
         """Whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).
 
-        Asked once for each read: the answer makes it the one that tries.
+        Asked once for each read that the broker has vouched for: the answer makes it the one that tries.
         """
         spell = self._spell_of.get(partition)
         if spell is None:

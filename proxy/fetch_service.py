@@ -32,7 +32,7 @@ from proxy.fetch_answer import FetchAnswer, answer_frame
 from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, TierPart, leave_to_broker, plan_fetch
 from proxy.fetch_sessions import ClientSessions
 from proxy.frontier import LEARN_WAIT_S_MAX, Frontier
-from proxy.own_fetch import OwnFetch, close_upstream_session
+from proxy.own_fetch import LocalEnds, OwnFetch, close_upstream_session
 from proxy.probe import Prober
 from proxy.request_handlers import RELAY, Answer, Relay
 from proxy.slices import each_slice, in_slices
@@ -85,6 +85,7 @@ class FetchService:
         self._probes = probes
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = client
+        self._local_ends = LocalEnds()
         self._sessions = ClientSessions(slots, probes.relay)
         self._has_said_unread = False
 
@@ -152,7 +153,7 @@ class FetchService:
                 tier=self._tier,
                 fallback=self._fallback,
                 prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
-                own_fetch=OwnFetch(wire, self._client.granted),
+                own_fetch=OwnFetch(wire, self._local_ends, self._client.granted),
                 probes=self._probes,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
@@ -212,6 +213,7 @@ class FetchService:
             # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
             lambda candidate: frontiers.get(node_id, candidate) or seen.get(candidate),
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
+            lambda asked, frontier: self._local_ends.has_records(asked, frontier, request.isolation_level),
         )
         for part in plan.tier:
             self._probes.relay.on_frontier_used(frontiers.age_s(part.frontier))

@@ -1,14 +1,15 @@
 """A connection's ListOffsets handling (spec/kafka-remote.md §4; design L1).
 
 What stays the broker's is relayed as it came: everything but consumers' look-ups by time that the tier decides. For
-those, beside the search:
+those, before the search:
 
     client ──ListOffsets──▶ the same request, those timestamps replaced by LATEST ──▶ broker
                             (rights, leader, epochs; high watermark or last stable offset)
            ◀── its answers, with ours in their places ◀─────────────────────────────┘
 
 Rules:
-1. The broker's error wins, and is not waited for. Only "the high watermark lags" (78, 5) is an answer to LATEST alone.
+1. The broker's error wins. The tier is searched for what the broker has answered without one, and not before: a client
+   without rights costs no search. Only "the high watermark lags" (78, 5) is an answer to LATEST alone.
 2. What was found at or beyond the LATEST that it answered is not found: −1, without an error.
 3. What the tier does not have, and a topic name that may be another topic's by now, is asked of the broker once more,
    with its own timestamp.
@@ -103,12 +104,11 @@ class ListOffsetsService:
     ) -> tuple[ListOffsetsResponse, Mapping[Key, "_Result"]]:
         """The broker's response with LATEST in the tier's places, and what the tier has for them."""
         async with trio.open_nursery() as nursery:
-            searches = _Searches(self._lookup, self._fallback, deadline_s, nursery, asker=self)
-            await each_slice([*questions.items()], searches.start)
             response = await _ask(request, wire, latest=questions.keys())
-            refused = {key for key, answer in _by_key(response).items() if key in questions and answer.error_code}
-            searches.give_up(refused)
-            answered = {key: question for key, question in questions.items() if key not in refused}
+            allowed = {key for key, answer in _by_key(response).items() if not answer.error_code}
+            answered = {key: question for key, question in questions.items() if key in allowed}
+            searches = _Searches(self._lookup, self._fallback, deadline_s, nursery, asker=self)
+            await each_slice([*answered.items()], searches.start)
             current = await self._lookup.current(answered, node_id) if answered else set()
             searches.give_up(answered.keys() - current)
         return response, {key: result for key, result in searches.results.items() if key in current}

@@ -2,28 +2,86 @@
 whole of a session that has nothing in the tier at the moment (`fetch_whole`).
 
 It is asked without waiting first, so that a hot partition is answered at once (the broker too ignores min_bytes
-once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked
-again in waits of `tier.linger.ms`: new records end the wait, and a finished tier read is held up no longer. An error,
-a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited for.
+once a partition of the request is remote). While the tier is not ready and the broker has nothing, it is asked again:
+
+- at intervals that double from INTERVAL_S_MIN on, at most half of what is left of the exchange's time, and ASKS_MAX
+  times in all; then only the tier is waited for;
+- the broker waits for records in each, at most POLL_S_MAX and a quarter of what is left: a long poll cannot be taken
+  back, and a tier read that ends meanwhile is held up until it ends. The rest of an interval ends with a tier read.
+
+An error, a diverging epoch or a preferred replica would come back as it is, at once: then only the tier is waited for.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import trio
 
 from protocol.api_01_fetch import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
 from protocol.api_01_fetch_request import encode_request, encode_request_in_slices
 from protocol.api_01_fetch_response import decode_response_in_slices
-from protocol.identifiers import ApiKey
+from protocol.identifiers import ApiKey, IsolationLevel
 from proxy.assembly import is_whole
 from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey, key_of
+from proxy.frontier import Frontier
 from proxy.slices import each_slice, in_slices
 from proxy.tier_reads import TierReads
 from proxy.upstream_wire import UpstreamWire
 
-WAIT_S_MIN = 0.005
-"""Of one question to the broker, lest a `tier.linger.ms` of 0 makes a busy loop."""
+ASKS_MAX = 8
+"""Questions for the local partitions of one exchange: with the probe, and the one for what the tier fails to read, a
+client's Fetch costs 10 at most."""
+
+INTERVAL_S_MIN = 0.02
+POLL_S_MAX = 0.25
+
+LOCAL_ENDS_MAX = 4096
+"""Partitions remembered per connection; a full table is dropped whole, as the next answers fill it again."""
+
+
+_Wish = tuple[int, int, int]
+"""Of one partition: fetch offset, current leader epoch, last fetched epoch."""
+
+_NEVER_ANSWERED = (-1, -1, -1, None)
+
+
+class LocalEnds:
+    """Where the records of local partitions end, by the broker's last answers on one connection.
+
+    A client that has taken all that an answer had stands at the end, whatever has come since: a partition is believed
+    to have records if the broker's last answer left some behind.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[PartitionKey, tuple[int, int, int, _Wish | None]] = {}
+        """Log start, high watermark, last stable offset, and a wish that brought no records."""
+
+    def has_records(self, asked: FetchPartition, frontier: Frontier | None, isolation_level: int) -> bool:
+        """Whether the broker is believed to have records of a partition at the offset that is asked for.
+
+        Args:
+            frontier: tells where the broker has never answered; without one there is nothing believed.
+        """
+        start, high_watermark, last_stable_offset, barren = self._ends.get(key_of(asked), _NEVER_ANSWERED)
+        if asked.fetch_offset < 0 or barren == _wish_of(asked):
+            return False
+        if high_watermark < 0:
+            return frontier is not None and frontier.log_start_offset <= asked.fetch_offset < frontier.log_end_offset
+        committed = isolation_level == IsolationLevel.READ_COMMITTED
+        return start <= asked.fetch_offset < (last_stable_offset if committed else high_watermark)
+
+    def learn(self, asked: FetchPartition, answer: PartitionAnswer, *, is_barren: bool) -> None:
+        """Take in an answer.
+
+        Args:
+            is_barren: the Fetch brought no record of any partition: whatever is said to be there, it does not come, and
+                must take nothing from those behind it until something else is asked for.
+        """
+        if len(self._ends) >= LOCAL_ENDS_MAX:
+            self._ends.clear()
+        barren = _wish_of(asked) if is_barren or _comes_back(answer) else None
+        # Errors tell no offsets: then the frontier counts again.
+        ends = (answer.log_start_offset, answer.high_watermark, answer.last_stable_offset, barren)
+        self._ends[key_of(asked)] = ends
 
 
 class OwnFetch:
@@ -34,13 +92,18 @@ class OwnFetch:
         granted: how much of what is wanted may be asked for, in bytes.
     """
 
-    def __init__(self, wire: UpstreamWire, granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes) -> None:
+    def __init__(
+        self, wire: UpstreamWire, ends: LocalEnds, granted: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
+    ) -> None:
         self.whole: FetchResponse | None = None
         self.throttle_time_ms = 0
         self.bytes_got = 0
         self.sections: list[bytes] = []
+        self.exceeding: set[PartitionKey] = set()
+        """Partitions whose answer is larger than was asked for: the broker granted a batch beyond the limit."""
         self._wire = wire
         self._granted = granted
+        self._ends = ends
         self._answers: dict[PartitionKey, PartitionAnswer] = {}
 
     @property
@@ -58,42 +121,34 @@ class OwnFetch:
         answer = self._answers.get(key_of(asked))
         return 0 if answer is None else answer.records_bytes
 
-    def withhold_excess(self, partitions: Sequence[FetchPartition]) -> None:
-        """Empty the answers that are larger than was asked for: a Fetch of our own granted its first partition a batch
-        beyond its limit, and in the client's request another one has that right."""
-        for asked in partitions:
-            answer = self._answers.get(key_of(asked))
-            if answer is not None and answer.records_bytes > asked.partition_max_bytes:
-                self.bytes_got -= answer.records_bytes
-                self._answers[key_of(asked)] = replace(answer, records=(), aborted_transactions=None)
-
     @property
     def has_news(self) -> bool:
         """Whether the broker gave something that the client is not to wait longer for."""
-        return any(
-            answer.records or answer.error_code or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
-            for answer in self._answers.values()
-        )
+        return any(answer.records or _comes_back(answer) for answer in self._answers.values())
 
     async def until_ready(self, request: FetchRequest, plan: FetchPlan, reads: TierReads, linger_s: float) -> None:
         """Ask for the plan's local partitions until there is something to answer with: records, all tier reads,
         or the deadline."""
-        wait_s = 0.0
-        while plan.local and not self.has_news and self.whole is None:
+        doubled_s = 0.0
+        for _ in range(ASKS_MAX if plan.local else 0):
             asked_at_s = trio.current_time()
-            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=int(wait_s * 1000))
-            if not reads.pending or trio.current_time() >= reads.deadline_s:
+            left_s = max(0.0, reads.deadline_s - asked_at_s)
+            interval_s = min(doubled_s, left_s / 2)
+            poll_s = min(interval_s, left_s / 4, POLL_S_MAX)
+            await self.ask(request, plan.local, plan.local_bytes_max, max_wait_ms=int(poll_s * 1000))
+            if self.whole is not None or not reads.pending:
                 return
-            # Should the broker not have waited, we do.
-            await reads.wait_any_until(min(reads.deadline_s, asked_at_s + wait_s))
-            wait_s = max(linger_s, WAIT_S_MIN)
-            if reads.any_records:
+            if self.has_news or trio.current_time() >= reads.deadline_s:
                 break
-        if self.whole is not None:
-            return
+            # Should the broker not have waited, we do.
+            await reads.wait_any_until(asked_at_s + interval_s)
+            if reads.any_records or not reads.pending:
+                break
+            doubled_s = max(2 * doubled_s, INTERVAL_S_MIN)
         if not self.bytes_got:
             await reads.wait_any_until(reads.deadline_s)
-        await reads.wait_until(min(reads.deadline_s, trio.current_time() + linger_s))
+        since_s = min(trio.current_time(), reads.records_since_s)
+        await reads.wait_until(min(reads.deadline_s, since_s + linger_s))
 
     async def until_news(self, request: FetchRequest, plan: FetchPlan, time_s: float) -> None:
         """There is nothing to answer with: return at that time, or when the plan's local partitions have something."""
@@ -127,12 +182,35 @@ class OwnFetch:
         if is_whole(response):
             self.whole = response
             return
-        await each_slice(response.partitions, self._take)
+        bytes_got = sum(answer.records_bytes for answer in response.partitions)
+        self.bytes_got += bytes_got
+        asked_by_key = {key_of(asked): asked for asked in partitions}
+        await each_slice(response.partitions, lambda some: self._take(asked_by_key, some, is_barren=not bytes_got))
 
-    def _take(self, answers: Sequence[PartitionAnswer]) -> None:
+    def _take(
+        self,
+        asked_by_key: Mapping[PartitionKey, FetchPartition],
+        answers: Sequence[PartitionAnswer],
+        *,
+        is_barren: bool,
+    ) -> None:
         for answer in answers:
-            self._answers[answer.topic, answer.topic_id, answer.partition] = answer
-            self.bytes_got += answer.records_bytes
+            key = key_of(answer)
+            self._answers[key] = answer
+            asked = asked_by_key.get(key)
+            if asked is not None:
+                self._ends.learn(asked, answer, is_barren=is_barren)
+                if answer.records_bytes > asked.partition_max_bytes:
+                    self.exceeding.add(key)
+
+
+def _wish_of(asked: FetchPartition) -> _Wish:
+    return asked.fetch_offset, asked.current_leader_epoch, asked.last_fetched_epoch
+
+
+def _comes_back(answer: PartitionAnswer) -> bool:
+    """Whether it is an error, a diverging epoch or a preferred replica: no records come of asking again."""
+    return bool(answer.error_code) or answer.preferred_read_replica >= 0 or answer.tags != NO_TAGS
 
 
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:

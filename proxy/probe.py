@@ -89,6 +89,10 @@ class Prober:
         self._authorities = authorities
         self._probe = probe
 
+    def has_right(self, part: TierPart) -> bool:
+        """Whether the client may have a read of this part started beside its probe."""
+        return self._authorities.has_right(part.partition)
+
     async def probe(self, request: FetchRequest, parts: Sequence[TierPart]) -> Verdicts:
         """Have the broker judge all parts; a probe that still counts is not repeated."""
         verdicts = Verdicts()
@@ -208,6 +212,7 @@ class Prober:
             # Another topic may have the name by now; a client that asks by name is the broker's to answer.
             self._tier.forget_topic(part.partition)
         if entry is None or (entry.error_code in _TOPIC_GONE and part.asked.topic_id is None):
+            self._authorities.end(_key(request, part))
             verdicts.given_back.append(part)
         elif entry.error_code or entry.preferred_read_replica >= 0:
             self._authorities.end(_key(request, part))

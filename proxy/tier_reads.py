@@ -5,11 +5,16 @@ Rule 1. What a read has when the time is up is its answer; one that has nothing 
 Rule 2. A read that finds no segment is first taken as our own lag (design L2): the catalog is read up to the end that
         the metadata topic has now, and the read is tried once more. Until that has found the segment it counts as a
         miss, also at the deadline, and is given back to the broker.
-Rule 3. Reads start beside the probe, so the probe may make some pointless and others wrong: `settle` says which.
-Rule 4. A failure is a result; what becomes of it is `proxy.fallback`'s to say, and to log.
+Rule 3. Reads of a client that had the right before start beside the probe, so the probe may make some pointless and
+        others wrong: `settle` says which. A read that nobody wants any more holds nothing.
+Rule 4. Nothing is held for a probe that does not come: at the deadline a read that has not been settled lets go of what
+        it has. If the word comes later, the time begins again then, as it would at a broker that hears of the request
+        only then, and what was let go of is to be started once more.
+Rule 5. A failure is a result; what becomes of it is `proxy.fallback`'s to say, and to log.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
 
 import structlog
 import trio
@@ -29,10 +34,11 @@ _log = structlog.get_logger(__name__)
 
 
 class TierReads:
-    """Reads under way. `results` has a part once its read ended by itself, or missed.
+    """Reads under way; `stop` must follow. `results` has a part once its read ended by itself, or missed.
 
     Args:
         nursery: the exchange's; the reads live in it.
+        deadline_s: by trio's clock.
         committed: READ_COMMITTED: segments that reach into the broker's local log are not read, as the broker tells
             the rest of their aborted transactions up to there only (proxy.aborted_tails).
         client: whose reads they are; it holds what they bring.
@@ -42,7 +48,6 @@ class TierReads:
         self,
         tier: Tier,
         probe: TierProbe,
-        parts: Sequence[TierPart],
         nursery: trio.Nursery,
         *,
         deadline_s: float,
@@ -53,15 +58,20 @@ class TierReads:
         self.expired: set[TierPart] = set()
         """Parts whose read had nothing at the deadline; not those of which the linger was the end."""
         self.deadline_s = deadline_s
+        self.records_since_s = math.inf
+        """Since when there are records, and the word that they may be given."""
+        self.parts: dict[TierPart, None] = {}
+        """Those that are read, in the order in which they were started."""
+        self._wait_s = deadline_s - trio.current_time()
         self._tier = tier
         self._probe = probe
-        self.parts = dict.fromkeys(parts)
-        """In their order; others are not read."""
         self._nursery = nursery
         self._committed = committed
         self._client = client
         self._times: dict[TierPart, ReadTime] = {}
         self._progress = trio.Event()
+        self._settled = trio.Event()
+        probe.on_delayed_fetch_parked()
 
     @property
     def pending(self) -> bool:
@@ -73,23 +83,30 @@ class TierReads:
         """Whether a read has records."""
         return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
 
-    def start(self) -> None:
-        """Start all reads; `stop` must follow."""
-        self._probe.on_delayed_fetch_parked()
-        for part in self.parts:
+    def start(self, parts: Iterable[TierPart]) -> None:
+        """Start these reads."""
+        for part in parts:
+            self.parts[part] = None
             self._start(part)
 
     def settle(self, wanted: Iterable[TierPart], read_again: Iterable[TierPart]) -> None:
         """After the probe: give up the reads that nobody wants, and start those anew that are to be read otherwise."""
+        if trio.current_time() >= self.deadline_s:
+            for part in tuple(self.parts):
+                self._let_go(part)
+            self.deadline_s = trio.current_time() + self._wait_s
+        self._settled.set()
         kept, again = set(wanted), set(read_again)
         for part in self.parts:
             if part not in kept or part in again:
                 self._give_up(part)
             if part in kept and part in again:
                 self._start(part)
+        self.records_since_s = trio.current_time() if self.any_records else math.inf
 
     def stop(self) -> None:
         """Wait no longer: reads that have something yet to check do so in the nursery, the others end."""
+        self._settled.set()
         if trio.current_time() >= self.deadline_s:
             self.expired.update(part for part, time in self._times.items() if not time.has_batch)
         if self.expired:
@@ -121,8 +138,14 @@ class TierReads:
         time = self._times[part] = ReadTime(self.deadline_s)
         self._nursery.start_soon(self._run, part, time)
 
+    def _let_go(self, part: TierPart) -> None:
+        self._give_up(part)
+        self.parts.pop(part, None)
+
     def _give_up(self, part: TierPart) -> None:
-        self.results.pop(part, None)
+        result = self.results.pop(part, None)
+        if isinstance(result, TierRecords):
+            self._client.drop(result)
         time = self._times.pop(part, None)
         if time is not None:
             time.give_up()
@@ -132,11 +155,21 @@ class TierReads:
             result = await self._result(part, time)
             if self._times.get(part) is time:
                 self.results[part] = result
-        if self._times.get(part) is time:
-            if time.ran_out and trio.current_time() >= self.deadline_s:
-                self.expired.add(part)
-            del self._times[part]
-            self._progress.set()
+                if isinstance(result, TierRecords) and result.size_bytes:
+                    self.records_since_s = min(self.records_since_s, trio.current_time())
+            elif isinstance(result, TierRecords):
+                self._client.drop(result)
+        if self._times.get(part) is not time:
+            return
+        del self._times[part]
+        self._progress.set()
+        if not self._settled.is_set():
+            with trio.move_on_at(self.deadline_s):
+                await self._settled.wait()
+        if not self._settled.is_set():
+            self._let_go(part)
+        elif time.ran_out and trio.current_time() >= self.deadline_s:
+            self.expired.add(part)
 
     async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
         try:

@@ -180,6 +180,7 @@ def test_two_partitions_share_the_limit_as_at_the_broker() -> None:
             [partitions[number].key for number, _ in asked["wants"]],
             lambda key: Frontier(partitions[key.partition].local_log_start, 0, 0, 0.0),
             lambda *_: True,
+            lambda *_: False,
         )
         for part, answer in zip(plan.tier, asked["answers"], strict=True):
             assert answer["partition"] == part.partition.partition

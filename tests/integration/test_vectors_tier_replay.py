@@ -233,7 +233,7 @@ def planned(entry: Entry) -> TierPart:
     """The tier's part of the request, as planned with all that a broker says of the partition."""
     recorded = entry.recorded
     frontier = Frontier(recorded.local_log_start, 0, recorded.said["leader_epoch"], 0.0, recorded.log_start)
-    (part,) = plan_fetch(request_of(entry), [recorded.key], lambda _: frontier, lambda *_: True).tier
+    (part,) = plan_fetch(request_of(entry), [recorded.key], lambda _: frontier, lambda *_: True, lambda *_: False).tier
     return part
 
 
@@ -303,6 +303,7 @@ async def test_two_partitions_of_the_tier_share_the_limit_to_the_byte(nursery: t
             [partitions[number].key for number, _ in asked["wants"]],
             lambda key: Frontier(partitions[key.partition].local_log_start, 0, 0, 0.0),
             lambda *_: True,
+            lambda *_: False,
         )
         given = [await share_of(storage, partitions[part.partition.partition], part) for part in plan.tier]
         assert [(number, len(data), hashlib.sha256(data).hexdigest()) for number, data in given] == [

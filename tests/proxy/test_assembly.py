@@ -11,7 +11,7 @@ from protocol.api_01_fetch_response import decode_response
 from protocol.errors import ErrorCode
 from protocol.record_batches import Buffer
 from proxy.aborted_tails import AbortedTail
-from proxy.assembly import assemble, is_whole, lacks_aborts, pass_whole, tier_answer
+from proxy.assembly import assemble, is_whole, lacks_aborts, pass_whole, tier_answer, withhold_excess
 from proxy.authority import Authority
 from proxy.fetch_answer import FetchAnswer, encode_answer
 from proxy.fetch_plan import TierPart, key_of
@@ -134,6 +134,35 @@ def test_an_error_of_the_request_is_where_the_clients_version_looks_for_it(
         asked.topic_id = None if version < 13 else asked.topic_id
     response = decoded(encode_answer(request, pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "exceeding", "left"),
+    [
+        ([0, 9, 9, 9], {1}, [0, 9, 9, 9]),
+        ([0, 9, 9, 9], {2}, [0, 9, 0, 9]),
+        ([9, 9, 0, 9], {0, 1, 2, 3}, [9, 0, 0, 0]),
+        ([0, 0, 9, None], {2, 3}, [0, 0, 9, None]),
+        ([9, 9, 9, 9], set(), [9, 9, 9, 9]),
+    ],
+)
+def test_a_batch_beyond_its_limit_is_the_first_ones(
+    sizes: list[int | None], exceeding: set[int], left: list[int | None]
+) -> None:
+    asked = [ask(topic_partition("orders", number), 17) for number in range(4)]
+    keys = [key_of(entry) for entry in asked]
+    # As they came, which is not the request's order.
+    answers = {
+        key: PartitionAnswer(*key, 0, 10, 9, 3, aborted_transactions=[(7, 9)], records=[bytes(size)])
+        for key, size in reversed([*zip(keys, sizes, strict=True)])
+        if size is not None
+    }
+    withhold_excess(fetch_of(asked), answers, {keys[number] for number in exceeding})
+    assert [answers[key].records_bytes if key in answers else None for key in keys] == left
+    for key, before, now in zip(keys, sizes, left, strict=True):
+        if before and not now:
+            # As the broker answers where not even a batch fits.
+            assert (answers[key].aborted_transactions, answers[key].high_watermark) == (None, 10)
 
 
 @st.composite

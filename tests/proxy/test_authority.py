@@ -83,6 +83,49 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says(au
     assert authorities.get(KEY) is None
 
 
+# --- the right ---
+
+
+@pytest.mark.parametrize("age_s_max", [0.0, 1.0])
+async def test_a_right_outlives_its_probe_and_goes_by_partition(autojump_clock: MockClock, age_s_max: float) -> None:
+    generation = LogStartGeneration()
+    authorities = Authorities(age_s_max, generation)
+    assert not authorities.has_right(KEY.partition)
+    authorities.put(KEY, authority())
+    await trio.sleep(1000.0)
+    generation.value += 1
+    assert authorities.get(KEY) is None
+    assert authorities.has_right(KEY.partition)
+    assert not authorities.has_right(topic_partition("orders", 1))
+
+
+async def test_a_no_under_any_epoch_takes_the_right_away(autojump_clock: MockClock) -> None:
+    authorities = Authorities(1.0, LogStartGeneration())
+    other = replace(KEY, partition=topic_partition("orders", 1))
+    for key in (KEY, other):
+        authorities.put(key, authority())
+    authorities.end(replace(KEY, current_leader_epoch=7, isolation_level=1))
+    assert [authorities.has_right(key.partition) for key in (KEY, other)] == [False, True]
+
+
+async def test_another_sign_in_takes_all_rights_away(autojump_clock: MockClock) -> None:
+    authorities = Authorities(0.0, LogStartGeneration())
+    authorities.put(KEY, authority())
+    authorities.end_all()
+    assert not authorities.has_right(KEY.partition)
+
+
+async def test_as_many_rights_are_remembered_as_probes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.authority.AUTHORITIES_MAX", 2)
+    authorities = Authorities(0.0, LogStartGeneration())
+    partitions = [topic_partition("orders", number) for number in range(3)]
+    for partition in partitions:
+        authorities.put(replace(KEY, partition=partition), authority())
+    assert [authorities.has_right(partition) for partition in partitions] == [False, False, True]
+
+
 async def test_a_full_table_is_dropped_whole(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.authority.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())

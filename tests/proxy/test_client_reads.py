@@ -51,6 +51,19 @@ async def test_what_is_held_is_released_once(tier: Tier) -> None:
         assert tier.inflight_bytes == 0
 
 
+async def test_what_is_dropped_counts_no_longer_and_the_rest_is_held(tier: Tier) -> None:
+    client = ClientReads()
+    # Equal, and not the same.
+    one, other = [await tier.read(0, max_bytes=2500) for _ in range(2)]
+    client.hold(one)
+    client.hold(other)
+    client.drop(other)
+    client.drop(other)
+    assert tier.inflight_bytes == 3 * BLOCK
+    client.release()
+    assert tier.inflight_bytes == 0
+
+
 async def test_clients_release_what_is_theirs(tier: Tier) -> None:
     one, two = ClientReads(), ClientReads()
     one.hold(await tier.read(0, max_bytes=2500))

@@ -278,6 +278,24 @@ async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition
     assert world.sample("tidegate_fallback_partitions", reason="denied") == 0
 
 
+async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld, autojump_clock: MockClock) -> None:
+    """Failed before: a refused client that asks often enough kept the tier from ever being tried."""
+    partition = world.add_partition()
+    world.reader.failures[partition] = DENIED
+    good, formerly_good = world.client(), world.client()
+    for client in (good, formerly_good):
+        assert await one(client, partition) == from_broker(partition)
+    world.reader.failures.clear()
+    await trio.sleep(SPELL_S_MIN)
+    reads = len(world.reader.reads)
+    world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    for client in (formerly_good, world.client()):
+        assert (await one(client, partition))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert len(world.reader.reads) == reads
+    world.log(partition).error_code = 0
+    assert await one(good, partition) == from_tier(partition)
+
+
 async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWorld, autojump_clock: MockClock) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = CorruptObjectError("crc")

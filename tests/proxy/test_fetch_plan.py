@@ -1,18 +1,36 @@
 """The split of a Fetch and the shares of its byte budget."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from protocol.api_01_fetch import FetchPartition
-from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, key_of, leave_to_broker, plan_fetch, share_out_again
+from protocol.errors import ErrorCode
+from proxy.fetch_plan import (
+    FETCH_BYTES_MAX,
+    FetchPlan,
+    key_of,
+    leave_out,
+    leave_to_broker,
+    limited_to_budget,
+    plan_fetch,
+)
 from proxy.frontier import Frontier
+from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
-from tests.support.tier_world import ask, fetch_of
+from tests.support.tier_world import TierWorld, ask, fetch_of, records_of
 
 FRONTIER = Frontier(local_log_start_offset=1000, log_end_offset=1500, leader_epoch=5, learned_at_s=0.0)
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> TierWorld:
+    return TierWorld(nursery)
 
 
 def plan_of(asked: Sequence[FetchPartition], max_bytes: int = 50_000_000) -> FetchPlan:
@@ -22,6 +40,7 @@ def plan_of(asked: Sequence[FetchPartition], max_bytes: int = 50_000_000) -> Fet
         [topic_partition(entry.topic or "", entry.partition) for entry in asked],
         lambda _: FRONTIER,
         lambda entry, _, frontier: entry.fetch_offset < frontier.local_log_start_offset,
+        lambda entry, _: entry.fetch_offset < FRONTIER.log_end_offset,
     )
 
 
@@ -47,6 +66,7 @@ def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
         [None, topic_partition("orders", 1), topic_partition("orders", 2)],
         lambda candidate: FRONTIER if candidate.partition == 2 else None,
         lambda *_: True,
+        lambda *_: False,
     )
     assert [part.asked for part in plan.tier] == asked[2:]
     assert plan.local == asked[:2]
@@ -78,11 +98,14 @@ def test_a_request_is_never_given_more_than_a_broker_gives() -> None:
 
 
 def test_shares_that_fall_to_others_are_named() -> None:
-    plan = plan_of(tier_asks(600, 600, 600), max_bytes=1000)
+    asked = tier_asks(600, 600, 600)
+    request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, max_bytes=1000)
     first, second, third = plan.tier
-    assert share_out_again([second, third], 1000) == [second, third]
-    assert budgets_of(plan)[1:] == [(600, True), (400, False)]
-    assert share_out_again([second, third], 1000) == []
+    left, changed = leave_out(request, plan, {first})
+    assert (left.tier, changed) == ([second, third], [second, third])
+    assert budgets_of(left) == [(600, True), (400, False)]
+    assert leave_out(request, left, {first}) == (left, [])
+    assert leave_out(request, left, ()) == (left, ())
     assert first.budget_bytes == 600
 
 
@@ -92,16 +115,16 @@ def test_parts_are_told_apart_by_identity() -> None:
     assert len({one, other}) == 2
 
 
-def test_parts_left_to_the_broker_keep_their_place_and_give_up_their_share() -> None:
+def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
     asked = tier_asks(100, 100, 100)
     plan = plan_of(asked, 150)
     left = leave_to_broker(fetch_of(asked, max_bytes=150), plan, {plan.tier[0]})
     assert left.local == [asked[0]]
     assert [(part.asked, part.budget_bytes, part.minimum_one_batch) for part in left.tier] == [
-        (asked[1], 100, True),
-        (asked[2], 50, False),
+        (asked[1], 50, False),
+        (asked[2], 0, False),
     ]
-    assert left.local_bytes_max == 0
+    assert left.local_bytes_max == 100
 
 
 @given(
@@ -118,9 +141,216 @@ def test_each_partition_is_planned_once_within_the_limits(asks: list[tuple[int, 
     budgets = [part.budget_bytes for part in plan.tier]
     assert all(0 <= part.budget_bytes <= max(0, part.asked.partition_max_bytes) for part in plan.tier)
     assert sum(budgets) + plan.local_bytes_max == max(0, max_bytes)
-    exceeding = [part for part in plan.tier if part.minimum_one_batch]
-    assert exceeding == [part for part in plan.tier if part.budget_bytes > 0][:1]
-    # Nothing is kept back from a part while a later one gets something.
-    for part, later in zip(plan.tier, plan.tier[1:], strict=False):
-        if later.budget_bytes > 0:
-            assert part.budget_bytes == max(0, part.asked.partition_max_bytes)
+    assert len([part for part in plan.tier if part.minimum_one_batch]) <= 1
+
+
+# --- the broker's order ---
+
+PLENTY, NOTHING = 1200, 1500
+"""Offsets above the local log start of FRONTIER: far from the log's end, and at it."""
+
+MIB = 1024 * 1024
+
+
+def charges_of_broker(asked: Sequence[FetchPartition], max_bytes: int) -> list[int]:
+    """What a broker takes for each partition where a local one gives its whole limit or nothing."""
+    charges, left = [], max(0, max_bytes)
+    for entry in asked:
+        wanted = 0 if entry.fetch_offset == NOTHING else max(0, entry.partition_max_bytes)
+        charges.append(min(wanted, left))
+        left -= charges[-1]
+    return charges
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([17, PLENTY, NOTHING]), st.integers(-10, 1000)), max_size=30),
+    st.integers(-10, 5000),
+)
+def test_each_place_gets_what_it_gets_at_the_broker(asks: list[tuple[int, int]], max_bytes: int) -> None:
+    asked = [
+        ask(topic_partition("orders", number), offset, max_bytes=limit) for number, (offset, limit) in enumerate(asks)
+    ]
+    plan, charges = plan_of(asked, max_bytes), charges_of_broker(asked, max_bytes)
+    expected = {key_of(entry): charge for entry, charge in zip(asked, charges, strict=True)}
+    assert [part.budget_bytes for part in plan.tier] == [expected[key_of(part.asked)] for part in plan.tier]
+    # The local ones get theirs from the broker, in one Fetch of their own.
+    assert charges_of_broker(plan.local, plan.local_bytes_max) == [expected[key_of(entry)] for entry in plan.local]
+
+
+def test_local_partitions_in_front_are_charged_first() -> None:
+    """Failed before: the tier's were charged first, and the local ones got a batch a Fetch."""
+    offsets = [PLENTY] * 3 + [17] * 4
+    asked = [ask(topic_partition("orders", n), offset, max_bytes=MIB) for n, offset in enumerate(offsets)]
+    plan = plan_of(asked, 2 * MIB)
+    assert (budgets_of(plan), plan.local_bytes_max) == ([(0, False)] * 4, 2 * MIB)
+
+
+def test_idle_local_partitions_in_front_take_nothing() -> None:
+    """KIP-227's rotation gathers them there."""
+    asked = [ask(topic_partition("orders", number), NOTHING, max_bytes=MIB) for number in range(50)]
+    asked += [ask(topic_partition("cold", number), 17, max_bytes=MIB) for number in range(2)]
+    plan = plan_of(asked, 2 * MIB)
+    assert (budgets_of(plan), plan.local_bytes_max) == ([(MIB, True), (MIB, False)], 0)
+
+
+def test_local_partitions_behind_are_asked_with_what_their_place_leaves() -> None:
+    offsets = [NOTHING, 17, NOTHING, 17, NOTHING]
+    asked = [ask(topic_partition("orders", n), offset, max_bytes=400) for n, offset in enumerate(offsets)]
+    plan = plan_of(asked, 700)
+    assert budgets_of(plan) == [(400, True), (300, False)]
+    assert [entry.partition_max_bytes for entry in plan.local] == [400, 300, 0]
+    assert plan.local_bytes_max == 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 1000])
+def test_the_right_to_exceed_a_limit_goes_to_the_first_that_has_records(limit: int) -> None:
+    first = ask(topic_partition("local", 0), PLENTY, max_bytes=limit)
+    assert budgets_of(plan_of([first, *tier_asks(10, 10)]))[0] == (10, False)
+    assert budgets_of(plan_of([replace(first, fetch_offset=NOTHING), *tier_asks(10, 10)]))[0] == (10, True)
+
+
+def test_an_answered_partition_leaves_its_share_to_tier_and_local_ones_behind_it() -> None:
+    asked = [*tier_asks(600, 600), ask(topic_partition("local", 0), PLENTY, max_bytes=600)]
+    request, plan = fetch_of(asked, max_bytes=1000), plan_of(asked, 1000)
+    assert (plan.local_bytes_max, plan.local[0].partition_max_bytes) == (0, 0)
+    left, _ = leave_out(request, plan, set(plan.tier))
+    assert (left.tier, left.local_bytes_max, left.local) == ([], 1000, asked[2:])
+
+
+def test_what_a_broker_reads_in_the_tiers_stead_is_limited_to_its_share() -> None:
+    first, second = plan_of(tier_asks(600, 600), 1000).tier
+    assert limited_to_budget(first) == first.asked
+    assert limited_to_budget(second) == replace(second.asked, partition_max_bytes=400)
+
+
+# --- whole Fetches ---
+
+TIERED, LOCAL, IDLE, REFUSED = "tiered", "local", "idle", "refused"
+
+
+async def sizes_of(
+    world: TierWorld, kinds: list[str], max_bytes: int, *, limit: int = 1000, fetches: int = 1
+) -> list[int]:
+    """The size of each answer in the last of these Fetches of partitions of these kinds, in this order."""
+    partitions = [world.add_partition(kind, number, high_watermark=1500) for number, kind in enumerate(kinds)]
+    offsets = {TIERED: 17, LOCAL: 1100, IDLE: 1500, REFUSED: 17}
+    for partition, kind in zip(partitions, kinds, strict=True):
+        world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if kind == REFUSED else 0
+    asked = [ask(each, offsets[kind], max_bytes=limit) for each, kind in zip(partitions, kinds, strict=True)]
+    client = world.client()
+    responses = [await client.fetch(asked, max_bytes=max_bytes) for _ in range(fetches)]
+    return [len(records) for records in records_of(responses[-1])]
+
+
+@pytest.mark.parametrize("fetches", [1, 2])
+@pytest.mark.parametrize(
+    ("kinds", "max_bytes", "sizes"),
+    [
+        # Failed before: one batch of the first local one, nothing of the others, and 2 MiB of the tier.
+        ([LOCAL] * 3 + [TIERED] * 4, 2000, [1000, 1000, 0, 0, 0, 0, 0]),
+        ([TIERED] * 4 + [LOCAL] * 3, 2000, [1000, 1000, 0, 0, 0, 0, 0]),
+        ([LOCAL, TIERED, LOCAL, TIERED], 2500, [1000, 1000, 500, 0]),
+        ([TIERED, LOCAL, TIERED, LOCAL], 2500, [1000, 1000, 500, 0]),
+        ([IDLE] * 60 + [TIERED] * 2, 1500, [0] * 60 + [1000, 500]),
+        ([IDLE, TIERED, IDLE, LOCAL], 1500, [0, 1000, 0, 500]),
+        ([REFUSED, TIERED, LOCAL], 1500, [0, 1000, 500]),
+        ([REFUSED, LOCAL, TIERED], 1500, [0, 1000, 500]),
+    ],
+)
+async def test_partitions_take_from_the_limit_in_request_order(
+    world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int, autojump_clock: MockClock
+) -> None:
+    assert await sizes_of(world, kinds, max_bytes, fetches=fetches) == sizes
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sizes"),
+    [
+        ([TIERED, LOCAL, TIERED], [BATCH_BYTES, 0, 0]),
+        ([LOCAL, TIERED, LOCAL], [BATCH_BYTES, 0, 0]),
+        ([IDLE, TIERED, LOCAL], [0, BATCH_BYTES, 0]),
+        ([IDLE, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
+        ([REFUSED, LOCAL, TIERED], [0, BATCH_BYTES, 0]),
+    ],
+)
+async def test_the_first_that_has_records_may_exceed_its_limit_by_one_batch_and_no_other(
+    world: TierWorld, kinds: list[str], sizes: list[int], autojump_clock: MockClock
+) -> None:
+    assert await sizes_of(world, kinds, 5000, limit=BATCH_BYTES - 1) == sizes
+
+
+async def test_a_tier_partition_has_no_right_behind_a_local_one_that_was_not_believed_to_have_records(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    asked = [ask(partition, offset, max_bytes=BATCH_BYTES - 1) for partition, offset in ((idle, 1000), (cold, 17))]
+    client = world.client()
+    assert [len(each) for each in records_of(await client.fetch(asked))] == [0, BATCH_BYTES]
+    world.broker.append(world.log(idle))
+    assert [len(each) for each in records_of(await client.fetch(asked))] == [BATCH_BYTES, 0]
+
+
+async def test_what_is_given_back_without_a_share_is_not_waited_for(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    served, unanswered = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.broker.left_out.add(unanswered)
+    asked = [ask(served, 17, max_bytes=1000), ask(unanswered, 700, max_bytes=1000)]
+    response = await world.client().fetch(asked, max_bytes=1000, max_wait_ms=5000)
+    assert [len(each) for each in records_of(response)] == [1000, 0]
+    assert [entry.partition for entry in world.broker.fetches[-1].partitions] == [1]
+    assert (world.broker.fetches[-1].max_bytes, world.broker.fetches[-1].max_wait_ms) == (0, 0)
+
+
+async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorld, autojump_clock: MockClock) -> None:
+    """KIP-227: whoever gave records goes to the end. Failed before: the local ones got a batch at a time."""
+    names = ["a", "b", "c", "u", "v", "w", "x"]
+    partitions = [world.add_partition(name, high_watermark=1500) for name in names]
+    name_of: dict[bytes, str] = {partition.topic_id: name for name, partition in zip(names, partitions, strict=True)}
+    asked: dict[bytes, FetchPartition] = {
+        partition.topic_id: ask(partition, 1100 if number < 3 else 17, max_bytes=1000)
+        for number, partition in enumerate(partitions)
+    }
+    client = world.client()
+    response = await client.fetch([*asked.values()], max_bytes=2000)
+    turns = []
+    for epoch in range(1, 6):
+        given = [answer for answer in response.partitions if answer.records_bytes]
+        assert [answer.records_bytes for answer in given] == [1000] * len(given)
+        turns.append("".join(name_of[answer.topic_id or b""] for answer in given))
+        for answer in given:
+            asked[answer.topic_id or b""].fetch_offset += 10
+        response = await client.fetch(
+            [asked[answer.topic_id or b""] for answer in given],
+            max_bytes=2000,
+            session_id=response.session_id,
+            session_epoch=epoch,
+        )
+    assert turns == ["ab", "ab", "cu", "vw", "xa"]  # the full answer that opens a session moves nobody
+
+
+async def test_a_local_partition_of_which_nothing_was_known_gets_its_share_from_the_second_fetch_on(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    cold = world.add_partition("orders", 0)
+    unknown = topic_partition("not in the tier")
+    world.broker.add(unknown, high_watermark=1500)
+    asked = [ask(unknown, 1100, max_bytes=1000), ask(cold, 17, max_bytes=1000)]
+    client = world.client()
+    sizes = [[len(each) for each in records_of(await client.fetch(asked, max_bytes=1000))] for _ in range(3)]
+    assert sizes == [[BATCH_BYTES, 1000], [1000, 0], [1000, 0]]
+
+
+async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind_it(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """The broker says that it has records and gives none: it is asked as a follower that lags, or reads remotely."""
+    cold, stuck = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
+    world.log(stuck).last_stable_offset = 1100
+    client = world.client()
+    asked = [ask(stuck, 1100, max_bytes=1000), ask(cold, 17, max_bytes=1000)]
+    sizes = [
+        [len(each) for each in records_of(await client.fetch(asked, max_bytes=1000, isolation_level=1))]
+        for _ in range(2)
+    ]
+    assert sizes == [[0, 0], [0, 1000]]

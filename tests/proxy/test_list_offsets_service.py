@@ -235,6 +235,28 @@ async def test_the_brokers_error_wins_and_is_not_waited_for(
     assert len(world.broker.requests) == 1
 
 
+async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(
+    world: OffsetsWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: a client without rights had indexes and logs fetched, and used up the try after trouble."""
+    refused, allowed = world.add("orders", 0), world.add("orders", 1, segments=[(5, 999, 9000)])
+    world.search.results = {refused: CorruptObjectError("garbage"), allowed: FOUND}
+    assert await world.answers([("orders", 0, 4000)]) == [BROKERS]  # from here on the tier is left alone
+    world.search.results[refused] = FOUND
+    await trio.sleep(SPELL_S_MIN)
+    world.log(refused).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.search.searched.clear()
+    world.broker.latency_s = 1.0
+    with trio.move_on_after(0.9):
+        await world.answers([("orders", 0, 4000), ("orders", 1, 4000)])
+    assert world.search.searched == []
+    answers = await world.answers([("orders", 0, 4000), ("orders", 1, 4000)])
+    assert answers == [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1), OURS]
+    assert [start_offset for start_offset, *_ in world.search.searched] == [5]
+    world.log(refused).error_code = 0
+    assert await world.answers([("orders", 0, 4000)]) == [OURS]
+
+
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE])
 async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsWorld, code: ErrorCode) -> None:
     world.search.results[world.add()] = FOUND

@@ -1,21 +1,25 @@
 """The client's own Fetch beside tier reads: when it is asked, again, and not any more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.api_01_fetch import FetchPartition, PartitionAnswer
 from protocol.errors import ErrorCode
 from proxy.client_reads import ClientReads
-from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, plan_fetch
-from proxy.own_fetch import OwnFetch, close_upstream_session, fetch_whole
+from proxy.fetch_plan import FETCH_BYTES_MAX, FetchPlan, key_of, plan_fetch
+from proxy.frontier import Frontier
+from proxy.own_fetch import ASKS_MAX, POLL_S_MAX, LocalEnds, OwnFetch, close_upstream_session, fetch_whole
 from proxy.tier_reads import TierReads
 from storage.model import TopicIdPartition
-from tests.support.fake_wire import FakeWire, broker_batch
+from tests.support.fake_wire import BATCH_BYTES, FakePartitionLog, FakeWire, broker_batch
+from tests.support.segments import topic_partition
 from tests.support.tier_world import NODE_ID, TierWorld, ask, fetch_of
 
 LINGER_S = 0.02
+ORDERS = topic_partition("orders", 0)
 
 
 @pytest.fixture
@@ -39,30 +43,50 @@ async def until_ready(
     *hot: TopicIdPartition,
     offset: int = 1000,
     linger_s: float = LINGER_S,
+    wait_s: float = 2.0,
+    slow: TopicIdPartition | None = None,
 ) -> Waited:
-    """Wait with one tier partition and any number of local ones, for 2 seconds at most."""
-    await world.frontiers.refresh(NODE_ID, [cold])
-    request = fetch_of([ask(cold, 17, max_bytes=1000), *(ask(partition, offset) for partition in hot)])
+    """Wait with one tier partition, or two, and any number of local ones."""
+    tier = [cold] if slow is None else [cold, slow]
+    await world.frontiers.refresh(NODE_ID, tier)
+    asked = [ask(partition, 17, max_bytes=1000) for partition in tier]
+    request = fetch_of([*asked, *(ask(partition, offset) for partition in hot)])
     plan = plan_fetch(
         request,
-        [cold, *(None for _ in hot)],
+        [*tier, *(None for _ in hot)],
         lambda partition: world.frontiers.get(NODE_ID, partition),
         lambda *_: True,
+        lambda *_: False,
     )
     reads = TierReads(
         world.tier,
         world.probes.tier,
-        plan.tier,
         nursery,
-        deadline_s=trio.current_time() + 2.0,
+        deadline_s=trio.current_time() + wait_s,
         committed=False,
         client=ClientReads(),
     )
-    reads.start()
-    own_fetch = OwnFetch(FakeWire(world.broker, nursery))
+    reads.start(plan.tier)
+    reads.settle(plan.tier, [])
+    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
     await own_fetch.until_ready(request, plan, reads, linger_s)
     reads.stop()
     return Waited(own_fetch, reads, plan)
+
+
+def by_id(partition: TopicIdPartition, offset: int, *, max_bytes: int = 1000) -> FetchPartition:
+    """What a client from v13 on asks for."""
+    return replace(ask(partition, offset, max_bytes=max_bytes), topic=None)
+
+
+def let_come_back(log: FakePartitionLog, news: str) -> None:
+    """Have the broker answer that at once, each time."""
+    if news == "error":
+        log.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    elif news == "preferred replica":
+        log.preferred_read_replica = 3
+    else:
+        log.tags = b"\x01\x00\x0d" + bytes(13)
 
 
 async def test_without_local_partitions_nothing_is_asked(
@@ -97,24 +121,51 @@ async def test_hot_records_are_held_up_by_a_slow_tier_for_the_linger_only(
     assert trio.current_time() == pytest.approx(LINGER_S)
 
 
-async def test_an_idle_broker_is_asked_again_in_waits_of_the_linger(
+async def test_an_idle_broker_is_asked_again_in_doubling_waits(
     world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = 0.1
+    world.reader.delay_s = 0.2
     await until_ready(world, nursery, cold, idle)
-    assert trio.current_time() < 0.1 + 2 * LINGER_S + 0.001
-    assert [fetch.max_wait_ms for fetch in world.broker.fetches] == [0, 20, 20, 20, 20, 20]
+    assert trio.current_time() == pytest.approx(0.02 + 0.04 + 0.08 + 0.16)
+    assert [fetch.max_wait_ms for fetch in world.broker.fetches] == [0, 20, 40, 80, 160]
     assert {fetch.min_bytes for fetch in world.broker.fetches[1:]} == {1}
 
 
-async def test_a_linger_of_zero_is_no_busy_loop(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+@pytest.mark.parametrize("linger_s", [0.0, LINGER_S, 5.0])
+@pytest.mark.parametrize("wait_s", [0.5, 1.5, 5.0])
+async def test_a_slow_tier_read_costs_few_questions_and_none_longer_than_a_quarter_of_what_is_left(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, wait_s: float, linger_s: float
+) -> None:
+    """Failed before: 75 questions within 1.5 s, one every `tier.linger.ms`."""
+    cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
+    world.reader.delay_s = 10.0
+    await until_ready(world, nursery, cold, idle, linger_s=linger_s, wait_s=wait_s)
+    assert trio.current_time() == pytest.approx(wait_s)
+    waits_s = [fetch.max_wait_ms / 1000 for fetch in world.broker.fetches]
+    assert len(waits_s) == ASKS_MAX
+    assert max(waits_s) <= min(POLL_S_MAX, wait_s / 4)
+    assert world.broker.asked_at_s[-1] >= wait_s / 4
+
+
+@pytest.mark.parametrize("delay_s", [0.001, 0.03, 0.07, 0.15, 0.31, 0.5, 0.7, 1.0, 1.3, 2.0, 2.6, 3.0, 4.0, 4.9])
+async def test_a_tier_read_that_ends_is_held_up_by_idle_partitions_for_a_moment(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, delay_s: float
 ) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.delay_s = 1.0
-    await until_ready(world, nursery, cold, idle, linger_s=0.0)
-    assert len(world.broker.fetches) <= 201
+    world.reader.delay_s = delay_s
+    waited = await until_ready(world, nursery, cold, idle, wait_s=5.0)
+    assert waited.reads.any_records
+    assert delay_s <= trio.current_time() <= delay_s + min(POLL_S_MAX, delay_s + LINGER_S) + 0.001
+
+
+async def test_the_linger_counts_from_the_first_records_and_not_from_the_end_of_a_question(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    cold, slow, idle = (world.add_partition("orders", number) for number in range(3))
+    world.reader.delays_s = {cold: 0.15, slow: 10.0}
+    await until_ready(world, nursery, cold, idle, slow=slow)
+    assert trio.current_time() == pytest.approx(0.3)
 
 
 async def test_nothing_anywhere_ends_at_the_deadline(
@@ -132,13 +183,7 @@ async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(
 ) -> None:
     """Failed before: the broker was asked as fast as it answered, for as long as the tier took."""
     cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    log = world.log(other)
-    if news == "error":
-        log.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    elif news == "preferred replica":
-        log.preferred_read_replica = 3
-    else:
-        log.tags = b"\x01\x00\x0d" + bytes(13)
+    let_come_back(world.log(other), news)
     world.reader.delay_s = 1.0
     waited = await until_ready(world, nursery, cold, other)
     assert len(world.broker.fetches) == 1
@@ -147,14 +192,14 @@ async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(
 
 
 async def test_a_broker_that_does_not_wait_is_not_hammered(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    monkeypatch.setattr("proxy.own_fetch.WAIT_S_MIN", LINGER_S)
     world.broker.waits = False
     world.reader.delay_s = 1.0
     await until_ready(world, nursery, cold, idle)
-    assert len(world.broker.fetches) <= 52
+    assert trio.current_time() == pytest.approx(1.0)
+    assert world.broker.asked_at_s == pytest.approx([0, 0, 0.02, 0.06, 0.14, 0.3, 0.62])
 
 
 async def test_a_throttled_answer_is_whole_and_ends_the_wait(
@@ -181,13 +226,83 @@ async def test_tier_reads_that_are_all_done_leave_nothing_to_wait_for(
 
 async def test_the_last_answer_of_a_partition_stands(world: TierWorld, nursery: trio.Nursery) -> None:
     partition = world.add_partition()
-    own_fetch = OwnFetch(FakeWire(world.broker, nursery))
+    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
     request = fetch_of([ask(partition, 1000, max_bytes=100)])
     await own_fetch.ask(request, request.partitions, 1000)
     world.broker.append(world.log(partition))
     await own_fetch.ask(request, request.partitions, 1000)
     (answer,) = own_fetch.answers
     assert (answer.high_watermark, answer.records_bytes, own_fetch.bytes_got) == (1001, 100, 100)
+
+
+async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld, nursery: trio.Nursery) -> None:
+    partitions = [world.add_partition("orders", number, high_watermark=1500) for number in range(2)]
+    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
+    request = fetch_of([by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions])
+    await own_fetch.ask(request, request.partitions, 1000)
+    assert [answer.records_bytes for answer in own_fetch.answers] == [BATCH_BYTES, 0]
+    assert own_fetch.exceeding == {key_of(request.partitions[0])}
+
+
+# --- where the records of local partitions end ---
+
+READ_COMMITTED = 1
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(99, False), (100, True), (1499, True), (1500, False), (-1, False)])
+def test_before_the_broker_has_answered_the_frontier_tells(offset: int, expected: bool) -> None:
+    frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=100)
+    assert LocalEnds().has_records(by_id(ORDERS, offset), frontier, 0) == expected
+    assert not LocalEnds().has_records(by_id(ORDERS, offset), None, 0)
+
+
+async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld, nursery: trio.Nursery) -> None:
+    partition = world.add_partition(high_watermark=1500, log_start_offset=100)
+    world.log(partition).last_stable_offset = 1400
+    ends = LocalEnds()
+    request = fetch_of([by_id(partition, 1000, max_bytes=100)])
+    await OwnFetch(FakeWire(world.broker, nursery), ends).ask(request, request.partitions, 1000)
+    stale = Frontier(1000, 9999, 5, 0.0, log_start_offset=0)
+    for isolation_level, end in ((0, 1500), (READ_COMMITTED, 1400)):
+        assert ends.has_records(by_id(partition, end - 1), stale, isolation_level)
+        assert not ends.has_records(by_id(partition, end), stale, isolation_level)
+        assert ends.has_records(by_id(partition, 100), stale, isolation_level)
+        assert not any(ends.has_records(by_id(partition, offset), stale, isolation_level) for offset in (-1, 99))
+
+
+@pytest.mark.parametrize("news", ["error", "preferred replica", "diverging epoch"])
+async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(
+    world: TierWorld, nursery: trio.Nursery, news: str
+) -> None:
+    partition = world.add_partition(high_watermark=1500)
+    let_come_back(world.log(partition), news)
+    ends = LocalEnds()
+    request = fetch_of([by_id(partition, 1000)])
+    await OwnFetch(FakeWire(world.broker, nursery), ends).ask(request, request.partitions, 1000)
+    frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=0)
+    assert not ends.has_records(by_id(partition, 1000), frontier, 0)
+    assert ends.has_records(by_id(partition, 1001), frontier, 0)
+    assert ends.has_records(replace(by_id(partition, 1000), current_leader_epoch=5), frontier, 0)
+
+
+def test_what_does_not_come_at_an_offset_takes_nothing_there_and_is_believed_elsewhere() -> None:
+    """A partition that claims to have records and never gives any would starve those behind it."""
+    ends = LocalEnds()
+    answer = PartitionAnswer(None, ORDERS.topic_id, 0, 0, 1500, 1500, 0)
+    ends.learn(by_id(ORDERS, 1000), answer, is_barren=True)
+    assert [ends.has_records(by_id(ORDERS, offset), None, 0) for offset in (1000, 1001)] == [False, True]
+    ends.learn(by_id(ORDERS, 1000), answer, is_barren=False)
+    assert ends.has_records(by_id(ORDERS, 1000), None, 0)
+
+
+def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.own_fetch.LOCAL_ENDS_MAX", 2)
+    ends = LocalEnds()
+    asked = [by_id(topic_partition("orders", number), 1000) for number in range(3)]
+    for each in asked:
+        answer = PartitionAnswer(None, each.topic_id, each.partition, 0, 1500, 1500, 0)
+        ends.learn(each, answer, is_barren=False)
+    assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]
 
 
 async def test_a_whole_fetch_waits_as_the_client_would(

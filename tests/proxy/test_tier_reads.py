@@ -1,6 +1,9 @@
 """The reads of one Fetch: started, settled after the probe, waited for, given up."""
 
+import math
 from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import structlog.testing
@@ -12,6 +15,7 @@ from proxy.fetch_plan import TierPart
 from proxy.tier_reads import TierReads
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.batch_walk import CorruptLogError
+from storage.cache.answer_blocks import Room
 from storage.errors import RetriableRemoteStorageError
 from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import TopicIdPartition
@@ -39,19 +43,27 @@ async def parts_of(world: TierWorld, count: int, *, budget_bytes: int = 1000, of
 
 
 def reads_of(
-    world: TierWorld, parts: list[TierPart], nursery: trio.Nursery, *, wait_s: float = 1.0, committed: bool = False
+    world: TierWorld,
+    parts: list[TierPart],
+    nursery: trio.Nursery,
+    *,
+    wait_s: float = 1.0,
+    committed: bool = False,
+    is_settled: bool = True,
 ) -> TierReads:
+    """Reads that the broker has vouched for, unless they are to be settled by the test."""
     deadline_s = trio.current_time() + wait_s
     reads = TierReads(
         world.tier,
         world.probes.tier,
-        parts,
         nursery,
         deadline_s=deadline_s,
         committed=committed,
         client=ClientReads(),
     )
-    reads.start()
+    reads.start(parts)
+    if is_settled:
+        reads.settle(parts, [])
     return reads
 
 
@@ -278,6 +290,108 @@ async def test_a_part_that_is_not_wanted_is_not_read_again(
     reads = reads_of(world, parts, nursery)
     reads.settle([], parts)
     assert not reads.pending
+    reads.stop()
+
+
+class CountingRoom(Room):
+    """Counts the answers whose blocks are held."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        CountingRoom.held += 1
+        self._is_held = True
+
+    def release(self) -> None:
+        CountingRoom.held -= self._is_held
+        self._is_held = False
+
+
+class HoldingReader(ScriptedReader):
+    """Gives records that hold blocks; it is too late to cancel a read that began to end."""
+
+    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+        records = await super().read(partition, offset, **wishes)
+        with trio.CancelScope(shield=True):
+            await trio.sleep(0.01)
+        return replace(records, room=CountingRoom())
+
+
+@pytest.fixture
+def holding(world: TierWorld) -> TierWorld:
+    CountingRoom.held = 0
+    world.tier._reader = world.reader = HoldingReader(world.catalog)
+    return world
+
+
+async def test_what_nobody_wants_holds_nothing(
+    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(holding, 3)
+    holding.reader.delays_s = {parts[2].partition: 0.1}
+    reads = reads_of(holding, parts, nursery, is_settled=False)
+    await trio.sleep(0.105)  # the third has its records by now, and has yet to bring them
+    assert CountingRoom.held == 2
+    reads.settle(parts[:1], [])
+    assert CountingRoom.held == 1
+    await trio.sleep(0.1)
+    assert CountingRoom.held == 1
+    reads.stop()
+
+
+async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_come(
+    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(holding, 3)
+    holding.reader.delays_s = {parts[1].partition: 0.5, parts[2].partition: 100.0}
+    reads = reads_of(holding, parts, nursery, is_settled=False)
+    await trio.sleep(0.999)
+    assert (CountingRoom.held, list(reads.parts)) == (2, parts)
+    await trio.sleep(0.002)
+    assert (CountingRoom.held, reads.results, reads.pending, list(reads.parts)) == (0, {}, False, [])
+    await trio.sleep(5.0)
+    # The word comes: the time begins again, and what is wanted may be started once more.
+    reads.settle(parts[:2], [])
+    assert reads.deadline_s == trio.current_time() + 1.0
+    reads.start(parts[:2])
+    await reads.wait_until(math.inf)
+    assert sizes_of(reads, parts[:2]) == [1000, 1000]
+    assert CountingRoom.held == 2
+    assert not reads.expired
+    reads.stop()
+
+
+async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
+    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(holding, 2)
+    holding.reader.delays_s = {parts[1].partition: 100.0}
+    reads = reads_of(holding, parts, nursery, is_settled=False)
+    await trio.sleep(1.0)
+    reads.settle(parts, [])
+    reads.start(part for part in parts if part not in reads.parts)
+    await reads.wait_until(math.inf)
+    assert trio.current_time() == 2.0
+    assert sizes_of(reads, parts) == [1000, None]
+    assert reads.expired == {parts[1]}
+    assert CountingRoom.held == 1
+    reads.stop()
+
+
+async def test_records_count_from_when_they_may_be_given(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, 2)
+    world.reader.delays_s = {parts[1].partition: 0.6}
+    reads = reads_of(world, parts, nursery, is_settled=False)
+    await trio.sleep(0.3)
+    assert reads.records_since_s == 0.0
+    reads.settle(parts, [])
+    assert reads.records_since_s == 0.3
+    reads.settle(parts[1:], [])
+    assert reads.records_since_s == math.inf
+    await reads.wait_until(10.0)
+    assert reads.records_since_s == 0.6
     reads.stop()
 
 

@@ -5,8 +5,9 @@ Both sides get the same bytes. Several connections to each side have one questio
 What must be equal: every field, tagged ones too, every record byte, and the aborted transactions as a set. A broker's
 addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
-- A Fetch over several partitions shares out its max_bytes, and the broker and Tidegate may do so in another order
-  (design L3): then one answer's bytes are a prefix of the other's, and only where the limits can explain it.
+- Partitions of a Fetch take from its max_bytes in request order. The broker takes for a local one what it gave, and
+  Tidegate does not wait for that (proxy.fetch_plan): behind one that gave more or less than its limit, and only there,
+  one answer's bytes may be a prefix of the other's, if the limits can explain it.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
   took that long, or were that, the question is asked again; such questions are counted.
@@ -247,8 +248,10 @@ def compare(
     if _order(theirs) != _order(ours):
         complaints.append(f"order: {_order(theirs)} and {_order(ours)}")
     charged_bytes = max(_charged_bytes(question, side) for side in (theirs, ours))
+    behind = _behind_an_unforeseen_size(question, theirs)
     for key in theirs.keys() & ours.keys():
-        complaints += _compare_partition(question, key, theirs[key], ours[key], charged_bytes, outcome)
+        shared_bytes = charged_bytes if key in behind else None
+        complaints += _compare_partition(question, key, theirs[key], ours[key], shared_bytes, outcome)
     return complaints
 
 
@@ -285,6 +288,30 @@ def _limits(question: FetchQuestion) -> dict[Key, int]:
     }
 
 
+def _behind_an_unforeseen_size(question: FetchQuestion, answers: Mapping[Key, PartitionAnswer]) -> set[Key]:
+    """Partitions in whose place Tidegate may have another rest of max_bytes than the broker: one in front of them did
+    not give just what its limits allow. None of a request that is not shared by tier and local log.
+
+    Of one that has nothing in the tier Tidegate knows nothing until a Fetch has named it beside the tier's.
+    """
+    left_bytes = question.max_bytes
+    limits = _limits(question)
+    untiered_keys: set[Key] = {
+        (name, target.partition)
+        for target in question.targets
+        if target.is_untiered
+        for name in (target.topic, target.topic_id)
+    }
+    for number, (key, limit_bytes) in enumerate(limits.items() if question.shares_budget else (), start=1):
+        if key in untiered_keys:
+            return set([*limits][number - 1 :])
+        given_bytes = answers[key].records_bytes if key in answers else 0
+        if given_bytes != max(0, min(limit_bytes, left_bytes)):
+            return set([*limits][number:])
+        left_bytes -= given_bytes
+    return set()
+
+
 def _count(answer: PartitionAnswer, outcome: Outcome) -> None:
     outcome.fetched_partitions += 1
     outcome.with_records += bool(answer.records_bytes)
@@ -318,9 +345,10 @@ def _compare_partition(
     key: Key,
     theirs: PartitionAnswer,
     ours: PartitionAnswer,
-    charged_bytes: int,
+    shared_bytes: int | None,
     outcome: Outcome,
 ) -> list[str]:
+    """`shared_bytes`: what all may take of max_bytes, where the two sides may share it out differently."""
     complaints = [
         f"{key} {name}: {getattr(theirs, name)} and {getattr(ours, name)}"
         for name in (
@@ -339,7 +367,7 @@ def _compare_partition(
     if their_records == our_records:
         if not _same_aborts(question, theirs, ours):
             complaints.append(f"{key} aborted: {_aborts(theirs)} and {_aborts(ours)}")
-    elif not question.shares_budget or not _limits_explain(question, key, their_records, our_records, charged_bytes):
+    elif shared_bytes is None or not _limits_explain(question, key, their_records, our_records, shared_bytes):
         complaints.append(f"{key} records: {len(their_records)} and {len(our_records)} bytes")
     else:
         outcome.shared_budget += 1

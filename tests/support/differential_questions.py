@@ -50,7 +50,7 @@ KINDS: Final = ("fetch of one", "fetch of several", "list offsets", "offset for 
 
 @dataclass(frozen=True, slots=True)
 class FetchTarget:
-    """What a Fetch asks of one partition."""
+    """What a Fetch asks of one partition. `is_untiered`: all of it is in the local log."""
 
     topic: str
     topic_id: bytes
@@ -59,11 +59,12 @@ class FetchTarget:
     limit_bytes: int
     current_leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
+    is_untiered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FetchQuestion:
-    """A Fetch without a session. `shares_budget`: the two sides may share out max_bytes in another order."""
+    """A Fetch without a session. `shares_budget`: tier and local log may have to share max_bytes."""
 
     number: int
     version: int
@@ -225,6 +226,7 @@ def _target(chance: random.Random, known: KnownPartition) -> FetchTarget:
         _limit(chance, _bytes_at(known, offset)),
         _current_leader_epoch(chance, known),
         last_fetched,
+        is_untiered=known.offsets.local_log_start_offset <= known.offsets.log_start_offset,
     )
 
 

@@ -66,11 +66,12 @@ class FakePartitionLog:
 
 
 class FakeBrokerLog:
-    """What one broker has, and what it was asked: `fetches`, decoded, in order."""
+    """What one broker has, and what it was asked: `fetches`, decoded, in order, and when."""
 
     def __init__(self) -> None:
         self.logs: dict[tuple[bytes, int], FakePartitionLog] = {}
         self.fetches: list[FetchRequest] = []
+        self.asked_at_s: list[float] = []
         self.remote_reads = 0
         self.throttle_time_ms = 0
         self.tags = b"\x00"
@@ -109,6 +110,7 @@ class FakeBrokerLog:
         view = memoryview(frame)
         request = decode_request(view, decode_request_header(view))
         self.fetches.append(request)
+        self.asked_at_s.append(trio.current_time())
         await trio.sleep(self.latency_s)
         if self.throttle_time_ms or self.error_code:
             return self._encode(request, [], self.error_code)

@@ -7,9 +7,11 @@ from typing import cast
 
 import pytest
 
+from protocol.api_01_fetch import PartitionAnswer
+from protocol.api_01_fetch_response import encode_response
 from protocol.errors import ErrorCode
-from tests.support.differential import ASKED_AGAIN_MAX, Asker
-from tests.support.differential_questions import OffsetsQuestion
+from tests.support.differential import ASKED_AGAIN_MAX, Asker, Outcome, compare
+from tests.support.differential_questions import FetchQuestion, FetchTarget, OffsetsQuestion
 from tests.support.kio_frames import encode, fill, schema, with_length
 from tests.support.raw_client import LIST_OFFSETS, RawClient, decode_frame
 
@@ -67,3 +69,43 @@ def test_a_difference_that_no_wait_explains_is_told_at_once() -> None:
     outcome, _ = Asker([cast("tuple[RawClient, RawClient]", clients)]).ask_one(QUESTION)
     assert len(outcome.differences) == 1
     assert clients[0].asked == 1
+
+
+# --- a Fetch that tier and local log share ---
+
+
+def fetched(sizes: Sequence[int], *, max_bytes: int, limit_bytes: int = 100) -> tuple[FetchQuestion, bytes]:
+    """A question and an answer with so many record bytes of each partition."""
+    targets = tuple(FetchTarget("orders", bytes(16), number, 0, limit_bytes) for number in range(len(sizes)))
+    question = FetchQuestion(7, 12, targets, max_bytes=max_bytes, shares_budget=True)
+    answers = [
+        PartitionAnswer("orders", None, number, 0, 10, 10, 0, records=[bytes(size)])
+        for number, size in enumerate(sizes)
+    ]
+    return question, b"".join(
+        encode_response(12, 7, throttle_time_ms=0, error_code=0, session_id=0, answers=answers, tags=b"\x00")
+    )
+
+
+@pytest.mark.parametrize(
+    ("broker", "tidegate", "differ"),
+    [
+        ([100, 100, 50], [100, 100, 50], []),
+        # Behind one that gave less than its limit, or a batch beyond it.
+        ([10, 100, 100], [10, 100, 50], []),
+        ([10, 100, 100], [10, 50, 100], []),
+        ([130, 100, 20], [130, 100, 100], []),
+        # That one itself, those in front of it, and those behind others.
+        ([10, 100, 100], [0, 100, 100], [0]),
+        ([100, 100, 50], [100, 50, 100], [1, 2]),
+        ([100, 100, 50], [100, 100, 0], [2]),
+    ],
+)
+def test_shares_may_differ_only_behind_a_partition_that_did_not_give_its_limit(
+    broker: Sequence[int], tidegate: Sequence[int], differ: Sequence[int]
+) -> None:
+    question, theirs = fetched(broker, max_bytes=250)
+    _, ours = fetched(tidegate, max_bytes=250)
+    complaints = compare(question, theirs, ours, ({}, {}), Outcome())
+    differing = sorted(complaint.split(" records")[0] for complaint in complaints)
+    assert differing == [f"('orders', {each})" for each in differ]
