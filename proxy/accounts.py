@@ -40,6 +40,10 @@ RELIEF_INTERVAL_S = 0.05
 GRANT_BYTES_MIN = 64 * 1024
 """A Fetch of our own may always ask for that much: a client must get on, and one batch comes in any case."""
 
+AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
+"""So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
+Should it become too much all the same, rule 3 holds."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -119,11 +123,14 @@ class Account:
             self._waits.remove(wait)
 
     async def hold(self, size_bytes: int) -> None:
-        """Hold that much more, once there is room for it. Cancellation: nothing is held."""
-        if not size_bytes:
-            return
-        if not self._accounts.held.try_acquire(size_bytes):
-            await self._accounts.held.acquire(size_bytes)
+        """Hold that much more: AT_ONCE_BYTES_MAX at once, and what is larger once there is room for it.
+
+        Cancellation: nothing is held.
+        """
+        if size_bytes <= AT_ONCE_BYTES_MAX:
+            self._accounts.overdraw(size_bytes)
+        elif not self._accounts.held.try_acquire(size_bytes):
+            await self._accounts.held.acquire(size_bytes, self)
         self.held_bytes += size_bytes
 
     def let_go(self, size_bytes: int) -> None:
@@ -173,11 +180,21 @@ class Accounts:
         """Its connection has ended."""
         self._open.pop(account, None)
 
+    def overdraw(self, size_bytes: int) -> None:
+        """Hold that much more for somebody at once."""
+        self.held.overdraw(size_bytes)
+        if self._is_held_short:
+            self._short.set()
+
+    @property
+    def _is_held_short(self) -> bool:
+        return self.held.is_short or self.held.held > self.held.bytes_max
+
     async def run(self) -> None:
-        """Find who gives way, whenever somebody waits in line."""
+        """Find who gives way, whenever somebody waits in line or more is held than there is room for."""
         while True:
             await self._short.wait()
-            while self._answers.is_short or self.held.is_short:
+            while self._answers.is_short or self._is_held_short:
                 self._relieve_answers()
                 self._relieve_held()
                 await trio.sleep(RELIEF_INTERVAL_S)
@@ -196,7 +213,7 @@ class Accounts:
                 self._probe.on_answer_released(released_bytes)
 
     def _relieve_held(self) -> None:
-        if not self.held.is_short:
+        if not self._is_held_short:
             return
         holders = [account for account in self._open if account.held_bytes]
         share_bytes = self.held.bytes_max // (len(holders) + 1)

@@ -36,6 +36,7 @@ from metrics.probes import CloseCause, Direction, RelayProbe, Route
 from protocol import api_01_fetch_walker, api_17_sasl_handshake, api_18_api_versions
 from protocol.addresses import NodeAddress, find_nodes, rewrite
 from protocol.api_00_produce import peek_acks
+from protocol.api_01_fetch import REQUEST_BYTES_MAX
 from protocol.api_01_fetch_walker import FetchResponseWalker
 from protocol.errors import PeerProtocolError
 from protocol.framing import LENGTH_BYTES
@@ -60,8 +61,9 @@ from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes, Transport
 from proxy.upstream_wire import PendingAnswer
 
-HELD_REQUEST_BYTES_MAX = 16 * 1024 * 1024
-"""Of a request that is held to be looked at. What is relayed has its own limit."""
+HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1
+"""Of a request that is looked at: one that is larger is left unread but for its head, and may be as large as what is
+relayed."""
 
 OWN_CORRELATION_ID_FIRST = 0x7D000000
 """Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
@@ -344,9 +346,7 @@ class ClientConnection:
     async def _hold(self, route: RequestRoute, prefix: RequestPrefix, size: int) -> None:
         if route is RequestRoute.SASL_HANDSHAKE:
             self._check_small("a SaslHandshake request", size)
-        elif size > HELD_REQUEST_BYTES_MAX:
-            raise PeerProtocolError(f"request of {size} bytes with api key {prefix.api_key} exceeds what is decoded")
-        frame = await self._requests.hold(size)
+        frame = await self._requests.hold(min(size, HELD_REQUEST_BYTES_MAX))
         self._exchanging = True
         try:
             if route is RequestRoute.FETCH:
@@ -377,7 +377,7 @@ class ClientConnection:
             return
         try:
             self._probe.on_request(prefix.api_key, Route.EXCHANGE)
-            self._requests.buffer.consume(size)
+            await self._requests.discard(size)
             await self._answer(self._sequencer.allocate(), outcome)
         finally:
             self._handlers.on_answered()

@@ -155,6 +155,21 @@ class FrameStream:
             if left and (not part or not len(buffer)):
                 await self.receive_inside()
 
+    async def discard(self, size: int) -> None:
+        """Drop the frame of `size` bytes that begins at the buffer's start, as it arrives.
+
+        Raises:
+            PeerProtocolError, ConnectionEnd: as `receive_inside`.
+        """
+        buffer, left = self.buffer, size
+        while True:
+            part = min(left, len(buffer))
+            buffer.consume(part)
+            left -= part
+            if not left:
+                return
+            await self.receive_inside()
+
     def next_frame_size(self, *, frame_bytes_max: int, body_bytes_min: int) -> int | None:
         """The whole size of the frame at the buffer's start, or None until its first bytes are here."""
         buffer = self.buffer

@@ -83,6 +83,10 @@ class ByteBudget:
         self._hold(size_bytes)
         return True
 
+    def overdraw(self, size_bytes: int) -> None:
+        """Hold that much more, whether or not there is room for it."""
+        self._hold(size_bytes)
+
     def release(self, size_bytes: int) -> None:
         """Hold that much less."""
         assert size_bytes <= self._held_bytes, (size_bytes, self._held_bytes)

@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.accounts import (
+    AT_ONCE_BYTES_MAX,
     GRANT_BYTES_MIN,
     PROGRESS_BYTES,
     RELIEF_INTERVAL_S,
@@ -131,7 +132,7 @@ async def test_held_bytes_end_the_longest_wait(world: World, autojump_clock: Moc
     with first.waiting():
         await trio.sleep(0.1)
         with second.waiting():
-            await world.account().hold(1000)
+            await world.account().hold(AT_ONCE_BYTES_MAX + 1)
     assert trio.current_time() == pytest.approx(SHARE_WAIT_HELD_S, abs=RELIEF_INTERVAL_S)
     (reason,) = world.ended
     assert "proxy.held.bytes.max" in reason
@@ -139,11 +140,23 @@ async def test_held_bytes_end_the_longest_wait(world: World, autojump_clock: Moc
     assert second.held_bytes == HELD_BYTES_MAX // 2
 
 
+async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World, autojump_clock: MockClock) -> None:
+    """Failed before: a response of a hundred bytes waited behind a request of 16 MiB."""
+    stuck, other = world.account(), world.account()
+    await stuck.hold(HELD_BYTES_MAX)
+    with stuck.waiting():
+        await other.hold(AT_ONCE_BYTES_MAX)
+        assert trio.current_time() == 0
+        await trio.sleep(2 * SHARE_WAIT_HELD_S)
+    assert len(world.ended) == 1
+    assert world.accounts.held.held == AT_ONCE_BYTES_MAX
+
+
 async def test_who_waits_for_no_peer_does_not_end(world: World, autojump_clock: MockClock) -> None:
     busy = world.account()
     await busy.hold(HELD_BYTES_MAX)
     with trio.move_on_after(2 * STALL_S):
-        await world.account().hold(1)
+        await world.account().hold(AT_ONCE_BYTES_MAX + 1)
     assert not world.ended
 
 

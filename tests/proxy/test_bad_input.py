@@ -12,7 +12,7 @@ from metrics.probes import CloseCause
 from metrics.tidegate_names import MALFORMED_FRAMES
 from protocol.errors import PeerProtocolError
 from protocol.identifiers import ApiKey
-from proxy.connection import HELD_REQUEST_BYTES_MAX, ConnectionLimits
+from proxy.connection import HELD_REQUEST_BYTES_MAX
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
 from proxy.upstream_wire import UpstreamWire
@@ -77,11 +77,23 @@ async def test_a_request_cut_short_ends_its_connection(sent: int) -> None:
         assert "ended inside a frame" in await one_line(talk, CloseCause.MALFORMED_FRAME)
 
 
-async def test_a_request_too_large_to_be_decoded_ends_its_connection() -> None:
-    limits = ConnectionLimits(2**30, 2**20, 2**16, 8)
-    async with conversation(limits=limits) as talk:
-        await talk.client.send(FETCH_ONE.replace(FETCH_ONE[:4], struct.pack(">i", HELD_REQUEST_BYTES_MAX + 1), 1))
-        assert "api key 1" in await one_line(talk, CloseCause.MALFORMED_FRAME)
+async def test_a_request_too_large_to_be_read_passes_with_its_beginning_held() -> None:
+    frame = request(ApiKey.FETCH, 12, 1, bytes(4 * HELD_REQUEST_BYTES_MAX))
+    async with conversation() as talk:
+        await talk.client.send(frame)
+        await talk.upstream.expect(frame)
+        assert talk.handlers.frames == [frame[:HELD_REQUEST_BYTES_MAX]]
+
+
+async def test_of_a_request_too_large_to_be_read_that_is_answered_the_rest_is_dropped() -> None:
+    async def answer(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
+        return [response(1)]
+
+    async with conversation(handle_fetch=answer) as talk:
+        await talk.client.send(request(ApiKey.FETCH, 12, 1, bytes(4 * HELD_REQUEST_BYTES_MAX)))
+        await talk.client.expect(response(1))
+        await talk.client.send(request(HEARTBEAT, 4, 2))
+        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
 
 
 @settings(max_examples=200)
