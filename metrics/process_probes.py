@@ -101,6 +101,7 @@ class LoopProbe:
         self._stall = registry.histogram(names.LOOP_STALL_SECONDS)
         self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
         self._lock = threading.Lock()
+        self._tasks = registry.gauge(names.TASKS)
         registry.gauge(names.LOOP_STALL_MAX_SECONDS).set_function(self._stall_max_s)
 
     def on_woken(self, lateness_s: float) -> None:
@@ -108,6 +109,10 @@ class LoopProbe:
         self._stall.observe(lateness_s)
         with self._lock:
             self._latest.append(lateness_s)
+
+    def on_tasks(self, count: int) -> None:
+        """So many tasks live in the event loop."""
+        self._tasks.set(count)
 
     def _stall_max_s(self) -> float:
         with self._lock:

@@ -190,6 +190,11 @@ LOOP_STALL_MAX_SECONDS = Family(
     kind=Kind.GAUGE,
     help="The latest waking among the last 600, about a minute.",
 )
+TASKS = Family(
+    name="tidegate_tasks",
+    kind=Kind.GAUGE,
+    help="Tasks of the event loop, its own ones included: a number that does not follow the connections is a leak.",
+)
 
 READY = Family(
     name="tidegate_ready",
@@ -277,6 +282,7 @@ FAMILIES: tuple[Family, ...] = (
     CATALOG_SNAPSHOT_LOADS,
     LOOP_STALL_SECONDS,
     LOOP_STALL_MAX_SECONDS,
+    TASKS,
     READY,
     DEGRADED,
     CONDITION_STATE,

@@ -1,7 +1,7 @@
 """Loop stall: how late the event loop wakes a task that asked for a time.
 
 Everything on the loop is late by as much, so this one number shows a blocking call, a long computation or a machine
-with too little processor before a client does.
+with too little processor before a client does. The same task counts the loop's tasks.
 """
 
 import trio
@@ -13,7 +13,7 @@ INTERVAL_S = 0.1
 
 
 async def watch_loop(probe: LoopProbe, interval_s: float = INTERVAL_S) -> None:
-    """Measure for ever; run it in the application's nursery.
+    """Measure lateness and count tasks for ever; run it in the application's nursery.
 
     Cancellation: at any time.
     """
@@ -21,3 +21,4 @@ async def watch_loop(probe: LoopProbe, interval_s: float = INTERVAL_S) -> None:
         due = trio.current_time() + interval_s
         await trio.sleep_until(due)
         probe.on_woken(max(0.0, trio.current_time() - due))
+        probe.on_tasks(trio.lowlevel.current_statistics().tasks_living)

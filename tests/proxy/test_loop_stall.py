@@ -40,3 +40,18 @@ async def test_the_interval_is_counted_from_the_waking(mock_clock: MockClock, nu
     mock_clock.jump(0.1)
     await wait_all_tasks_blocked()
     assert value(probes, "seconds_count") == 2  # one stall is one observation, not fifty
+
+
+async def test_the_tasks_of_the_loop_are_counted(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    probes = Probes()
+    nursery.start_soon(watch_loop, probes.loop)
+    await trio.sleep(0.15)
+    before = probes.registry.sample_value("tidegate_tasks")
+    assert before is not None
+    for _ in range(7):
+        nursery.start_soon(trio.sleep, 0.2)
+    await trio.sleep(0.1)
+    assert probes.registry.sample_value("tidegate_tasks") == before + 7
+    await trio.sleep(0.2)
+    assert probes.registry.sample_value("tidegate_tasks") == before
+    nursery.cancel_scope.cancel()
