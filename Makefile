@@ -5,6 +5,7 @@
 #   make test           every test but the long ones, in JOBS processes     (ARGS='-k name' and the like)
 #   make test-long      the long ones
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
+#   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
@@ -32,7 +33,7 @@ PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
-.PHONY: spark-package setup doctor demo spark test test-tools test-long differential lint bench lock
+.PHONY: spark-package setup doctor demo spark test test-tools test-long differential soak lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -125,6 +126,9 @@ test-long: setup spark
 differential: setup
 	TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
 		$(BIN)/pytest -m "long or not long" tests/integration/test_differential.py $(ARGS)
+
+soak: setup
+	$(BIN)/python -m tests.hostile.soak $(ARGS)
 
 lint: $(VENV)/.spark
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
 from tests.support.s3_server import S3Server, s3_server
+from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
 from tests.support.worker_groups import group_by_worker
@@ -77,6 +78,13 @@ def tidegate(kafka: KafkaCluster, tiered: TieredTopic) -> Iterator[RunningTidega
     """One Tidegate before the shared broker, which asks the broker anew for every tier read."""
     with own_tidegate(kafka, {"authority.max.age.ms": "0"}) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[SecuredKafka]:
+    """One broker that asks everyone who they are; a test takes back the rights that it gave."""
+    with secured_kafka() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

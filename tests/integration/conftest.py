@@ -8,15 +8,7 @@ from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.client_programs import ClientPrograms
 from tests.support.differential_world import DifferentialWorld, differential_world
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
-from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.tidegate import RunningTidegate
-
-
-@pytest.fixture(scope="session")
-def guarded() -> Iterator[SecuredKafka]:
-    """One broker that asks everyone who they are; a test takes back the rights that it gave."""
-    with secured_kafka() as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

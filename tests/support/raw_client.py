@@ -86,8 +86,10 @@ class RawClient:
         timeout_s: float = TIMEOUT_S,
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
+        receive_buffer_bytes: int | None = None,
     ) -> None:
-        """`server_hostname` is the name for SNI and the certificate check; default is `host`.
+        """`server_hostname` is the name for SNI and the certificate check; default is `host`. A small receive buffer
+        is soon full where a test does not read.
 
         `sent_bytes` and `received_bytes` count what went over the socket, without TLS.
         """
@@ -96,7 +98,7 @@ class RawClient:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._correlation_ids = itertools.count(1)
-        self._socket = socket.create_connection((host, port), timeout_s)
+        self._socket = _connected(host, port, timeout_s, receive_buffer_bytes)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if ssl_context is not None:
             self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname or host)
@@ -157,11 +159,7 @@ class RawClient:
 
     def frame(self, message: Any, correlation_id: int) -> bytes:
         """A request as a whole frame."""
-        raw = b"" if self.client_id is None else self.client_id.encode()
-        length = -1 if self.client_id is None else len(raw)
-        head = struct.pack(">hhih", message.__api_key__, message.__version__, correlation_id, length)
-        tags = b"\x00" if message.__header_schema__.__flexible__ else b""
-        return with_length(head + raw + tags + encode(message))
+        return request_frame(message, correlation_id, self.client_id)
 
     def send(self, message: Any) -> int:
         """Send a request without waiting; its correlation id. For pipelining."""
@@ -301,6 +299,15 @@ class RawClient:
         return bytes(data)
 
 
+def request_frame(message: Any, correlation_id: int, client_id: str | None = "raw-client") -> bytes:
+    """One of kio's requests as a whole frame."""
+    raw = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(raw)
+    head = struct.pack(">hhih", message.__api_key__, message.__version__, correlation_id, length)
+    tags = b"\x00" if message.__header_schema__.__flexible__ else b""
+    return with_length(head + raw + tags + encode(message))
+
+
 def fetch_request(
     version: int,
     targets: Sequence[FetchTarget],
@@ -385,6 +392,21 @@ def decode_frame(api_key: int, api_version: int, frame: bytes) -> Any:
     if 4 + header_size + size != len(frame):
         raise ValueError(f"{len(frame) - 4 - header_size - size} bytes left")
     return message
+
+
+def _connected(host: str, port: int, timeout_s: float, receive_buffer_bytes: int | None) -> socket.socket:
+    if receive_buffer_bytes is None:
+        return socket.create_connection((host, port), timeout_s)
+    connected = socket.socket()
+    try:
+        # Linux bounds the window by what the buffer is when the connection is made.
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connected.settimeout(timeout_s)
+        connected.connect((host, port))
+    except BaseException:
+        connected.close()
+        raise
+    return connected
 
 
 def _check_correlation_id(frame: bytes, expected: int) -> None:

@@ -1,0 +1,46 @@
+"""Topics and the stage that the tests of hostile clients share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from proxy.demo.kafka_cluster import KafkaCluster
+from tests.support.hostile_stage import (
+    BATCHES,
+    HonestTopic,
+    HostileStage,
+    LargeTopic,
+    blobs,
+    hostile_stage,
+    make_honest_topic,
+    make_large_topic,
+)
+from tests.support.kafka import fresh_name, produce
+
+
+@pytest.fixture(scope="session")
+def honest_topic(kafka: KafkaCluster) -> HonestTopic:
+    """24 MiB in two partitions, nearly all in the tier alone."""
+    return make_honest_topic(kafka)
+
+
+@pytest.fixture(scope="session")
+def large_topic(kafka: KafkaCluster) -> LargeTopic:
+    """One partition with a segment of 64 MiB in the tier alone."""
+    return make_large_topic(kafka)
+
+
+@pytest.fixture(scope="session")
+def local_topic(kafka: KafkaCluster) -> str:
+    """Six partitions of 8 MiB each that are all in the broker."""
+    name = fresh_name("local")
+    kafka.create_topic(name, 6)
+    produce(kafka, name, blobs(48, 6), **BATCHES)
+    return name
+
+
+@pytest.fixture
+def stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[HostileStage]:
+    """A Tidegate for one test, and the honest consumer."""
+    with hostile_stage(kafka, honest_topic) as started:
+        yield started

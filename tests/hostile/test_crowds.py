@@ -1,0 +1,48 @@
+"""Crowds that never sign in take nobody else's place."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.hostile_clients import crowd
+from tests.support.hostile_stage import MIB, HonestTopic, honest_topic_of, hostile_stage
+from tests.support.secured_kafka import READ, SecuredKafka, password
+
+pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integration]
+
+CONNECTIONS_MAX = 40
+NEWCOMERS = 10
+CONNECTIONS = "tidegate_connections_active"
+
+
+@pytest.fixture(scope="module")
+def secret(guarded: SecuredKafka) -> Iterator[HonestTopic]:
+    guarded.allow("reader", READ, guarded.topic.name)
+    ends = {partition: known.high_watermark for partition, known in guarded.topic.offsets.items()}
+    yield honest_topic_of(guarded.ports["PLAINTEXT"], guarded.topic.name, ends)
+    guarded.withdraw("reader", READ, guarded.topic.name)
+
+
+def test_a_crowd_that_never_signs_in(guarded: SecuredKafka, secret: HonestTopic) -> None:
+    """How it failed: the first who came had every slot, and whoever had a password was closed at once."""
+    limits = {"proxy.connections.max": str(CONNECTIONS_MAX)}
+    with hostile_stage(
+        guarded.cluster,
+        secret,
+        {**guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT"), **limits},
+        user="reader",
+        password=password("reader"),
+        bootstrap_servers=guarded.address("SASL_PLAINTEXT"),
+    ) as stage:
+        with (
+            crowd(stage.leader, 3 * CONNECTIONS_MAX),
+            crowd(stage.leader, NEWCOMERS, sign_in=("reader", password("reader"))) as newcomers,
+        ):
+            for client in newcomers:
+                (answer,) = client.fetch(12, [(secret.name, None, 0, 0, MIB)]).partitions
+                assert answer.error_code == 0
+                assert answer.records
+            assert stage.counter(CONNECTIONS) <= CONNECTIONS_MAX
+            stage.suffer(2.0)
+        stage.recover()
+        stage.check()
