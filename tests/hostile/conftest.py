@@ -11,11 +11,13 @@ from tests.support.hostile_stage import (
     HostileStage,
     LargeTopic,
     blobs,
+    honest_topic_of,
     hostile_stage,
     make_honest_topic,
     make_large_topic,
 )
 from tests.support.kafka import fresh_name, produce
+from tests.support.secured_kafka import READ, SecuredKafka
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,12 @@ def stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[HostileSta
     """A Tidegate for one test, and the honest consumer."""
     with hostile_stage(kafka, honest_topic) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def secret(guarded: SecuredKafka) -> Iterator[HonestTopic]:
+    """The secured broker's topic, which `reader` may read while a module runs that uses this."""
+    guarded.allow("reader", READ, guarded.topic.name)
+    ends = {partition: known.high_watermark for partition, known in guarded.topic.offsets.items()}
+    yield honest_topic_of(guarded.ports["PLAINTEXT"], guarded.topic.name, ends)
+    guarded.withdraw("reader", READ, guarded.topic.name)

@@ -1,26 +1,16 @@
 """Crowds that never sign in take nobody else's place."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.hostile_clients import crowd
-from tests.support.hostile_stage import MIB, HonestTopic, honest_topic_of, hostile_stage
-from tests.support.secured_kafka import READ, SecuredKafka, password
+from tests.support.hostile_stage import MIB, HonestTopic, hostile_stage
+from tests.support.secured_kafka import SecuredKafka, password
 
 pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integration]
 
 CONNECTIONS_MAX = 40
 NEWCOMERS = 10
 CONNECTIONS = "tidegate_connections_active"
-
-
-@pytest.fixture(scope="module")
-def secret(guarded: SecuredKafka) -> Iterator[HonestTopic]:
-    guarded.allow("reader", READ, guarded.topic.name)
-    ends = {partition: known.high_watermark for partition, known in guarded.topic.offsets.items()}
-    yield honest_topic_of(guarded.ports["PLAINTEXT"], guarded.topic.name, ends)
-    guarded.withdraw("reader", READ, guarded.topic.name)
 
 
 def test_a_crowd_that_never_signs_in(guarded: SecuredKafka, secret: HonestTopic) -> None:

@@ -29,13 +29,13 @@ LAST = {LARGE: LARGE_VALUES - 1, MANY: MANY_RECORDS - 1}
 def bombs(kafka: KafkaCluster) -> str:
     """Both are in the tier, behind each a bit that is not."""
     topic = fresh_name("bombs")
-    kafka.create_topic(topic, 2, {**TIERED, "max.message.bytes": str(32 * MIB)})
+    kafka.create_topic(topic, 2, {**TIERED, "max.message.bytes": str(4 * MIB), "segment.bytes": str(4 * MIB)})
     with RawClient("127.0.0.1", kafka.broker(1).port, timeout_s=ANSWER_S_MAX) as client:
         for partition, value_bytes in ((LARGE, LARGE_VALUE_BYTES), (MANY, 0)):
             records = [(number, FIRST_MS + number) for number in range(LAST[partition] + 1)]
             batch = timed_batch(0, records, codec=ZSTD, value_bytes=value_bytes)
             assert client.produce(topic, partition, batch) == (ErrorCode.NONE, 0)
-    produce(kafka, topic, blobs(6, 2), **BATCHES)
+    produce(kafka, topic, blobs(12, 2), **BATCHES)
     wait_settled(kafka, topic)
     return topic
 

@@ -1,5 +1,7 @@
 """Clients that ask for much and do not read it, or hardly: others are served as if they were not there."""
 
+from itertools import cycle
+
 import pytest
 
 from proxy.demo.kafka_cluster import KafkaCluster
@@ -11,15 +13,18 @@ pytestmark = pytest.mark.needs("linux")
 
 VERSION = 17
 SUFFER_S = 3.0
+ASKED_BYTES = tuple(size * MIB for size in (50, 30, 16, 8))
+"""With so little memory the largest may be answered empty; the others find room, and keep it."""
+OFFSETS = range(0, 1200, 300)
+"""9 MiB apart, so that they share few blocks."""
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.long)])
 def test_stuck_readers_of_the_tier(stage: HostileStage, large_topic: LargeTopic, count: int) -> None:
     """How it failed: their blocks were held until they closed, and everybody else's Fetch was empty after 0.5 s."""
-    frame = request_frame(fetch_request(VERSION, [large_topic.target()]), 1)
     with crowd(stage.leader, count) as clients:
-        for client in clients:
-            client.send_bytes(frame)
+        for client, size, offset in zip(clients, cycle(ASKED_BYTES), cycle(OFFSETS), strict=False):
+            client.send_bytes(request_frame(fetch_request(VERSION, [large_topic.target(size, offset)]), 1))
         wait_answers(clients)
         stage.suffer(SUFFER_S)
     stage.recover()

@@ -1,4 +1,7 @@
-"""Whoever may not read, or has not said who they are, costs the store and the cache nothing, whatever they pipeline."""
+"""Whoever may not read, or has not said who they are, costs the store and the cache nothing, whatever they pipeline.
+
+Nobody else reads meanwhile, and nothing is in the cache: each GET is one for a client that is refused.
+"""
 
 from collections.abc import Iterator
 
@@ -6,9 +9,11 @@ import pytest
 
 from protocol.errors import ErrorCode
 from tests.support.hostile_clients import crowd, fetch_v4, wait_answers
-from tests.support.hostile_stage import HonestTopic, HostileStage, honest_topic_of, hostile_stage, settled
+from tests.support.hostile_stage import Held, HonestTopic, settled
+from tests.support.kafka import TieredTopic
 from tests.support.raw_client import RawClient, fetch_request
-from tests.support.secured_kafka import READ, SecuredKafka, password
+from tests.support.secured_kafka import METADATA_TOPIC, SecuredKafka, password
+from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integration]
@@ -16,98 +21,91 @@ pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integrati
 VERSION = 12
 """By name: an outsider is not told a topic's id."""
 PARTITION_BYTES = 1024 * 1024
-UNKNOWN_PARTITIONS = 100_000
-"""Of a Fetch whose answer has megabytes of errors."""
-COSTS = ("tidegate_gets_total", "tidegate_cache_fills_total", "tidegate_cache_resident_bytes")
-BLOCK_BYTES = 64 * 1024
-
-
-@pytest.fixture(scope="module")
-def secret(guarded: SecuredKafka) -> Iterator[HonestTopic]:
-    """The topic that `reader` may read, for as long as this module runs."""
-    guarded.allow("reader", READ, guarded.topic.name)
-    ends = {partition: known.high_watermark for partition, known in guarded.topic.offsets.items()}
-    yield honest_topic_of(guarded.ports["PLAINTEXT"], guarded.topic.name, ends)
-    guarded.withdraw("reader", READ, guarded.topic.name)
+REFUSED_PARTITIONS = 300_000
+"""Of a Fetch that is relayed, as its topic has no tier: its answer of errors is more than all buffers take."""
+PIPELINING = 1
+OFFSETS = range(0, 1600, 200)
+"""In segments of 400 records, all in the tier."""
+LOOK_UPS = 8
 
 
 @pytest.fixture
-def cold(guarded: SecuredKafka, secret: HonestTopic) -> Iterator[HostileStage]:
-    """The honest consumer rests, and caches are small: whoever is served from the tier now shows in the GETs."""
-    small = {"cache.block.bytes": str(BLOCK_BYTES), "cache.memory.bytes": str(1024 * 1024)}
-    properties = {**guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT"), **small}
-    with hostile_stage(
-        guarded.cluster,
-        secret,
-        properties,
-        user="reader",
-        password=password("reader"),
-        bootstrap_servers=guarded.address("SASL_PLAINTEXT"),
-    ) as stage:
-        yield stage
+def cold(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
+    """Nobody has read through it yet."""
+    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
+    address = guarded.address("SASL_PLAINTEXT")
+    with own_tidegate(guarded.cluster, identity, bootstrap_servers=address) as tidegate:
+        yield tidegate
 
 
-def costs(stage: HostileStage) -> dict[str, float]:
-    """Counted when nobody's GET is under way any more."""
-    settled(stage.tidegate)
-    return {name: stage.counter(name) for name in COSTS}
+def costs(tidegate: RunningTidegate) -> dict[str, float]:
+    """What reading the tier moves, once nobody's GET is under way any more."""
+    settled(tidegate)
+    return {
+        "GETs": tidegate.metric("tidegate_gets_total"),
+        "fills": tidegate.metric("tidegate_cache_fills_total"),
+        "resident bytes": tidegate.metric("tidegate_cache_resident_bytes"),
+        "opened segments": tidegate.metric("tidegate_opened_segments"),
+    }
 
 
-def fetches(stage: HostileStage) -> float:
-    return stage.counter("tidegate_requests_total", api_key="1")
+def leader(guarded: SecuredKafka, tidegate: RunningTidegate) -> tuple[str, int]:
+    """Where clients are sent."""
+    with RawClient(*tidegate.address) as client:
+        assert client.sasl_plain("reader", password("reader")) == 0
+        (broker,) = client.metadata([guarded.topic.name]).brokers
+    return broker.host, broker.port
 
 
-def fetch_of(topic: str, offset: int = 0) -> object:
-    return fetch_request(VERSION, [(topic, None, 0, offset, PARTITION_BYTES)], max_wait_ms=100)
+def fetch_of(topic: TieredTopic, offset: int = 0) -> object:
+    return fetch_request(VERSION, [(topic.name, None, 0, offset, PARTITION_BYTES)], max_wait_ms=100)
 
 
-def test_an_outsiders_requests_are_refused_without_a_get(guarded: SecuredKafka, cold: HostileStage) -> None:
+def test_an_outsiders_requests_are_refused_without_a_get(guarded: SecuredKafka, cold: RunningTidegate) -> None:
     """How it failed: three refused requests fetched 30 MiB from the store, and evicted what others read."""
-    cold.honest.pause()
-    before = costs(cold)
-    with RawClient(*cold.leader) as outsider:
+    before, name = costs(cold), guarded.topic.name
+    with RawClient(*leader(guarded, cold)) as outsider:
         assert outsider.sasl_plain("outsider", password("outsider")) == 0
-        for offset in range(0, 1000, 100):
-            (answer,) = outsider.fetch(VERSION, [(cold.topic.name, None, 0, offset, PARTITION_BYTES)]).partitions
+        for offset in OFFSETS:
+            (answer,) = outsider.fetch(VERSION, [(name, None, 0, offset, PARTITION_BYTES)]).partitions
             assert (answer.error_code, answer.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
-        (found,) = outsider.list_offsets(9, [(cold.topic.name, 0, 1)])
-        assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    cold.recover()
-    cold.honest.pause()
+        for timestamp_ms in range(1, LOOK_UPS + 1):
+            (found,) = outsider.list_offsets(9, [(name, 0, timestamp_ms)])
+            assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert costs(cold) == before
-    cold.honest.go_on()
 
 
-def test_requests_before_sign_in_are_the_brokers_to_refuse(guarded: SecuredKafka, cold: HostileStage) -> None:
+def test_requests_before_sign_in_are_the_brokers_to_refuse(guarded: SecuredKafka, cold: RunningTidegate) -> None:
     """A broker closes the connection of one who asks before he has said who he is."""
-    cold.honest.pause()
-    before = costs(cold)
-    with crowd(cold.leader, 5) as strangers:
-        for stranger in strangers:
-            stranger.send(fetch_of(cold.topic.name))
+    before, address = costs(cold), leader(guarded, cold)
+    for offset in OFFSETS:
+        with RawClient(*address) as stranger:
+            stranger.send(fetch_of(guarded.topic, offset))
             assert stranger.is_closed_by_peer()
-    with RawClient(*cold.leader) as stranger, pytest.raises(EOFError):
-        stranger.list_offsets(9, [(cold.topic.name, 0, 1)])
-    cold.recover()
-    cold.honest.pause()
+    with RawClient(*address) as stranger, pytest.raises(EOFError):
+        stranger.list_offsets(9, [(guarded.topic.name, 0, 1)])
     assert costs(cold) == before
-    cold.honest.go_on()
 
 
 def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
-    guarded: SecuredKafka, cold: HostileStage
+    guarded: SecuredKafka, cold: RunningTidegate, secret: HonestTopic
 ) -> None:
     """How it failed: the tier read began before its probe, whose answer was stuck behind one that nobody read."""
-    cold.honest.pause()
-    before, asked = costs(cold), fetches(cold)
-    with crowd(cold.leader, 8, sign_in=("outsider", password("outsider"))) as outsiders:
+    address = leader(guarded, cold)
+    before, probed = costs(cold), probes(cold)
+    with crowd(address, PIPELINING, sign_in=("outsider", password("outsider"))) as outsiders:
         for outsider in outsiders:
-            outsider.send_bytes(fetch_v4([("nobody-made-this", UNKNOWN_PARTITIONS)]))
-            outsider.send(fetch_of(cold.topic.name))
+            outsider.send_bytes(fetch_v4([(METADATA_TOPIC, REFUSED_PARTITIONS)]))
+            outsider.send(fetch_of(guarded.topic))
         wait_answers(outsiders, at_least=len(outsiders))
-        wait_until(lambda: fetches(cold) >= asked + 2 * len(outsiders), "both requests of each were read")
+        wait_until(lambda: probes(cold) >= probed + len(outsiders), "a probe for the second request of each")
+        assert Held.of(cold).gauges["tidegate_inflight_bytes"] == 0
         assert costs(cold) == before
-        cold.honest.go_on()
-        cold.suffer(2.0)
-    cold.recover()
-    cold.check()
+        with RawClient(*address) as reader:
+            assert reader.sasl_plain("reader", password("reader")) == 0
+            (answer,) = reader.fetch(VERSION, [(guarded.topic.name, None, 0, 0, PARTITION_BYTES)]).partitions
+            assert (answer.error_code, bool(answer.records)) == (ErrorCode.NONE, True)
+
+
+def probes(tidegate: RunningTidegate) -> float:
+    return tidegate.metric("tidegate_probes_sent_total")

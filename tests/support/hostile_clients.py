@@ -10,6 +10,7 @@ All have small receive buffers, so that a full one is the server's trouble soon,
 """
 
 import select
+import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -43,9 +44,19 @@ def crowd(address: tuple[str, int], count: int, *, sign_in: tuple[str, str] | No
 
 
 def wait_answers(clients: Sequence[RawClient], *, at_least: int = 1) -> None:
-    """Return when so many of them have been answered, which they do not read."""
+    """Return when so many of them have been answered, which they do not read.
+
+    Raises:
+        AssertionError: they are not, or one has been closed instead.
+    """
     sockets = [client._socket for client in clients]
-    wait_until(lambda: len(select.select(sockets, [], [], 0)[0]) >= at_least, f"{at_least} answers begun")
+
+    def answered() -> list[socket.socket]:
+        return select.select(sockets, [], [], 0)[0]
+
+    wait_until(lambda: len(answered()) >= at_least, f"{at_least} answers begun")
+    for each in answered():
+        assert each.recv(1, socket.MSG_PEEK), "closed, not answered"
 
 
 @contextmanager

@@ -116,7 +116,6 @@ class HostileStage:
 
     def recover(self, timeout_s: float = GIVEN_BACK_S) -> None:
         """Wait until what the attackers held has been given back; the consumer is away for as long, and goes on."""
-        self.honest.measure(0)
         self.honest.pause()
         try:
             wait_until(
@@ -233,8 +232,8 @@ class LargeTopic:
     log: Path
     """The first segment's file in the tier: what every reader from offset 0 must get."""
 
-    def target(self, size: int = 50 * MIB) -> FetchTarget:
-        return self.name, self.topic_id, 0, 0, size
+    def target(self, size: int = 50 * MIB, offset: int = 0) -> FetchTarget:
+        return self.name, self.topic_id, 0, offset, size
 
 
 def make_large_topic(kafka: KafkaCluster) -> LargeTopic:
