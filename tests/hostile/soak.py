@@ -51,7 +51,7 @@ WORK_S = 2.0
 REPORT_S = 30.0
 SAMPLE_S = 1.0
 PERIODS = 5
-"""In each the store refuses, hangs, and the broker restarts; the hostile ones leave and come again."""
+"""In each the store refuses, hangs, and the broker restarts; slow and hostile ones leave and come again."""
 FAULT_SHARE = 0.1
 """Of a period, for which a fault lasts."""
 REFERENCE = (0.15, 0.25)
@@ -88,9 +88,9 @@ class Soak:
         """All of it; `complaints` are complete behind it."""
         before = settled(self.tidegate)
         self.begun_s = time.monotonic()
-        with self._good(), self._slow():
+        with self._good():
             for number in range(PERIODS):
-                with self._hostile():
+                with self._slow(), self._hostile():
                     self._period(number)
         self._judge(before)
 
@@ -171,9 +171,10 @@ class Soak:
 
     def _judge(self, before: Held) -> None:
         try:
-            wait_until(lambda: not Held.of(self.tidegate).beyond(before), "everything given back", timeout_s=GONE_S)
+            after = wait_until(lambda: self._given_back(before), "everything given back", timeout_s=GONE_S) or before
         except AssertionError:
-            self.complaints.append(f"not given back (now, before): {Held.of(self.tidegate).beyond(before)}")
+            after = Held.of(self.tidegate)
+            self.complaints.append(f"not given back (now, before): {after.beyond(before)}")
         digests = {digest for each in self.readers for digest in each.digests}
         rounds = sum(each.rounds for each in self.readers)
         if digests != {self.honest.digest}:
@@ -183,7 +184,6 @@ class Soak:
             self.complaints.append(f"{reference / MIB:.0f} MiB became {end / MIB:.0f}")
         if peak >= RESIDENT_BYTES_MAX:
             self.complaints.append(f"peak {peak / MIB:.0f} MiB, below {RESIDENT_BYTES_MAX / MIB:.0f} MiB wanted")
-        after = Held.of(self.tidegate)
         self.say(
             f"{rounds} rounds of {GOOD} readers; {reference / MIB:.0f} MiB at minute two of ten, "
             f"{end / MIB:.0f} MiB at the end, peak {peak / MIB:.0f}; "
@@ -191,6 +191,10 @@ class Soak:
         )
         for complaint in self.complaints or ["nothing wrong"]:
             self.say(complaint)
+
+    def _given_back(self, before: Held) -> Held | None:
+        now = Held.of(self.tidegate)
+        return None if now.beyond(before) else now
 
     def _median(self, window: tuple[float, float]) -> float:
         return statistics.median(size for share, size in self.samples if window[0] <= share <= window[1])
