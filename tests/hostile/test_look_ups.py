@@ -15,14 +15,14 @@ pytestmark = pytest.mark.needs("linux")
 
 FIRST_MS = 1_700_000_000_000
 LARGE_VALUES, LARGE_VALUE_BYTES = 48, 8 * MIB
-MANY_RECORDS = 250_000
+MANY_RECORDS = 150_000
 VERSION = 9
 ANSWER_S_MAX = 90.0
 ASKING = 16
 """As many as there have ever been slots for."""
 
 LARGE, MANY = 0, 1
-"""Partitions: of 384 MiB in some kilobytes, and of a quarter of a million records in one batch."""
+"""Partitions: of 384 MiB in some kilobytes, and of 150,000 records in one batch."""
 LAST = {LARGE: LARGE_VALUES - 1, MANY: MANY_RECORDS - 1}
 
 
