@@ -17,7 +17,7 @@ and after: on a busy machine that is more than a sleepy one needs, and it is now
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -254,6 +254,19 @@ def resident_bytes(tidegate: RunningTidegate) -> int:
 def peak_resident_bytes(tidegate: RunningTidegate) -> int:
     """The most that the process had resident since it started."""
     return _status_bytes(tidegate, "VmHWM")
+
+
+def connections_to(tidegate: RunningTidegate, port: int) -> int:
+    """How many of the process's connections go to that port of this machine."""
+    process = Path(f"/proc/{tidegate.process.pid}")
+    rows = [line.split() for line in (process / "net" / "tcp").read_text().splitlines()[1:]]
+    inodes = {row[9] for row in rows if int(row[2].rpartition(":")[2], 16) == port}
+    names = []
+    for descriptor in (process / "fd").iterdir():
+        # One may be closed while we look.
+        with suppress(FileNotFoundError):
+            names.append(os.readlink(descriptor))
+    return sum(name.removeprefix("socket:[").removesuffix("]") in inodes for name in names)
 
 
 def _status_bytes(tidegate: RunningTidegate, name: str) -> int:
