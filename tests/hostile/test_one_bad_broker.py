@@ -28,6 +28,8 @@ NEWCOMERS = 10
 CONNECTIONS = "tidegate_connections_active"
 GOING_S = 6.0
 SEND_S_MAX = 60.0
+SESSION_MS = 20_000
+"""Longer than the broker is stopped: one that is given up by the controller has no listener any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Pair]:
-    with own_cluster(brokers=2) as cluster:
+    with own_cluster(brokers=2, properties={"broker.session.timeout.ms": str(SESSION_MS)}) as cluster:
         topic = make_honest_topic(cluster, partitions=1, mebibytes=16)
         (good,) = leaders_of(cluster, topic.name).values()
         (bad,) = {1, 2} - {good}
@@ -83,6 +85,10 @@ def stopped(pid: int) -> Iterator[None]:
 def test_a_broker_that_hangs_takes_no_slot_from_clients_of_others(pair: Pair) -> None:
     """How it failed: clients that had gone kept their slots until the broker answered, and soon nobody got one."""
     with stage_before(pair) as (stage, addresses):
+        with RawClient(*addresses[pair.bad]) as client:
+            # From now on Tidegate has a connection of its own to that broker, too.
+            client.fetch(12, [(pair.topic.name, None, 0, 0, MIB)])
+        stage.note_what_is_held()
         with_honest = Held.of(stage.tidegate).gauges[CONNECTIONS]
         with stopped(pair.cluster.broker(pair.bad).pid):
             for _ in range(2):

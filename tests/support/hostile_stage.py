@@ -114,6 +114,12 @@ class HostileStage:
         """Measure the honest consumer now, while others misbehave."""
         self.suffered.append(self.honest.measure(seconds, rounds=rounds))
 
+    def note_what_is_held(self) -> None:
+        """What is held now, without clients, is what is to be left in the end."""
+        self.honest.pause()
+        self.before = settled(self.tidegate)
+        self.honest.go_on()
+
     def recover(self, timeout_s: float = GIVEN_BACK_S) -> None:
         """Wait until what the attackers held has been given back; the consumer is away for as long, and goes on."""
         self.honest.pause()
