@@ -58,6 +58,7 @@ HEALTH: Final = Row(
         graph(
             "Event loop: how late tasks wake", "Ten wakings a second.", "s", *quantiles("tidegate_loop_stall_seconds")
         ),
+        graph("Event loop: tasks", "Some for each connection.", "none", gauge("tidegate_tasks")),
     ),
 )
 
