@@ -158,7 +158,8 @@ async def run(
             nursery.start_soon(_close_at_end, storage_manager)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
             fallback = Fallback(settings.fallback, probes.fallback)
-            held = ByteBudget(config.proxy.held_bytes_max, probes.relay.on_held_bytes)
+            held_bytes_max = config.proxy.held_bytes_max
+            held = ByteBudget(held_bytes_max, probes.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
             accounts = Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
             nursery.start_soon(accounts.run)
             server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)

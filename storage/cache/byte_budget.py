@@ -2,7 +2,8 @@
 
 Rule 1. Owners take turns, and each owner's requests are served in their order. Nobody overtakes the line, so that a
         large request is not starved by small ones, nor one owner by the many requests of another.
-Rule 2. A request larger than the whole budget is let in when nothing else is held: otherwise it never would be.
+Rule 2. A request larger than the whole budget is let in when nothing else is held (or little, where small requests
+        are always let in): otherwise it never would be.
 """
 
 from collections import deque
@@ -23,10 +24,12 @@ class ByteBudget:
 
     Args:
         on_held: called with what is held after every change.
+        little_bytes: what counts as nothing (rule 2).
     """
 
-    def __init__(self, bytes_max: int, on_held: Callable[[int], None] | None = None) -> None:
+    def __init__(self, bytes_max: int, on_held: Callable[[int], None] | None = None, *, little_bytes: int = 0) -> None:
         self.bytes_max = bytes_max
+        self._little_bytes = little_bytes
         self._on_held = on_held
         self._held_bytes = 0
         self._line: dict[Hashable, deque[_Waiter]] = {}
@@ -123,7 +126,7 @@ class ByteBudget:
             del self._line[owner]
 
     def _fits(self, size_bytes: int) -> bool:
-        return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes == 0
+        return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes <= self._little_bytes
 
     def _hold(self, size_bytes: int) -> None:
         self._held_bytes += size_bytes

@@ -109,3 +109,31 @@ async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_
         assert answers.held == answers.bytes_max
         answers.release(answers.bytes_max)
         assert segment.log[:5000] in await talk.client.receive_frame()
+
+
+async def test_a_consumer_that_pauses_for_minutes_keeps_its_connection(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Ten pauses of three minutes, in each of which somebody else needs all of the memory."""
+    segment = filled_segment(0)
+    tier = open_tier(nursery, [segment], block_bytes=1000)
+    answers = tier.storage.answers
+
+    async def handle(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
+        records = await tier.read(0, max_bytes=5000)
+        talk.handlers.reads.hold(records)
+        answer = tier_answer(REQUEST, PART, AUTHORITY, records)
+        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
+
+    await tier.read_bytes(0, max_bytes=5000)  # from here on no thread is waited for, which this clock would not see
+    await tier.settled()
+    async with conversation(handle_fetch=handle, answers=answers, lockstep=True) as talk:
+        for _ in range(10):
+            await talk.client.send(client_frame(REQUEST))
+            await trio.sleep(90)
+            await answers.acquire(answers.bytes_max)
+            await trio.sleep(90)
+            answers.release(answers.bytes_max)
+            assert segment.log[:5000] in await talk.client.receive_frame()
+        assert not talk.ended.is_set()
+    assert answers.held == 0

@@ -79,6 +79,17 @@ async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery
     assert not budget.try_acquire(1)
 
 
+async def test_more_than_the_whole_budget_goes_beside_a_little(nursery: trio.Nursery) -> None:
+    """Where something small is held all the time it never would otherwise."""
+    budget = ByteBudget(100, little_bytes=10)
+    budget.overdraw(11)
+    nursery.start_soon(budget.acquire, 500)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (budget.held, budget.is_short) == (11, True)
+    budget.release(1)
+    assert (budget.held, budget.is_short) == (510, False)
+
+
 async def test_who_leaves_the_line_holds_nothing_and_makes_way(budget: ByteBudget, nursery: trio.Nursery) -> None:
     assert budget.try_acquire(50)
     with trio.CancelScope() as scope:
