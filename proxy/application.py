@@ -158,9 +158,7 @@ async def run(
             nursery.start_soon(_close_at_end, storage_manager)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
             fallback = Fallback(settings.fallback, probes.fallback)
-            held_bytes_max = config.proxy.held_bytes_max
-            held = ByteBudget(held_bytes_max, probes.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
-            accounts = Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
+            accounts = _accounts(config, settings, tier_storage, probes)
             nursery.start_soon(accounts.run)
             server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)
             known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
@@ -270,6 +268,12 @@ def _block_cipher(config: Config) -> BlockCipher | None:
         return None
     key_file = config.cache.encrypt_key_file
     return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
+
+
+def _accounts(config: Config, settings: LiveSettings, tier_storage: TierStorage, probes: Probes) -> Accounts:
+    held_bytes_max = config.proxy.held_bytes_max
+    held = ByteBudget(held_bytes_max, probes.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
+    return Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
 
 
 def _server(

@@ -15,6 +15,7 @@ Rule 5. A failure is a result; what becomes of it is `proxy.fallback`'s to say, 
 
 import math
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import structlog
 import trio
@@ -26,6 +27,10 @@ from proxy.tier import ReachesLocalLogError, Tier
 from proxy.upstream.errors import UpstreamError
 from storage.errors import RemoteStorageError
 from storage.reader import OffsetNotInTierError, ReadTime, TierRecords
+
+READS_AT_ONCE_MAX = 64
+"""Of one Fetch: each may ask for some MiB of the store, and one of thousands of partitions would have all GETs wait for
+its own."""
 
 ReadResult = TierRecords | Exception
 """Records, or the fault. OffsetNotInTierError: give it back."""
@@ -69,6 +74,7 @@ class TierReads:
         self._committed = committed
         self._client = client
         self._times: dict[TierPart, ReadTime] = {}
+        self._turns: trio.Semaphore | None = None
         self._progress = trio.Event()
         self._settled = trio.Event()
         probe.on_delayed_fetch_parked()
@@ -84,7 +90,10 @@ class TierReads:
         return any(isinstance(result, TierRecords) and result.size_bytes > 0 for result in self.results.values())
 
     def start(self, parts: Iterable[TierPart]) -> None:
-        """Start these reads."""
+        """Start these reads; beyond READS_AT_ONCE_MAX they take turns."""
+        parts = tuple(parts)
+        if len(self.parts) + len(parts) > READS_AT_ONCE_MAX and self._turns is None:
+            self._turns = trio.Semaphore(READS_AT_ONCE_MAX)
         for part in parts:
             self.parts[part] = None
             self._start(part)
@@ -203,16 +212,17 @@ class TierReads:
         return True
 
     async def _read(self, part: TierPart, time: ReadTime) -> TierRecords:
-        records = await self._tier.read(
-            part.partition,
-            part.asked.fetch_offset,
-            part.frontier.leader_epoch,
-            max_bytes=part.budget_bytes,
-            minimum_one_batch=part.minimum_one_batch,
-            ends_below=part.frontier.local_log_start_offset if self._committed else None,
-            reader=self._client.identity,
-            time=time,
-        )
-        # At once, without a checkpoint between: a read that nobody wants any more must be released too.
-        self._client.hold(records)
-        return records
+        async with self._turns or nullcontext():
+            records = await self._tier.read(
+                part.partition,
+                part.asked.fetch_offset,
+                part.frontier.leader_epoch,
+                max_bytes=part.budget_bytes,
+                minimum_one_batch=part.minimum_one_batch,
+                ends_below=part.frontier.local_log_start_offset if self._committed else None,
+                reader=self._client.identity,
+                time=time,
+            )
+            # At once, without a checkpoint between: a read that nobody wants any more must be released too.
+            self._client.hold(records)
+            return records

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from protocol.api_01_fetch import FetchPartition
 from protocol.errors import ErrorCode
 from proxy.own_fetch import POLL_S_MAX
+from proxy.tier_reads import READS_AT_ONCE_MAX
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
@@ -376,6 +377,16 @@ async def test_twenty_tier_partitions_take_the_time_of_one(world: TierWorld, aut
     partitions = [world.add_partition("orders", number) for number in range(20)]
     world.reader.delay_s = 0.4
     assert await elapsed_of(world, partitions) == pytest.approx(0.4)
+
+
+async def test_of_hundreds_of_tier_partitions_some_are_read_at_a_time(
+    world: TierWorld, autojump_clock: MockClock
+) -> None:
+    """Failed before: one Fetch of thousands of partitions had all GETs of the process wait for its own."""
+    partitions = [world.add_partition("orders", number) for number in range(3 * READS_AT_ONCE_MAX)]
+    world.reader.delay_s = 0.3
+    await elapsed_of(world, partitions)
+    assert len(world.reader.reads) == 2 * READS_AT_ONCE_MAX  # the second half of them when the first had ended
 
 
 @pytest.mark.parametrize(("max_wait_ms", "limit_s"), [(0, 0.5), (499, 0.5), (2000, 2.0), (60_000, 5.0)])
