@@ -116,8 +116,11 @@ async def test_what_is_given_up_is_read_again_when_the_client_goes_on(
     assert tier.inflight_bytes == 0
 
 
-async def test_given_up_again_and_again(tier: Tier, client: ClientReads, nursery: trio.Nursery) -> None:
-    rand, taker = random.Random(5), Taker()
+@pytest.mark.parametrize("from_views", [True, False])
+async def test_given_up_again_and_again(
+    tier: Tier, client: ClientReads, nursery: trio.Nursery, from_views: bool
+) -> None:
+    rand, taker = random.Random(5), Taker(from_views=from_views)
     sending = await start(nursery, client, taker)
     while len(taker.taken) < len(WHOLE):
         await taker.take(rand.randrange(1, 900))
