@@ -28,6 +28,9 @@ from metrics.registry import Children, LabelLimit, Registry
 _API_KEYS_MAX = 128
 """Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
 
+_READ_API_KEYS = (1, 2)
+"""Fetch and ListOffsets: the requests that are read, unless they are too large."""
+
 _PARTITION_SERIES_MAX = 1000
 """Of the one family that is by topic and partition: partitions whose look-ups missed their deadline."""
 
@@ -136,7 +139,9 @@ class TierProbe:
             registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
         self._deadline_misses = registry.enumerated_counter(names.DEADLINE_MISSES, DeadlineRequest)
-        self._unread = Children[int, Counter](registry.counter(names.REQUESTS_UNREAD), LabelLimit(_API_KEYS_MAX))
+        self._unread = Children[int, Counter](registry.counter(names.REQUESTS_UNREAD), LabelLimit(len(_READ_API_KEYS)))
+        for api_key in _READ_API_KEYS:
+            self._unread[api_key].inc(0)
         self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
         self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()

@@ -16,9 +16,10 @@ from unittest.mock import patch
 import trio
 
 from benchmarks.support.stage import Address
-from protocol.api_01_fetch_request import encode_request
-from protocol.api_01_fetch_response import encode_response
+from protocol.api_01_fetch_request import encode_request_in_slices
+from protocol.api_01_fetch_response import encode_response_in_slices
 from protocol.framing import FrameBuffer
+from protocol.slices import Slices
 from proxy import application
 from proxy.config import load
 from proxy.demo.kafka_cluster import KafkaCluster
@@ -26,7 +27,11 @@ from proxy.demo.kafka_properties import properties_text
 from proxy.upstream_wire import PendingAnswer
 
 START_S_MAX = 60.0
-ENCODERS = ("proxy.probe.encode_request", "proxy.own_fetch.encode_request", "proxy.fetch_answer.encode_response")
+ENCODERS = (
+    "proxy.probe.encode_request_in_slices",
+    "proxy.own_fetch.encode_request_in_slices",
+    "proxy.fetch_answer.encode_response_in_slices",
+)
 
 
 class CopyCounter:
@@ -42,6 +47,18 @@ class CopyCounter:
             before = size_of(arguments, None)
             result = function(*arguments, **named)
             self.copied_bytes += before + size_of((), result)
+            return result
+
+        return counted
+
+    def after_slices(
+        self, function: Callable[..., Slices[Any]], size_of: Callable[[Any], int]
+    ) -> Callable[..., Slices[Any]]:
+        """The same of work in slices: `size_of` is asked about its result."""
+
+        def counted(*arguments: Any, **named: Any) -> Slices[Any]:
+            result = yield from function(*arguments, **named)
+            self.copied_bytes += size_of(result)
             return result
 
         return counted
@@ -86,10 +103,13 @@ def counting_tidegate(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[Add
 
 
 def _counted(counter: CopyCounter) -> dict[str, Callable[..., Any]]:
-    encoders: tuple[Callable[..., Any], ...] = (encode_request, encode_request, encode_response)
-    counted = {
-        target: counter.after(function, lambda _, result: _made_bytes(result))
-        for target, function in zip(ENCODERS, encoders, strict=True)
+    encoders: tuple[Callable[..., Slices[Any]], ...] = (
+        encode_request_in_slices,
+        encode_request_in_slices,
+        encode_response_in_slices,
+    )
+    counted: dict[str, Callable[..., Any]] = {
+        target: counter.after_slices(function, _made_bytes) for target, function in zip(ENCODERS, encoders, strict=True)
     }
     counted["proxy.upstream_wire.PendingAnswer.deliver"] = counter.after(
         PendingAnswer.deliver, lambda arguments, _: len(arguments[1]) if arguments else 0

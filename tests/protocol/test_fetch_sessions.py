@@ -86,6 +86,9 @@ class SessionConversation(RuleBasedStateMachine):
         request = request_of(version, (closes, 0), wanted)
         assert (self.table.close(closes) is not None) == (self.model.pop(closes, None) is not None)
         session = begun(self.table, request, 0.0)
+        if len(self.model) == CONNECTION_SESSIONS_MAX:
+            assert session is None
+            return
         assert session is not None
         model = ModelSession(version >= 13, [])
         model.merge(request)
