@@ -37,8 +37,8 @@ CACHE_BYTES = 8 * MIB
 """Less than the honest consumer reads: it must get bytes, and room for them, all the time."""
 
 WORST_S_MAX = 3.0 if os.environ.get("PYTEST_XDIST_WORKER") else 0.5
-"""Half a second, where nothing else runs (`-n 0`). Beside other tests a wait of a second may be the machine's; what this
-is to find, one client that keeps the others from theirs, lasts until somebody goes."""
+"""Half a second, where nothing else runs (`-n 0`). Beside other tests a second may be the machine's;
+what this is to find, one client that keeps the others from theirs, lasts until somebody goes."""
 TIMES_QUIET = 5
 QUIET_S = 1.0
 GIVEN_BACK_S = 20.0
