@@ -51,8 +51,12 @@ GOOD, SLOW, STUCK, ANNOUNCING, SENDING = 40, 60, 80, 80, 40
 WORK_S = 2.0
 REPORT_S = 30.0
 SAMPLE_S = 1.0
-PERIODS = 5
-"""In each the store refuses, hangs, and the broker restarts; slow and hostile ones leave and come again."""
+PERIODS = 10
+"""In each the store refuses, hangs, and in every other one the broker restarts; slow and hostile ones leave and come
+again. By minute two each has happened: what the process needs at most is known then."""
+OWN_CONNECTIONS_MAX = 4
+"""To a broker, Tidegate's own: for the metadata topic, for questions about its partitions, and one that is being made
+anew. The first ones only come into being with the first question."""
 FAULT_SHARE = 0.1
 """Of a period, for which a fault lasts."""
 REFERENCE = (0.15, 0.25)
@@ -196,10 +200,13 @@ class Soak:
             self.say(complaint)
 
     def _held(self) -> Held:
-        """Without the connections to the store: their pool keeps what was once needed, for anybody."""
+        """Without the connections to the store: their pool keeps what was once needed, for anybody. And without its own
+        to the broker, as many as it may have."""
         held = Held.of(self.tidegate)
-        port = int(self.front.endpoint_url.rpartition(":")[2])
-        return replace(held, descriptors=held.descriptors - connections_to(self.tidegate, port))
+        store_port = int(self.front.endpoint_url.rpartition(":")[2])
+        broker_port = int(self.cluster.bootstrap_servers.rpartition(":")[2])
+        own = min(OWN_CONNECTIONS_MAX, connections_to(self.tidegate, broker_port))
+        return replace(held, descriptors=held.descriptors - connections_to(self.tidegate, store_port) - own)
 
     def _given_back(self, before: Held) -> Held | None:
         now = self._held()
