@@ -53,7 +53,8 @@ class GetProbe:
         self._hedges_won = registry.counter(names.GET_HEDGES_WON)
         self._splits = registry.counter(names.GET_SPLITS)
         self._limit = registry.gauge(names.GETS_LIMIT)
-        self._inflight_bytes = registry.gauge(names.INFLIGHT_BYTES)
+        self._inflight_bytes = 0
+        registry.gauge(names.INFLIGHT_BYTES).set_function(lambda: self._inflight_bytes)
         self._of_store: _StoreSeries | None = None
 
     def on_store(self, store: str) -> None:
@@ -99,7 +100,7 @@ class GetProbe:
 
     def on_inflight_bytes(self, held_bytes: int) -> None:
         """GETs under way and answers not yet sent hold this much."""
-        self._inflight_bytes.set(held_bytes)
+        self._inflight_bytes = held_bytes  # asked for at scrape time: it changes with each read, and twice
 
     def _begin(self, store: str) -> "_StoreSeries":
         """All series of a store, from zero: a rate needs the zero before the first event."""

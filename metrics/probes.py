@@ -11,7 +11,6 @@ is counted by `RelayProbe.on_probe_*`.
 
 import enum
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,6 +23,7 @@ from metrics.idle import IdleAverage
 from metrics.process_probes import ConfigProbe, HealthProbe, LoopProbe, ProcessProbe, TlsProbe
 from metrics.process_probes import ReloadOutcome as ReloadOutcome
 from metrics.registry import Children, LabelLimit, Registry
+from metrics.timer import Timing
 
 _API_KEYS_MAX = 128
 """Kafka 4.3 has some 90 api keys; the number comes from the peer and may be any of 65,536."""
@@ -152,8 +152,9 @@ class TierProbe:
 
     def on_remote_fetch_started(self, topic: str) -> None:
         """A read was submitted."""
+        if topic not in self._requests:
+            self._errors[topic].inc(0)  # there before the first error, or a rate would miss that one
         self._requests[topic].inc()
-        self._errors[topic].inc(0)  # there before the first error, or a rate would miss that one
 
     def on_remote_fetch(self, topic: str, bytes_read: int) -> None:
         """A read returned `bytes_read` bytes of records."""
@@ -203,14 +204,9 @@ class TierProbe:
         self._idle.on_slots(busy, total)
         self._queue.set(waiting)
 
-    @contextmanager
-    def remote_fetch_timer(self) -> Iterator[None]:
-        """Time one read, also one that fails or is cancelled."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._timer.observe((time.perf_counter() - started) * 1000)
+    def remote_fetch_timer(self) -> Timing:
+        """To enter: time one read, also one that fails or is cancelled."""
+        return self._timer.timing()
 
 
 class RelayProbe:
@@ -228,7 +224,8 @@ class RelayProbe:
         )
         self._served = registry.counter(names.SERVED_TIER_BYTES)
         self._malformed = registry.counter(names.MALFORMED_FRAMES)
-        self._held_bytes = registry.gauge(names.HELD_BYTES)
+        self._held_bytes = 0
+        registry.gauge(names.HELD_BYTES).set_function(lambda: self._held_bytes)
         self._released = registry.counter(names.ANSWERS_RELEASED_BYTES)
         self._fetch_sessions = registry.gauge(names.FETCH_SESSIONS)
         self._probes_sent = registry.counter(names.PROBES_SENT)
@@ -273,7 +270,7 @@ class RelayProbe:
 
     def on_held_bytes(self, byte_count: int) -> None:
         """So much is held of requests and responses now."""
-        self._held_bytes.set(byte_count)
+        self._held_bytes = byte_count  # asked for at scrape time: it changes with each answer of ours
 
     def on_answer_released(self, byte_count: int) -> None:
         """An answer gave up blocks that its client did not take."""
@@ -287,9 +284,9 @@ class RelayProbe:
         """A probe went to a broker."""
         self._probes_sent.inc()
 
-    def on_probe_reused(self) -> None:
-        """An earlier probe still held."""
-        self._probes_reused.inc()
+    def on_probes_reused(self, partitions: int) -> None:
+        """Of so many partitions an earlier probe still held."""
+        self._probes_reused.inc(partitions)
 
     def on_probe_answered(self, duration_s: float, discarded_bytes: int) -> None:
         """A probe's answer came, good or not, with this many record bytes to throw away."""

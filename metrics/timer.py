@@ -5,6 +5,7 @@ A broker's reservoir holds 1028 observations and prefers recent ones; here it is
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -35,6 +36,10 @@ class KafkaTimer(Collector):
             self._count += 1
             self._sum_ms += duration_ms
 
+    def timing(self) -> "Timing":
+        """To enter: observe how long that lasts, however it ends."""
+        return Timing(self)
+
     def describe(self) -> list[Metric]:
         """The family without samples, so that the registry knows the name at once."""
         return [Metric(self._name, self._help, "summary")]
@@ -52,3 +57,18 @@ class KafkaTimer(Collector):
         metric.add_sample(f"{self._name}_count", {}, count)
         metric.add_sample(f"{self._name}_sum", {}, sum_ms)
         yield metric
+
+
+class Timing:
+    """What a timer observes as one duration. Not a generator's context manager: it is entered for each read."""
+
+    __slots__ = ("_started_s", "_timer")
+
+    def __init__(self, timer: KafkaTimer) -> None:
+        self._timer = timer
+
+    def __enter__(self) -> None:
+        self._started_s = time.perf_counter()
+
+    def __exit__(self, *_error: object) -> None:
+        self._timer.observe((time.perf_counter() - self._started_s) * 1000)

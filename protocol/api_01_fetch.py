@@ -172,10 +172,11 @@ def key_of(item: FetchPartition | PartitionAnswer) -> PartitionKey:
 def last_mentions_in_slices(partitions: list[FetchPartition]) -> Slices[list[FetchPartition]]:
     """Each partition once. Of one that is named twice the broker takes the first place and the last wish."""
     by_key: dict[PartitionKey, FetchPartition] = {}
-    for number, some in enumerate(cut(partitions)):
-        if number:
+    for some in cut(partitions):
+        if by_key:
             yield
-        by_key.update({key_of(asked): asked for asked in some})
+        for asked in some:
+            by_key[asked.topic, asked.topic_id, asked.partition] = asked
     return partitions if len(by_key) == len(partitions) else list(by_key.values())
 
 

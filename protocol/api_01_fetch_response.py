@@ -44,6 +44,8 @@ _HEAD_V12 = struct.Struct(">ihqqq")
 # What follows the aborted transactions: from v11 on preferred read replica, then the size of the records.
 _TAIL_V4 = struct.Struct(">i")
 _TAIL_V11 = struct.Struct(">ii")
+# The same of v12+ without an aborted transaction: with their count, and the preferred read replica.
+_HEAD_NONE_ABORTED_V12 = struct.Struct(">ihqqqBi")
 # A whole partition of v12+ whose aborted count, records size and tag count take a byte each.
 _QUIET_V12 = struct.Struct(">ihqqqBiBB")
 
@@ -320,18 +322,19 @@ def _encode_partitions_v12(buffers: list[Buffer], parts: list[bytes], group: Seq
                 )
             )
             continue
-        parts.append(
-            _HEAD_V12.pack(
-                answer.partition,
-                answer.error_code,
-                answer.high_watermark,
-                answer.last_stable_offset,
-                answer.log_start_offset,
+        offsets = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
+        if aborted:
+            parts.append(_HEAD_V12.pack(answer.partition, answer.error_code, *offsets))
+            parts.append(write_uvarint(len(aborted) + 1))
+            parts += [_ABORTED_V12.pack(*pair, 0) for pair in aborted]
+            parts.append(_INT32.pack(answer.preferred_read_replica))
+        else:
+            none_aborted = 0 if aborted is None else 1
+            parts.append(
+                _HEAD_NONE_ABORTED_V12.pack(
+                    answer.partition, answer.error_code, *offsets, none_aborted, answer.preferred_read_replica
+                )
             )
-        )
-        parts.append(write_uvarint(0 if aborted is None else len(aborted) + 1))
-        parts += [_ABORTED_V12.pack(*pair, 0) for pair in aborted or ()]
-        parts.append(_INT32.pack(answer.preferred_read_replica))
         parts.append(write_uvarint(0 if answer.records_are_null else answer.records_bytes + 1))
         parts = _put_records(buffers, parts, answer.records)
         parts.append(answer.tags)

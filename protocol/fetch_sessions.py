@@ -250,10 +250,11 @@ class SessionSlots:
         if session not in self._held:
             return False
         table, partitions = self._held[session]
-        self._held[session] = (table, len(session))
         self._held.move_to_end(session)
-        self.partitions += len(session) - partitions
-        self._holdings[table].partitions += len(session) - partitions
+        if grown := len(session) - partitions:
+            self._held[session] = (table, partitions + grown)
+            self.partitions += grown
+            self._holdings[table].partitions += grown
         session.used_at_s = now_s
         while len(self._held) > self._sessions_max or self.partitions > self._partitions_max:
             oldest, (owner, _) = next(iter(self._held.items()))

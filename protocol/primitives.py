@@ -66,6 +66,9 @@ class Cursor:
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 32 bits."""
+        if self.position < self.end and (byte := self.view[self.position]) < 0x80:
+            self.position += 1
+            return byte
         value = 0
         for shift in (0, 7, 14, 21, 28):
             byte = self.view[self._take(1)]

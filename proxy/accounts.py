@@ -15,10 +15,9 @@ Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.se
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import structlog
 import trio
@@ -68,14 +67,27 @@ class Releasable(Protocol):
 
 
 class Wait:
-    """A peer is waited for: it takes or sends bytes, slowly perhaps. Owned by whoever waits."""
+    """While it is entered a peer is waited for: it takes or sends bytes, slowly perhaps. Owned by whoever waits.
 
-    __slots__ = ("_passed_bytes", "blocks", "since_s")
+    Args:
+        blocks: what could be given up meanwhile.
+        waits: those of its account that are entered.
+    """
 
-    def __init__(self, blocks: Releasable | None) -> None:
+    __slots__ = ("_passed_bytes", "_waits", "blocks", "since_s")
+
+    def __init__(self, blocks: Releasable | None, waits: "list[Wait] | None" = None) -> None:
         self.since_s = trio.current_time()
         self.blocks = blocks
+        self._waits = [] if waits is None else waits
         self._passed_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._waits.append(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._waits.remove(self)
 
     def passed(self, size_bytes: int) -> None:
         """So many bytes more went through."""
@@ -108,19 +120,13 @@ class Account:
         """Those in which blocks are held."""
         return [wait for wait in self._waits if wait.blocks is not None and wait.blocks.blocks_bytes]
 
-    @contextmanager
-    def waiting(self, blocks: Releasable | None = None) -> Iterator[Wait]:
-        """While this lasts a peer is waited for.
+    def waiting(self, blocks: Releasable | None = None) -> Wait:
+        """To enter: while that lasts a peer is waited for.
 
         Args:
             blocks: what could be given up meanwhile.
         """
-        wait = Wait(blocks)
-        self._waits.append(wait)
-        try:
-            yield wait
-        finally:
-            self._waits.remove(wait)
+        return Wait(blocks, self._waits)
 
     async def hold(self, size_bytes: int) -> None:
         """Hold that much more: AT_ONCE_BYTES_MAX at once, and what is larger once there is room for it.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
-import trio
 from crc32c import crc32c
 
 from metrics.probes import CloseCause
@@ -35,6 +34,9 @@ class _GivenUp:
     end: int
     crc: int
 
+    def __len__(self) -> int:
+        return self.end - self.start
+
 
 class AnswerSending:
     """One answer.
@@ -50,7 +52,6 @@ class AnswerSending:
         self._first = 0
         self._first_sent_bytes = 0
         self._again: tuple[_GivenUp, TierRecords] | None = None
-        self._sending: trio.CancelScope | None = None
 
     @property
     def blocks_bytes(self) -> int:
@@ -74,7 +75,7 @@ class AnswerSending:
                 if isinstance(given_up, _GivenUp):
                     await self._read_again(given_up, transport)
                 else:
-                    self._sent(await self._send_some(transport), wait)
+                    await self._send_some(transport, wait)
         finally:
             self._end_again()
 
@@ -93,8 +94,6 @@ class AnswerSending:
                 self._first_sent_bytes = 0
         self._end_again()
         self._client.give_up()
-        if self._sending is not None:
-            self._sending.cancel()
 
     def _places(self) -> dict[int, tuple[TierRecords, int]]:
         """For each view of the tier, by identity: the read that brought it, and which of that read's bytes it begins
@@ -111,13 +110,13 @@ class AnswerSending:
             places[id(view)] = given_up.records, given_up.start
         return places
 
-    async def _send_some(self, transport: Transport) -> int:
-        """0 if the blocks were given up meanwhile."""
-        if not transport.sends_from_views:
-            return await transport.send_some(self._window())
-        with trio.CancelScope() as self._sending:
-            return await transport.send_some(self._window())
-        return 0
+    async def _send_some(self, transport: Transport, wait: Wait) -> None:
+        """What the client takes now; where it takes nothing, wait: nothing here keeps a view meanwhile."""
+        first = self._first
+        size_bytes = await transport.send_some(self._window())
+        self._sent(size_bytes, wait)
+        if not size_bytes and self._first == first:
+            await transport.wait_writable()
 
     def _window(self) -> list[Bytes]:
         """What is offered to the socket."""
@@ -136,12 +135,14 @@ class AnswerSending:
 
     def _sent(self, size_bytes: int, wait: Wait) -> None:
         wait.passed(size_bytes)
-        left = self._left
+        left, at = self._left, self._first
         sent_bytes = self._first_sent_bytes + size_bytes
-        while self._first < len(left) and sent_bytes >= (size := _size(left[self._first])):
+        while at < len(left) and sent_bytes >= (size := len(left[at])):
             sent_bytes -= size
-            left[self._first] = b""
-            self._first += 1
+            left[at] = b""
+            at += 1
+        if at > self._first:
+            self._first = at
             self._end_again()
         self._first_sent_bytes = sent_bytes
 
@@ -162,7 +163,3 @@ class AnswerSending:
         if self._again is not None:
             self._again[1].release()
             self._again = None
-
-
-def _size(buffer: Bytes | _GivenUp) -> int:
-    return buffer.end - buffer.start if isinstance(buffer, _GivenUp) else len(buffer)

@@ -12,8 +12,6 @@ sign-in take the right away; age and moved log starts do not.
 
 from dataclasses import dataclass
 
-import trio
-
 from proxy.aborted_tails import AbortedTail
 from storage.model import TopicIdPartition
 
@@ -69,13 +67,13 @@ class Authorities:
         self._generation = generation
         self._generation_seen = generation.value
 
-    def get(self, key: AuthorityKey) -> Authority | None:
-        """A probe that still counts."""
+    def get(self, key: AuthorityKey, now_s: float) -> Authority | None:
+        """A probe that still counts, by trio's clock."""
         if self._generation_seen != self._generation.value:
             self._by_key.clear()
             self._generation_seen = self._generation.value
         authority = self._by_key.get(key)
-        if authority is None or trio.current_time() - authority.given_at_s >= self.age_s_max:
+        if authority is None or now_s - authority.given_at_s >= self.age_s_max:
             return None
         return authority
 

@@ -474,7 +474,8 @@ class ClientConnection:
             rewritten = await self._rewritten(await self._held_response(size, expected), expected)
             # What is smaller lies in the buffer that a busy stream has anyway.
             held_bytes = len(rewritten) if len(rewritten) > self._limits.relay_rewrite_bytes_max else 0
-            await self._account.hold(held_bytes)
+            if held_bytes:
+                await self._account.hold(held_bytes)
             with self._account.waiting():
                 await self._client.send_all(rewritten)
             self._account.let_go(held_bytes)

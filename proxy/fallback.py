@@ -133,7 +133,8 @@ class Patience:
 
     def end(self, partition: TopicIdPartition) -> None:
         """Its bytes came, from wherever."""
-        self._waits.pop(partition, None)
+        if self._waits:
+            self._waits.pop(partition, None)
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class Fallback:
 
     def is_in_spell(self, partition: TopicIdPartition) -> bool:
         """Whether the tier failed the partition of late; says nothing of whether it is to try again."""
-        return partition in self._spell_of
+        return bool(self._spell_of) and partition in self._spell_of
 
     def reads_tier(self, partition: TopicIdPartition) -> bool:
         """Whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).
@@ -228,8 +229,7 @@ class Fallback:
 
     def served(self, partition: TopicIdPartition) -> None:
         """The tier gave records of it."""
-        spell = self._spell_of.get(partition)
-        if spell is not None:
+        if self._spell_of and (spell := self._spell_of.get(partition)) is not None:
             self._end(spell, "the tier works again")
 
     @contextmanager

@@ -100,7 +100,8 @@ class FetchService:
             return RELAY
         if request.is_unread:
             self._note_unread(request, len(frame))
-        request.partitions = await in_slices(last_mentions_in_slices(request.partitions))
+        if len(request.partitions) > 1:
+            request.partitions = await in_slices(last_mentions_in_slices(request.partitions))
         if request.session_epoch in (OPENING_EPOCH, SESSIONLESS_EPOCH):
             return await self._full(frame, request, wire, wire.node_id)
         return await self._incremental(frame, request, wire, wire.node_id)
@@ -130,8 +131,8 @@ class FetchService:
             return self._sessions.relay_incremental(frame, request, session)
         if session.is_relayed:
             # Nothing here may cost work for each partition of the session.
-            named = replace(request, partitions=session.still_named(request))
-            if not named.partitions or await self._plan(named, node_id) is None:
+            named = session.still_named(request)
+            if not named or await self._plan(replace(request, partitions=named), node_id) is None:
                 return self._sessions.relay_incremental(frame, request, session)
             await self._sessions.take_over(request, session, wire)
         if len(session):
@@ -186,6 +187,7 @@ class FetchService:
         seen: dict[TopicIdPartition, Frontier] = {}
         unknown: list[TopicIdPartition] = []
         ageing: list[TopicIdPartition] = []
+        now_s = trio.current_time()
 
         def look(some: Sequence[tuple[FetchPartition, TopicIdPartition | None]]) -> None:
             for asked, candidate in some:
@@ -196,7 +198,7 @@ class FetchService:
                     unknown.append(candidate)
                     continue
                 seen[candidate] = frontier
-                if not frontiers.is_fresh(frontier):
+                if not frontiers.is_fresh(frontier, now_s):
                     # The local log start only rises: an offset above it is the broker's to answer either way.
                     below = asked.fetch_offset < frontier.local_log_start_offset
                     (unknown if below else ageing).append(candidate)
@@ -207,16 +209,19 @@ class FetchService:
         if unknown:
             with trio.move_on_after(LEARN_WAIT_S_MAX):
                 await frontiers.refresh(node_id, unknown)
+            # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
+            known = ((each, frontiers.get(node_id, each)) for each in candidates if each is not None)
+            seen |= {candidate: frontier for candidate, frontier in known if frontier is not None}
         plan = plan_fetch(
             request,
             candidates,
-            # Another client's refused probe may have forgotten one meanwhile; ours will say if it is wrong.
-            lambda candidate: frontiers.get(node_id, candidate) or seen.get(candidate),
+            seen.get,
             lambda asked, candidate, frontier: self._belongs_to_tier(request, asked, candidate, frontier, node_id),
             lambda asked, frontier: self._local_ends.has_records(asked, frontier, request.isolation_level),
         )
+        planned_at_s = trio.current_time()
         for part in plan.tier:
-            self._probes.relay.on_frontier_used(frontiers.age_s(part.frontier))
+            self._probes.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
         plan = leave_to_broker(request, plan, await self._off_lineage(plan.tier))
         return plan if plan.tier else None
 
@@ -255,6 +260,8 @@ class FetchService:
         """Parts whose client's last fetched epoch is not known to be on the leader's lineage: the broker says whether
         and where they part."""
         left = {part for part in parts if part.asked.last_fetched_epoch >= 0}
+        if not left:
+            return left
         with trio.move_on_after(LEARN_WAIT_S_MAX):
             async with trio.open_nursery() as asking:
                 for part in tuple(left):

@@ -85,13 +85,9 @@ class Frontiers:
             self._frontiers.move_to_end((node_id, partition))
         return frontier
 
-    def is_fresh(self, frontier: Frontier) -> bool:
-        """Whether it is young enough to decide by."""
-        return self.age_s(frontier) <= self.age_s_max
-
-    def age_s(self, frontier: Frontier) -> float:
-        """Seconds since the broker said so."""
-        return trio.current_time() - frontier.learned_at_s
+    def is_fresh(self, frontier: Frontier, now_s: float) -> bool:
+        """Whether it is young enough to decide by, by trio's clock."""
+        return now_s - frontier.learned_at_s <= self.age_s_max
 
     def forget(self, node_id: int, partition: TopicIdPartition) -> None:
         """Something said that it is wrong: learn it anew before the next use."""

@@ -69,10 +69,11 @@ class LocalEnds:
         committed = isolation_level == IsolationLevel.READ_COMMITTED
         return start <= asked.fetch_offset < (last_stable_offset if committed else high_watermark)
 
-    def learn(self, asked: FetchPartition, answer: PartitionAnswer, *, is_barren: bool) -> None:
+    def learn(self, key: PartitionKey, asked: FetchPartition, answer: PartitionAnswer, *, is_barren: bool) -> None:
         """Take in an answer.
 
         Args:
+            key: of what was asked.
             is_barren: the Fetch brought no record of any partition: whatever is said to be there, it does not come, and
                 must take nothing from those behind it until something else is asked for.
         """
@@ -81,7 +82,7 @@ class LocalEnds:
         barren = _wish_of(asked) if is_barren or _comes_back(answer) else None
         # Errors tell no offsets: then the frontier counts again.
         ends = (answer.log_start_offset, answer.high_watermark, answer.last_stable_offset, barren)
-        self._ends[key_of(asked)] = ends
+        self._ends[key] = ends
 
 
 class OwnFetch:
@@ -199,7 +200,7 @@ class OwnFetch:
             self._answers[key] = answer
             asked = asked_by_key.get(key)
             if asked is not None:
-                self._ends.learn(asked, answer, is_barren=is_barren)
+                self._ends.learn(key, asked, answer, is_barren=is_barren)
                 if answer.records_bytes > asked.partition_max_bytes:
                     self.exceeding.add(key)
 

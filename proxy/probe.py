@@ -97,13 +97,14 @@ class Prober:
         """Have the broker judge all parts; a probe that still counts is not repeated."""
         verdicts = Verdicts()
         asked: list[TierPart] = []
+        now_s = trio.current_time()
         for part in parts:
-            authority = self._authorities.get(_key(request, part))
+            authority = self._authorities.get(_key(request, part), now_s)
             if authority is None or not _still_counts(request, part, authority):
                 asked.append(part)
             else:
-                self._probe.on_probe_reused()
                 self._vouch(part, authority, verdicts)
+        self._probe.on_probes_reused(len(parts) - len(asked))
         stale = await self._ask(request, asked, verdicts)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)

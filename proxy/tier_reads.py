@@ -14,8 +14,8 @@ Rule 5. A failure is a result; what becomes of it is `proxy.fallback`'s to say, 
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable
-from contextlib import nullcontext
 
 import structlog
 import trio
@@ -74,9 +74,12 @@ class TierReads:
         self._committed = committed
         self._client = client
         self._times: dict[TierPart, ReadTime] = {}
-        self._turns: trio.Semaphore | None = None
+        self._tasks = 0
+        self._line: deque[tuple[TierPart, ReadTime]] = deque()
+        """Reads beyond READS_AT_ONCE_MAX, which a task takes up when it has done another."""
         self._progress = trio.Event()
         self._settled = trio.Event()
+        self._is_word_waited_for = False
         probe.on_delayed_fetch_parked()
 
     @property
@@ -91,9 +94,6 @@ class TierReads:
 
     def start(self, parts: Iterable[TierPart]) -> None:
         """Start these reads; beyond READS_AT_ONCE_MAX they take turns."""
-        parts = tuple(parts)
-        if len(self.parts) + len(parts) > READS_AT_ONCE_MAX and self._turns is None:
-            self._turns = trio.Semaphore(READS_AT_ONCE_MAX)
         for part in parts:
             self.parts[part] = None
             self._start(part)
@@ -120,6 +120,10 @@ class TierReads:
             self.expired.update(part for part, time in self._times.items() if not time.has_batch)
         if self.expired:
             self._probe.on_remote_fetch_expired()
+        while self._line:
+            part, time = self._line.popleft()
+            if self._times.get(part) is time:
+                del self._times[part]
         for time in self._times.values():
             time.end()
         self._probe.on_delayed_fetch_completed()
@@ -145,7 +149,11 @@ class TierReads:
             self.results[part] = TierRecords([], 0, first_batch_too_large=True)
             return
         time = self._times[part] = ReadTime(self.deadline_s)
-        self._nursery.start_soon(self._run, part, time)
+        if self._tasks >= READS_AT_ONCE_MAX:
+            self._line.append((part, time))
+        else:
+            self._tasks += 1
+            self._nursery.start_soon(self._run, part, time)
 
     def _let_go(self, part: TierPart) -> None:
         self._give_up(part)
@@ -160,12 +168,21 @@ class TierReads:
             time.give_up()
 
     async def _run(self, part: TierPart, time: ReadTime) -> None:
+        """This read, and then those of the line."""
+        await self._run_one(part, time, has_waited=False)
+        while self._line:
+            await self._run_one(*self._line.popleft(), has_waited=True)
+        self._tasks -= 1
+
+    async def _run_one(self, part: TierPart, time: ReadTime, *, has_waited: bool) -> None:
         with time:
+            if has_waited:
+                await trio.lowlevel.checkpoint()  # its time may be up; and reads of what is at hand must not pile up
             result = await self._result(part, time)
             if self._times.get(part) is time:
                 self.results[part] = result
-                if isinstance(result, TierRecords) and result.size_bytes:
-                    self.records_since_s = min(self.records_since_s, trio.current_time())
+                if isinstance(result, TierRecords) and result.size_bytes and self.records_since_s == math.inf:
+                    self.records_since_s = trio.current_time()
             elif isinstance(result, TierRecords):
                 self._client.drop(result)
         if self._times.get(part) is not time:
@@ -173,12 +190,24 @@ class TierReads:
         del self._times[part]
         self._progress.set()
         if not self._settled.is_set():
-            with trio.move_on_at(self.deadline_s):
-                await self._settled.wait()
-        if not self._settled.is_set():
-            self._let_go(part)
+            self._wait_for_word(part)
         elif time.ran_out and trio.current_time() >= self.deadline_s:
             self.expired.add(part)
+
+    def _wait_for_word(self, part: TierPart) -> None:
+        """Rule 4, for a read that has ended before it is settled."""
+        if trio.current_time() >= self.deadline_s:
+            self._let_go(part)
+        elif not self._is_word_waited_for:
+            self._is_word_waited_for = True
+            self._nursery.start_soon(self._let_go_at_deadline)
+
+    async def _let_go_at_deadline(self) -> None:
+        with trio.move_on_at(self.deadline_s):
+            await self._settled.wait()
+            return
+        for part in [part for part in self.parts if part not in self._times]:
+            self._let_go(part)
 
     async def _result(self, part: TierPart, time: ReadTime) -> ReadResult:
         try:
@@ -212,17 +241,16 @@ class TierReads:
         return True
 
     async def _read(self, part: TierPart, time: ReadTime) -> TierRecords:
-        async with self._turns or nullcontext():
-            records = await self._tier.read(
-                part.partition,
-                part.asked.fetch_offset,
-                part.frontier.leader_epoch,
-                max_bytes=part.budget_bytes,
-                minimum_one_batch=part.minimum_one_batch,
-                ends_below=part.frontier.local_log_start_offset if self._committed else None,
-                reader=self._client.identity,
-                time=time,
-            )
-            # At once, without a checkpoint between: a read that nobody wants any more must be released too.
-            self._client.hold(records)
-            return records
+        records = await self._tier.read(
+            part.partition,
+            part.asked.fetch_offset,
+            part.frontier.leader_epoch,
+            max_bytes=part.budget_bytes,
+            minimum_one_batch=part.minimum_one_batch,
+            ends_below=part.frontier.local_log_start_offset if self._committed else None,
+            reader=self._client.identity,
+            time=time,
+        )
+        # At once, without a checkpoint between: a read that nobody wants any more must be released too.
+        self._client.hold(records)
+        return records

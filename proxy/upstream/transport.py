@@ -20,8 +20,7 @@ import os
 import socket as stdlib_socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import trio
@@ -87,17 +86,12 @@ class Transport(Protocol):
         """Send all of `data`."""
         ...
 
-    @property
-    def sends_from_views(self) -> bool:
-        """Whether `send_some` keeps the views while it waits, and may be cancelled without harm: nothing was sent then.
-        Otherwise it takes a copy first, and a cancellation tears the stream."""
-        ...
-
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
-        """Send the first bytes of what the buffers hold one after the other, at most IOV_MAX of them.
+        """Send the first bytes of what the buffers hold one after the other, at most IOV_MAX of them. Where it waits
+        for the peer it has taken a copy, and keeps none of the buffers.
 
         Returns:
-            How many bytes were sent; at least one if there is one.
+            How many bytes were sent; 0 if there are none, or none can be sent before `wait_writable`.
         """
         ...
 
@@ -209,7 +203,8 @@ class PlainTransport:
         try:
             while True:
                 # Before the call: a cancellation after it would lose what was received.
-                await self._be_fair()
+                if self._since_yield_bytes >= FAIR_BYTES:
+                    await self._be_fair()
                 try:
                     return self._counted(os.readv(self._descriptor(), (view,)))
                 except BlockingIOError:
@@ -230,19 +225,33 @@ class PlainTransport:
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
-    @property
-    def sends_from_views(self) -> bool:
-        return True
-
     async def send_all(self, data: Bytes) -> None:
-        with self._sends():
-            left = memoryview(data)
+        self._require_one_sender()
+        self._sending = True
+        left = memoryview(data)
+        try:
             while len(left):
-                left = left[await self._write((left,)) :]
+                if self._since_yield_bytes >= FAIR_BYTES:
+                    await self._be_fair()
+                try:
+                    left = left[self._counted(os.write(self._descriptor(), left)) :]
+                except BlockingIOError:
+                    await self._wait(trio.lowlevel.wait_writable)
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
+        finally:
+            self._sending = False
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
-        with self._sends():
-            return await self._write(buffers)
+        if self._since_yield_bytes >= FAIR_BYTES:
+            await self._be_fair()
+        self._require_one_sender()
+        try:
+            return self._counted(os.writev(self._descriptor(), buffers))
+        except BlockingIOError:
+            return 0
+        except (OSError, trio.ClosedResourceError) as error:
+            raise self._broken(error) from error
 
     async def wait_writable(self) -> None:
         try:
@@ -267,25 +276,9 @@ class PlainTransport:
     def abort(self) -> None:
         self._socket.close()
 
-    @contextmanager
-    def _sends(self) -> Iterator[None]:
+    def _require_one_sender(self) -> None:
         if self._sending:
             raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
-        self._sending = True
-        try:
-            yield
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._broken(error) from error
-        finally:
-            self._sending = False
-
-    async def _write(self, buffers: Sequence[Bytes]) -> int:
-        while True:
-            await self._be_fair()
-            try:
-                return self._counted(os.writev(self._descriptor(), buffers))
-            except BlockingIOError:
-                await self._wait(trio.lowlevel.wait_writable)
 
     def _descriptor(self) -> int:
         descriptor = self._socket.fileno()
@@ -298,9 +291,8 @@ class PlainTransport:
         self._since_yield_bytes = 0
 
     async def _be_fair(self) -> None:
-        if self._since_yield_bytes >= FAIR_BYTES:
-            self._since_yield_bytes = 0
-            await trio.lowlevel.checkpoint()
+        self._since_yield_bytes = 0
+        await trio.lowlevel.checkpoint()
 
     def _counted(self, moved_bytes: int) -> int:
         self._since_yield_bytes += max(moved_bytes, FAIR_CALL_BYTES)
@@ -349,10 +341,6 @@ class TlsTransport:
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
             raise self._broken(error) from error
-
-    @property
-    def sends_from_views(self) -> bool:
-        return False
 
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
         data = joined(buffers, TLS_SEND_BYTES_MAX)

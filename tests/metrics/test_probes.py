@@ -122,7 +122,7 @@ VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
     (lambda p: p.relay.on_malformed_frame(), {"tidegate_malformed_frames_total": 1}),
     (lambda p: p.relay.on_fetch_sessions(3), {"tidegate_fetch_sessions": 3}),
     (lambda p: p.relay.on_probe_sent(), {"tidegate_probes_sent_total": 1}),
-    (lambda p: p.relay.on_probe_reused(), {"tidegate_probes_reused_total": 1}),
+    (lambda p: p.relay.on_probes_reused(3), {"tidegate_probes_reused_total": 3}),
     (
         lambda p: p.relay.on_probe_answered(0.5, 70),
         {

@@ -20,15 +20,15 @@ async def test_a_good_probe_counts_until_its_age_is_reached(autojump_clock: Mock
     authorities = Authorities(1.0, LogStartGeneration())
     authorities.put(KEY, authority())
     await trio.sleep(0.999)
-    assert authorities.get(KEY) == authority()
+    assert authorities.get(KEY, trio.current_time()) == authority()
     await trio.sleep(0.001)
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
 
 
 async def test_an_age_of_zero_remembers_nothing(autojump_clock: MockClock) -> None:
     authorities = Authorities(0, LogStartGeneration())
     authorities.put(KEY, authority())
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ async def test_an_age_of_zero_remembers_nothing(autojump_clock: MockClock) -> No
 async def test_it_counts_for_what_it_was_asked_of_only(autojump_clock: MockClock, other: AuthorityKey) -> None:
     authorities = Authorities(1.0, LogStartGeneration())
     authorities.put(KEY, authority())
-    assert authorities.get(other) is None
+    assert authorities.get(other, trio.current_time()) is None
     authorities.end(other)
-    assert authorities.get(KEY) is not None
+    assert authorities.get(KEY, trio.current_time()) is not None
 
 
 async def test_a_no_ends_it(autojump_clock: MockClock) -> None:
@@ -53,14 +53,14 @@ async def test_a_no_ends_it(autojump_clock: MockClock) -> None:
     authorities.put(KEY, authority())
     authorities.end(KEY)
     authorities.end(KEY)
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
 
 
 async def test_another_sign_in_ends_all(autojump_clock: MockClock) -> None:
     authorities = Authorities(1.0, LogStartGeneration())
     authorities.put(KEY, authority())
     authorities.end_all()
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
 
 
 async def test_a_log_start_that_moves_ends_all_everywhere(autojump_clock: MockClock) -> None:
@@ -69,18 +69,18 @@ async def test_a_log_start_that_moves_ends_all_everywhere(autojump_clock: MockCl
     for authorities in connections:
         authorities.put(KEY, authority())
     generation.value += 1
-    assert [authorities.get(KEY) for authorities in connections] == [None, None]
+    assert [authorities.get(KEY, trio.current_time()) for authorities in connections] == [None, None]
     connections[0].put(KEY, authority())
-    assert connections[0].get(KEY) is not None
+    assert connections[0].get(KEY, trio.current_time()) is not None
 
 
 async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says(autojump_clock: MockClock) -> None:
     generation = LogStartGeneration()
     authorities = Authorities(1.0, generation)
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
     generation.value += 1
     authorities.put(KEY, authority())
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
 
 
 # --- the right ---
@@ -94,7 +94,7 @@ async def test_a_right_outlives_its_probe_and_goes_by_partition(autojump_clock: 
     authorities.put(KEY, authority())
     await trio.sleep(1000.0)
     generation.value += 1
-    assert authorities.get(KEY) is None
+    assert authorities.get(KEY, trio.current_time()) is None
     assert authorities.has_right(KEY.partition)
     assert not authorities.has_right(topic_partition("orders", 1))
 
@@ -132,4 +132,4 @@ async def test_a_full_table_is_dropped_whole(autojump_clock: MockClock, monkeypa
     keys = [replace(KEY, current_leader_epoch=epoch) for epoch in range(3)]
     for key in keys:
         authorities.put(key, authority())
-    assert [authorities.get(key) is not None for key in keys] == [False, False, True]
+    assert [authorities.get(key, trio.current_time()) is not None for key in keys] == [False, False, True]

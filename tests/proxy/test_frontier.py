@@ -65,9 +65,9 @@ async def test_the_probe_offset_is_the_high_watermark_or_the_local_log_start(
 async def test_a_frontier_ages(world: TierWorld, autojump_clock: MockClock) -> None:
     frontier = await learned(world, world.add_partition())
     await trio.sleep(1.0)
-    assert world.frontiers.is_fresh(frontier)
+    assert world.frontiers.is_fresh(frontier, trio.current_time())
     await trio.sleep(0.001)
-    assert not world.frontiers.is_fresh(frontier)
+    assert not world.frontiers.is_fresh(frontier, trio.current_time())
 
 
 async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(

@@ -289,9 +289,9 @@ def test_what_does_not_come_at_an_offset_takes_nothing_there_and_is_believed_els
     """A partition that claims to have records and never gives any would starve those behind it."""
     ends = LocalEnds()
     answer = PartitionAnswer(None, ORDERS.topic_id, 0, 0, 1500, 1500, 0)
-    ends.learn(by_id(ORDERS, 1000), answer, is_barren=True)
+    ends.learn(key_of(by_id(ORDERS, 1000)), by_id(ORDERS, 1000), answer, is_barren=True)
     assert [ends.has_records(by_id(ORDERS, offset), None, 0) for offset in (1000, 1001)] == [False, True]
-    ends.learn(by_id(ORDERS, 1000), answer, is_barren=False)
+    ends.learn(key_of(by_id(ORDERS, 1000)), by_id(ORDERS, 1000), answer, is_barren=False)
     assert ends.has_records(by_id(ORDERS, 1000), None, 0)
 
 
@@ -301,7 +301,7 @@ def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [by_id(topic_partition("orders", number), 1000) for number in range(3)]
     for each in asked:
         answer = PartitionAnswer(None, each.topic_id, each.partition, 0, 1500, 1500, 0)
-        ends.learn(each, answer, is_barren=False)
+        ends.learn(key_of(each), each, answer, is_barren=False)
     assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]
 
 

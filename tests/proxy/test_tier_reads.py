@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.client_reads import ClientReads
 from proxy.fetch_plan import TierPart
-from proxy.tier_reads import TierReads
+from proxy.tier_reads import READS_AT_ONCE_MAX, TierReads
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.batch_walk import CorruptLogError
 from storage.cache.answer_blocks import Room
@@ -81,6 +82,59 @@ async def test_reads_run_side_by_side(world: TierWorld, nursery: trio.Nursery, a
     assert trio.current_time() == 0.5
     assert (reads.pending, reads.any_records) == (False, True)
     assert sizes_of(reads, parts) == [1000] * 20
+    reads.stop()
+
+
+async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
+    world.reader.delay_s = 2.0
+    reads = reads_of(world, parts, nursery)
+    await reads.wait_until(1.0)
+    reads.stop()
+    assert reads.expired == {*parts}
+    await trio.sleep(10.0)
+    assert len(world.reader.reads) == READS_AT_ONCE_MAX
+    assert not reads.pending
+
+
+async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
+    world.reader.delay_s = 0.1
+    reads = reads_of(world, parts, nursery, is_settled=False)
+    await trio.sleep(0.05)
+    *wanted, unwanted = parts
+    reads.settle(wanted, parts[-2:-1])
+    await reads.wait_until(10.0)
+    assert trio.current_time() == pytest.approx(0.2)
+    assert sizes_of(reads, parts) == [1000] * len(wanted) + [None]
+    assert unwanted.partition not in [partition for partition, *_ in world.reader.reads]
+    assert len(world.reader.reads) == len(wanted)  # the one that was to be read anew had not begun either
+    reads.stop()
+
+
+async def test_many_reads_of_what_is_at_hand_let_others_go_between(
+    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = 0
+
+    async def at_hand(*_: object, **wishes: object) -> TierRecords:
+        nonlocal begun
+        begun += 1
+        return TierRecords([memoryview(b"x")], 1)
+
+    monkeypatch.setattr(world.reader, "read", at_hand)
+    parts = await parts_of(world, 5 * READS_AT_ONCE_MAX)
+    reads = reads_of(world, parts, nursery)
+    seen = []
+    while reads.pending:
+        seen.append(begun)
+        await trio.lowlevel.checkpoint()
+    assert max(after - before for before, after in pairwise([*seen, begun])) <= 2 * READS_AT_ONCE_MAX
+    assert begun == len(parts)
     reads.stop()
 
 

@@ -53,10 +53,6 @@ class MemoryTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise TransportError("broken in memory") from error
 
-    @property
-    def sends_from_views(self) -> bool:
-        return False
-
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
         data = b"".join(buffers)
         await self.send_all(data)

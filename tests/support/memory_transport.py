@@ -103,10 +103,6 @@ class MemoryTransport:
             self._sending = False
         self.sent_bytes += len(data)
 
-    @property
-    def sends_from_views(self) -> bool:
-        return False
-
     async def send_some(self, buffers: Sequence[Bytes]) -> int:
         data = b"".join(buffers)
         await self.send_all(data)

@@ -1,0 +1,151 @@
+"""What one Fetch costs in function calls, C's among them: the same on every machine, which a time is not.
+
+Counted is what the handling of one request calls, of ours and of the libraries; the broker and the objects behind it
+are stand-ins that call next to nothing.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from proxy.request_handlers import Relay
+from proxy.tier_reads import READS_AT_ONCE_MAX
+from storage.model import TopicIdPartition
+from storage.reader import TierRecords
+from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
+from tests.support.session_model import EPOCH_MAX
+from tests.support.session_world import EMPTY_OFFSET, Conversation, World
+from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
+
+FEW, MANY = 10, 1000
+
+RELAY_CALLS_MAX = 120
+"""To decide that an incremental Fetch which names nothing is relayed."""
+
+NAMED_CALLS_MAX = 250
+"""The same for one that names one partition."""
+
+READ_CALLS_MAX = 270
+"""For each partition of a Fetch that is read from the tier, from the request's decoding to the answer's encoding,
+beside the reading itself: 100 calls are some 10 µs, and all connections share one core."""
+
+PROBED_READ_CALLS_MAX = 330
+"""The same with a probe that is sent and answered."""
+
+
+class Calls:
+    """`count` so far."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
+@contextmanager
+def counted() -> Iterator[Calls]:
+    """The calls of this thread meanwhile."""
+    calls = Calls()
+    before = sys.getprofile()
+    sys.setprofile(calls.note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+class InstantReader(ScriptedReader):
+    """Has everything at hand."""
+
+    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+        return TierRecords([memoryview(tier_batch(partition.partition, offset))], BATCH_BYTES)
+
+
+class RepeatingBroker(FakeBrokerLog):
+    """Answers as it did the first time: only the correlation id is another."""
+
+    said: bytes | None = None
+
+    async def answer(self, frame: bytes) -> bytes:
+        if self.said is None:
+            self.said = await super().answer(frame)
+        return self.said[:4] + frame[8:12] + self.said[8:]
+
+
+# --- what is relayed ---
+
+
+async def calls_of_unchanged(nursery: trio.Nursery, partitions: int, *, is_named: bool) -> int:
+    """Of one incremental Fetch of a session with so many partitions, which names one of them anew or none."""
+    world = World(nursery)
+    conversation = Conversation(world)
+    everything = [world.add_partition("many", number, high_watermark=EMPTY_OFFSET) for number in range(partitions)]
+    named = [ask(everything[0], EMPTY_OFFSET)] if is_named else []
+    await conversation.send([ask(partition, EMPTY_OFFSET) for partition in everything])
+    for _ in range(2):
+        await conversation.send(named)
+    assert conversation.relayed
+    assert conversation.session[1] < EPOCH_MAX
+    assert world.slots.partitions == partitions
+    session_id, session_epoch = conversation.session
+    request = fetch_of(named, session_id=session_id, session_epoch=session_epoch)
+    frame = memoryview(bytearray(client_frame(request)))
+    service, wire = conversation.client.fetcher.service, conversation.client.fetcher.wire
+    with counted() as calls:
+        outcome = await service.handle(frame, wire)
+    assert isinstance(outcome, Relay)
+    return calls.count
+
+
+@pytest.mark.parametrize(("is_named", "calls_max"), [(False, RELAY_CALLS_MAX), (True, NAMED_CALLS_MAX)])
+async def test_partitions_that_an_incremental_fetch_does_not_name_cost_nothing(
+    nursery: trio.Nursery, autojump_clock: MockClock, is_named: bool, calls_max: int
+) -> None:
+    few = await calls_of_unchanged(nursery, FEW, is_named=is_named)
+    assert 0 < few < calls_max
+    assert await calls_of_unchanged(nursery, MANY, is_named=is_named) == few
+
+
+# --- what is read from the tier ---
+
+
+async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_for: bool) -> int:
+    """Of a Fetch of so many partitions in the tier, on a connection that has read them before; `is_vouched_for`: its
+    last probe still counts. Otherwise the reads begin beside the probe, and end before it."""
+    broker = RepeatingBroker()
+    world = TierWorld(nursery, broker=broker)
+    world.tier._reader = world.reader = InstantReader(world.catalog)
+    world.settings.authority_age_s_max = 60.0 if is_vouched_for else 0.0
+    asked = [ask(world.add_partition("orders", number), 17) for number in range(partitions)]
+    client = world.client()
+    for _ in range(2):
+        assert len((await client.fetch(asked, session_epoch=-1)).partitions) == partitions
+        client.service.on_answered()
+    frame = memoryview(bytearray(client_frame(fetch_of(asked, session_epoch=-1))))
+    with counted() as calls:
+        answer = await client.service.handle(frame, client.wire)
+        client.service.on_answered()
+    assert not isinstance(answer, Relay)
+    assert sum(map(len, answer)) > partitions * BATCH_BYTES
+    return calls.count
+
+
+@pytest.mark.parametrize(("is_vouched_for", "calls_max"), [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])
+async def test_a_tier_read_costs_few_calls_beside_the_reading(
+    nursery: trio.Nursery, autojump_clock: MockClock, is_vouched_for: bool, calls_max: int
+) -> None:
+    """Below READS_AT_ONCE_MAX and beyond: a read that has to wait for its turn costs no more."""
+    few, some, many = FEW, READS_AT_ONCE_MAX, 3 * READS_AT_ONCE_MAX
+    calls = {
+        partitions: await calls_of_reads(nursery, partitions, is_vouched_for=is_vouched_for)
+        for partitions in (few, some, many)
+    }
+    assert 0 < (calls[some] - calls[few]) / (some - few) < calls_max
+    assert 0 < (calls[many] - calls[some]) / (many - some) < calls_max
