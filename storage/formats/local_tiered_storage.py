@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from storage.buffers import unfilled
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -209,7 +210,7 @@ class _FileStream:
     def read(self, size_bytes: int) -> bytearray:
         if not 0 <= size_bytes <= self._end_position - self._position:
             raise ValueError(f"{size_bytes} bytes at {self._position} of a stream that ends at {self._end_position}")
-        data = bytearray(size_bytes)
+        data = unfilled(size_bytes)
         with _storage_errors(self._path), memoryview(data) as view:
             filled_bytes = _fill(self._file.fileno(), view, self._position)
         if filled_bytes < size_bytes:

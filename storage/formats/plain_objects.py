@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from storage.buffers import unfilled
 from storage.errors import CorruptObjectError, InvalidRangeError, RemoteResourceNotFoundError, StorageConfigError
 from storage.formats.local_tiered_storage import IGNORED_KEYS, INDEX_BYTES_MAX
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -171,7 +172,7 @@ class PlainObjects:
         try:
             if stream.size_bytes > bytes_max:
                 raise CorruptObjectError(f"{key}: more than {bytes_max} bytes")
-            data = bytearray(stream.size_bytes)
+            data = unfilled(stream.size_bytes)
             with memoryview(data) as view:
                 stream.readinto(view)
             return bytes(data)
@@ -238,7 +239,7 @@ class _LogStream:
     def read(self, size_bytes: int) -> bytearray:
         if not 0 <= size_bytes <= self._left_bytes:
             raise ValueError(f"{size_bytes} bytes of a stream with {self._left_bytes} left")
-        data = bytearray(size_bytes)
+        data = unfilled(size_bytes)
         with memoryview(data) as view:
             self._stream.readinto(view)
         self._left_bytes -= size_bytes

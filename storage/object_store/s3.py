@@ -1,55 +1,40 @@
-"""An object store over the S3 API: the one file that knows boto3.
+"""An object store over the S3 API.
 
 Behaviour:
 - boto3 is imported and its client made at the first call (0.5 s and 0.1 s), once; threads share the client, whose
   pool keeps as many connections open as threads have used at once.
 - `close` ends what other threads wait for in their connections, be it an answer, a body, or room to send.
-- A GET's bytes go from the socket into the caller's buffer (storage.object_store.s3_body).
+- GETs are signed and sent by our own code where that is possible (storage.object_store.s3_fast_get), and their bytes
+  go from the socket into the caller's buffer (storage.object_store.s3_body). All else is boto3's.
 - A put of bytes or of a local file up to `single_put_bytes_max`, and of less than one part, is one PutObject; a larger
   one is an upload in parts, one after the other, at most two of them in memory.
 - One attempt: whoever calls knows what is worth another, and resumes a body where it broke.
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
 
-import base64
-import functools
-import hashlib
-import http.client
 import itertools
-import re
-import socket
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from storage.errors import (
-    CorruptObjectError,
-    RemoteAccessDeniedError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-    StalledTransferError,
-    StorageConfigError,
-)
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError
+from storage.object_store.http_get import Answer
 from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectHead
 from storage.object_store.parts import parts
-from storage.object_store.s3_body import S3ObjectStream, body_size_bytes
+from storage.object_store.s3_body import AnswerBody, BodySource, S3ObjectStream, SdkBody, body_size_bytes
+from storage.object_store.s3_client import OpenSockets, make_client, translated
 from storage.object_store.s3_config import S3Settings
-from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
-from storage.object_store.s3_errors import REGION_KEY, Refusal
+from storage.object_store.s3_errors import Refusal
+from storage.object_store.s3_fast_get import FastGets
 
 if TYPE_CHECKING:
-    from botocore.session import Session
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 DELETE_KEYS_MAX = 1000
 """Of one DeleteObjects, by its API reference."""
-
-SIGNING_REGION_DEFAULT = "us-east-1"
-"""Signed for where there is an endpoint and no region: what stores that know no regions expect."""
 
 
 class S3Store:
@@ -58,8 +43,7 @@ class S3Store:
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
         self._where = settings.endpoint_url or f"s3.{settings.region}"
-        self._client_made: S3Client | None = None
-        self._sockets = OpenSockets()
+        self._made_once: _Made | None = None
         self._lock = threading.Lock()
         self._single_put_bytes_max = settings.single_put_bytes_max or settings.part_bytes
 
@@ -71,21 +55,19 @@ class S3Store:
         """GetObject with a Range header."""
         if start < 0 or end <= start:
             raise ValueError(f"[{start}, {end}) is not a range")
-        what = self._what("GET", key)
+        what, byte_range = self._what("GET", key), f"bytes={start}-{end - 1}"
         with self._errors(what):
-            answer = self._client().get_object(Bucket=self._settings.bucket, Key=key, Range=f"bytes={start}-{end - 1}")
+            fast_gets = self._made().fast_gets
+            answer = fast_gets.begin(key, byte_range)
+        if answer is None or answer.head is None or answer.head.status not in (200, 206):
+            return self._get_through_sdk(fast_gets, answer, key, start, end, what)
+        head = answer.head
         try:
-            size_bytes = body_size_bytes(answer, start, end, what)
+            size_bytes = body_size_bytes(head.status, head.content_range, head.content_length, start, end, what)
         except BaseException:
-            answer["Body"].close()
+            answer.give_up()
             raise
-        return S3ObjectStream(
-            answer["Body"],
-            size_bytes,
-            is_summed=_is_summed(answer["Body"]),
-            what=what,
-            translate=lambda error: self._translated(error, what),
-        )
+        return self._stream(AnswerBody(answer, self._settings.read_timeout_s), size_bytes, what)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
         """PutObject, or an upload in parts when the source is larger than one."""
@@ -145,11 +127,29 @@ class S3Store:
     def close(self) -> None:
         """Close the connections that no stream uses, and end what waits in the others."""
         with self._lock:
-            client, self._client_made = self._client_made, None
-            sockets, self._sockets = self._sockets, OpenSockets()
-        if client is not None:
-            client.close()
-        sockets.shut_down()
+            made, self._made_once = self._made_once, None
+        if made is not None:
+            made.close()
+
+    def _get_through_sdk(
+        self, fast_gets: FastGets, answer: Answer | None, key: str, start: int, end: int, what: str
+    ) -> S3ObjectStream:
+        with self._errors(what):
+            found = fast_gets.get_object(key, f"bytes={start}-{end - 1}", answer)
+        body = SdkBody(found["Body"])
+        try:
+            status = found["ResponseMetadata"]["HTTPStatusCode"]
+            # Absent where the store says so, whatever the stubs say.
+            content_length = cast("int | None", found.get("ContentLength"))
+            content_range = cast("str | None", found.get("ContentRange"))
+            size_bytes = body_size_bytes(status, content_range, content_length, start, end, what)
+        except BaseException:
+            body.give_up()
+            raise
+        return self._stream(body, size_bytes, what)
+
+    def _stream(self, source: BodySource, size_bytes: int, what: str) -> S3ObjectStream:
+        return S3ObjectStream(source, size_bytes, what=what, translate=lambda error: self._translated(error, what))
 
     def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
         body = cast(bytes, data)  # botocore takes all of them
@@ -201,13 +201,16 @@ class S3Store:
         ]
 
     def _client(self) -> "S3Client":
-        client = self._client_made
-        if client is None:
+        return self._made().client
+
+    def _made(self) -> "_Made":
+        made = self._made_once
+        if made is None:
             with self._lock, self._errors(f"{self._where}: making the S3 client"):
-                client = self._client_made
-                if client is None:
-                    client = self._client_made = _make_client(self._settings, self._sockets)
-        return client
+                made = self._made_once
+                if made is None:
+                    made = self._made_once = _Made(self._settings)
+        return made
 
     def _what(self, verb: str, key: str) -> str:
         return f"s3://{self._settings.bucket}/{key} at {self._where}: {verb}"
@@ -223,193 +226,26 @@ class S3Store:
             raise translated from error
 
     def _translated(self, error: Exception, what: str) -> RemoteStorageError | None:
-        from botocore import exceptions
-        from urllib3.exceptions import HTTPError, ReadTimeoutError
-
-        if isinstance(error, exceptions.ClientError):
-            return _refusal(error).error(what, prefix=self._settings.prefix)
-        # Only its name: the text of some repeats what was sent.
-        message = f"{what}: {type(error).__name__}"
-        if isinstance(error, exceptions.ReadTimeoutError | ReadTimeoutError | TimeoutError):
-            return StalledTransferError(message)
-        if isinstance(
-            error,
-            exceptions.HTTPClientError
-            | exceptions.ConnectionError
-            | exceptions.IncompleteReadError
-            | HTTPError
-            | http.client.HTTPException
-            | OSError,
-        ):
-            return RetriableRemoteStorageError(message)
-        if isinstance(error, exceptions.FlexibleChecksumError | exceptions.ChecksumError):
-            return CorruptObjectError(message)
-        if isinstance(
-            error,
-            exceptions.NoCredentialsError
-            | exceptions.PartialCredentialsError
-            | exceptions.CredentialRetrievalError
-            | exceptions.MetadataRetrievalError
-            | exceptions.TokenRetrievalError
-            | exceptions.SSOError
-            | exceptions.LoginError,
-        ):
-            return RemoteAccessDeniedError(message)
-        if isinstance(
-            error,
-            exceptions.NoRegionError
-            | exceptions.InvalidRegionError
-            | exceptions.EndpointProviderError
-            | exceptions.ProfileNotFound
-            | exceptions.ConfigParseError,
-        ):
-            return StorageConfigError(f"{message}; check {self._settings.prefix}{REGION_KEY} and AWS' own files")
-        return RemoteStorageError(message) if isinstance(error, exceptions.BotoCoreError) else None
+        return translated(error, what, prefix=self._settings.prefix)
 
 
-class OpenSockets:
-    """The open connections. A thread that waits in one can be woken only by shutting it down. Thread-safe."""
+class _Made:
+    """What the first call makes: boto3's client, and the shorter way for its GETs."""
 
-    def __init__(self) -> None:
-        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._is_shut_down = False
-        self._lock = threading.Lock()
+    def __init__(self, settings: S3Settings) -> None:
+        self._sockets = OpenSockets()
+        self.client = make_client(settings, self._sockets)
+        self.fast_gets = FastGets(
+            self.client, settings.bucket, timeout_s=settings.read_timeout_s, idle_max=settings.connections_max
+        )
 
-    def add(self, opened: socket.socket) -> None:
-        """A connection was opened; one that comes too late is shut down at once."""
-        with self._lock:
-            self._open.add(opened)
-            if self._is_shut_down:
-                _shut_down(opened)
-
-    def shut_down(self) -> None:
-        """Wake whoever waits."""
-        with self._lock:
-            self._is_shut_down = True
-            for opened in self._open:
-                _shut_down(opened)
-
-
-def _shut_down(opened: socket.socket) -> None:
-    with suppress(OSError):  # the other side may have closed it before
-        # Not the method of a socket that decrypts: that takes its state away from the thread which reads.
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+    def close(self) -> None:
+        self.fast_gets.close()
+        self.client.close()
+        self._sockets.shut_down()
 
 
 _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
-
-
-def _make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
-    import boto3
-    import botocore
-    from botocore.config import Config
-    from botocore.session import get_session
-
-    credentials = settings.credentials
-    config = Config(
-        connect_timeout=settings.connect_timeout_s,
-        read_timeout=settings.read_timeout_s,
-        max_pool_connections=settings.connections_max,
-        retries={"mode": "standard", "total_max_attempts": settings.attempts_max},
-        request_checksum_calculation=settings.request_checksums.value,
-        response_checksum_validation=settings.response_checksums.value,
-        tcp_keepalive=True,
-    )
-    if settings.path_style is not None:
-        config = config.merge(Config(s3={"addressing_style": "path" if settings.path_style else "virtual"}))
-    if isinstance(credentials, AnonymousCredentials):
-        config = config.merge(Config(signature_version=botocore.UNSIGNED))
-    session = get_session()
-    session.register_component("data_loader", _api_models(session.get_config_variable("data_path")))
-    if isinstance(credentials, CredentialsFile):
-        _use_credentials_file(session, credentials)
-    static = credentials if isinstance(credentials, StaticCredentials) else None
-    client = boto3.session.Session(botocore_session=session).client(
-        "s3",
-        region_name=settings.region or SIGNING_REGION_DEFAULT,
-        endpoint_url=settings.endpoint_url,
-        # None is the SDK's choice (AWS_CA_BUNDLE); only False is ours.
-        verify=None if settings.certificate_check else False,
-        aws_access_key_id=None if static is None else static.access_key_id,
-        aws_secret_access_key=None if static is None else static.secret_access_key,
-        aws_session_token=None if static is None else static.session_token,
-        config=config,
-    )
-    # Or a store that answers with 301 and names no region sends botocore from HeadBucket to HeadBucket without end.
-    client.meta.events.register("before-call.s3.HeadBucket", _do_not_redirect)
-    if settings.legacy_md5:
-        client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
-    _note_sockets(client, sockets)
-    return client
-
-
-def _note_sockets(client: Any, sockets: OpenSockets) -> None:
-    """Have the client's pools tell of each connection that they open. botocore has no setting for it."""
-    pools = client._endpoint.http_session._pool_classes_by_scheme
-
-    def noting(pool: Any) -> Any:
-        class Connection(pool.ConnectionCls):  # type: ignore[misc]  # botocore's, over urllib3's: one for each scheme
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
-
-        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
-
-    for scheme in tuple(pools):
-        pools[scheme] = noting(pools[scheme])
-
-
-@functools.cache
-def _api_models(path: str | None) -> Any:
-    """What botocore reads the API's description with: 0.1 s for the first client, nothing for the others."""
-    from botocore.loaders import create_loader
-
-    return create_loader(path)
-
-
-def _use_credentials_file(session: "Session", source: CredentialsFile) -> None:
-    from botocore.credentials import CredentialProvider, Credentials, ReadOnlyCredentials
-
-    class FileCredentials(Credentials):
-        """Asked once a request, so that a rotated key is used at once."""
-
-        def get_frozen_credentials(self) -> ReadOnlyCredentials:
-            found = source.credentials()
-            return ReadOnlyCredentials(found.access_key_id, found.secret_access_key, found.session_token)
-
-    class FileProvider(CredentialProvider):
-        METHOD = "tidegate-credentials-file"
-
-        def load(self) -> Credentials:
-            found = source.credentials()
-            return FileCredentials(found.access_key_id, found.secret_access_key, found.session_token)
-
-    session.get_component("credential_provider").providers.insert(0, FileProvider())
-
-
-def _do_not_redirect(context: Any, **_: Any) -> None:
-    context.setdefault("s3_redirect", {})["redirected"] = True
-
-
-def _add_content_md5(request: Any, **_: Any) -> None:
-    """For stores older than S3's newer checksums, which demand this one of DeleteObjects and know no other."""
-    digest = hashlib.md5(request.body, usedforsecurity=False).digest()
-    request.headers["Content-MD5"] = base64.b64encode(digest).decode()
-
-
-def _refusal(error: Any) -> Refusal:
-    """From a ClientError, whose parts are as the store sent them, or absent."""
-    answer = error.response.get("ResponseMetadata", {})
-    headers = {str(name).lower(): str(value) for name, value in answer.get("HTTPHeaders", {}).items()}
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = answer.get("HTTPStatusCode", 0)
-    return Refusal(code if re.fullmatch(r"[\w.-]{1,60}", code) else "an error", status, headers)
-
-
-def _is_summed(body: Any) -> bool:
-    from botocore.response import StreamingBody
-
-    return type(body) is not StreamingBody
 
 
 def _completed_part(number: int, answer: Mapping[str, Any]) -> "CompletedPartTypeDef":

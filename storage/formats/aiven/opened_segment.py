@@ -10,6 +10,7 @@
 
 import sys
 
+from storage.buffers import unfilled
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.formats.aiven.chunk_index import FixedChunkIndex
 from storage.formats.aiven.compression import decompress
@@ -111,7 +112,7 @@ class AivenSegment:
             what = f"the manifest names a {index_type.name} index of {stored.size_bytes} bytes in it"
             raise IndexLostError(f"{name}: {what}: {error}") from error
         try:
-            content = bytearray(stored.size_bytes)
+            content = unfilled(stored.size_bytes)
             with memoryview(content) as view:
                 body.readinto(view)
         finally:
@@ -170,7 +171,7 @@ class _PlainStream:
 
     def read(self, size_bytes: int) -> bytearray:
         _check_read(size_bytes, self._left_bytes)
-        data = bytearray(size_bytes)
+        data = unfilled(size_bytes)
         with memoryview(data) as view:
             self._body.readinto(view)
         self._left_bytes -= size_bytes
@@ -220,7 +221,7 @@ class _ChunkStream:
         self._body.close()
 
     def _join(self, size_bytes: int) -> bytearray:
-        data = bytearray(size_bytes)
+        data = unfilled(size_bytes)
         filled_bytes = 0
         with memoryview(data) as view:
             while filled_bytes < size_bytes:
@@ -241,7 +242,7 @@ class _ChunkStream:
         chunk = next(self._chunks)
         stored_bytes = self._segment.stored_chunk_bytes(chunk)
         if stored_bytes > len(self._stored):
-            self._stored = bytearray(stored_bytes)
+            self._stored = unfilled(stored_bytes)
         with memoryview(self._stored)[:stored_bytes] as stored:
             self._body.readinto(stored)
             self._chunk = self._segment.decode(chunk, stored, self._body.name)

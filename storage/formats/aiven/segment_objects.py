@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from storage.buffers import unfilled
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -108,7 +109,7 @@ class SegmentObjects:
         try:
             if body.size_bytes > bytes_max:
                 raise CorruptObjectError(f"{body.name}: more than {bytes_max} bytes")
-            data = bytearray(body.size_bytes)
+            data = unfilled(body.size_bytes)
             with memoryview(data) as view:
                 body.readinto(view)
             return bytes(data), body.name

@@ -1,29 +1,25 @@
-"""Bodies that are received by one system call for each large piece: the same bytes, errors and connections."""
+"""Bodies over our own connections and the SDK's: bytes, errors, time limits, and the connection afterwards."""
 
-import io
 import random
-import socket
 import ssl
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
-from urllib.parse import urlsplit
 
 import pytest
 
 from storage.errors import RetriableRemoteStorageError, StalledTransferError
 from storage.object_store import s3_body
-from storage.object_store.s3 import OpenSockets, S3Store
-from storage.object_store.s3_body import RECEIVE_WHOLE_BYTES_MIN, WholeReceiver
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_body import SdkBody
+from storage.object_store.s3_config import ChecksumMode
 from tests.support.certificates import server_certificate
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import ScriptedHttp, response, scripted_http
 from tests.support.waiting import wait_until
 
-BODY = random.Random(7).randbytes(5 * RECEIVE_WHOLE_BYTES_MIN + 17)
-LARGE = RECEIVE_WHOLE_BYTES_MIN + 1
+BODY = random.Random(7).randbytes(5 * 64 * 1024 + 17)
+LARGE = 64 * 1024 + 1
 
 
 @pytest.fixture
@@ -50,8 +46,9 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[Callable[..., S3Store
     name = "any_http" if "any_http" in request.fixturenames else "http"
     server: ScriptedHttp = request.getfixturevalue(name)
 
-    def open_store(read_timeout_s: float = 5.0) -> S3Store:
-        stores.append(S3Store(S3Server(server.endpoint_url).settings("tier", read_timeout_s=read_timeout_s)))
+    def open_store(read_timeout_s: float = 5.0, **changes: object) -> S3Store:
+        settings = S3Server(server.endpoint_url).settings("tier", read_timeout_s=read_timeout_s, **changes)
+        stores.append(S3Store(settings))
         return stores[-1]
 
     yield open_store
@@ -118,55 +115,6 @@ def test_a_large_body_that_breaks_is_retriable(
 
 # --- silence ---
 
-TIMEOUT_S = 3.0
-
-
-class ScriptedSocket:
-    """Each receive gives so many bytes, or nothing, and then has waited for the rest as long as it was told to."""
-
-    def __init__(self, *received: int) -> None:
-        self.waited_s = 0.0
-        self._received = list(received)
-        self._receive_timeout_s = 0.0
-
-    def gettimeout(self) -> float:
-        return TIMEOUT_S
-
-    def settimeout(self, seconds: float | None) -> None:
-        assert seconds is None
-
-    def setsockopt(self, level: int, option: int, value: bytes) -> None:
-        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO)
-        whole_s, more_us = struct.unpack("ll", value)
-        self._receive_timeout_s = whole_s + more_us / 1_000_000
-
-    def recv_into(self, view: memoryview, size_bytes: int, flags: int) -> int:
-        assert (size_bytes, flags) == (0, socket.MSG_WAITALL)
-        received = self._received.pop(0) if self._received else 0
-        self.waited_s += self._receive_timeout_s
-        if not received:
-            raise BlockingIOError
-        return received
-
-
-def receiver_of(scripted: ScriptedSocket) -> WholeReceiver:
-    return WholeReceiver(io.BufferedReader(io.BytesIO()), cast(socket.socket, scripted))
-
-
-@pytest.mark.parametrize("received", [[], [100], [100, 100, 0, 0, 100]])
-def test_a_body_that_falls_silent_is_waited_for_once(received: list[int]) -> None:
-    """A piece of which some bytes had come was waited for twice as long as the time-out says."""
-    scripted = ScriptedSocket(*received)
-    with pytest.raises(TimeoutError):
-        receiver_of(scripted).receive(memoryview(bytearray(1000)))
-    assert scripted.waited_s - len(received) * TIMEOUT_S / s3_body.SILENCE_PARTS <= TIMEOUT_S * 1.001
-
-
-def test_a_slow_body_that_goes_on_is_not_given_up() -> None:
-    scripted = ScriptedSocket(*[0, 0, 1] * 100)
-    assert receiver_of(scripted).receive(memoryview(bytearray(100))) == 100
-    assert scripted.waited_s > 10 * TIMEOUT_S
-
 
 @pytest.mark.parametrize("pieces", [[len(BODY)], [100]])
 def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
@@ -179,15 +127,18 @@ def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
         read(store, pieces)
 
 
-def test_a_connection_gets_its_own_time_out_back(any_http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
-    store = open_store(read_timeout_s=60.0)
+def test_a_connection_of_the_sdk_gets_its_own_time_out_back(
+    any_http: ScriptedHttp, open_store: Callable[..., S3Store]
+) -> None:
+    store = open_store(read_timeout_s=60.0, response_checksums=ChecksumMode.WHEN_SUPPORTED)
     any_http.answer(ranged())
     stream = store.get("key", 0, len(BODY))
-    connection = stream._socket
-    assert connection is not None
-    assert connection.gettimeout() == s3_body.SILENCE_S_MAX
+    source = stream._source
+    assert isinstance(source, SdkBody)
+    assert source._socket is not None
+    assert source._socket.gettimeout() == s3_body.SILENCE_S_MAX
     stream.readinto(memoryview(bytearray(len(BODY))))
-    assert connection.gettimeout() == 60.0
+    assert source._socket.gettimeout() == 60.0
 
 
 # --- many at once, and the end of all ---
@@ -233,11 +184,3 @@ def test_closing_the_store_ends_what_a_thread_waits_for(
         assert not thread.is_alive(), "the server gives up after 30 s"
     (error,) = errors
     assert isinstance(error, RetriableRemoteStorageError)
-
-
-def test_a_connection_that_opens_while_the_store_is_closed_ends_too(http: ScriptedHttp) -> None:
-    sockets, address = OpenSockets(), urlsplit(http.endpoint_url)
-    sockets.shut_down()
-    with socket.create_connection((str(address.hostname), int(address.port or 0))) as opened:
-        sockets.add(opened)
-        assert opened.recv(1) == b""

@@ -1,0 +1,341 @@
+"""GETs past boto3: that a server that checks signatures takes them, that errors are as boto3 has them, and which GETs
+stay boto3's. What the store does with them otherwise is in test_s3.py and test_s3_body.py."""
+
+import cProfile
+import pstats
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from storage.errors import RemoteAccessDeniedError, RemoteStorageError, ThrottledError
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_config import ChecksumMode
+from storage.object_store.s3_credentials import AnonymousCredentials, StaticCredentials
+from storage.object_store.s3_sign import SigningKeys
+from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.support.certificates import server_certificate
+from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
+from tests.support.versitygw import versitygw
+
+BODY = bytes(range(256)) * 40
+PART_BYTES = 5 * 1024 * 1024
+CALLS_MAX = 160
+"""Of Python functions and C functions, for a GET of one piece: 3,900 are made by boto3, in 1.6 to 2.1 ms."""
+
+THROUGH_SDK = {"response_checksums": ChecksumMode.WHEN_SUPPORTED}
+
+
+def ranged(body: bytes = BODY, start: int = 0) -> bytes:
+    return response(206, body, {"Content-Range": f"bytes {start}-{start + len(body) - 1}/{start + len(body)}"})
+
+
+def is_fast(store: S3Store) -> bool:
+    return store._made().fast_gets._learn() is not None
+
+
+@pytest.fixture
+def http() -> Iterator[ScriptedHttp]:
+    with scripted_http() as server:
+        yield server
+
+
+@pytest.fixture
+def open_store() -> Iterator[Callable[..., S3Store]]:
+    stores: list[S3Store] = []
+
+    def open_store(server: ScriptedHttp | S3Server, bucket: str = "tier", **changes: object) -> S3Store:
+        stores.append(S3Store(S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+class SdkGets:
+    """Counts GetObjects that boto3 was asked for, prepared ones included."""
+
+    def __init__(self, store: S3Store) -> None:
+        self._gets: Any = store._made().fast_gets
+        self._client = self._gets._client
+        self.count = 0
+        self._gets._client = self
+
+    def get_object(self, **given: Any) -> Any:
+        self.count += 1
+        return self._client.get_object(**given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+# --- a server that checks signatures ---
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
+        yield server
+
+
+@pytest.mark.needs("versitygw")
+class TestFastGetsOfAnotherS3(ObjectStoreContract):
+    @pytest.fixture
+    def open_store(self, gateway: S3Server) -> OpenStore:
+        bucket = gateway.make_bucket()
+
+        def open_store() -> S3Store:
+            store = S3Store(gateway.settings(bucket, part_bytes=PART_BYTES))
+            assert is_fast(store)
+            return store
+
+        return open_store
+
+
+@pytest.mark.needs("versitygw")
+@pytest.mark.parametrize("key", ["a b+c~d_e.f-g", "100%", "%2F", "tier/é→/x", "a=b&c?d#e", "(!'*)@:;,$"])
+def test_any_key_is_signed_as_the_server_checks_it(
+    gateway: S3Server, open_store: Callable[..., S3Store], key: str
+) -> None:
+    store = open_store(gateway, gateway.make_bucket())
+    store.put(key, BODY)
+    sdk_gets = SdkGets(store)
+    assert fetched(store, key, 10, 500) == BODY[10:500]
+    assert fetched(store, key, 0, len(BODY)) == BODY
+    assert sdk_gets.count == 1
+
+
+@pytest.mark.needs("versitygw")
+def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: Callable[..., S3Store]) -> None:
+    bucket = gateway.make_bucket()
+    good, bad = (
+        open_store(gateway, bucket),
+        open_store(gateway, bucket, credentials=replace(CREDENTIALS, secret_access_key="no")),
+    )
+    good.put("a", BODY)
+    with pytest.raises(RemoteAccessDeniedError, match="SignatureDoesNotMatch"):
+        bad.get("a", 0, 10)
+    assert fetched(good, "a", 0, 10) == BODY[:10]
+
+
+# --- what boto3 is asked ---
+
+
+def test_boto3_is_asked_once_how_gets_are_sent(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    http.answer(ranged())
+    store = open_store(http)
+    sdk_gets = SdkGets(store)
+    for _ in range(5):
+        assert fetched(store, "a/b c", 0, len(BODY)) == BODY
+    assert sdk_gets.count == 1
+    assert http.requests == ["GET /tier/a/b%20c HTTP/1.1"] * 5
+
+
+def test_a_get_costs_few_calls(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    http.answer(ranged())
+    store = open_store(http)
+    fetched(store, "a", 0, len(BODY))
+    with cProfile.Profile() as profile:
+        fetched(store, "a", 0, len(BODY))
+    assert pstats.Stats(profile).total_calls <= CALLS_MAX  # type: ignore[attr-defined]  # typeshed leaves it out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"path_style": False}, {"credentials": AnonymousCredentials()}],
+    ids=["path", "virtual", "anonymous"],
+)
+def test_a_request_says_what_boto3_says(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    if "path_style" in changes:
+        # A bucket's name goes before a host's name, not before an address.
+        port = http.endpoint_url.rpartition(":")[2]
+        changes = {**changes, "endpoint_url": f"http://store.example:{port}"}
+        address = socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: address)
+    http.answer(ranged())
+    store = open_store(http, **changes)
+    fetched(store, "a key", 0, len(BODY))
+    with patch.object(store._made().fast_gets, "begin", lambda *_: None):
+        fetched(store, "a key", 0, len(BODY))
+    ours, theirs = (
+        {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head.split("\r\n")[1:])
+            if name.lower() not in ("authorization", "x-amz-date", "amz-sdk-invocation-id", "amz-sdk-request")
+        }
+        for head in http.heads
+    )
+    assert is_fast(store)
+    assert ours == theirs
+    assert http.requests[0] == http.requests[1]
+
+
+@pytest.mark.parametrize("reason", ["checksums", "a proxy", "a header", "another signature"])
+def test_gets_that_are_not_of_the_known_kind_are_boto3s(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    http.answer(ranged())
+    if reason == "a proxy":
+        monkeypatch.setenv("HTTP_PROXY", http.endpoint_url)
+        monkeypatch.setenv("http_proxy", http.endpoint_url)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        store = open_store(S3Server("http://store.example"))
+    else:
+        store = open_store(http, **(THROUGH_SDK if reason == "checksums" else {}))
+
+    def change(request: Any, **_: Any) -> None:
+        if reason == "a header":
+            request.headers["x-amz-request-payer"] = "requester"
+        if reason == "another signature":
+            request.headers["Authorization"] = "AWS4-ECDSA-P256-SHA256 Credential=id/20260101/s3/aws4_request, more"
+
+    event = "before-sign" if reason == "a header" else "before-send"
+    store._client().meta.events.register_first(f"{event}.s3.GetObject", change)
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert not is_fast(store)
+    assert http.requests == [f"GET {'http://store.example' * (reason == 'a proxy')}/tier/a HTTP/1.1"]
+
+
+def test_credentials_that_cannot_be_sent_are_boto3s_to_refuse(
+    http: ScriptedHttp, open_store: Callable[..., S3Store]
+) -> None:
+    http.answer(ranged())
+    store = open_store(http)
+    fetched(store, "a", 0, len(BODY))
+    with patch.object(store._made().fast_gets, "_keys", lambda: SigningKeys("id\n", "secret")):
+        assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert "Credential=test-access-key/" in http.heads[1]
+
+
+# --- answers that boto3 judges ---
+
+
+def test_an_answer_in_chunks_is_read_and_the_next_gets_are_boto3s(
+    http: ScriptedHttp, open_store: Callable[..., S3Store]
+) -> None:
+    head = f"HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-{len(BODY) - 1}/*\r\n\r\n".encode()
+    http.answer(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+    store = open_store(http)
+    sdk_gets = SdkGets(store)
+    for _ in range(3):
+        assert fetched(store, "a", 0, len(BODY)) == BODY
+    # Asked how; given the first answer; the two others by itself.
+    assert sdk_gets.count == 4
+    assert len(http.requests) == 3
+
+
+def test_how_gets_are_sent_is_learnt_again_when_boto3_found_another_way(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
+    http.answer(s3_error(503, "SlowDown"))
+    http.answer(ranged())
+    store = open_store(http, attempts_max=2)
+    sdk_gets = SdkGets(store)
+    for _ in range(3):
+        assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert sdk_gets.count == 3, "asked how, given the 503, asked again"
+    assert is_fast(store)
+    assert len(http.requests) == 4
+
+
+def test_an_error_keeps_its_connection_and_the_way(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    http.answer(s3_error(503, "SlowDown", {"Retry-After": "7"}))
+    store = open_store(http)
+    sdk_gets = SdkGets(store)
+    for _ in range(3):
+        with pytest.raises(ThrottledError):
+            store.get("a", 0, 10)
+    assert (http.connections, len(http.requests), sdk_gets.count) == (1, 3, 4)
+
+
+def outcome(store: S3Store) -> tuple[type[Exception], str] | bytes:
+    try:
+        return fetched(store, "a", 0, len(BODY))
+    except RemoteStorageError as error:
+        return type(error), str(error)
+
+
+LONG = "x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "then"),
+    [
+        (b"", "close"),
+        (b"", "reset"),
+        (b"", "stall"),
+        (b"nonsense\r\n\r\n", "close"),
+        (b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n", "keep"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + ranged(), "keep"),
+        (b"HTTP/1.0 206 P\r\n" + ranged().partition(b"\r\n")[2], "close"),
+        (ranged().replace(b"Content-Length", b"X-Other"), "close"),
+        (response(200, BODY), "keep"),
+        (response(204), "keep"),
+        (response(304), "keep"),
+        (response(416), "keep"),
+        (s3_error(404, "NoSuchKey"), "keep"),
+        (s3_error(404, LONG), "keep"),
+        (s3_error(403, "RequestTimeTooSkewed"), "keep"),
+        (s3_error(503, "SlowDown", {"Retry-After": "7"}), "keep"),
+        (s3_error(503, "SlowDown")[:-10], "close"),
+        (s3_error(503, "SlowDown")[:-10], "stall"),
+        (s3_error(503, LONG)[:-10], "stall"),
+        (s3_error(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-north-1"}), "keep"),
+    ],
+)
+def test_every_answer_has_the_outcome_that_it_has_through_boto3(
+    open_store: Callable[..., S3Store], answer: bytes, then: Then
+) -> None:
+    outcomes = []
+    for changes in ({}, THROUGH_SDK):
+        with scripted_http() as http:
+            http.answer(answer, then=then)
+            store = open_store(http, read_timeout_s=0.3, **changes)
+            found = outcome(store)
+            store.close()
+        outcomes.append(
+            (
+                found if isinstance(found, bytes) else (found[0], found[1].replace(http.endpoint_url, "")),
+                len(http.requests),
+            )
+        )
+    assert outcomes[0] == outcomes[1]
+
+
+def test_no_connection_has_the_outcome_that_it_has_through_boto3(
+    open_store: Callable[..., S3Store], tmp_path: Path
+) -> None:
+    """Nobody listens; a certificate that nobody vouches for."""
+    certificate, key = server_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with scripted_http() as gone:
+        pass
+    assert outcome(open_store(gone)) == outcome(open_store(gone, **THROUGH_SDK))
+    outcomes = []
+    for changes in ({}, THROUGH_SDK, {"certificate_check": False}):
+        with scripted_http(tls) as http:
+            http.answer(ranged())
+            found = outcome(open_store(http, **changes))
+            outcomes.append(found if isinstance(found, bytes) else (found[0], found[1].replace(http.endpoint_url, "")))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[2] == BODY
+
+
+def test_a_token_is_sent(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    http.answer(ranged())
+    store = open_store(http, credentials=StaticCredentials("id", "secret", "a-token"))
+    fetched(store, "a", 0, len(BODY))
+    assert is_fast(store)
+    assert "x-amz-security-token:a-token" in http.heads[0]
