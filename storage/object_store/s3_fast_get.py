@@ -79,6 +79,8 @@ class FastGets:
         if route is None:
             return None
         keys = None if route.is_anonymous else self._keys()
+        if keys is None and not route.is_anonymous:
+            return None
         try:
             request = route.signer.request(key, byte_range, keys, time.time())
         except ValueError:
@@ -113,18 +115,19 @@ class FastGets:
 
     def close(self) -> None:
         """Close the idle connections, and each of the others as soon as its answer ends."""
-        with self._lock:
-            self._is_closed = True
-            if self._route is not None:
-                self._route.pool.close()
+        # Without the lock: who holds it may be waiting for credentials.
+        self._is_closed = True
+        route = self._route
+        if route is not None:
+            route.pool.close()
 
     def _learn(self) -> _Route | None:
         with self._lock:
             if not self._is_learnt:
-                self._route = self._learn_route()
+                route = self._route = self._learn_route()
                 self._is_learnt = True
-                if self._route is not None and self._is_closed:
-                    self._route.pool.close()
+                if route is not None and self._is_closed:
+                    route.pool.close()
             return self._route
 
     def _learn_again(self, *, is_unknown_form: bool) -> None:

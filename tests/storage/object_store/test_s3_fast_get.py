@@ -5,7 +5,9 @@ import cProfile
 import pstats
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,15 +208,30 @@ def test_gets_that_are_not_of_the_known_kind_are_boto3s(
     assert http.requests == [f"GET {'http://store.example' * (reason == 'a proxy')}/tier/a HTTP/1.1"]
 
 
-def test_credentials_that_cannot_be_sent_are_boto3s_to_refuse(
-    http: ScriptedHttp, open_store: Callable[..., S3Store]
+@pytest.mark.parametrize("keys", [SigningKeys("id\n", "secret"), None], ids=["not for a header", "none any more"])
+def test_credentials_that_cannot_be_sent_are_boto3s_to_judge(
+    http: ScriptedHttp, open_store: Callable[..., S3Store], keys: SigningKeys | None
 ) -> None:
     http.answer(ranged())
     store = open_store(http)
     fetched(store, "a", 0, len(BODY))
-    with patch.object(store._made().fast_gets, "_keys", lambda: SigningKeys("id\n", "secret")):
+    with patch.object(store._made().fast_gets, "_keys", lambda: keys):
         assert fetched(store, "a", 0, len(BODY)) == BODY
     assert "Credential=test-access-key/" in http.heads[1]
+
+
+def test_threads_that_begin_together_ask_boto3_once(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+    http.answer(ranged())
+    store = open_store(http)
+    sdk_gets, barrier = SdkGets(store), threading.Barrier(8)
+
+    def get(_: int) -> bytes:
+        barrier.wait(10)
+        return fetched(store, "a", 0, len(BODY))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(get, range(8))) == {BODY}
+    assert sdk_gets.count == 1
 
 
 # --- answers that boto3 judges ---
