@@ -10,6 +10,9 @@ Contract (spec/kafka-remote.md §3.4 item 8; KIP-98 for the v2 format):
 - The data may be a rope: buffers whose concatenation is the log. They are never joined; at most one header is
   copied, where it straddles two buffers.
 - An incomplete batch at the end is not an error: a broker cuts answers at any byte (§3.4 item 7). It is the tail.
+- `verify_run` and `pass_by` are the loops that see every batch of a log: one unpack a batch and nothing created but
+  numbers and the view that the CRC is computed over. They stop without a word in front of the first batch that is not a
+  whole and sound one of v2; `read_header` and `batch_crc` then say what it is.
 
 CRC-32C is the `crc32c` package's: it takes memoryviews as they are and releases the lock. google-crc32c is as fast
 (28 GiB/s) but takes bytes only, so that every block would be copied first (18 GiB/s with the copy).
@@ -34,6 +37,7 @@ HEADER_BYTES = 61
 """Of a v2 batch, log overhead included."""
 LENGTH_MIN = 14
 """Of a v0 message: crc, magic, attributes and two null lengths."""
+_LENGTH_MIN_V2 = HEADER_BYTES - LOG_OVERHEAD
 BATCH_BYTES_MAX = 1 << 30
 """Ten times the largest request a broker takes (socket.request.max.bytes, 100 MiB), and segment.bytes' default."""
 
@@ -48,6 +52,10 @@ CONTROL_MASK = 0x20
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _SCAN = struct.Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
+_CHECKED = struct.Struct(">qi4xbI2xi30xi")  # base offset, length, magic, crc, last offset delta, record count
+_PASSED = struct.Struct(
+    ">qi4xb6xi8xq14xi"
+)  # base offset, length, magic, last offset delta, max timestamp, record count
 _LEGACY = struct.Struct(">qiIbb")  # offset, length, crc, magic, attributes
 _LENGTH = struct.Struct(">i")
 _TIMESTAMP = struct.Struct(">q")
@@ -93,16 +101,6 @@ class BatchHeader:
         return self.magic >= 2 and bool(self.attributes & CONTROL_MASK)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCount:
-    """What a record set holds. `records` counts v2 batches and uncompressed messages; `tail_bytes` is the cut end."""
-
-    batches: int
-    records: int
-    complete_bytes: int
-    tail_bytes: int
-
-
 def read_header(view: Buffer, position: int) -> BatchHeader:
     """The header of the batch that begins at `position`; the whole batch need not be there.
 
@@ -141,7 +139,12 @@ def scan_header(view: Buffer, position: int) -> tuple[int, int, int, int] | None
         if magic not in (0, 1):
             raise CorruptBatchError(f"batch at {position}: magic {magic}")
         delta = 0
-    if base_offset < 0 or delta < 0 or not LENGTH_MIN <= length <= BATCH_BYTES_MAX or (magic == 2 and length < 49):
+    if (
+        base_offset < 0
+        or delta < 0
+        or not LENGTH_MIN <= length <= BATCH_BYTES_MAX
+        or (magic == 2 and length < _LENGTH_MIN_V2)
+    ):
         _check(position, base_offset, length, magic, delta)
     return base_offset, LOG_OVERHEAD + length, magic, delta
 
@@ -197,45 +200,83 @@ def check_crc(batch: Sequence[Buffer]) -> bool:
     size = sum(map(len, batch))
     if size != header.size_bytes:
         raise CorruptBatchError(f"a batch of {header.size_bytes} bytes in {size}")
-    skip = CRC_START if header.magic >= 2 else _LEGACY_CRC_START
+    return batch_crc(batch, header.magic) == header.crc
+
+
+def batch_crc(batch: Sequence[Buffer], magic: int) -> int:
+    """The CRC of one whole batch, a rope from its first byte to its last: CRC-32C for v2, CRC-32 below."""
+    skip = CRC_START if magic >= 2 else _LEGACY_CRC_START
     checksum = 0
     for buffer in batch:
         counted = memoryview(buffer)[skip:] if skip else buffer
         skip = max(0, skip - len(buffer))
-        checksum = crc32c(counted, checksum) if header.magic >= 2 else zlib.crc32(counted, checksum)
-    return checksum == header.crc
+        checksum = crc32c(counted, checksum) if magic >= 2 else zlib.crc32(counted, checksum)
+    return checksum
 
 
-def verify_crcs(buffers: Sequence[Buffer], position: int = 0) -> int:
-    """Check every complete batch of a rope from `position` on; where the last one ends.
+def verify_run(view: memoryview, start: int, end: int, last_offset: int, offset_max: int) -> tuple[int, int, int]:
+    """Check the whole v2 batches of view[start:end] one behind the other, the first of which begins at `start`.
 
-    Raises:
-        CorruptBatchError: a batch is malformed or its CRC is wrong.
+    Stops in front of the first that is not whole, older than v2 or malformed, whose CRC is wrong, or whose offsets do
+    not ascend or go beyond `offset_max`. `last_offset` is that of the batch before `start`.
+
+    Returns:
+        Where the last good batch ends, where it begins, and its last offset; (start, start, last_offset) without one.
     """
-    for batch_position, _, size, _, _ in iterate_batches(buffers, position):
-        if not check_crc(slice_rope(buffers, batch_position, batch_position + size)):
-            raise CorruptBatchError(f"batch at {batch_position}: wrong CRC")
-        position = batch_position + size
-    return position
+    unpack_from, position, header_start_max = _CHECKED.unpack_from, start, end - HEADER_BYTES
+    while position <= header_start_max:
+        base_offset, length, magic, crc, delta, record_count = unpack_from(view, position)
+        batch_end = position + LOG_OVERHEAD + length
+        if (
+            magic != 2
+            or length < _LENGTH_MIN_V2
+            or batch_end > end
+            or base_offset <= last_offset
+            or delta < 0
+            or base_offset + delta > offset_max
+            or record_count < 0
+            or crc32c(view[position + CRC_START : batch_end]) != crc
+        ):
+            break
+        start, position, last_offset = position, batch_end, base_offset + delta
+    return position, start, last_offset
 
 
-def count_records(buffers: Sequence[Buffer]) -> RecordCount:
-    """Count what a record set holds.
+def pass_by(
+    view: memoryview, position: int, log_end: int, offsets: tuple[int, int], offset: int, timestamp_ms: int
+) -> tuple[int, int, int]:
+    """Go over the v2 batches from `position` on of which no record has both this offset or a higher one, and this
+    time or a later one. Of a batch only its header must lie in the view, and no CRC is checked.
 
-    Raises:
-        CorruptBatchError: a batch is malformed.
+    Stops in front of the first other batch: one that is wanted, older than v2, malformed, or does not end by `log_end`,
+    or whose offsets are not within `offsets` (first and last).
+
+    Returns:
+        Where the last batch gone over ends; the size in bytes of the largest; the last one's last offset, −1: none.
     """
-    batches = records = complete_bytes = 0
-    for position, _, size, _, _ in iterate_batches(buffers):
-        batch = slice_rope(buffers, position, position + size)
-        records += max(0, read_header(_join_header(batch, 0, 0), 0).record_count)
-        batches += 1
-        complete_bytes = position + size
-    return RecordCount(batches, records, complete_bytes, sum(map(len, buffers)) - complete_bytes)
+    unpack_from, header_start_max = _PASSED.unpack_from, len(view) - HEADER_BYTES
+    offset_min, offset_max = offsets
+    largest_bytes, passed_offset = 0, -1
+    while position <= header_start_max:
+        base_offset, length, magic, delta, max_timestamp, record_count = unpack_from(view, position)
+        batch_end, last_offset = position + LOG_OVERHEAD + length, base_offset + delta
+        if (
+            (last_offset >= offset and max_timestamp >= timestamp_ms)
+            or magic != 2
+            or not _LENGTH_MIN_V2 <= length <= BATCH_BYTES_MAX
+            or batch_end > log_end
+            or not offset_min <= base_offset <= last_offset <= offset_max
+            or record_count < 0
+        ):
+            break
+        if batch_end - position > largest_bytes:
+            largest_bytes = batch_end - position
+        position, passed_offset = batch_end, last_offset
+    return position, largest_bytes, passed_offset
 
 
 def _check(position: int, base_offset: int, length: int, magic: int, delta: int) -> None:
-    length_min = HEADER_BYTES - LOG_OVERHEAD if magic >= 2 else LENGTH_MIN
+    length_min = _LENGTH_MIN_V2 if magic >= 2 else LENGTH_MIN
     if not length_min <= length <= BATCH_BYTES_MAX:
         raise CorruptBatchError(f"batch at {position}: length {length}")
     if not 0 <= magic <= 2:

@@ -1,7 +1,10 @@
-"""Walking batch headers over cached blocks, without joining them.
+"""Walking batch headers over blocks of a segment, without joining them: the one walk of all who hold blocks.
 
-`SegmentWindow` is a run of blocks of one segment as one read sees it. Positions are byte positions in the
-segment's log. Pure: nothing here waits, so that verification can run in a worker thread as it is.
+`SegmentWindow` is a run of blocks of one segment as one read, or one GET (`storage.arrival_walk`), sees it. Positions
+are byte positions in the segment's log. Pure: nothing here waits, so that verification can run in a worker thread.
+
+Batches that lie in one block are taken by the tight loops of `protocol.record_batches`. What makes these stop (a batch
+that straddles blocks, an old message, a fault) goes the slow way here, which also words every error.
 
 What is checked: every header that is walked makes sense and stays inside its segment, in bytes and in offsets
 (a batch's CRC covers neither its base offset nor its length); every whole batch that is handed out passes its CRC.
@@ -11,10 +14,18 @@ Messages of v0 and v1, still in old segments, are walked as batches of their own
 and one that wraps others names its last offset only.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
+from protocol.record_batches import (
+    HEADER_BYTES,
+    BatchHeader,
+    CorruptBatchError,
+    batch_crc,
+    pass_by,
+    read_header,
+    scan_header,
+    verify_run,
+)
 from storage.batch_placement import order_fault, placement_fault
 from storage.cache.memory import Block, VerifiedRun
 from storage.errors import CorruptObjectError
@@ -47,6 +58,9 @@ So between two entries lie at most the interval and one append: a batch, or befo
 fetched at once, `replica.fetch.max.bytes` (1 MiB). This is four times that."""
 
 
+_ANY_TIMESTAMP_MS = -(2**63)
+
+
 class SparseIndexError(CorruptObjectError):
     """The offset index has no entry near a batch, where Kafka would have written some: it is empty, cut or sparse.
 
@@ -61,12 +75,12 @@ class SparseIndexError(CorruptObjectError):
 class SegmentWindow:
     """Blocks `first_block` to `last_block` of a segment; grows at its end only."""
 
-    __slots__ = ("_block_bytes", "_blocks", "_segment", "first_block", "size_bytes")
+    __slots__ = ("_block_bytes", "_blocks", "first_block", "segment", "size_bytes")
 
     def __init__(self, segment: RemoteLogSegmentMetadata, block_bytes: int) -> None:
         self.size_bytes = segment.segment_size_bytes
         self.first_block = 0
-        self._segment = segment
+        self.segment = segment
         self._block_bytes = block_bytes
         self._blocks: list[Block] = []
 
@@ -101,8 +115,18 @@ class SegmentWindow:
         """Add the next block; `first_block` says which is the first."""
         self._blocks.append(block)
 
+    def drop_before(self, position: int) -> None:
+        """Forget the blocks that end at or below `position`."""
+        number = position // self._block_bytes
+        del self._blocks[: max(0, number - self.first_block)]
+        self.first_block = max(number, self.first_block)
+
     def block_at(self, position: int) -> Block:
         return self._blocks[position // self._block_bytes - self.first_block]
+
+    def block_start(self, position: int) -> int:
+        """Where the block begins that holds `position`."""
+        return position - position % self._block_bytes
 
     def numbered_blocks(self, start: int, end: int) -> list[tuple[int, Block]]:
         """The blocks here that hold bytes of [start, end), with their numbers."""
@@ -127,20 +151,21 @@ class SegmentWindow:
         Raises:
             CorruptLogError: it makes no sense, or its batch does not lie inside the segment.
         """
-        end = min(position + HEADER_BYTES, self.size_bytes)
+        # An old message may be shorter than a header, and the last thing here.
+        end = min(position + HEADER_BYTES, self.end)
         views = self.views(position, end)
         try:
             header = read_header(views[0] if len(views) == 1 else b"".join(views), 0)
         except CorruptBatchError as error:
             raise self.corrupt(position, end, str(error)) from error
-        fault = placement_fault(header, position, self._segment)
+        fault = placement_fault(header, position, self.segment)
         if fault is not None:
             raise self.corrupt(position, end, fault)
         return header
 
     def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
         """The error for the batch at `position`."""
-        return CorruptLogError(f"segment {self._segment.segment_id}: batch at {position}: {reason}", position, end)
+        return CorruptLogError(f"segment {self.segment.segment_id}: batch at {position}: {reason}", position, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +206,7 @@ def find_first_batch(window: SegmentWindow, position: int, offset: int) -> Found
     Raises:
         CorruptLogError: a header on the way is wrong.
     """
-    return _find(window, position, lambda header: header.last_offset >= offset)
+    return find_batch_by_time(window, position, _ANY_TIMESTAMP_MS, offset)
 
 
 def find_batch_by_time(window: SegmentWindow, position: int, timestamp_ms: int, offset: int) -> FoundBatch:
@@ -191,20 +216,26 @@ def find_batch_by_time(window: SegmentWindow, position: int, timestamp_ms: int, 
     Raises:
         CorruptLogError: a header on the way is wrong.
     """
-    return _find(window, position, lambda header: header.max_timestamp >= timestamp_ms and header.last_offset >= offset)
-
-
-def _find(window: SegmentWindow, position: int, matters: Callable[[BatchHeader], bool]) -> FoundBatch:
-    largest_bytes, last_offset = 0, -1
+    segment, largest_bytes, last_offset = window.segment, 0, -1
+    offsets = segment.start_offset, segment.end_offset
     while position < window.size_bytes:
         header_end = min(position + HEADER_BYTES, window.size_bytes)
         if window.end < header_end:
             return FoundBatch(position, None, header_end, largest_bytes, last_offset)
-        header = window.header_at(position)
-        if matters(header):
-            return FoundBatch(position, header.size_bytes, None, largest_bytes, last_offset)
-        largest_bytes, last_offset = max(largest_bytes, header.size_bytes), header.last_offset
-        position += header.size_bytes
+        block_start = window.block_start(position)
+        log_end = window.size_bytes - block_start
+        at, passed_bytes, passed_offset = pass_by(
+            window.block_at(position).data, position - block_start, log_end, offsets, offset, timestamp_ms
+        )
+        if passed_bytes:
+            position, last_offset = block_start + at, passed_offset
+        else:
+            header = window.header_at(position)
+            if header.max_timestamp >= timestamp_ms and header.last_offset >= offset:
+                return FoundBatch(position, header.size_bytes, None, largest_bytes, last_offset)
+            passed_bytes = header.size_bytes
+            position, last_offset = position + passed_bytes, header.last_offset
+        largest_bytes = max(largest_bytes, passed_bytes)
     return FoundBatch(position, None, None, largest_bytes, last_offset)
 
 
@@ -225,13 +256,20 @@ def unverified_bytes(window: SegmentWindow, start: int, end: int) -> tuple[int, 
     Raises:
         CorruptLogError: a header is wrong, or offsets do not ascend.
     """
+    frontier = Frontier(start, start)
     try:
-        position = _skip_verified(window, _Frontier(start, start), end).position
-        left = end - position if position < end and _next_header(window, position, end) is not None else 0
-        return left, position
+        while frontier.position < end and _take_verified(window, frontier):
+            pass
+        position = frontier.position
+        if position >= end or _next_header(window, position, end) is None:
+            return 0, position
     except CorruptLogError as error:
         error.follows_verified = error.position > start
         raise
+    runs = [block.verified for _, block in window.numbered_blocks(position, end)]
+    known_bytes = sum(max(0, min(run.end, end) - max(run.start, position)) for run in runs)
+    # Never 0 here, although another thread may have verified the rest meanwhile.
+    return max(1, end - position - known_bytes), position
 
 
 def verify_batches(window: SegmentWindow, start: int, end: int) -> int:
@@ -242,31 +280,90 @@ def verify_batches(window: SegmentWindow, start: int, end: int) -> int:
     Raises:
         CorruptLogError: names the position.
     """
+    frontier = Frontier(start, start)
     try:
-        frontier = _skip_verified(window, _Frontier(start, start), end)
-        while frontier.position < end and (header := _next_header(window, frontier.position, end)) is not None:
-            batch_end = frontier.position + header.size_bytes
-            if not check_crc(window.views(frontier.position, batch_end)):
-                raise window.corrupt(frontier.position, batch_end, "its CRC is wrong")
-            _remember(window, frontier.position, batch_end, header.last_offset)
-            _advance(window, frontier, header.base_offset, batch_end, header.last_offset)
-            _skip_verified(window, frontier, end)
-        return frontier.position
+        verify_onward(window, frontier, end)
     except CorruptLogError as error:
         error.follows_verified = error.position > start
         raise
+    return frontier.position
 
 
 @dataclass(slots=True)
-class _Frontier:
-    """Batches before `position` have passed; the last run of them begins at `previous`; `last_offset` is its, or −1."""
+class Frontier:
+    """Batches before `position` have passed. The last of them begins at `previous`, or the run that it is in, and
+    `last_offset` is its; −1: none has passed yet."""
 
     position: int
     previous: int
     last_offset: int = -1
 
 
-def _advance(window: SegmentWindow, frontier: _Frontier, base_offset: int, run_end: int, last_offset: int) -> None:
+def verify_onward(window: SegmentWindow, frontier: Frontier, end: int) -> None:
+    """Move the frontier over every whole batch that ends at or below `end`, and remember in the blocks what passed.
+
+    Raises:
+        CorruptLogError: as `verify_batches`, save that `follows_verified` is not set; what passed before is remembered.
+    """
+    while frontier.position < end and (
+        _take_verified(window, frontier)
+        or _verify_in_block(window, frontier, end)
+        or _verify_one(window, frontier, end)
+    ):
+        pass
+
+
+def _take_verified(window: SegmentWindow, frontier: Frontier) -> bool:
+    """Move over a run of batches that passed before; False: there is none."""
+    run = _verified_run(window, frontier.position)
+    if run is None:
+        return False
+    _advance(window, frontier, window.header_at(frontier.position).base_offset, *run)
+    return True
+
+
+def _verify_in_block(window: SegmentWindow, frontier: Frontier, end: int) -> bool:
+    """Check the batches that lie in the frontier's block, up to what passed there before; False: there is none."""
+    position, segment = frontier.position, window.segment
+    block, block_start = window.block_at(position), window.block_start(position)
+    end = min(end, block_start + len(block.data))
+    known_start = block.verified.start
+    if position < known_start < end:
+        end = known_start
+    at, previous, last_offset = verify_run(
+        block.data,
+        position - block_start,
+        end - block_start,
+        max(frontier.last_offset, segment.start_offset - 1),
+        segment.end_offset,
+    )
+    if block_start + at == position:
+        return False
+    frontier.previous, frontier.position, frontier.last_offset = block_start + previous, block_start + at, last_offset
+    _remember_run(block, block_start, VerifiedRun(position, frontier.position, last_offset, (block.serial,)))
+    return True
+
+
+def _verify_one(window: SegmentWindow, frontier: Frontier, end: int) -> bool:
+    """Check the batch at the frontier, whatever it is; False: it is not whole below `end`."""
+    position = frontier.position
+    header = _next_header(window, position, end)
+    if header is None:
+        return False
+    batch_end = position + header.size_bytes
+    if batch_crc(window.views(position, batch_end), header.magic) != header.crc:
+        raise window.corrupt(position, batch_end, "its CRC is wrong")
+    _advance(window, frontier, header.base_offset, batch_end, header.last_offset)
+    blocks = [block for _, block in window.numbered_blocks(position, batch_end)]
+    passed = VerifiedRun(position, batch_end, header.last_offset, tuple(block.serial for block in blocks))
+    if len(blocks) > 1:
+        blocks[0].straddler = passed
+    else:
+        _remember_run(blocks[0], window.block_start(position), passed)
+    return True
+
+
+def _advance(window: SegmentWindow, frontier: Frontier, base_offset: int, run_end: int, last_offset: int) -> None:
     """Take one run of batches more; where two runs meet either side may be the bad one."""
     reason = order_fault(base_offset, frontier.last_offset)
     if reason is not None:
@@ -276,10 +373,23 @@ def _advance(window: SegmentWindow, frontier: _Frontier, base_offset: int, run_e
     frontier.previous, frontier.position, frontier.last_offset = frontier.position, run_end, last_offset
 
 
-def _skip_verified(window: SegmentWindow, frontier: _Frontier, end: int) -> _Frontier:
-    while frontier.position < end and (run := _verified_run(window, frontier.position)) is not None:
-        _advance(window, frontier, window.header_at(frontier.position).base_offset, *run)
-    return frontier
+def _remember_run(block: Block, block_start: int, run: VerifiedRun) -> None:
+    """Remember a run in its block: joined with the one known there, where offsets ascend from one to the other; of two
+    that do not meet, the longer."""
+    known = block.verified  # read once: another thread may replace it
+    if known.end == run.start and _base_offset(block, run.start - block_start) > known.last_offset:
+        run = run._replace(start=known.start)
+    elif known.start == run.end and _base_offset(block, known.start - block_start) > run.last_offset:
+        run = known._replace(start=run.start)
+    if run.end - run.start >= known.end - known.start:
+        block.verified = run
+
+
+def _base_offset(block: Block, at: int) -> int:
+    """Of a batch that passed."""
+    scanned = scan_header(block.data, at)
+    assert scanned is not None
+    return scanned[0]
 
 
 def _verified_run(window: SegmentWindow, position: int) -> tuple[int, int] | None:
@@ -293,17 +403,6 @@ def _verified_run(window: SegmentWindow, position: int) -> tuple[int, int] | Non
         return None
     serials = tuple(part.serial for _, part in window.numbered_blocks(position, straddler.end))
     return (straddler.end, straddler.last_offset) if serials == straddler.serials else None
-
-
-def _remember(window: SegmentWindow, position: int, batch_end: int, last_offset: int) -> None:
-    blocks = [block for _, block in window.numbered_blocks(position, batch_end)]
-    first, serials = blocks[0], tuple(block.serial for block in blocks)
-    if len(blocks) > 1:
-        first.straddler = VerifiedRun(position, batch_end, last_offset, serials)
-        return
-    known = first.verified  # read once: another thread may replace it
-    start = known.start if known.end == position else position
-    first.verified = VerifiedRun(start, batch_end, last_offset, serials)
 
 
 def _next_header(window: SegmentWindow, position: int, end: int) -> BatchHeader | None:

@@ -84,6 +84,14 @@ class OffsetIndex:
         entries_at_or_below = bisect_right(range(self._entry_count), position, key=self._position)
         return self._position(entries_at_or_below) if entries_at_or_below < self._entry_count else None
 
+    def batch_start_at_or_above(self, position: int) -> int | None:
+        """The first position at or beyond `position` where a batch is known to begin: an entry's, or the log's start;
+        None when no entry tells one."""
+        if position <= 0:
+            return 0
+        entries_below = bisect_left(range(self._entry_count), position, key=self._position)
+        return self._position(entries_below) if entries_below < self._entry_count else None
+
     def position_after_offset(self, offset: int) -> int | None:
         """A position at or behind the end of the batch that holds `offset`; None when no entry tells one."""
         entries_below = bisect_left(range(self._entry_count), offset - self._base_offset, key=self._relative_offset)

@@ -4,11 +4,12 @@ import struct
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import record_batches
 from protocol.record_batches import HEADER_BYTES
-from storage import batch_walk
 from storage.batch_walk import (
     CorruptLogError,
     FoundBatch,
@@ -20,7 +21,7 @@ from storage.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
-from storage.cache.memory import Block
+from storage.cache.memory import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment, metadata_of
 from tests.support.tier import PARTITION
@@ -174,12 +175,12 @@ def test_an_index_entry_inside_a_batch_is_a_mismatch() -> None:
 def test_whole_batches_are_verified_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: int) -> None:
     checked = 0
 
-    def count(_batch: object) -> bool:
+    def count(data: memoryview, before: int = 0) -> int:
         nonlocal checked
-        checked += 1
-        return True
+        checked += len(data) > 0 and not before  # in several blocks a batch's CRC goes on from the one before
+        return crc32c(data, before)
 
-    monkeypatch.setattr(batch_walk, "check_crc", count)
+    monkeypatch.setattr(record_batches, "crc32c", count)
     window = window_of(block_bytes=block_bytes)
     whole = sum(start + len(batch) <= end for start, batch in zip(POSITIONS, SEGMENT.batches, strict=True))
     assert unverified_bytes(window, 0, end)[0] == end
@@ -230,6 +231,28 @@ def test_offsets_must_ascend_also_next_to_what_was_verified_before(verified_befo
         assert (caught.value.position, caught.value.end) == (POSITIONS[1], POSITIONS[2] + 61)
 
 
+def test_the_order_is_checked_where_reads_of_one_block_meet() -> None:
+    """Failed before: the runs of two reads became one run, and nobody looked from one to the other any more."""
+    for reads in ([(0, POSITIONS[2]), (POSITIONS[2], SIZE)], [(POSITIONS[2], SIZE), (0, POSITIONS[2])]):
+        window = window_of(log=flipped(POSITIONS[1] + 7), block_bytes=1000)
+        for start, end in reads:
+            verify_batches(window, start, end)
+        for _ in range(2):
+            with pytest.raises(CorruptLogError, match="offset 104 follows offset 104"):
+                verify_batches(window, 0, SIZE)
+
+
+def test_what_was_verified_behind_it_in_a_block_is_not_checked_again() -> None:
+    window = window_of(block_bytes=1000)
+    verify_batches(window, POSITIONS[2], SIZE)
+    assert unverified_bytes(window, 0, SIZE) == (POSITIONS[2], 0)
+    verify_batches(window, 0, POSITIONS[1])
+    assert unverified_bytes(window, POSITIONS[2], SIZE)[0] == 0
+    verify_batches(window, 0, POSITIONS[2])
+    block = window.block_at(0)
+    assert block.verified == VerifiedRun(0, SIZE, 109, (block.serial,))
+
+
 def test_a_straddling_batch_is_verified_anew_when_its_second_block_is_another() -> None:
     blocks = blocks_of(SEGMENT.log, 150)
     window = SegmentWindow(metadata_of(PARTITION, SEGMENT), 150)
@@ -276,6 +299,17 @@ def test_a_damaged_old_message_at_the_end_of_an_answer_is_found(magic: int, at: 
     assert unverified_bytes(bad, 0, size + 10)[0] > 0
     with pytest.raises(CorruptLogError, match="CRC"):
         verify_batches(bad, 0, size + 10)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_is_verified_with_nothing_behind_it_here(magic: int) -> None:
+    """Failed before: as many bytes as a batch's header has were looked for, in a block that was not there."""
+    log = timed_messages(magic, [(0, 5), (1, 9)])
+    size = len(log) // 2
+    whole = window_over(log, size, end_offset=1)
+    window = SegmentWindow(whole.segment, size)
+    window.add(0, [whole.block_at(0)])
+    assert verify_batches(window, 0, size) == size
 
 
 @pytest.mark.parametrize("end", range(len(SEGMENT.batches[0]), len(SEGMENT.batches[0]) + HEADER_BYTES + 1))

@@ -56,6 +56,14 @@ def test_upper_bound_is_the_first_entry_at_or_beyond_the_end_but_not_the_first_o
     assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).fetch_upper_bound_offset(position) == offset
 
 
+@pytest.mark.parametrize(
+    ("position", "found"),
+    [(0, 0), (1, 104733), (104733, 104733), (104734, 169780), (365251, 365251), (365252, None), (2**40, None)],
+)
+def test_a_batch_start_is_the_logs_or_the_first_entrys_at_or_above(position: int, found: int | None) -> None:
+    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).batch_start_at_or_above(position) == found
+
+
 def test_an_answer_that_ends_at_the_only_entry_has_no_bound() -> None:
     index = OffsetIndex(encode_offset_index(BASE_OFFSET, [(BASE_OFFSET + 5, 100)]), BASE_OFFSET)
     assert [index.fetch_upper_bound_offset(position) for position in (99, 100, 101)] == [BASE_OFFSET + 5, None, None]
@@ -66,6 +74,7 @@ def test_an_empty_index_sends_every_search_to_the_start() -> None:
     assert len(index) == 0
     assert index.lookup(9999) == (BASE_OFFSET, 0)
     assert index.fetch_upper_bound_offset(0) is None
+    assert [index.batch_start_at_or_above(position) for position in (0, 1)] == [0, None]
 
 
 @given(index_entries(), st.integers(BASE_OFFSET - 5, BASE_OFFSET + 2**31), st.integers(0, 2**31))
@@ -76,6 +85,8 @@ def test_searches_agree_with_a_scan(entries: list[tuple[int, int]], offset: int,
     assert index.lookup(offset) == max((e for e in entries if e[0] <= offset), default=(BASE_OFFSET, 0))
     beyond = [o for number, (o, p) in enumerate(entries) if p > position or (number and p == position)]
     assert index.fetch_upper_bound_offset(position) == min(beyond, default=None)
+    starts = [0, *(p for _, p in entries)]
+    assert index.batch_start_at_or_above(position) == min((p for p in starts if p >= position), default=None)
 
 
 @given(st.binary(max_size=80))
