@@ -374,15 +374,14 @@ def _advance(window: SegmentWindow, frontier: Frontier, base_offset: int, run_en
 
 
 def _remember_run(block: Block, block_start: int, run: VerifiedRun) -> None:
-    """Remember a run in its block: joined with the one known there, where offsets ascend from one to the other; of two
-    that do not meet, the longer."""
+    """Remember a run in its block: joined with the one known there if they meet and offsets ascend from one to the
+    other, else in its place."""
     known = block.verified  # read once: another thread may replace it
     if known.end == run.start and _base_offset(block, run.start - block_start) > known.last_offset:
         run = run._replace(start=known.start)
     elif known.start == run.end and _base_offset(block, known.start - block_start) > run.last_offset:
         run = known._replace(start=run.start)
-    if run.end - run.start >= known.end - known.start:
-        block.verified = run
+    block.verified = run
 
 
 def _base_offset(block: Block, at: int) -> int:

@@ -1,6 +1,7 @@
 """What arrives is verified as it arrives, and nothing else is."""
 
 import itertools
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from storage.batch_walk import CorruptLogError, SegmentWindow, unverified_bytes,
 from storage.cache.memory import NOTHING_VERIFIED, Block, VerifiedRun
 from tests.support.segments import Record, data_batch, filled_segment, metadata_of
 from tests.support.tier import PARTITION
-from tests.support.walked_logs import BLOCK_SIZES, Log, logs, model_walk
+from tests.support.walked_logs import BLOCK_SIZES, Log, count_crcs, logs, model_walk
 
 SEGMENT = filled_segment(100, batch_count=5, records_per_batch=2, value_bytes=10)
 POSITIONS = SEGMENT.batch_positions
@@ -103,6 +104,25 @@ def test_the_walk_ends_at_a_bad_batch_without_an_error() -> None:
     assert is_untouched(blocks[at // 100 :])
 
 
+def test_behind_a_bad_batch_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Log(SEGMENT.log[:70] + b"?" + SEGMENT.log[71:], LOG.segment, POSITIONS, ())
+    checked = count_crcs(monkeypatch)
+    arrive(bad, 100, range(6), 0)
+    assert len(checked) == 1
+
+
+@pytest.mark.parametrize("log", [LOG, Log(SEGMENT.log[:70] + b"?" + SEGMENT.log[71:], LOG.segment, POSITIONS, ())])
+def test_blocks_are_let_go_of_as_soon_as_their_last_batch_is_whole_or_bad(log: Log) -> None:
+    walk, blocks = ArrivalWalk(log.segment, 60, 0), log.blocks(60)
+    came: list[weakref.ref[memoryview]] = []
+    held = []
+    while blocks:
+        walk.feed(len(came), blocks[0])
+        came.append(weakref.ref(blocks.pop(0).data))
+        held.append(sum(each() is not None for each in came))
+    assert held == ([1, 1, 2, 1, 2, 1, 2, 1, 2, 1] if log is LOG else [1] + 9 * [0])
+
+
 @pytest.mark.parametrize("start_position", sorted({1, 61, POSITIONS[1] - 1, POSITIONS[1] + 1, POSITIONS[1] + 12}))
 def test_a_start_where_no_batch_begins_verifies_nothing(start_position: int) -> None:
     assert is_untouched(arrive(LOG, 1000, range(1), start_position))
@@ -143,7 +163,7 @@ def arrivals(draw: st.DrawFn) -> tuple[Log, int, list[tuple[range, int | None]]]
         at = first * block_bytes
         begins = [position for position in log.positions if position >= at]
         kind = draw(st.sampled_from(["batch", "batch", "batch", "inner", "any", None]))
-        start = min(begins, default=None) if kind == "batch" else None
+        start = draw(st.sampled_from(begins[:3])) if kind == "batch" and begins else None
         if kind == "inner":
             start = min((position for position in log.inner if position >= at), default=None)
         elif kind == "any":

@@ -4,11 +4,9 @@ import struct
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import record_batches
 from protocol.record_batches import HEADER_BYTES
 from storage.batch_walk import (
     CorruptLogError,
@@ -23,9 +21,17 @@ from storage.batch_walk import (
 )
 from storage.cache.memory import Block, VerifiedRun
 from storage.errors import CorruptObjectError
-from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment, metadata_of
+from tests.support.segments import (
+    FIRST_TIMESTAMP_MS,
+    SyntheticSegment,
+    build_segment,
+    data_batch,
+    filled_segment,
+    metadata_of,
+)
 from tests.support.tier import PARTITION
 from tests.support.timed_batches import timed_batch, timed_messages
+from tests.support.walked_logs import FIRST_OFFSET, Log, count_crcs, logs, model_find
 
 SEGMENT = filled_segment(100, batch_count=5, records_per_batch=2, value_bytes=10)
 POSITIONS = SEGMENT.batch_positions
@@ -109,8 +115,42 @@ def test_a_search_says_which_bytes_it_lacks() -> None:
     assert find_first_batch(window, lacking.position, 104).position == POSITIONS[2]
 
 
+@pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
+def test_a_search_tells_what_it_went_over(block_bytes: int) -> None:
+    sizes = [100, 5000, 300, 200]
+    segment = build_segment([data_batch(offset, value_bytes=size) for offset, size in enumerate(sizes)])
+    batch_bytes = [len(batch) for batch in segment.batches]
+    for number, largest in enumerate([0, batch_bytes[0], batch_bytes[1], batch_bytes[1]]):
+        found = find_first_batch(window_of(segment, block_bytes), 0, number)
+        assert (found.largest_passed_bytes, found.last_passed_offset) == (largest, number - 1)
+
+
 def test_a_search_at_the_end_of_the_segment_finds_nothing() -> None:
     assert find_first_batch(window_of(), SIZE, 100) == FoundBatch(SIZE)
+
+
+@given(
+    logs(),
+    st.sampled_from(BLOCK_SIZES),
+    st.integers(0, 9),
+    st.integers(-1, FIRST_OFFSET + 45),
+    st.sampled_from([-1, 10, 12, FIRST_TIMESTAMP_MS + 4]),
+)
+def test_a_search_agrees_with_the_slow_model(
+    log: Log, block_bytes: int, first: int, offset: int, timestamp_ms: int
+) -> None:
+    """Of any log, perhaps damaged, from the start of any of its batches on."""
+    position = min(log.positions[min(first, len(log.positions) - 1)], len(log.data))
+    window = SegmentWindow(log.segment, block_bytes)
+    window.add(0, log.blocks(block_bytes))
+    found = model_find(log, position, timestamp_ms, offset)
+    if isinstance(found, int):
+        assert find_batch_by_time(window, position, timestamp_ms, offset).position == found
+        return
+    with pytest.raises(CorruptLogError) as caught:
+        find_batch_by_time(window, position, timestamp_ms, offset)
+    assert (caught.value.position, caught.value.end) == (found.position, found.end)
+    assert str(caught.value).endswith(found.reason)
 
 
 # --- headers that cannot be ---
@@ -173,25 +213,18 @@ def test_an_index_entry_inside_a_batch_is_a_mismatch() -> None:
 @pytest.mark.parametrize("block_bytes", BLOCK_SIZES)
 @pytest.mark.parametrize("end", [SIZE, SIZE - 1, POSITIONS[2], POSITIONS[2] + 70])
 def test_whole_batches_are_verified_once(monkeypatch: pytest.MonkeyPatch, block_bytes: int, end: int) -> None:
-    checked = 0
-
-    def count(data: memoryview, before: int = 0) -> int:
-        nonlocal checked
-        checked += len(data) > 0 and not before  # in several blocks a batch's CRC goes on from the one before
-        return crc32c(data, before)
-
-    monkeypatch.setattr(record_batches, "crc32c", count)
+    checked = count_crcs(monkeypatch)
     window = window_of(block_bytes=block_bytes)
     whole = sum(start + len(batch) <= end for start, batch in zip(POSITIONS, SEGMENT.batches, strict=True))
     assert unverified_bytes(window, 0, end)[0] == end
     verify_batches(window, 0, end)
-    assert checked == whole
+    assert len(checked) == whole
     assert unverified_bytes(window, 0, end)[0] == 0
     verify_batches(window, 0, end)
     verify_batches(window, POSITIONS[1], POSITIONS[2])
-    assert checked == whole
+    assert len(checked) == whole
     verify_batches(window, 0, SIZE)
-    assert checked == len(POSITIONS)
+    assert len(checked) == len(POSITIONS)
 
 
 @given(st.sampled_from(BLOCK_SIZES), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=4))
@@ -219,6 +252,13 @@ def test_a_failure_says_which_bytes_are_in_doubt() -> None:
     assert not caught.value.follows_verified
 
 
+@pytest.mark.parametrize("base_offset", [99, 109])
+def test_a_batch_outside_the_segments_offsets_is_not_verified(base_offset: int) -> None:
+    window = window_of(log=packed(">q", 0, base_offset), block_bytes=1000)
+    with pytest.raises(CorruptLogError, match="in a segment of 100 to 109"):
+        verify_batches(window, 0, SIZE)
+
+
 @pytest.mark.parametrize("verified_before", [None, (POSITIONS[1], POSITIONS[2]), (POSITIONS[2], SIZE)])
 def test_offsets_must_ascend_also_next_to_what_was_verified_before(verified_before: tuple[int, int] | None) -> None:
     """No CRC covers a base offset: 102 became 103, and 104 follows. Either batch may be the bad one."""
@@ -242,15 +282,15 @@ def test_the_order_is_checked_where_reads_of_one_block_meet() -> None:
                 verify_batches(window, 0, SIZE)
 
 
-def test_what_was_verified_behind_it_in_a_block_is_not_checked_again() -> None:
+def test_what_was_verified_behind_it_in_a_block_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = count_crcs(monkeypatch)
     window = window_of(block_bytes=1000)
     verify_batches(window, POSITIONS[2], SIZE)
     assert unverified_bytes(window, 0, SIZE) == (POSITIONS[2], 0)
-    verify_batches(window, 0, POSITIONS[1])
-    assert unverified_bytes(window, POSITIONS[2], SIZE)[0] == 0
-    verify_batches(window, 0, POSITIONS[2])
+    verify_batches(window, 0, SIZE)
     block = window.block_at(0)
     assert block.verified == VerifiedRun(0, SIZE, 109, (block.serial,))
+    assert len(checked) == len(POSITIONS)
 
 
 def test_a_straddling_batch_is_verified_anew_when_its_second_block_is_another() -> None:
