@@ -14,8 +14,8 @@ can reach the disk before the data) fails its size or its checksum at the first 
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -34,13 +34,15 @@ HEADER_BYTES = _ABOUT.size + NONCE_BYTES + _CHECKSUM.size + TAG_BYTES
 _ALLOCATION_BYTES = 4096
 """What file systems hand out: ext4, XFS, APFS and tmpfs by default."""
 
+FILE_COST_BYTES_MIN = 2 * _ALLOCATION_BYTES
+"""What `cost_bytes` says of the smallest file."""
+
 _NO_KEY_ID = bytes(KEY_ID_BYTES)
 _NO_NONCE = bytes(NONCE_BYTES)
 _NO_TAG = bytes(TAG_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class DiskBlockKey:
+class DiskBlockKey(NamedTuple):
     """A block: bytes [number * block_bytes, number * block_bytes + size_bytes) of a segment's log."""
 
     topic_id: Uuid

@@ -243,7 +243,7 @@ class DiskBlocks:
             cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
             self._health.on_trouble(cause, error)
             return
-        usable.sort(key=lambda entry: entry[0])
+        usable.sort()
         for modified_s, key in usable:
             self._index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
         self._delete(self._index.shrink())

@@ -6,15 +6,16 @@ Rule 2. A key is in one state: absent, here, or busy (its file is being written 
         key, so that no delete hits a file that has just been written anew.
 Rule 3. A file that could not be deleted is a leftover: counted, and the first to go when room is needed next.
 Rule 4. A block that nobody has used for `retention_s` is not here any more, even if its file has yet to go.
+Rule 5. Which block goes for another is the policy's to say (`eviction`): what stays are runs of neighbouring blocks.
 """
 
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.cache.block_files import DiskBlockKey
-from storage.cache.eviction import ScanResistantPolicy
+from storage.cache.block_files import FILE_COST_BYTES_MIN, DiskBlockKey
+from storage.cache.eviction import ScanResistantPolicy, extent_blocks
 from storage.model import Uuid
 
 MODIFIED_INTERVAL_S = 60.0
@@ -68,6 +69,12 @@ class DiskIndex:
         with self._lock:
             entry = self._entries.get(key)
             return entry is not None and not self._is_idle(entry, now_s)
+
+    def holds_run(self, keys: Sequence[DiskBlockKey], now_s: float) -> list[bool]:
+        """The same for many blocks at once."""
+        with self._lock:
+            found = map(self._entries.get, keys)
+            return [entry is not None and not self._is_idle(entry, now_s) for entry in found]
 
     def find(self, segment_id: Uuid, number: int, now_s: float) -> DiskBlockKey | None:
         """The key of the block of that number, whatever its size."""
@@ -244,7 +251,9 @@ class DiskIndex:
         return Room(doomed, held_bytes=held_bytes)
 
     def _insert(self, key: DiskBlockKey, cost_bytes: int, reader: Hashable | None, now_s: float) -> None:
-        self._policy.insert(key, cost_bytes, reader, now_s)
+        blocks = extent_blocks(max(key.block_bytes, FILE_COST_BYTES_MIN), self._bytes_max)
+        extent = (key.segment_id, key.block_bytes, key.number // blocks)
+        self._policy.insert(key, cost_bytes, reader, now_s, extent=extent)
         self._entries[key] = DiskEntry(cost_bytes, now_s, now_s)
         self._keys_of.setdefault(key.segment_id, set()).add(key)
 

@@ -1,22 +1,35 @@
 """Which block goes when room is needed; shared by memory and disk. Pure: no clock, no lock, the owner serialises.
 
-After S3-FIFO (Yang et al., SOSP 2023), with two changes for blocks that consumers read through in sequence.
+After S3-FIFO (Yang et al., SOSP 2023), with three changes for blocks that consumers read through in sequence.
 
-Rule 1. A key enters a probationary queue. At that queue's head it leaves for good, unless it was reused: then it
-        moves to the main queue. So a backfill, which uses each block once, passes through probation alone.
-Rule 2. A key at the main queue's head goes round again once for each reuse since, at most USES_MAX times.
-Rule 3. Reuse is use by another reader than the last. A sequential consumer uses a block several times in a row, as its
-        Fetches are not aligned with blocks; that says nothing about whether anyone will want the block again.
-Rule 4. Of an evicted key its hash is remembered (a ghost), at most as many as there are keys. One that comes back for
-        another reader goes straight to the main queue: the other consumer is that far behind.
-Rule 5. Probation is given a tenth of the bytes, or all that the main queue does not use. A ghost that comes back for
+Rule 1. What is kept and what goes is decided by extents: neighbouring blocks of one segment, about 16 MiB of them. So
+        what stays are long runs. A range that is cached in crumbs would cost more GETs than one that is not cached.
+Rule 2. An extent enters a probationary queue. At that queue's head it leaves for good, unless it was reused: then it
+        moves to the main queue. So a backfill, which uses each extent once, passes through probation alone.
+Rule 3. An extent at the main queue's head goes round again once for each reuse since, at most USES_MAX times.
+Rule 4. A use is a reader's entry into an extent, however many of its blocks it then uses. It is reuse if another reader
+        entered before. A sequential consumer uses every block several times in a row, as its Fetches are not aligned
+        with blocks; that says nothing about whether anyone will want them again.
+Rule 5. Of an evicted extent its hash is remembered (a ghost), for as many bytes as there are here. One that comes back
+        for another reader goes straight to the main queue: the other consumer is that far behind.
+Rule 6. Probation is given a tenth of the bytes, or all that the main queue does not use. A ghost that comes back for
         its own last reader was taken away while it was being read: there are more readers than probation holds, so it
-        is given one such block more, up to half of all. A ghost of the main queue that comes back takes that back.
+        is given room for that too, up to half of all. A ghost of the main queue that comes back takes that back.
+Rule 7. No more goes than is needed: the extent whose turn it is gives up its blocks one by one, the oldest first, and
+        no other extent gives any up before it is empty. A block of it that is used meanwhile stays, in a new extent.
+Rule 8. Of an extent that its last reader is still in, the newest block stays when the others go, as if it had come
+        only now: the reader's next Fetch begins there. So there may be as many readers as probation has blocks.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
+
+EXTENT_BYTES = 16 * 1024 * 1024
+"""About one large GET: a hole of this size in what is cached costs no more GETs than the same bytes in a cold range."""
+
+EXTENTS_MIN = 16
+"""A cache smaller than so many extents has smaller ones, down to a block, so that there is a choice of what goes."""
 
 USES_MAX = 3
 """What the paper found enough: two bits. More would let what was once popular stay for too long."""
@@ -25,11 +38,19 @@ _PROBATION_DIVISOR = 10
 _PROBATION_DIVISOR_MIN = 2
 """Half is left to the main queue however many backfills there are."""
 
+_READERS_MAX = 1024
+"""Of so many readers it is known where they are. One that is forgotten enters its extent once more."""
+
 K = TypeVar("K", bound=Hashable)
 
 
+def extent_blocks(block_bytes: int, cache_bytes_max: int) -> int:
+    """How many neighbouring blocks of this size make an extent in a cache of that size."""
+    return max(1, min(EXTENT_BYTES, cache_bytes_max // EXTENTS_MIN) // max(1, block_bytes))
+
+
 class ScanResistantPolicy(Generic[K]):
-    """Keys with their sizes, in the order in which they should go. Every method is O(1), amortised.
+    """Blocks with their sizes, in the order in which they should go. Every method is O(1), amortised.
 
     A `reader` is anything hashable that tells one sequence of reads from another; only its hash is kept, so that one
     that has gone is not held. None says that the reader is unknown: such a touch always is reuse.
@@ -37,135 +58,232 @@ class ScanResistantPolicy(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._by_last_use: OrderedDict[K, _Entry] = OrderedDict()
-        self._probation: OrderedDict[K, _Entry] = OrderedDict()
-        self._main: OrderedDict[K, _Entry] = OrderedDict()
+        self._blocks: OrderedDict[K, _Block[K]] = OrderedDict()
+        """By last use."""
+        self._extents: dict[Hashable, _Extent[K]] = {}
+        """Those in the two queues."""
+        self._probation: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
+        self._main: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
+        self._going: _Extent[K] | None = None
+        """The extent that gives up its blocks; in neither queue."""
+        self._entered: OrderedDict[int, _Extent[K]] = OrderedDict()
+        """By a reader's hash: the extent that it entered last."""
         self._ghosts: OrderedDict[int, _Ghost] = OrderedDict()
+        self._ghost_bytes = 0
         self._size_bytes = 0
         self._probation_bytes = 0
         self._probation_bytes_wanted = 0
 
     def __len__(self) -> int:
-        return len(self._by_last_use)
+        """Of blocks."""
+        return len(self._blocks)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._by_last_use
+        return key in self._blocks
 
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    def insert(self, key: K, size_bytes: int, reader: Hashable = None, now_s: float = 0.0) -> None:
-        """Take in a key that is not here. Whoever `reader` is has used it once by this; None: nobody has yet."""
-        assert key not in self._by_last_use, "an owner removes a key before it inserts it anew"
+    def insert(
+        self, key: K, size_bytes: int, reader: Hashable = None, now_s: float = 0.0, *, extent: Hashable = None
+    ) -> None:
+        """Take in a block that is not here. Whoever `reader` is has used it once by this; None: nobody has yet.
+
+        `extent` is the same for all blocks of an extent; None: the block is one by itself.
+        """
+        assert key not in self._blocks, "an owner removes a block before it inserts it anew"
         assert size_bytes >= 0, "a size is no less than nothing"
+        name = key if extent is None else extent
         reader_hash = _hash_of(reader)
-        entry = _Entry(size_bytes, reader_hash, now_s)
-        is_reused = self._returned(key, size_bytes, reader_hash)
-        self._by_last_use[key] = entry
-        self._size_bytes += size_bytes
-        if is_reused:
-            self._main[key] = entry
-        else:
-            self._probation[key] = entry
-            self._probation_bytes += size_bytes
+        holder = self._extents.get(name) or self._begin(name, reader_hash)
+        if reader_hash is not None:
+            self._enter(holder, reader_hash)
+        self._put(key, _Block(holder, size_bytes, now_s))
 
     def touch(self, key: K, reader: Hashable = None, now_s: float = 0.0) -> None:
-        """Say that the key was used.
+        """Say that the block was used.
 
         Raises:
             KeyError: it is not here.
         """
-        entry = self._by_last_use[key]
-        self._by_last_use.move_to_end(key)
-        entry.used_at_s = now_s
-        reader_hash = _hash_of(reader)
-        if _is_reuse(entry.reader_hash, reader_hash):
-            entry.uses = min(entry.uses + 1, USES_MAX)
-        if reader_hash is not None:
-            entry.reader_hash = reader_hash
+        block = self._blocks[key]
+        if block.extent is self._going:
+            self._take(key)
+            self.insert(key, block.size_bytes, reader, now_s, extent=block.extent.name)
+            return
+        self._blocks.move_to_end(key)
+        block.used_at_s = now_s
+        if reader is None:
+            block.extent.uses = min(block.extent.uses + 1, USES_MAX)
+        else:
+            self._enter(block.extent, hash(reader))
 
     def remove(self, key: K) -> None:
-        """Forget a key, if it is here, and leave no ghost: it is gone for another reason than want of room."""
-        entry = self._by_last_use.pop(key, None)
-        if entry is None:
-            return
-        self._size_bytes -= entry.size_bytes
-        if self._probation.pop(key, None) is not None:
-            self._probation_bytes -= entry.size_bytes
-        else:
-            del self._main[key]
+        """Forget a block, if it is here, and leave no ghost: it is gone for another reason than want of room."""
+        if key in self._blocks:
+            self._take(key)
 
     def evict(self) -> K:
-        """Take out the key that should go next.
+        """Take out the block that should go next.
 
         Raises:
             KeyError: there is none.
         """
-        # Ends because every turn but the last uses up a use that some touch has paid for.
-        while True:
-            from_main = bool(self._main) and self._probation_bytes <= self._probation_bytes_limit()
-            key, entry = (self._main if from_main else self._probation).popitem(last=False)
-            if not from_main:
-                self._probation_bytes -= entry.size_bytes
-            if entry.uses == 0:
-                break
-            entry.uses = entry.uses - 1 if from_main else 0
-            self._main[key] = entry
-        del self._by_last_use[key]
-        self._size_bytes -= entry.size_bytes
-        self._remember(key, _Ghost(entry.reader_hash, from_main))
+        if self._going is None or not self._going.keys:
+            self._going = self._next_to_go()
+        key = next(iter(self._going.keys))
+        self._take(key)
         return key
 
     def idle_since(self, before_s: float) -> list[K]:
-        """Keys whose last use was before this time, longest idle first. They stay until removed."""
+        """Blocks whose last use was before this time, longest idle first. They stay until removed."""
         idle = []
-        for key, entry in self._by_last_use.items():
-            if entry.used_at_s >= before_s:
+        for key, block in self._blocks.items():
+            if block.used_at_s >= before_s:
                 break
             idle.append(key)
         return idle
+
+    def _begin(self, name: Hashable, reader_hash: int | None) -> "_Extent[K]":
+        extent: _Extent[K] = _Extent(name, reader_hash, is_main=self._returned(name, reader_hash))
+        self._extents[name] = (self._main if extent.is_main else self._probation)[name] = extent
+        return extent
+
+    def _enter(self, extent: "_Extent[K]", reader_hash: int) -> None:
+        if self._entered.get(reader_hash) is extent:
+            return
+        self._entered[reader_hash] = extent
+        self._entered.move_to_end(reader_hash)
+        if len(self._entered) > _READERS_MAX:
+            self._entered.popitem(last=False)
+        if _is_reuse(extent.reader_hash, reader_hash):
+            extent.uses = min(extent.uses + 1, USES_MAX)
+        extent.reader_hash = reader_hash
+
+    def _next_to_go(self) -> "_Extent[K]":
+        # Ends because every turn but the last uses up a use that some touch has paid for.
+        while True:
+            from_main = bool(self._main) and self._probation_bytes <= self._probation_bytes_limit()
+            name, extent = (self._main if from_main else self._probation).popitem(last=False)
+            if not from_main:
+                self._probation_bytes -= extent.size_bytes
+            if extent.uses == 0:
+                break
+            extent.uses = extent.uses - 1 if from_main else 0
+            extent.is_main = True
+            self._main[name] = extent
+        del self._extents[name]
+        if len(extent.keys) > 1 and self._is_being_read(extent):
+            self._keep_newest(extent)
+        else:
+            self._remember(extent, is_of_main=from_main)
+        return extent
+
+    def _is_being_read(self, extent: "_Extent[K]") -> bool:
+        return extent.reader_hash is not None and self._entered.get(extent.reader_hash) is extent
+
+    def _keep_newest(self, extent: "_Extent[K]") -> None:
+        key = next(reversed(extent.keys))
+        block = self._blocks[key]
+        del extent.keys[key]
+        extent.size_bytes -= block.size_bytes
+        kept = block.extent = _Extent(extent.name, extent.reader_hash, is_main=False)
+        kept.keys[key] = None
+        kept.size_bytes = block.size_bytes
+        self._probation_bytes += block.size_bytes
+        self._extents[kept.name] = self._probation[kept.name] = kept
+        assert extent.reader_hash is not None, "somebody reads it"
+        self._entered[extent.reader_hash] = kept
+
+    def _put(self, key: K, block: "_Block[K]") -> None:
+        extent = block.extent
+        self._blocks[key] = block
+        self._size_bytes += block.size_bytes
+        extent.keys[key] = None
+        extent.size_bytes += block.size_bytes
+        if not extent.is_main:
+            self._probation_bytes += block.size_bytes
+
+    def _take(self, key: K) -> None:
+        block = self._blocks.pop(key)
+        extent = block.extent
+        self._size_bytes -= block.size_bytes
+        del extent.keys[key]
+        extent.size_bytes -= block.size_bytes
+        if extent is self._going:
+            return
+        if not extent.is_main:
+            self._probation_bytes -= block.size_bytes
+        if not extent.keys:
+            del self._extents[extent.name]
+            del (self._main if extent.is_main else self._probation)[extent.name]
 
     def _probation_bytes_limit(self) -> int:
         least = self._size_bytes // _PROBATION_DIVISOR
         return max(least, min(self._probation_bytes_wanted, self._size_bytes // _PROBATION_DIVISOR_MIN))
 
-    def _returned(self, key: K, size_bytes: int, reader_hash: int | None) -> bool:
-        """Whether the key was evicted a short while ago and belongs in the main queue (rules 4 and 5)."""
-        ghost = self._ghosts.pop(hash(key), None)
+    def _returned(self, name: Hashable, reader_hash: int | None) -> bool:
+        """Whether the extent was evicted a short while ago and belongs in the main queue (rules 5 and 6)."""
+        ghost = self._forget_ghost(hash(name))
         if ghost is None:
             return False
         if ghost.is_of_main:
-            self._probation_bytes_wanted = self._probation_bytes_limit() - size_bytes
+            self._probation_bytes_wanted = self._probation_bytes_limit() - ghost.size_bytes
             return True
         if _is_reuse(ghost.reader_hash, reader_hash):
             return True
-        self._probation_bytes_wanted = self._probation_bytes_limit() + size_bytes
+        self._probation_bytes_wanted = self._probation_bytes_limit() + ghost.size_bytes
         return False
 
-    def _remember(self, key: K, ghost: "_Ghost") -> None:
-        self._ghosts[hash(key)] = ghost
-        while len(self._ghosts) > max(len(self), 1):
-            self._ghosts.popitem(last=False)
+    def _remember(self, extent: "_Extent[K]", *, is_of_main: bool) -> None:
+        self._forget_ghost(hash(extent.name))
+        self._ghosts[hash(extent.name)] = _Ghost(extent.reader_hash, is_of_main, extent.size_bytes)
+        self._ghost_bytes += extent.size_bytes
+        while self._ghost_bytes > max(self._size_bytes, extent.size_bytes) or len(self._ghosts) > len(self):
+            self._forget_ghost(next(iter(self._ghosts)))
+
+    def _forget_ghost(self, name_hash: int) -> "_Ghost | None":
+        ghost = self._ghosts.pop(name_hash, None)
+        if ghost is not None:
+            self._ghost_bytes -= ghost.size_bytes
+        return ghost
 
 
-class _Entry:
-    """A key that is here. `uses`: reuses not yet spent on staying."""
+class _Extent(Generic[K]):
+    """Neighbouring blocks that are here. `uses`: reuses not yet spent on staying.
 
-    __slots__ = ("reader_hash", "size_bytes", "used_at_s", "uses")
+    `keys`: in the order in which they came. `reader_hash`: of the reader that entered it last.
+    """
 
-    def __init__(self, size_bytes: int, reader_hash: int | None, used_at_s: float) -> None:
-        self.size_bytes = size_bytes
+    __slots__ = ("is_main", "keys", "name", "reader_hash", "size_bytes", "uses")
+
+    def __init__(self, name: Hashable, reader_hash: int | None, *, is_main: bool) -> None:
+        self.name = name
         self.reader_hash = reader_hash
-        self.used_at_s = used_at_s
+        self.is_main = is_main
+        self.keys: dict[K, None] = {}
+        self.size_bytes = 0
         self.uses = 0
 
 
+class _Block(Generic[K]):
+    """A block that is here."""
+
+    __slots__ = ("extent", "size_bytes", "used_at_s")
+
+    def __init__(self, extent: _Extent[K], size_bytes: int, used_at_s: float) -> None:
+        self.extent = extent
+        self.size_bytes = size_bytes
+        self.used_at_s = used_at_s
+
+
 class _Ghost(NamedTuple):
-    """A key that was evicted: its last known reader, and whether it had made it to the main queue."""
+    """An extent that was evicted: its last known reader, whether it had made it to the main queue, and its size."""
 
     reader_hash: int | None
     is_of_main: bool
+    size_bytes: int
 
 
 def _hash_of(reader: Hashable) -> int | None:

@@ -2,8 +2,9 @@
 
 Rule 1. Neither budget is exceeded at any moment: room is made before a block goes in. A block larger than its whole
         budget is not kept.
-Rule 2. Which read block goes is the policy's to say (`eviction`). Of unread ones the oldest goes first, and is wasted:
-        its reader has fallen behind or gone away, and the others are what it would want next.
+Rule 2. Which read block goes is the policy's to say (`eviction`): what stays are runs of neighbouring blocks. Of unread
+        ones the oldest goes first, and is wasted: its reader has fallen behind or gone away, and the others are what
+        it would want next.
 Rule 3. Every block read ahead is counted as arrived, and later either as used or as wasted, once.
 Rule 4. A block that a response still holds lives on by its reference until sent; it only leaves this table.
 Rule 5. A block's bytes never change. Quarantine drops the block; the fresh one is another object, with another
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from metrics.cache_probes import CacheLevel, CacheProbe, ReadAheadProbe
-from storage.cache.eviction import ScanResistantPolicy
+from storage.cache.eviction import ScanResistantPolicy, extent_blocks
 from storage.model import Uuid
 
 
@@ -188,8 +189,13 @@ class MemoryBlocks:
         if evicted:
             self._probe.on_evicted(CacheLevel.MEMORY, evicted)
         self._read[key] = block
-        self._policy.insert(key, size, reader, self._clock())
+        self._policy.insert(key, size, reader, self._clock(), extent=self._extent(key, size))
         self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
+
+    def _extent(self, key: BlockKey, size_bytes: int) -> Hashable:
+        # A segment's last block is shorter than the others and may make an extent by itself.
+        blocks = extent_blocks(size_bytes, self.bytes_max)
+        return key.segment_id, blocks, key.number // blocks
 
     def _forget(self, key: BlockKey) -> None:
         if key in self._unread:

@@ -1,6 +1,5 @@
 """The file of a block: its header by hand, round trips, and that no change to a file goes unnoticed."""
 
-import dataclasses
 import os
 import stat
 import struct
@@ -107,10 +106,10 @@ def test_another_blocks_file_is_corrupt(cipher: BlockCipher | None, tmp_path: Pa
     path = tmp_path / "block"
     written(path, cipher)
     for other in (
-        dataclasses.replace(KEY, number=8),
-        dataclasses.replace(KEY, block_bytes=101),
-        dataclasses.replace(KEY, segment_id=key_of(7, segment="other").segment_id),
-        dataclasses.replace(KEY, topic_id=KEY.segment_id),
+        KEY._replace(number=8),
+        KEY._replace(block_bytes=101),
+        KEY._replace(segment_id=key_of(7, segment="other").segment_id),
+        KEY._replace(topic_id=KEY.segment_id),
     ):
         with pytest.raises(CorruptObjectError, match="another block's"):
             BlockFiles(IDENTITY, cipher).read(path, other)

@@ -141,6 +141,18 @@ def test_a_backfill_does_not_flush_what_consumers_share(tmp_path: Path) -> None:
         assert cache.served(*shared) == shared
 
 
+def test_what_a_scan_leaves_on_disk_is_one_run_also_after_a_restart(tmp_path: Path) -> None:
+    keys = [key_of(number) for number in range(150)]
+    with disk_cache(tmp_path, bytes_max=cost(80)) as cache:  # so an extent has five blocks
+        for key in keys[:100]:
+            assert cache.disk.write(key, data_of(key), "backfill")
+        assert cache.served(*keys, reader="another") == keys[20:100]
+    with disk_cache(tmp_path, bytes_max=cost(80)) as cache:
+        for key in keys[100:110]:
+            assert cache.disk.write(key, data_of(key), "backfill")
+        assert [key for key in keys if cache.disk.holds(key)] == keys[30:110]
+
+
 def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
     with disk_cache(tmp_path, bytes_max=cost(2)) as cache:
         cache.write(FIRST)

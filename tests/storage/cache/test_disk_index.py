@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from storage.cache.block_files import DiskBlockKey
+from storage.cache.block_files import FILE_COST_BYTES_MIN, DiskBlockKey
 from storage.cache.disk_index import MODIFIED_INTERVAL_S, DiskIndex, Doomed, Room
 from tests.support.disk_cache import key_of
 
@@ -141,6 +141,24 @@ def test_room_is_made_before_a_block_comes() -> None:
     assert put(index, FIRST) == put(index, SECOND) == []
     assert put(index, THIRD) == [Doomed(FIRST, 10)]
     assert (len(index), index.size_bytes) == (2, 20)
+
+
+def test_blocks_of_one_extent_go_before_those_of_another_however_they_were_found() -> None:
+    large = [key_of(number, size_bytes=FILE_COST_BYTES_MIN) for number in range(12)]
+    index = DiskIndex(32 * FILE_COST_BYTES_MIN, None)  # so an extent has two blocks
+    for number in (0, 2, 4, 1, 3, 5):
+        index.add_listed(large[number], 5 * FILE_COST_BYTES_MIN, 0.0)
+    gone = [each.file for key in large[6:] for each in put(index, key, 5 * FILE_COST_BYTES_MIN)]
+    assert gone == large[:6]
+
+
+def test_one_look_tells_of_many_blocks() -> None:
+    index = DiskIndex(100, 60.0)
+    index.add_listed(FIRST, 10, 0.0)
+    index.add_listed(THIRD, 10, 10.0)
+    assert index.holds_run([FIRST, SECOND, THIRD, FIRST], 60.0) == [True, False, True, True]
+    assert index.holds_run([FIRST, SECOND, THIRD], 61.0) == [False, False, True]
+    assert index.holds_run([], 61.0) == []
 
 
 def test_what_goes_counts_until_it_is_deleted() -> None:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Hashable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage.cache.eviction import USES_MAX, ScanResistantPolicy
 
 CAPACITY = 100
+EXTENT = 6
+"""As in a cache of 100 blocks: a sixteenth."""
+
 SHARED = 30
 SCANNED = 10_000
 SCANNED_PER_SHARED = 5
@@ -20,7 +23,13 @@ Use = Callable[[int, Hashable], bool]
 """Uses a key for a reader, fetching it on a miss; says whether it was a hit."""
 
 
-def policy_cache(capacity: int = CAPACITY) -> tuple[ScanResistantPolicy[int], Use]:
+@pytest.fixture(params=[1, EXTENT])
+def extent(request: pytest.FixtureRequest) -> int:
+    """How many blocks an extent has."""
+    return int(request.param)
+
+
+def policy_cache(capacity: int = CAPACITY, extent: int = 1) -> tuple[ScanResistantPolicy[int], Use]:
     policy = ScanResistantPolicy[int]()
 
     def use(key: int, reader: Hashable) -> bool:
@@ -29,7 +38,7 @@ def policy_cache(capacity: int = CAPACITY) -> tuple[ScanResistantPolicy[int], Us
             return True
         while policy.size_bytes + 1 > capacity:
             policy.evict()
-        policy.insert(key, 1, reader)
+        policy.insert(key, 1, reader, extent=key // extent)
         return False
 
     return policy, use
@@ -67,19 +76,19 @@ def shared_hit_rate(use: Use, *, scan_reader: Hashable = "backfill", touches: in
     return hits / reads
 
 
-def test_a_scan_does_not_flush_what_three_readers_share() -> None:
-    assert shared_hit_rate(policy_cache()[1]) > 0.95
+def test_a_scan_does_not_flush_what_three_readers_share(extent: int) -> None:
+    assert shared_hit_rate(policy_cache(extent=extent)[1]) > 0.95
     assert shared_hit_rate(least_recently_used_cache()) < 0.05
 
 
-def test_nor_does_a_scan_that_touches_each_block_several_times_in_a_row() -> None:
-    assert shared_hit_rate(policy_cache()[1], touches=4) > 0.95
+def test_nor_does_a_scan_that_touches_each_block_several_times_in_a_row(extent: int) -> None:
+    assert shared_hit_rate(policy_cache(extent=extent)[1], touches=4) > 0.95
     # What makes the difference is that the reader is known: counted as reuse, the same touches flush the shared blocks.
-    assert shared_hit_rate(policy_cache()[1], scan_reader=None, touches=4) < 0.5
+    assert shared_hit_rate(policy_cache(extent=extent)[1], scan_reader=None, touches=4) < 0.5
 
 
-def test_shared_blocks_settle_in_while_the_scan_is_under_way() -> None:
-    assert shared_hit_rate(policy_cache()[1], warm=False) > 0.9
+def test_shared_blocks_settle_in_while_the_scan_is_under_way(extent: int) -> None:
+    assert shared_hit_rate(policy_cache(extent=extent)[1], warm=False) > 0.9
     assert shared_hit_rate(least_recently_used_cache(), warm=False) < 0.05
 
 
@@ -106,8 +115,8 @@ def in_step(use: Use, keys: range) -> None:
 
 
 @pytest.mark.parametrize("streams", [20, 90])
-def test_many_backfills_at_once_do_not_flush_the_shared_blocks(streams: int) -> None:
-    use = policy_cache()[1]
+def test_many_backfills_at_once_do_not_flush_the_shared_blocks(streams: int, extent: int) -> None:
+    use = policy_cache(extent=extent)[1]
     in_step(use, range(SHARED, 2 * CAPACITY))
     for reader in range(3):
         for key in range(SHARED):
@@ -115,14 +124,17 @@ def test_many_backfills_at_once_do_not_flush_the_shared_blocks(streams: int) -> 
     assert backfills(use, streams, SHARED)[1] > 0.95
 
 
-def test_more_backfills_than_probation_holds_at_first_do_not_fetch_their_blocks_twice() -> None:
-    use = policy_cache()[1]
+@pytest.mark.parametrize("streams", [20, 45])
+def test_more_backfills_than_probation_holds_at_first_do_not_fetch_their_blocks_twice(
+    streams: int, extent: int
+) -> None:
+    use = policy_cache(extent=extent)[1]
     in_step(use, range(2 * CAPACITY))
-    assert 20 * 100 <= backfills(use, streams=20)[0] < 20 * 100 * 1.05
+    assert streams * 100 <= backfills(use, streams)[0] < streams * 100 * 1.05
 
 
-def test_what_backfills_were_given_goes_back_to_shared_blocks_when_they_are_over() -> None:
-    use = policy_cache()[1]
+def test_what_backfills_were_given_goes_back_to_shared_blocks_when_they_are_over(extent: int) -> None:
+    use = policy_cache(extent=extent)[1]
     in_step(use, range(2 * CAPACITY))
     backfills(use, streams=45)
     shared = 70  # more than half: there is room for them only when probation is down again
@@ -248,11 +260,11 @@ def test_idle_keys_are_those_last_used_before_the_time_given() -> None:
     assert len(policy) == 4
 
 
-def test_ghosts_are_no_more_than_keys_and_hold_no_key() -> None:
-    policy, use = policy_cache()
+def test_ghosts_stand_for_no_more_than_is_here_and_hold_no_key(extent: int) -> None:
+    policy, use = policy_cache(extent=extent)
     for key in range(SCANNED):
         use(key, "backfill")
-    assert len(policy._ghosts) <= CAPACITY
+    assert CAPACITY - extent <= sum(ghost.size_bytes for ghost in policy._ghosts.values()) <= CAPACITY
     assert all(type(ghost) is int for ghost in policy._ghosts)
 
 
@@ -269,8 +281,9 @@ def test_a_cache_under_it_is_full_but_never_over(uses: list[tuple[int, Hashable]
 class PolicyMachine(RuleBasedStateMachine):
     """Whatever goes, what is here and how much it weighs is what a dictionary says."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    @initialize(extent=st.sampled_from([1, 3]))
+    def begin(self, extent: int) -> None:
+        self.extent = extent
         self.policy = ScanResistantPolicy[int]()
         self.sizes: dict[int, int] = {}
         self.used_at_s: OrderedDict[int, float] = OrderedDict()
@@ -281,7 +294,7 @@ class PolicyMachine(RuleBasedStateMachine):
         if key in self.sizes:
             self.policy.touch(key, reader, self.now_s)
         else:
-            self.policy.insert(key, size_bytes, reader, self.now_s)
+            self.policy.insert(key, size_bytes, reader, self.now_s, extent=key // self.extent)
             self.sizes[key] = size_bytes
         self.used_at_s[key] = self.now_s
         self.used_at_s.move_to_end(key)
@@ -314,9 +327,16 @@ class PolicyMachine(RuleBasedStateMachine):
         assert len(policy) == len(self.sizes)
         assert all((key in policy) == (key in self.sizes) for key in range(10))
         assert policy.size_bytes == sum(self.sizes.values())
-        assert policy._probation.keys() | policy._main.keys() == self.sizes.keys()
-        assert not policy._probation.keys() & policy._main.keys()
-        assert policy._probation_bytes == sum(self.sizes[key] for key in policy._probation)
+        queues = (policy._probation, policy._main, {"going": policy._going} if policy._going else {})
+        here = [key for queue in queues for extent in queue.values() for key in extent.keys]
+        assert sorted(here) == sorted(self.sizes)
+        assert policy._extents == {**policy._probation, **policy._main}
+        assert all(extent.keys for extent in policy._extents.values())
+        for extent in policy._extents.values():
+            assert extent.size_bytes == sum(self.sizes[key] for key in extent.keys)
+            assert extent.is_main == (extent.name in policy._main)
+        assert policy._probation_bytes == sum(extent.size_bytes for extent in policy._probation.values())
+        assert policy._ghost_bytes == sum(ghost.size_bytes for ghost in policy._ghosts.values())
 
 
 TestPolicy = PolicyMachine.TestCase

@@ -89,6 +89,27 @@ def test_blocks_that_three_readers_share_outlive_a_backfill() -> None:
     assert hits / 1000 > 0.95
 
 
+def test_of_what_nobody_else_used_whole_runs_go_and_whole_runs_stay() -> None:
+    table = Table(bytes_max=64)  # so an extent has four blocks of one byte
+    for number in range(60):
+        table.blocks.put(BlockKey(SEGMENT, number), block(1), "backfill")
+    assert table.blocks.get(BlockKey(SEGMENT, 5), "seeker") is not None
+    for number in range(60, 108):
+        table.blocks.put_unread(BlockKey(SEGMENT, number), block(1))
+        assert table.blocks.get(BlockKey(SEGMENT, number), "backfill") is not None
+    here = [number for number in range(108) if table.blocks.contains(BlockKey(SEGMENT, number))]
+    assert here == [*range(4, 8), *range(48, 108)]
+    assert table.memory("cache_evictions_total") == 108 - 64
+
+
+def test_one_bad_block_leaves_the_others_of_its_extent() -> None:
+    table = Table(bytes_max=64)
+    for number in range(8):
+        table.blocks.put(BlockKey(SEGMENT, number), block(1), "backfill")
+    table.blocks.drop(BlockKey(SEGMENT, 1))
+    assert [table.blocks.contains(BlockKey(SEGMENT, number)) for number in range(4)] == [True, False, True, True]
+
+
 def test_a_block_larger_than_the_budget_is_not_kept_and_evicts_nothing(table: Table) -> None:
     table.blocks.put(FIRST, block(10))
     table.blocks.put(SECOND, block(21))

@@ -86,17 +86,29 @@ def size_of(blocks: dict[BlockKey, Block]) -> int:
     return sum(len(block.data) for block in blocks.values())
 
 
+class SmallExtents(MemoryBlocks):
+    """Extents of `extent_bytes`, also in a budget so small that a block would be one by itself."""
+
+    extent_bytes = 1
+
+    def _extent(self, key: BlockKey, size_bytes: int) -> Hashable:
+        blocks = max(1, self.extent_bytes // max(1, size_bytes))
+        return key.segment_id, blocks, key.number // blocks
+
+
 class MemoryBlocksMachine(RuleBasedStateMachine):
     """`read` and `unread` are the model: what must be here, oldest first; `used_at_s` when each was last used."""
 
-    @initialize(bytes_max=st.integers(0, 60), unread_bytes_max=st.integers(0, 60))
-    def begin(self, bytes_max: int, unread_bytes_max: int) -> None:
+    @initialize(
+        bytes_max=st.integers(0, 60), unread_bytes_max=st.integers(0, 60), extent_bytes=st.sampled_from([1, 10, 40])
+    )
+    def begin(self, bytes_max: int, unread_bytes_max: int, extent_bytes: int) -> None:
         self.now_s = 0.0
         self.watch = Watch()
         self.probe = WatchingCacheProbe(self.watch)
         self.read_ahead_probe = WatchingReadAheadProbe(self.watch)
         self.told_wasted: Counter[BlockKey] = Counter()
-        self.table = self.watch.table = MemoryBlocks(
+        self.watch.table = self.table = SmallExtents(
             bytes_max,
             unread_bytes_max=unread_bytes_max,
             retention_s=RETENTION_S,
@@ -105,6 +117,7 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
             read_ahead_probe=self.read_ahead_probe,
             on_wasted=self.hear_wasted,
         )
+        self.table.extent_bytes = extent_bytes
         self.read: dict[BlockKey, Block] = {}
         self.unread: dict[BlockKey, Block] = {}
         self.used_at_s: dict[BlockKey, float] = {}
