@@ -36,7 +36,7 @@ class SealedBlock(NamedTuple):
 
     checksum: bytes
     tag: bytes
-    ciphertext: bytearray
+    ciphertext: bytes | bytearray
 
 
 class BlockCipher:

@@ -83,7 +83,7 @@ class BlockFiles:
         """
         about = self._about(key)
         checksum = _CHECKSUM.pack(crc32c(data))
-        body: memoryview | bytearray
+        body: memoryview | bytes | bytearray
         if self._cipher is None:
             header, body = about + _NO_NONCE + checksum + _NO_TAG, data
         else:
@@ -98,24 +98,23 @@ class BlockFiles:
         finally:
             os.close(descriptor)
 
-    def read(self, path: Path, key: DiskBlockKey) -> bytearray:
-        """The plaintext, checked: a fresh buffer that nobody else holds.
+    def read(self, path: Path, key: DiskBlockKey) -> bytes | bytearray:
+        """The plaintext, checked: a buffer that nobody else holds.
 
         Raises:
             CorruptObjectError: the file is not this block's, whole and unchanged.
             OSError: as the file system answers.
         """
-        header = bytearray(HEADER_BYTES)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes != file_bytes(key):
                 raise CorruptObjectError(f"{path} has {size_bytes} bytes, not {file_bytes(key)}")
-            body = bytearray(key.size_bytes)
-            _read_buffers(descriptor, [memoryview(header), memoryview(body)], path)
+            header = _read_whole(descriptor, HEADER_BYTES, 0, path)
+            body = _read_whole(descriptor, key.size_bytes, HEADER_BYTES, path)
         finally:
             os.close(descriptor)
-        checksum, plaintext = self._unsealed(path, key, bytes(header), body)
+        checksum, plaintext = self._unsealed(path, key, header, body)
         if _CHECKSUM.pack(crc32c(plaintext)) != checksum:
             raise CorruptObjectError(f"{path}: the block's checksum does not hold")
         return plaintext
@@ -137,7 +136,7 @@ class BlockFiles:
             key.size_bytes,
         )
 
-    def _unsealed(self, path: Path, key: DiskBlockKey, header: bytes, body: bytearray) -> tuple[bytes, bytearray]:
+    def _unsealed(self, path: Path, key: DiskBlockKey, header: bytes, body: bytes) -> tuple[bytes, bytes | bytearray]:
         about, rest = header[: _ABOUT.size], header[_ABOUT.size :]
         nonce, rest = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
         checksum, tag = rest[: _CHECKSUM.size], rest[_CHECKSUM.size :]
@@ -160,12 +159,15 @@ def write_buffers(descriptor: int, buffers: list[memoryview]) -> None:
         buffers = _behind(buffers, os.writev(descriptor, buffers))
 
 
-def _read_buffers(descriptor: int, buffers: list[memoryview], path: Path) -> None:
-    while buffers:
-        read_bytes = os.readv(descriptor, buffers)
-        if read_bytes == 0:
+def _read_whole(descriptor: int, size_bytes: int, position: int, path: Path) -> bytes:
+    """So many bytes of a file, in memory that was not zeroed first."""
+    data = os.pread(descriptor, size_bytes, position)
+    while len(data) < size_bytes:
+        more = os.pread(descriptor, size_bytes - len(data), position + len(data))
+        if not more:
             raise CorruptObjectError(f"{path} became shorter while it was read")
-        buffers = _behind(buffers, read_bytes)
+        data += more
+    return data
 
 
 def _behind(buffers: list[memoryview], done_bytes: int) -> list[memoryview]:

@@ -1,16 +1,15 @@
-"""The disk cache's trio shell: reads on demand, writes behind the readers' backs (design §8).
+"""The disk cache's trio shell: reads in runs, writes behind the readers' backs (design §8).
 
 Rule 1. Nobody waits for a write. What the disk does not keep up with is not written, and counted: the cache of a disk
         that is slower than the store is of no use anyway.
 Rule 2. A block that turns out bad, on disk or in a reader's hands, is gone from here before anyone asks again, also
         when it is just being written.
 Rule 3. Trouble with the disk is never a reader's error: it reads from the store.
+Rule 4. A run of blocks costs one visit to a thread and a post to the trio thread for every few MiB, not one a block.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import trio
@@ -28,7 +27,7 @@ WRITE_QUEUE_BYTES_MAX = 32 * 1024 * 1024
 """Blocks that wait to be written. They are kept alive by that alone once memory has dropped them."""
 
 READS_MAX = 8
-"""Reads at once: a disk gains nothing from more, and each is a thread."""
+"""Runs that are read at once: a disk gains nothing from more, and each is a thread."""
 
 EXPIRE_INTERVAL_S = 60.0
 
@@ -36,13 +35,78 @@ SEGMENTS_DELETED_AT_ONCE = 64
 """Deleted segments whose files go in one visit to a thread: of 1 GiB each, some ten thousand files."""
 
 
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A read under way. `is_bad`: what it brings is not to be used; `is_forgotten`: it is not to be kept."""
+POST_BYTES = 4 * 1024 * 1024
+"""Of a run so much is handed over at once; its first block by itself, as somebody may wait for just that."""
 
-    flight: Flight[Block] = field(default_factory=Flight)
-    is_bad: bool = False
-    is_forgotten: bool = False
+
+class DiskRun:
+    """Blocks of one segment that are read one after another. Owned by the trio thread.
+
+    `is_forgotten`: the segment was deleted meanwhile. What comes answers those who asked, but is not to be kept.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[DiskBlockKey],
+        deliver: Callable[[int, memoryview | None], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        assert len({key.segment_id for key in keys}) == 1, "a run is of one segment"
+        self.keys = tuple(keys)
+        self.is_forgotten = False
+        self._deliver = deliver
+        self._fail = fail
+        self._bad: set[DiskBlockKey] = set()
+        self._delivered = 0
+        self._is_over = False
+
+    def cancel(self) -> None:
+        """Nobody wants the rest: it is not read if it has not been yet, and neither `deliver` nor `fail` is called."""
+        self._is_over = True
+
+    def drop(self, key: DiskBlockKey) -> None:
+        """The block is known to be bad: None takes its place, if it has yet to be delivered."""
+        if key in self.keys:
+            self._bad.add(key)
+
+    def read(self, disk: DiskBlocks, reader: Hashable, post: Callable[..., object]) -> list[bytes | bytearray | None]:
+        """Read the blocks and post what is together; the rest is returned. In a worker thread.
+
+        Raises:
+            Cancelled: the application ends.
+        """
+        group: list[bytes | bytearray | None] = []
+        group_bytes = 0
+        for at, key in enumerate(self.keys):
+            trio.from_thread.check_cancelled()
+            if self._is_over:
+                break
+            data = None if key in self._bad else disk.read(key, reader)
+            group.append(data)
+            group_bytes += len(data or b"")
+            if (at == 0 or group_bytes >= POST_BYTES) and at + 1 < len(self.keys):
+                post(self.hand_over, group)
+                group, group_bytes = [], 0
+        return group
+
+    def hand_over(self, group: Sequence[bytes | bytearray | None]) -> None:
+        """Deliver the blocks that come next."""
+        for read in group:
+            if self._is_over:
+                return
+            at, self._delivered = self._delivered, self._delivered + 1
+            data = None if self.keys[at] in self._bad else read
+            try:
+                self._deliver(at, None if data is None else memoryview(data))
+            except Exception as error:  # it belongs to who waits; nothing may be raised from a post
+                self.end(error)
+        self._is_over = self._is_over or self._delivered == len(self.keys)
+
+    def end(self, error: Exception) -> None:
+        """Tell who waits that no more comes, if any is still to come."""
+        if not self._is_over:
+            self._is_over = True
+            self._fail(error)
 
 
 class DiskLevel:
@@ -56,7 +120,8 @@ class DiskLevel:
         self._disk = disk
         self._nursery = nursery
         self._probe = probe
-        self._reads: dict[DiskBlockKey, _Reading] = {}
+        self._runs: set[DiskRun] = set()
+        self._reads: dict[DiskBlockKey, Flight[Block]] = {}
         self._read_limiter = trio.CapacityLimiter(READS_MAX)
         self._queue: dict[DiskBlockKey, tuple[Block, Hashable]] = {}
         self._queue_bytes = 0
@@ -82,11 +147,17 @@ class DiskLevel:
         """Whether the block is on disk, as far as known without looking."""
         return self._disk.holds(key)
 
+    def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
+        """The same for many blocks at once."""
+        return self._disk.holds_run(keys)
+
     def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
         """The key of the segment's block of that number, whatever its size; None if it is not on disk."""
         return self._disk.find(segment_id, number)
 
-    async def read_parsed(self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytearray], V]) -> V | None:
+    async def read_parsed(
+        self, key: DiskBlockKey, reader: Hashable, parse: Callable[[bytes | bytearray], V]
+    ) -> V | None:
         """What `parse` makes of a block, in a worker thread; None if it is not there, or bad."""
 
         def read() -> V | None:
@@ -99,6 +170,36 @@ class DiskLevel:
 
         return await trio.to_thread.run_sync(read, limiter=self._read_limiter)
 
+    def read_run(
+        self,
+        keys: Sequence[DiskBlockKey],
+        reader: Hashable,
+        *,
+        deliver: Callable[[int, memoryview | None], None],
+        fail: Callable[[Exception], None],
+    ) -> DiskRun:
+        """Read blocks of one segment, one after another, in one visit to a worker thread; returns at once.
+
+        Args:
+            keys: at least one. All of them may be in memory at once, before the first is delivered.
+            deliver: called in the trio thread, in the order of `keys`, with a block's index in them and its bytes, or
+                None if it is not there or bad. What it raises goes to `fail`.
+            fail: called once, in place of deliveries that will not come: trio.ClosedResourceError at the application's
+                end. It must not raise.
+        """
+
+        def count_and_deliver(at: int, data: memoryview | None) -> None:
+            if data is None:
+                self._probe.on_miss(CacheLevel.DISK)
+            else:
+                self._probe.on_hit(CacheLevel.DISK, len(data))
+            deliver(at, data)
+
+        run = DiskRun(keys, count_and_deliver, fail)
+        self._runs.add(run)
+        self._nursery.start_soon(self._read_run, run, reader)
+        return run
+
     def read(
         self,
         key: DiskBlockKey,
@@ -108,12 +209,26 @@ class DiskLevel:
         otherwise: Callable[[], Flight[Block]],
     ) -> Flight[Block]:
         """A flight for a block on disk; `otherwise` gives the flight that replaces it when the disk fails."""
-        reading = self._reads.get(key)
-        if reading is None:
-            reading = _Reading()
-            self._nursery.start_soon(self._read, key, reader, reading, land, otherwise)
-            self._reads[key] = reading
-        return reading.flight
+        if key in self._reads:
+            return self._reads[key]
+        flight = self._reads[key] = Flight()
+
+        def deliver(at: int, data: memoryview | None) -> None:
+            if data is None:
+                self._nursery.start_soon(self._pass_on, otherwise(), key, flight)
+                return
+            block = Block(data)
+            if not run.is_forgotten:
+                land(block)
+            self._ended(key, flight)
+            flight.land(block)
+
+        def fail(error: Exception) -> None:
+            self._ended(key, flight)
+            flight.fail(error)
+
+        run = self.read_run([key], reader, deliver=deliver, fail=fail)
+        return flight
 
     def write_soon(self, key: DiskBlockKey, block: Block, reader: Hashable) -> None:
         """Queue a block, or leave it."""
@@ -132,9 +247,9 @@ class DiskLevel:
         self._unqueue(key)
         if key == self._writing:
             self._unwanted.add(key)
-        reading = self._reads.pop(key, None)
-        if reading is not None:
-            reading.is_bad = True
+        self._reads.pop(key, None)
+        for run in self._runs:
+            run.drop(key)
         self._disk.drop(key)
 
     def drop_segment(self, segment_id: Uuid) -> None:
@@ -147,7 +262,9 @@ class DiskLevel:
         if self._writing is not None and self._writing.segment_id == segment_id:
             self._unwanted.add(self._writing)
         for key in [key for key in self._reads if key.segment_id == segment_id]:
-            self._reads.pop(key).is_forgotten = True
+            del self._reads[key]
+        for run in self._runs:
+            run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
         if not self._disk.has_segment(segment_id):
             return
         self._deleted[segment_id] = None
@@ -159,34 +276,30 @@ class DiskLevel:
         """Forget segments that the catalog does not have, once it is live; how many blocks there were."""
         return await trio.to_thread.run_sync(self._disk.drop_unknown, known_among)
 
-    async def _read(
-        self,
-        key: DiskBlockKey,
-        reader: Hashable,
-        reading: _Reading,
-        land: Callable[[Block], None],
-        otherwise: Callable[[], Flight[Block]],
-    ) -> None:
+    async def _read_run(self, run: DiskRun, reader: Hashable) -> None:
+        post = trio.lowlevel.current_trio_token().run_sync_soon
         try:
-            data = await trio.to_thread.run_sync(partial(self._disk.read, key, reader), limiter=self._read_limiter)
-            if data is None or reading.is_bad:
-                self._probe.on_miss(CacheLevel.DISK)
-                block = await otherwise().wait()
-            else:
-                self._probe.on_hit(CacheLevel.DISK, len(data))
-                block = Block(memoryview(data))
-                if not reading.is_forgotten:
-                    land(block)
+            run.hand_over(await trio.to_thread.run_sync(run.read, self._disk, reader, post, limiter=self._read_limiter))
         except Exception as error:  # every failure belongs to the waiters; the nursery must live on
-            self._ended(key, reading)
-            reading.flight.fail(error)
+            run.end(error)
         except BaseException:  # shutdown: nobody may be left waiting
-            self._ended(key, reading)
-            reading.flight.fail(trio.ClosedResourceError("the application is shutting down"))
+            run.end(trio.ClosedResourceError("the application is shutting down"))
+            raise
+        finally:
+            self._runs.discard(run)
+
+    async def _pass_on(self, other: Flight[Block], key: DiskBlockKey, flight: Flight[Block]) -> None:
+        try:
+            block = await other.wait()
+        except Exception as error:
+            flight.fail(error)
+        except BaseException:
+            flight.fail(trio.ClosedResourceError("the application is shutting down"))
             raise
         else:
-            self._ended(key, reading)
-            reading.flight.land(block)
+            flight.land(block)
+        finally:
+            self._ended(key, flight)
 
     async def _delete_files(self) -> None:
         try:
@@ -205,8 +318,8 @@ class DiskLevel:
         for segment_id in segment_ids:
             self._disk.drop_segment(segment_id)
 
-    def _ended(self, key: DiskBlockKey, reading: _Reading) -> None:
-        if self._reads.get(key) is reading:
+    def _ended(self, key: DiskBlockKey, flight: Flight[Block]) -> None:
+        if self._reads.get(key) is flight:
             del self._reads[key]
 
     async def _write_next(self) -> None:

@@ -291,11 +291,11 @@ def test_a_block_that_cannot_be_read_is_given_up_and_the_disk_rests(
     with disk_cache(tmp_path) as cache:
         cache.write(FIRST, SECOND)
 
-        def fail(descriptor: int, buffers: list[memoryview]) -> NoReturn:
+        def fail(descriptor: int, size_bytes: int, position: int) -> NoReturn:
             raise OSError(errno.EIO, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "readv", fail)
+            patch.setattr(os, "pread", fail)
             assert cache.disk.read(FIRST) is None
         assert cache.errors("other") == 1
         assert not cache.disk.holds(SECOND)

@@ -2,93 +2,23 @@
 
 import errno
 import threading
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from metrics.cache_probes import CacheProbe
-from metrics.registry import Registry
 from storage.cache import disk_level
-from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskLevel
+from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX
 from storage.cache.flight import Flight
 from storage.cache.memory import Block
 from storage.errors import RetriableRemoteStorageError
 from storage.model import Uuid
 from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of
+from tests.support.disk_world import FROM_STORE, world_at
 from tests.support.scripted_gets import Gate, until
 
 KEY, OTHER = key_of(0), key_of(1)
-FROM_STORE = b"from the store"
-
-
-class GatedDisk(DiskBlocks):
-    """`gates` hold reads and writes of a block in their thread, before they look at the disk."""
-
-    gates: dict[tuple[str, DiskBlockKey], Gate]
-    after_read: dict[DiskBlockKey, Gate]
-    """The same, once the bytes are read."""
-    expirations = 0
-
-    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
-        self._hold("read", key)
-        data = super().read(key, reader)
-        if key in self.after_read:
-            self.after_read[key].hold()
-        return data
-
-    def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
-        self._hold("write", key)
-        return super().write(key, data, reader)
-
-    def expire(self) -> int:
-        self.expirations += 1
-        return super().expire()
-
-    def _hold(self, verb: str, key: DiskBlockKey) -> None:
-        if (verb, key) in self.gates:
-            self.gates[verb, key].hold()
-
-
-@dataclass
-class World:
-    """A level whose `run` is running. `landed` is what it handed to memory."""
-
-    level: DiskLevel
-    disk: GatedDisk
-    registry: Registry
-    landed: list[Block] = field(default_factory=list)
-    fetched: int = 0
-
-    def gate(self, verb: str, key: DiskBlockKey) -> Gate:
-        return self.disk.gates.setdefault((verb, key), Gate())
-
-    def otherwise(self) -> Flight[Block]:
-        self.fetched += 1
-        flight: Flight[Block] = Flight()
-        flight.land(Block(memoryview(FROM_STORE)))
-        return flight
-
-    def start_read(self, key: DiskBlockKey) -> Flight[Block]:
-        return self.level.read(key, "a reader", land=self.landed.append, otherwise=self.otherwise)
-
-    async def read(self, key: DiskBlockKey) -> bytes:
-        return bytes((await self.start_read(key).wait()).data)
-
-    def write_soon(self, *keys: DiskBlockKey) -> None:
-        for key in keys:
-            self.level.write_soon(key, Block(memoryview(data_of(key))), "a reader")
-
-    async def written(self, *keys: DiskBlockKey) -> None:
-        await until(lambda: all(self.disk.holds(key) for key in keys))
-
-    def sample(self, name: str, **labels: str) -> float:
-        return self.registry.sample_value(f"tidegate_{name}", labels) or 0.0
 
 
 @pytest.fixture
@@ -97,26 +27,6 @@ def filled(tmp_path: Path) -> Path:
     with disk_cache(tmp_path) as cache:
         cache.write(KEY, OTHER)
     return tmp_path
-
-
-@asynccontextmanager
-async def world_at(path: Path, *, bytes_max: int = cost(100), is_run: bool = True) -> AsyncIterator[World]:
-    registry = Registry()
-    probe = CacheProbe(registry)
-    disk = GatedDisk(
-        path, bytes_max=bytes_max, identity="a format in a store", cipher=None, retention_s=None, probe=probe
-    )
-    disk.gates, disk.after_read = {}, {}
-    try:
-        async with trio.open_nursery() as nursery:
-            level = DiskLevel(disk, nursery, probe)
-            if is_run:
-                nursery.start_soon(level.run)
-                await until(lambda: disk.available)
-            yield World(level, disk, registry)
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
 
 
 # --- reads ---
