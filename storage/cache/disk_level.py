@@ -66,8 +66,7 @@ class DiskRun:
 
     def drop(self, key: DiskBlockKey) -> None:
         """The block is known to be bad: None takes its place, if it has yet to be delivered."""
-        if key in self.keys:
-            self._bad.add(key)
+        self._bad.add(key)
 
     def read(self, disk: DiskBlocks, reader: Hashable, post: Callable[..., object]) -> list[bytes | bytearray | None]:
         """Read the blocks and post what is together; the rest is returned. In a worker thread.

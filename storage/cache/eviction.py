@@ -193,8 +193,6 @@ class ScanResistantPolicy(Generic[K]):
         kept.size_bytes = block.size_bytes
         self._probation_bytes += block.size_bytes
         self._extents[kept.name] = self._probation[kept.name] = kept
-        assert extent.reader_hash is not None, "somebody reads it"
-        self._entered[extent.reader_hash] = kept
 
     def _put(self, key: K, block: "_Block[K]") -> None:
         extent = block.extent

@@ -112,6 +112,7 @@ async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path, is_rea
     async with world_at(filled) as world:
         gates = world.disk.after_read if is_read else {}
         gate = gates.setdefault(KEYS[1], Gate()) if is_read else world.gate("read", KEYS[1])
+        never_read = world.gate("read", KEYS[2])
         receiver = Receiver().read(world, KEYS[:4])
         await gate.reached()
         world.level.drop(KEYS[1])
@@ -120,6 +121,7 @@ async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path, is_rea
         gate.open()
         await receiver.came_to(4)
         assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])]
+        assert not never_read._reached.is_set()
 
 
 async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_kept(filled: Path) -> None:
