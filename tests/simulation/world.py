@@ -1,0 +1,191 @@
+"""Runs one case: the real storage side over a simulated store, with consumers, in virtual time.
+
+What is real: `proxy.tier_storage.open_tier_storage`, so reader, catalog, caches, fills, read-ahead and planner. What is
+not: the store and its link, processor time (none is spent but what `ClientProfile` says), the proxy and its clients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from metrics.probes import Probes
+from metrics.registry import Registry
+from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from storage.model import RemoteLogSegmentMetadata
+from tests.simulation.cases import Case
+from tests.simulation.consumer import Consumer, Position
+from tests.support.segments import FIRST_TIMESTAMP_MS
+from tests.support.simulated_link import LinkProfile, SimulatedLink
+from tests.support.simulated_store import SimulatedGet, SimulatedStore
+from tests.support.simulated_time import Simulation, simulate
+from tests.support.tier import catalog_of
+
+AFTERWARDS_S = 5.0
+"""So long after the last answer GETs may still go on: what they bring counts as fetched."""
+
+NOW_MS = FIRST_TIMESTAMP_MS + 24 * 3600 * 1000
+
+Span = tuple[int, int]
+"""Positions [start, end) of a segment's log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass over the data was like. Times are virtual.
+
+    `share`: of the link. `fetched_ratio`: bytes of the logs fetched of what was asked for, over bytes delivered;
+    `beyond_bytes`: fetched of what nobody asked for.
+    """
+
+    delivered_bytes: int
+    elapsed_s: float
+    first_answer_s: float
+    share: float
+    fetched_bytes: int
+    beyond_bytes: int
+    gets: int
+    gets_open_max: int
+
+    @property
+    def fetched_ratio(self) -> float:
+        return self.fetched_bytes / self.delivered_bytes
+
+    @property
+    def gets_per_gb(self) -> float:
+        return self.gets / (self.delivered_bytes / 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case's passes, and everything that happened, as lines."""
+
+    passes: tuple[Pass, ...]
+    trace: tuple[str, ...]
+
+
+def run_case(case: Case, profile: LinkProfile) -> Outcome:
+    """Run it over such a link."""
+    link = SimulatedLink(profile)
+    world: list[World] = []
+
+    async def main(simulation: Simulation) -> Outcome:
+        async with trio.open_nursery() as nursery:
+            world.append(World(case, link, simulation, nursery))
+            outcome = await world[0].run()
+            world[0].store.shut()
+            nursery.cancel_scope.cancel()
+        return outcome
+
+    return simulate(main, link)
+
+
+class World:
+    """One run of a case."""
+
+    def __init__(self, case: Case, link: SimulatedLink, simulation: Simulation, nursery: trio.Nursery) -> None:
+        self._case = case
+        self._link = link
+        topic = case.topic
+        self.segments = topic.segments()
+        self.store = SimulatedStore(topic, link, simulation.threads, dict(case.manners))
+        self.storage = _open(case.settings, self.store, self.segments, nursery)
+        nursery.start_soon(self.storage.run)
+        self._trace: list[str] = []
+
+    async def run(self) -> Outcome:
+        await self._prime()
+        passes = [await self._pass(number) for number in range(self._case.passes)]
+        self._trace += [str(get) for get in self.store.gets]
+        return Outcome(tuple(passes), tuple(self._trace))
+
+    async def _pass(self, number: int) -> Pass:
+        gets_before, self._link.open_max = len(self.store.gets), 0
+        started_s = trio.current_time()
+        positions = self._case.positions()
+        consumers = [
+            Consumer(self.storage.reader, f"pass {number} consumer {at}", of_one, self._case.client)
+            for at, of_one in enumerate(positions)
+        ]
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(consumer.run)
+        answers = sorted(answer for consumer in consumers for answer in consumer.taken.answers)
+        self._trace += [f"answer {answer!r}" for answer in answers]
+        open_max = self._link.open_max
+        await trio.sleep(AFTERWARDS_S)
+        delivered_bytes = sum(consumer.taken.whole_batch_bytes for consumer in consumers)
+        elapsed_s = answers[-1][0] - started_s
+        gets = [get for get in self.store.gets[gets_before:] if get.is_log]
+        asked = self._asked([position for of_one in positions for position in of_one])
+        fetched = sum(get.received_bytes for get in gets)
+        wanted = sum(_common_bytes(get, asked) for get in gets)
+        return Pass(
+            delivered_bytes=delivered_bytes,
+            elapsed_s=elapsed_s,
+            first_answer_s=answers[0][0] - started_s,
+            share=delivered_bytes / elapsed_s / self._link.profile.link_bytes_per_s,
+            fetched_bytes=wanted,
+            beyond_bytes=fetched - wanted,
+            gets=len(gets),
+            gets_open_max=open_max,
+        )
+
+    def _asked(self, positions: Sequence[Position]) -> dict[str, list[Span]]:
+        """What consumers read of every segment, by its id; spans that do not overlap."""
+        batch_bytes = self._case.topic.batch_bytes
+        asked: dict[str, list[Span]] = {}
+        for segment in self.segments:
+            spans = []
+            for position in positions:
+                if position.partition != segment.topic_id_partition:
+                    continue
+                first = max(position.start_offset, segment.start_offset)
+                end = min(position.offset, segment.end_offset + 1)
+                if first < end:
+                    spans.append(
+                        ((first - segment.start_offset) * batch_bytes, (end - segment.start_offset) * batch_bytes)
+                    )
+            if spans:
+                asked[str(segment.segment_id)] = _union(spans)
+        return asked
+
+    async def _prime(self) -> None:
+        """Have the case's blocks in the cache before it begins, and nothing else.
+
+        The last batch of a segment is read: its answer is not cut short by its size, so nothing is read ahead for it.
+        By its origin any other bytes of the segment are read.
+        """
+
+
+def _open(
+    settings: TierStorageSettings,
+    store: SimulatedStore,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    nursery: trio.Nursery,
+) -> TierStorage:
+    return open_tier_storage(
+        settings,
+        store,
+        catalog_of(segments),
+        nursery=nursery,
+        limiter=trio.CapacityLimiter(settings.gets_max),
+        probes=Probes(Registry()),
+        now_ms=lambda: NOW_MS,
+    )
+
+
+def _union(spans: Sequence[Span]) -> list[Span]:
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _common_bytes(get: SimulatedGet, asked: dict[str, list[Span]]) -> int:
+    came_end = get.start + get.received_bytes
+    spans = asked.get(str(get.segment.segment_id), ())
+    return sum(max(0, min(end, came_end) - max(start, get.start)) for start, end in spans)
