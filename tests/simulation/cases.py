@@ -1,19 +1,28 @@
-"""The cases of the simulation: what is read, by whom, over which link."""
+"""The cases of the simulation: what is read, by whom, over which link, and what is to be reached.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+All sizes are of plaintext. `Case.aim` is a share of what the link and the consumers' own rate allow. Beside these aims:
+a second pass over the same data is never slower than the first, and a half-cached one never slower than a cold one
+(`Case.not_below`).
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from proxy.tier_storage import TierStorageSettings
 from tests.simulation.consumer import ClientProfile, Position
-from tests.support.simulated_link import LinkProfile, Manner
-from tests.support.simulated_store import GIB, MIB, SimulatedTopic
+from tests.support.simulated_link import LATE, SLOW, STALLED, LinkProfile, Manner
+from tests.support.simulated_store import GIB, KIB, MIB, SimulatedTopic
 
 LINKS: Mapping[str, LinkProfile] = {
     "30ms-60-400": LinkProfile(first_byte_s=0.030, connection_bytes_per_s=60e6, link_bytes_per_s=400e6),
     "10ms-90-600": LinkProfile(first_byte_s=0.010, connection_bytes_per_s=90e6, link_bytes_per_s=600e6),
     "100ms-20-300": LinkProfile(first_byte_s=0.100, connection_bytes_per_s=20e6, link_bytes_per_s=300e6),
 }
-"""No constant of the product may depend on which it is."""
+"""First byte, MB a second of a connection, MB a second of all. No constant of the product may depend on which it is."""
+
+DISK = LinkProfile(first_byte_s=0.0001, connection_bytes_per_s=1e9, link_bytes_per_s=2e9)
+"""A local NVMe."""
 
 DEFAULTS = TierStorageSettings(
     block_bytes=MIB,
@@ -27,16 +36,25 @@ DEFAULTS = TierStorageSettings(
 )
 """As Tidegate's configuration has them."""
 
+ROOMY = replace(DEFAULTS, memory_bytes_max=GIB)
+"""All that a case reads stays in memory."""
+
 AHEAD_BYTES = 256 * MIB
 """So much each partition has behind what is read of it."""
 
-
 CLIENT = ClientProfile()
+
+Blocks = Callable[[int], bool]
+"""Whether a block, by its number in the partition, is cached before a case begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`readers`: for each consumer, the spans that it reads: partition, first byte, end."""
+    """`readers`: for each consumer, the spans that it reads: partition, first byte, end.
+
+    `manners`: of GETs of logs, by their numbers. `cached`: what is in memory before, of each partition that is read.
+    `disk_bytes`: 0: no disk. `links_in_short`: of LINKS, how many `make test` runs, from the first on; others are long.
+    """
 
     name: str
     topic: SimulatedTopic
@@ -44,8 +62,12 @@ class Case:
     settings: TierStorageSettings = DEFAULTS
     client: ClientProfile = CLIENT
     manners: Mapping[int, Manner] = field(default_factory=dict)
+    cached: Blocks | None = None
+    disk_bytes: int = 0
     passes: int = 1
-    is_long: bool = False
+    links_in_short: int = 1
+    aim: float | None = None
+    not_below: str | None = None
 
     def positions(self) -> list[list[Position]]:
         """Each consumer's, at the beginning."""
@@ -58,22 +80,116 @@ class Case:
             for spans in self.readers
         ]
 
+    def reachable_bytes_per_s(self, profile: LinkProfile) -> float:
+        """What the link and the clients allow; what is cached may be faster."""
+        return min(profile.link_bytes_per_s, len(self.readers) * self.client.takes_bytes_per_s)
 
-def cold(partitions: int, total_bytes: int, *, segment_bytes: int = 64 * MIB, is_long: bool = False) -> Case:
-    """One consumer of so many partitions, nothing cached."""
-    each = total_bytes // partitions
+
+def sequential(
+    name: str, partitions: int, total_bytes: int, *, segment_bytes: int = 64 * MIB, batch_bytes: int = 64 * KIB
+) -> Case:
+    """One consumer of so many partitions from their beginnings on, nothing cached."""
+    each = total_bytes // partitions // batch_bytes * batch_bytes
     whole = -(-(each + AHEAD_BYTES) // segment_bytes) * segment_bytes
     return Case(
-        name=f"cold {partitions} x {total_bytes // partitions // MIB} MiB",
-        topic=SimulatedTopic(partitions=partitions, partition_bytes=whole, segment_bytes=segment_bytes),
+        name=f"{name} {partitions} x {each // MIB} MiB",
+        topic=SimulatedTopic(
+            partitions=partitions, partition_bytes=whole, segment_bytes=segment_bytes, batch_bytes=batch_bytes
+        ),
         readers=[[(number, 0, each) for number in range(partitions)]],
-        is_long=is_long,
     )
 
 
+def side_by_side(readers: int, each_bytes: int, apart_bytes: int) -> Case:
+    """Consumers with a connection each, in one partition, as Spark has them."""
+    starts = [at * apart_bytes + 5 * MIB for at in range(readers)]
+    whole = -(-(starts[-1] + each_bytes + AHEAD_BYTES) // (64 * MIB)) * 64 * MIB
+    return Case(
+        name=f"{readers} readers of 1 x {each_bytes // MIB} MiB",
+        topic=SimulatedTopic(partitions=1, partition_bytes=whole),
+        readers=[[(0, start, start + each_bytes)] for start in starts],
+        aim=0.8,
+    )
+
+
+def chunked(case: Case, chunk_bytes: int) -> Case:
+    """The same in a format with chunks and manifests."""
+    topic = replace(case.topic, chunk_bytes=chunk_bytes)
+    return replace(case, name=f"{case.name}, {chunk_bytes // MIB} MiB chunks", topic=topic)
+
+
+def half_cached(case: Case, name: str, cached: Blocks) -> Case:
+    """The same with some blocks cached, and memory for the others."""
+    return replace(
+        case, name=case.name.replace("cold", f"{name} cached,"), settings=ROOMY, cached=cached, not_below=case.name
+    )
+
+
+def is_even(number: int) -> bool:
+    return number % 2 == 0
+
+
+def is_below_100(number: int) -> bool:
+    return number < 100
+
+
+def is_in_random_half(number: int) -> bool:
+    """The same half each time."""
+    return random.Random(number).random() < 0.5
+
+
+_ONE = sequential("cold", 1, 400 * MIB)
+_TWO = sequential("cold", 2, 400 * MIB)
+_WARM = replace(_TWO, settings=ROOMY)
+
 CASES: Sequence[Case] = (
-    cold(1, 400 * MIB),
-    cold(2, 400 * MIB),
-    cold(2, 2 * GIB, is_long=True),
-    cold(8, 400 * MIB),
+    replace(_ONE, aim=0.7, links_in_short=3),
+    replace(_TWO, aim=0.8, links_in_short=3),
+    replace(sequential("cold", 2, 2 * GIB), aim=0.9, links_in_short=0),
+    replace(sequential("cold", 8, 400 * MIB), links_in_short=3),
+    sequential("cold", 64, 640 * MIB),
+    sequential("1 GiB segments", 2, 400 * MIB, segment_bytes=GIB),
+    replace(
+        sequential("1 GiB segments, 4 KiB batches", 64, 256 * MIB, segment_bytes=GIB, batch_bytes=4 * KIB),
+        links_in_short=0,
+    ),
+    sequential("8 MiB segments", 1, 200 * MIB, segment_bytes=8 * MIB),
+    sequential("8 MiB segments", 2, 400 * MIB, segment_bytes=8 * MIB),
+    chunked(_TWO, 4 * MIB),
+    chunked(sequential("8 MiB segments", 2, 200 * MIB, segment_bytes=8 * MIB), 4 * MIB),
+    replace(half_cached(_ONE, "every other block", is_even), links_in_short=0),
+    half_cached(_TWO, "every other block", is_even),
+    half_cached(_TWO, "random half", is_in_random_half),
+    half_cached(_TWO, "first half", is_below_100),
+    replace(_WARM, name="all cached in memory, 2 x 200 MiB", passes=2),
+    replace(
+        sequential("all cached on disk,", 2, 200 * MIB),
+        settings=replace(DEFAULTS, memory_bytes_max=32 * MIB),
+        disk_bytes=GIB,
+        passes=2,
+    ),
+    replace(_ONE, name="cache smaller than 1 x 400 MiB", passes=2),
+    replace(_TWO, name="cache smaller than 2 x 200 MiB", passes=2),
+    replace(
+        _TWO,
+        name="cache of 64 MiB, 2 x 200 MiB",
+        settings=replace(DEFAULTS, memory_bytes_max=64 * MIB),
+        passes=2,
+        links_in_short=0,
+    ),
+    replace(
+        sequential("consumer of 100 MB/s,", 1, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.8
+    ),
+    replace(
+        sequential("consumer of 100 MB/s,", 8, 200 * MIB), client=replace(CLIENT, takes_bytes_per_s=100e6), aim=0.9
+    ),
+    replace(_TWO, name="one connection stalls, 2 x 200 MiB", manners={7: STALLED}),
+    replace(_TWO, name="one connection is slow, 2 x 200 MiB", manners={7: SLOW}),
+    replace(_TWO, name="one answer is late, 2 x 200 MiB", manners={7: LATE}),
+    side_by_side(16, 50 * MIB, 80 * MIB),
 )
+
+
+def case_named(name: str) -> Case:
+    """The case of that name."""
+    return next(case for case in CASES if case.name == name)

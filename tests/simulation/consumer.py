@@ -20,7 +20,7 @@ from storage.reader import ReadTime, TierReader, TierRecords
 MIB = 1024 * 1024
 
 _BATCH_PREFIX = struct.Struct(">qi")
-_LINEAGE = LeaderEpochLineage(0, {0: (0, 2**62)})
+LINEAGE = LeaderEpochLineage(0, {0: (0, 2**62)})
 
 
 class WrongBytesError(Exception):
@@ -111,7 +111,7 @@ class Consumer:
                     position.offset,
                     max_bytes=profile.max_bytes,
                     minimum_one_batch=True,
-                    lineage=_LINEAGE,
+                    lineage=LINEAGE,
                     reader=self._name,
                     time=time,
                 )

@@ -4,18 +4,22 @@ What is real: `proxy.tier_storage.open_tier_storage`, so reader, catalog, caches
 not: the store and its link, processor time (none is spent but what `ClientProfile` says), the proxy and its clients.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from proxy.tier_storage import open_tier_storage
+from storage.cache.disk import DiskBlocks
 from storage.model import RemoteLogSegmentMetadata
-from tests.simulation.cases import Case
-from tests.simulation.consumer import Consumer, Position
+from tests.simulation.cases import DISK, Case
+from tests.simulation.consumer import LINEAGE, Consumer, Position
 from tests.support.segments import FIRST_TIMESTAMP_MS
+from tests.support.simulated_disk import SimulatedDisk
 from tests.support.simulated_link import LinkProfile, SimulatedLink
 from tests.support.simulated_store import SimulatedGet, SimulatedStore
 from tests.support.simulated_time import Simulation, simulate
@@ -24,7 +28,11 @@ from tests.support.tier import catalog_of
 AFTERWARDS_S = 5.0
 """So long after the last answer GETs may still go on: what they bring counts as fetched."""
 
+PRIMED_BYTES_MAX = 16 * 1024 * 1024
+
 NOW_MS = FIRST_TIMESTAMP_MS + 24 * 3600 * 1000
+
+OpenDisk = Callable[[Simulation, Probes, str], DiskBlocks | None]
 
 Span = tuple[int, int]
 """Positions [start, end) of a segment's log."""
@@ -34,8 +42,8 @@ Span = tuple[int, int]
 class Pass:
     """What one pass over the data was like. Times are virtual.
 
-    `share`: of the link. `fetched_ratio`: bytes of the logs fetched of what was asked for, over bytes delivered;
-    `beyond_bytes`: fetched of what nobody asked for.
+    `share`: of what link and consumers allow. `fetched_bytes`: of the logs, and of what consumers asked for; what one
+    of them asks for counts as often as it is fetched. `beyond_bytes`: fetched of what nobody asked for.
     """
 
     delivered_bytes: int
@@ -66,30 +74,47 @@ class Outcome:
 
 def run_case(case: Case, profile: LinkProfile) -> Outcome:
     """Run it over such a link."""
-    link = SimulatedLink(profile)
-    world: list[World] = []
+    link, disk = SimulatedLink(profile), SimulatedLink(DISK)
 
     async def main(simulation: Simulation) -> Outcome:
         async with trio.open_nursery() as nursery:
-            world.append(World(case, link, simulation, nursery))
-            outcome = await world[0].run()
-            world[0].store.shut()
+            world = World(case, link, simulation, nursery, opened)
+            outcome = await world.run()
+            world.store.shut()
             nursery.cancel_scope.cancel()
         return outcome
 
-    return simulate(main, link)
+    def opened(simulation: Simulation, probes: Probes, identity: str) -> DiskBlocks | None:
+        if not case.disk_bytes:
+            return None
+        return SimulatedDisk(Path(folder), case.disk_bytes, identity, disk, simulation.threads, probes.cache)
+
+    with TemporaryDirectory() as folder:
+        return simulate(main, link, disk)
 
 
 class World:
     """One run of a case."""
 
-    def __init__(self, case: Case, link: SimulatedLink, simulation: Simulation, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, case: Case, link: SimulatedLink, simulation: Simulation, nursery: trio.Nursery, open_disk: OpenDisk
+    ) -> None:
         self._case = case
         self._link = link
         topic = case.topic
         self.segments = topic.segments()
         self.store = SimulatedStore(topic, link, simulation.threads, dict(case.manners))
-        self.storage = _open(case.settings, self.store, self.segments, nursery)
+        probes = Probes(Registry())
+        self.storage = open_tier_storage(
+            case.settings,
+            self.store,
+            catalog_of(self.segments),
+            nursery=nursery,
+            limiter=trio.CapacityLimiter(case.settings.gets_max),
+            probes=probes,
+            disk_blocks=open_disk(simulation, probes, self.store.identity),
+            now_ms=lambda: NOW_MS,
+        )
         nursery.start_soon(self.storage.run)
         self._trace: list[str] = []
 
@@ -124,7 +149,7 @@ class World:
             delivered_bytes=delivered_bytes,
             elapsed_s=elapsed_s,
             first_answer_s=answers[0][0] - started_s,
-            share=delivered_bytes / elapsed_s / self._link.profile.link_bytes_per_s,
+            share=delivered_bytes / elapsed_s / self._case.reachable_bytes_per_s(self._link.profile),
             fetched_bytes=wanted,
             beyond_bytes=fetched - wanted,
             gets=len(gets),
@@ -156,23 +181,38 @@ class World:
         The last batch of a segment is read: its answer is not cut short by its size, so nothing is read ahead for it.
         By its origin any other bytes of the segment are read.
         """
+        cached, topic = self._case.cached, self._case.topic
+        if cached is None:
+            return
+        blocks = topic.segment_bytes // self._case.settings.block_bytes
+        for position in (position for of_one in self._case.positions() for position in of_one):
+            of_partition = [other for other in self.segments if other.topic_id_partition == position.partition]
+            for at, segment in enumerate(of_partition):
+                if segment.start_offset >= position.end_offset:
+                    break
+                numbers = [number for number in range(blocks) if cached(at * blocks + number)]
+                await self._bring(segment, [number for number in numbers if number < blocks])
+        await trio.sleep(AFTERWARDS_S)
 
-
-def _open(
-    settings: TierStorageSettings,
-    store: SimulatedStore,
-    segments: Sequence[RemoteLogSegmentMetadata],
-    nursery: trio.Nursery,
-) -> TierStorage:
-    return open_tier_storage(
-        settings,
-        store,
-        catalog_of(segments),
-        nursery=nursery,
-        limiter=trio.CapacityLimiter(settings.gets_max),
-        probes=Probes(Registry()),
-        now_ms=lambda: NOW_MS,
-    )
+    async def _bring(self, segment: RemoteLogSegmentMetadata, numbers: Sequence[int]) -> None:
+        if not numbers:
+            return
+        name, block_bytes = f"primer {segment.segment_id}", self._case.settings.block_bytes
+        records = await self.storage.reader.read(
+            segment.topic_id_partition,
+            segment.end_offset,
+            max_bytes=block_bytes,
+            minimum_one_batch=True,
+            lineage=LINEAGE,
+            reader=name,
+        )
+        records.release()
+        self.storage.reader.forget_reader(name)
+        assert records.origin is not None
+        origin = replace(records.origin, start=0)
+        for start, end in _union([(number * block_bytes, (number + 1) * block_bytes) for number in numbers]):
+            for part in range(start, end, PRIMED_BYTES_MAX):
+                (await origin.read(part, min(part + PRIMED_BYTES_MAX, end))).release()
 
 
 def _union(spans: Sequence[Span]) -> list[Span]:

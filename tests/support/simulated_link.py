@@ -147,16 +147,15 @@ class SimulatedLink:
         return rates
 
     def next_event_s(self) -> float:
-        """When something happens to a connection."""
+        """When something happens to a connection: later than now, if only by the smallest step there is."""
         rates = self.rates()
         events = (connection.next_event_s(self.now_s, rates.get(connection, 0.0)) for connection in self._open)
-        return max(self.now_s, min(events, default=math.inf))
+        return max(math.nextafter(self.now_s, math.inf), min(events, default=math.inf))
 
     def advance(self, now_s: float) -> None:
         """It is now_s; events on the way happen in their order."""
         while self.now_s < now_s:
-            # A tiny step ahead where an event is due this very moment: rates change, time need not.
-            until_s = min(now_s, max(self.next_event_s(), math.nextafter(self.now_s, math.inf)))
+            until_s = min(now_s, self.next_event_s())
             seconds, self.now_s = until_s - self.now_s, until_s
             rates = self.rates()
             for connection in self._open:

@@ -14,7 +14,7 @@ lies in a chunk can be read once all of the chunk has come.
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from storage.errors import RetriableRemoteStorageError
@@ -278,10 +278,8 @@ class _Stream:
     get: SimulatedGet
     next: int
     end: int
-    is_closed: bool = field(default=False)
 
     def read(self, size_bytes: int) -> bytes | bytearray:
-        assert not self.is_closed
         start, end = self.next, self.next + size_bytes
         assert end <= self.end, "no more than the stream was opened for"
         chunk_bytes = self.segment.chunk_bytes
@@ -292,7 +290,6 @@ class _Stream:
         return log_bytes(topic.batch_bytes, metadata.start_offset, start, end)
 
     def close(self) -> None:
-        self.is_closed = True
         self.segment.store.close_get(self.get)
 
 

@@ -10,12 +10,14 @@ Rule 2. Worker threads run when trio has nothing to do: all tasks are blocked, a
         Among those that may go on, who waits longest goes first.
 Rule 3. When trio and all threads wait, the clock moves on to the next thing that happens: the next event of a source
         (`EventSource`) or trio's next deadline.
-Rule 4. trio shuffles the tasks that may run; here by a generator with a fixed seed.
+Rule 4. What is random has a fixed seed: the order of trio's tasks, and generators that ask for no seed of their own
+        (the jitter of retries).
 
 A worker thread must wait by `wait` only: one that waits for the trio thread would wait for ever, and fails the run.
 Real clocks (`time.monotonic`) are left alone: the product uses them for metrics.
 """
 
+import itertools
 import math
 import random
 import threading
@@ -87,7 +89,9 @@ class _Job:
 class SimulatedThreads:
     """Worker threads (rules 1 and 2). `live` of them have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, stuck_s: float = STUCK_S) -> None:
+        self._stuck_s = stuck_s
+        self._is_aborted = False
         self._waiting: deque[_Job] = deque()
         self._running: _Job | None = None
         self._stopped = threading.Semaphore(0)
@@ -105,6 +109,7 @@ class SimulatedThreads:
     ) -> T:
         """As trio.to_thread.run_sync."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        self._raise_if_aborted()
         limiter = limiter or trio.to_thread.current_default_thread_limiter()
         job = _Job(lambda: sync_fn(*args))
         await limiter.acquire_on_behalf_of(job)
@@ -142,18 +147,34 @@ class SimulatedThreads:
         else:
             job.is_started = True
             trio.lowlevel.start_thread_soon(job.call, self._on_end)
-        if not self._stopped.acquire(timeout=STUCK_S):
-            raise SimulationStuckError("a worker thread waits for something other than virtual time")
+        if not self._stopped.acquire(timeout=self._stuck_s):
+            error = SimulationStuckError("a worker thread waits for something other than virtual time")
+            job.result = outcome.Error(error)
+            job.ended.set()
+            raise error
         self._running = None
         if job.result is not None:
             self.live -= 1
             job.ended.set()
         return True
 
+    def abort(self) -> None:
+        """Time will not pass any more: have all threads end, each with an error where it waits."""
+        self._is_aborted = True
+        for job in self._waiting:
+            job.is_due = lambda: True
+        while self.step():
+            pass
+
+    def _raise_if_aborted(self) -> None:
+        if self._is_aborted:
+            raise SimulationStuckError("time does not pass any more")
+
     # --- in a worker thread ---
 
     def wait(self, is_due: Callable[[], bool]) -> None:
         """Wait in virtual time until that is so; it is asked in the trio thread."""
+        self._raise_if_aborted()
         if is_due():
             return
         job = self._running
@@ -162,6 +183,7 @@ class SimulatedThreads:
         self._waiting.append(job)
         self._stopped.release()
         job.resumed.acquire()
+        self._raise_if_aborted()
 
     def _on_end(self, result: outcome.Outcome[Any]) -> None:
         assert self._running is not None
@@ -172,9 +194,9 @@ class SimulatedThreads:
 class Simulation:
     """One run."""
 
-    def __init__(self, *sources: EventSource) -> None:
+    def __init__(self, *sources: EventSource, stuck_s: float = STUCK_S) -> None:
         self.clock = SimulatedClock()
-        self.threads = SimulatedThreads()
+        self.threads = SimulatedThreads(stuck_s)
         self._sources = sources
 
     async def drive(self) -> None:
@@ -183,10 +205,14 @@ class Simulation:
         Raises:
             SimulationStuckError: nothing is due any more.
         """
-        while True:
-            await trio.testing.wait_all_tasks_blocked()
-            if not self.threads.step():
-                self._advance()
+        try:
+            while True:
+                await trio.testing.wait_all_tasks_blocked()
+                if not self.threads.step():
+                    self._advance()
+        except SimulationStuckError:
+            self.threads.abort()
+            raise
 
     def _advance(self) -> None:
         now_s = self.clock.now_s
@@ -200,7 +226,7 @@ class Simulation:
             source.advance(now_s)
 
 
-def simulate(main: Callable[[Simulation], Awaitable[T]], *sources: EventSource) -> T:
+def simulate(main: Callable[[Simulation], Awaitable[T]], *sources: EventSource, stuck_s: float = STUCK_S) -> T:
     """Run `main` in virtual time until it returns.
 
     Raises:
@@ -214,16 +240,27 @@ def simulate(main: Callable[[Simulation], Awaitable[T]], *sources: EventSource) 
             nursery.cancel_scope.cancel()
         return result
 
-    simulation = Simulation(*sources)
+    simulation = Simulation(*sources, stuck_s=stuck_s)
     with _in_order(), mock.patch.object(trio.to_thread, "run_sync", simulation.threads.run_sync):
         return trio.run(run, clock=simulation.clock)
 
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """Rule 4: what Hypothesis asks of trio, with our seed."""
+    """Rule 4; of trio it is what Hypothesis asks, with our seed."""
+    seeds, state = itertools.count(1), random.getstate()
+
+    class Seeded(random.Random):
+        def __init__(self, seed: int | None = None) -> None:
+            super().__init__(next(seeds) if seed is None else seed)
+
     with (
         mock.patch.object(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING", new=True),
         mock.patch.object(trio._core._run, "_r", random.Random(0)),
+        mock.patch.object(random, "Random", Seeded),
     ):
-        yield
+        random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(state)

@@ -1,0 +1,49 @@
+"""A disk cache whose reads and writes take virtual time. The files are real, below a folder of the test's own."""
+
+from collections.abc import Hashable
+from pathlib import Path
+
+from metrics.cache_probes import CacheProbe
+from storage.cache.disk import DiskBlockKey, DiskBlocks
+from tests.support.segments import FIRST_TIMESTAMP_MS
+from tests.support.simulated_link import SimulatedLink
+from tests.support.simulated_time import SimulatedThreads
+
+
+class SimulatedDisk(DiskBlocks):
+    """A DiskBlocks. A call costs what a body of its size costs over `way`, one connection each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bytes_max: int,
+        identity: str,
+        way: SimulatedLink,
+        threads: SimulatedThreads,
+        probe: CacheProbe,
+    ) -> None:
+        super().__init__(
+            folder,
+            bytes_max=bytes_max,
+            identity=identity,
+            cipher=None,
+            retention_s=None,
+            probe=probe,
+            clock=lambda: FIRST_TIMESTAMP_MS / 1000 + way.now_s,
+        )
+        self._way = way
+        self._threads = threads
+
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
+        self._wait(key.size_bytes)
+        return super().read(key, reader)
+
+    def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
+        self._wait(len(data))
+        return super().write(key, data, reader)
+
+    def _wait(self, size_bytes: int) -> None:
+        call = self._way.open(size_bytes)
+        call.want(size_bytes, self._way.now_s)
+        self._threads.wait(lambda: call.has_wanted)
+        call.is_closed = True
