@@ -76,9 +76,10 @@ class SimulatedClock(trio.abc.Clock):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One call in a worker thread. `is_due`: whether it may go on."""
+    """One call in a worker thread. `is_due`: whether it may go on. `post`: the trio token's run_sync_soon."""
 
     call: Callable[[], Any]
+    post: Callable[[Callable[[], None]], None]
     is_due: Callable[[], bool] = lambda: True
     is_started: bool = False
     resumed: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -111,7 +112,7 @@ class SimulatedThreads:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._raise_if_aborted()
         limiter = limiter or trio.to_thread.current_default_thread_limiter()
-        job = _Job(lambda: sync_fn(*args))
+        job = _Job(lambda: sync_fn(*args), trio.lowlevel.current_trio_token().run_sync_soon)
         await limiter.acquire_on_behalf_of(job)
         self._waiting.append(job)
         self.live += 1
@@ -153,9 +154,7 @@ class SimulatedThreads:
             job.ended.set()
             raise error
         self._running = None
-        if job.result is not None:
-            self.live -= 1
-            job.ended.set()
+        self.live -= job.result is not None
         return True
 
     def abort(self) -> None:
@@ -188,6 +187,8 @@ class SimulatedThreads:
     def _on_end(self, result: outcome.Outcome[Any]) -> None:
         assert self._running is not None
         self._running.result = result
+        # The way that trio takes: behind what the thread has posted.
+        self._running.post(self._running.ended.set)
         self._stopped.release()
 
 

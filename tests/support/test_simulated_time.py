@@ -71,6 +71,23 @@ def test_what_a_thread_posts_is_done_at_its_moment() -> None:
     assert posted_s == pytest.approx([2.0])
 
 
+def test_a_call_ends_behind_what_its_thread_posted() -> None:
+    """Given a thread that posts and ends at once, then its caller finds the posts done, as with trio's own threads."""
+    posted = list[int]()
+
+    async def main(simulation: Simulation) -> None:
+        post = trio.lowlevel.current_trio_token().run_sync_soon
+
+        def work() -> None:
+            for number in range(3):
+                post(posted.append, number)
+
+        await trio.to_thread.run_sync(work)
+        assert posted == [0, 1, 2]
+
+    simulate(main)
+
+
 def test_one_thread_runs_at_a_time() -> None:
     running, seen = 0, list[int]()
 
