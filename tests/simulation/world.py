@@ -176,23 +176,27 @@ class World:
         return asked
 
     async def _prime(self) -> None:
-        """Have the case's blocks in the cache before it begins, and nothing else.
+        """Have the case's blocks in the cache before it begins, and the last one of each segment, but nothing else.
 
-        The last batch of a segment is read: its answer is not cut short by its size, so nothing is read ahead for it.
-        By its origin any other bytes of the segment are read.
+        A segment's last batch is read: its answer is not cut short by its size, so nothing is read ahead for it. By its
+        origin any other bytes of the segment are read.
         """
         cached, topic = self._case.cached, self._case.topic
         if cached is None:
             return
-        blocks = topic.segment_bytes // self._case.settings.block_bytes
+        block_bytes, primed_bytes_max = self._case.settings.block_bytes, 0
+        blocks = topic.segment_bytes // block_bytes
         for position in (position for of_one in self._case.positions() for position in of_one):
             of_partition = [other for other in self.segments if other.topic_id_partition == position.partition]
             for at, segment in enumerate(of_partition):
                 if segment.start_offset >= position.end_offset:
                     break
                 numbers = [number for number in range(blocks) if cached(at * blocks + number)]
-                await self._bring(segment, [number for number in numbers if number < blocks])
+                await self._bring(segment, numbers)
+                primed_bytes_max += (len(numbers) + 1) * block_bytes
         await trio.sleep(AFTERWARDS_S)
+        primed_bytes = sum(get.received_bytes for get in self.store.gets if get.is_log)
+        assert primed_bytes <= primed_bytes_max, "what a case wants cached is cached, and nothing was read ahead"
 
     async def _bring(self, segment: RemoteLogSegmentMetadata, numbers: Sequence[int]) -> None:
         if not numbers:
