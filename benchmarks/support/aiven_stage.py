@@ -3,7 +3,8 @@
 The broker fills a LocalTieredStorage and knows of nothing else. Tidegate gets another storage manager in its own file,
 which wins over the broker's, and finds under the same segment ids the objects that were written anew.
 
-Partitions 0 and 1 are longer than the rest, so that one and two of them give a read that is long enough to measure.
+There is a topic for each size of batches. Partitions 0 and 1 are longer than the rest, so that one and two of them give
+a read that is long enough to measure.
 """
 
 import random
@@ -13,36 +14,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JARS, JVM_OPTIONS
+from protocol.record_batches import iterate_batches
 from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from proxy.demo.kafka_properties import METADATA_PARTITIONS
 from storage.formats.aiven.key_ring import KeyRing
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from storage.object_names import LOG_SUFFIX
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import s3_settings
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
+from tests.support.segments import object_path
 
-PARTITIONS = 8
 LONG_PARTITIONS = 2
-TOPIC = "benchmark-cold"
-RECORD_BYTES = 4096
-BATCH_BYTES = 64 * 1024
+VALUE_BYTES = 1000
+"""Of a record: one makes a batch of 1 KiB, 64 one of 64 KiB."""
+RECORD_OVERHEAD_BYTES, BATCH_OVERHEAD_BYTES = 7, 61
 MIB = 1024 * 1024
 
-RANDOM_BYTES = RECORD_BYTES * 3 // 10
+RANDOM_BYTES = VALUE_BYTES * 3 // 10
 """Of each record; the rest is the same in all of them. zstd makes a third of it."""
 
 _POOL_BYTES = 32 * MIB
 """Longer than the random bytes of any chunk, or zstd would find them again."""
-_QUEUE_BYTES_MAX = 128 * MIB
+_QUEUE_RECORDS_MAX = 90_000
 _FLUSH_S = 120.0
+_TIERED_S = 300.0
 _READ_S = 30.0
 _ACTIVE_BYTES = MIB // 4
 """Behind each partition's last whole segment, so that it is closed and tiered."""
@@ -52,28 +58,15 @@ PREFIX = "rsm.config."
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """How segments are stored. `keys`: what the plugin's configuration says of it."""
+class ColdTopic:
+    """A topic of batches of one size. `segments` are each partition's, in order."""
 
     name: str
-    keys: Mapping[str, str]
-    objects: Mapping[int, Sequence[tuple[str, int]]]
-    """Key and size in bytes of each partition's logs, in order."""
-
-    def stored_bytes(self, partitions: int) -> int:
-        return sum(size for partition in range(partitions) for _, size in self.objects[partition])
-
-
-@dataclass(frozen=True, slots=True)
-class ColdStage:
-    """What a cold read is measured on. `segments` are each partition's, in order."""
-
-    cluster: KafkaCluster
-    store: ShapedStore
-    work: Path
-    chunk_bytes: int
     segments: Mapping[int, Sequence[RemoteLogSegmentMetadata]]
-    variants: Sequence[Variant]
+    batch_bytes: float
+    """On average."""
+    objects: Mapping[str, Mapping[int, Sequence[tuple[str, int]]]]
+    """By variant and partition: key and size in bytes of the logs, in order."""
 
     def ends(self, partitions: int) -> dict[int, int]:
         """The offset behind the tier's last, of the first so many partitions."""
@@ -83,64 +76,80 @@ class ColdStage:
         """Of their segments, as Kafka has them."""
         return sum(each.segment_size_bytes for partition in range(partitions) for each in self.segments[partition])
 
-    def tidegate_properties(self, variant: Variant) -> dict[str, str]:
+    def stored(self, variant: str, partitions: int) -> list[tuple[str, int]]:
+        """Key and size in bytes of their logs."""
+        return [each for partition in range(partitions) for each in self.objects[variant][partition]]
+
+    def stored_bytes(self, variant: str, partitions: int) -> int:
+        """Of their logs in the store."""
+        return sum(size for _, size in self.stored(variant, partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStage:
+    """What a cold read is measured on. `topics` are by KiB of a batch, `variant_keys` what the plugin's configuration
+    says of each variant."""
+
+    cluster: KafkaCluster
+    store: ShapedStore
+    work: Path
+    partitions: int
+    topics: Mapping[int, ColdTopic]
+    variant_keys: Mapping[str, Mapping[str, str]]
+
+    def tidegate_properties(self, variant: str, scheme: str) -> dict[str, str]:
         """What goes into Tidegate's own file."""
-        keys = {"chunk.size": str(self.chunk_bytes), **self.store.tidegate_keys(), **variant.keys}
+        keys = {**self.store.ways[scheme].tidegate_keys(), **self.variant_keys[variant]}
         prefixed = {f"{PREFIX}{key}": value for key, value in keys.items()}
         return {"remote.log.storage.manager.class.name": STORAGE_MANAGER_CLASS, **prefixed}
 
 
 @contextmanager
-def cold_stage(
-    *,
-    megabytes: int,
-    segment_bytes: int,
-    chunk_bytes: int,
-    variants: Sequence[tuple[bool, bool]],
-    first_byte_ms: int,
-    connection_megabytes_per_s: int,
-) -> Iterator[ColdStage]:
-    """A stage with these variants, each (encryption, zstd)."""
+def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
+    """A stage with what the options ask for."""
     work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
+    partitions, segment_bytes = max(options.partitions), options.segment_mib * MIB
+    counts = segment_counts(options.megabytes * 1_000_000, segment_bytes, partitions)
+    link = {
+        "first_byte_ms": options.first_byte_ms,
+        "connection_megabytes_per_s": options.connection_megabytes_per_s,
+    }
     try:
-        link = {"first_byte_ms": first_byte_ms, "connection_megabytes_per_s": connection_megabytes_per_s}
         with (
             KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster,
-            shaped_store(work, **link) as store,
+            shaped_store(work, options.schemes, **link) as store,
         ):
-            counts = segment_counts(megabytes * 1_000_000, segment_bytes)
-            segments = _fill_tier(cluster, counts, segment_bytes)
             pair = make_key_pair(work / "keys", "benchmark")
-
-            def publish(kind: tuple[bool, bool]) -> Variant:
-                encrypted, compressed = kind
-                keys = {"compression.enabled": str(compressed).lower(), **(pair if encrypted else {})}
-                return _publish(cluster.tier_dir, store, segments, chunk_bytes, variant_name(*kind), keys)
-
-            with ThreadPoolExecutor(2) as threads:
-                published = list(threads.map(publish, variants))
-            yield ColdStage(cluster, store, work, chunk_bytes, segments, published)
+            keys = {name: _variant_keys(name, options.chunk_kib * 1024, pair) for name in options.variants}
+            topics = {}
+            for batch_kib in options.batch_kib:
+                name = f"benchmark-cold-{batch_kib}k"
+                segments = _fill_tier(cluster, name, batch_kib, counts, segment_bytes)
+                publish = partial(_publish, cluster.tier_dir, store, segments)
+                with ThreadPoolExecutor(2) as threads:
+                    objects = dict(zip(keys, threads.map(publish, keys.values()), strict=True))
+                topics[batch_kib] = ColdTopic(name, segments, _batch_bytes(cluster.tier_dir, segments[0][0]), objects)
+            yield ColdStage(cluster, store, work, partitions, topics, keys)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def segment_counts(total_bytes: int, segment_bytes: int) -> list[int]:
+def segment_counts(total_bytes: int, segment_bytes: int, partitions: int) -> list[int]:
     """How many segments each partition gets: one, and what is left of the total on those that are long."""
-    counts = [1] * PARTITIONS
-    for number in range(max(0, -(-total_bytes // segment_bytes) - PARTITIONS)):
-        counts[number % LONG_PARTITIONS] += 1
+    counts = [1] * partitions
+    for number in range(max(0, -(-total_bytes // segment_bytes) - partitions)):
+        counts[number % min(LONG_PARTITIONS, partitions)] += 1
     return counts
 
 
-def variant_name(encrypted: bool, compressed: bool) -> str:
-    """As the tables show it."""
-    return {(False, False): "plain", (True, False): "AES", (False, True): "zstd", (True, True): "AES + zstd"}[
-        encrypted, compressed
-    ]
+def _variant_keys(name: str, chunk_bytes: int, pair: Mapping[str, str]) -> dict[str, str]:
+    encrypted, compressed = VARIANTS[name]
+    written = {"key.prefix": f"{name}/", "chunk.size": str(chunk_bytes)}
+    return {**written, "compression.enabled": str(compressed).lower(), **(pair if encrypted else {})}
 
 
 def _fill_tier(
-    cluster: KafkaCluster, counts: Sequence[int], segment_bytes: int
+    cluster: KafkaCluster, topic: str, batch_kib: int, counts: Sequence[int], segment_bytes: int
 ) -> dict[int, list[RemoteLogSegmentMetadata]]:
     configs = {
         "remote.storage.enable": "true",
@@ -148,16 +157,15 @@ def _fill_tier(
         "segment.bytes": str(segment_bytes),
         "local.retention.bytes": "1",
     }
-    cluster.create_topic(TOPIC, PARTITIONS, configs)
-    _produce(cluster.bootstrap_servers, [count * segment_bytes + _ACTIVE_BYTES for count in counts])
+    cluster.create_topic(topic, len(counts), configs)
+    _produce(cluster.bootstrap_servers, topic, batch_kib, [count * segment_bytes + _ACTIVE_BYTES for count in counts])
 
     def only_active_is_local(offsets: PartitionOffsets) -> bool:
-        return 0 <= offsets.latest_tiered_offset == offsets.local_log_start_offset - 1 and _local_logs(cluster) == len(
-            counts
-        )
+        is_tiered = 0 <= offsets.latest_tiered_offset == offsets.local_log_start_offset - 1
+        return is_tiered and _local_logs(cluster, topic) == len(counts)
 
-    offsets = cluster.wait_tiered(TOPIC, until=only_active_is_local, timeout_s=180)
-    segments = _finished_segments(cluster.bootstrap_servers)
+    offsets = cluster.wait_tiered(topic, until=only_active_is_local, timeout_s=_TIERED_S)
+    segments = _finished_segments(cluster.bootstrap_servers, topic)
     for partition, known in offsets.items():
         found = segments.get(partition, [])
         if not found or found[-1].end_offset != known.latest_tiered_offset:
@@ -165,39 +173,47 @@ def _fill_tier(
     return segments
 
 
-def _local_logs(cluster: KafkaCluster) -> int:
-    return sum(1 for _ in cluster.broker(1).data_dir.glob(f"{TOPIC}-[0-9]/*.log"))
+def _batch_bytes(tier_dir: Path, segment: RemoteLogSegmentMetadata) -> float:
+    log = object_path(tier_dir, segment, LOG_SUFFIX).read_bytes()
+    return len(log) / sum(1 for _ in iterate_batches([memoryview(log)]))
 
 
-def _produce(bootstrap_servers: str, partition_bytes: Sequence[int]) -> None:
-    """So many bytes of records into each partition, in turns."""
+def _local_logs(cluster: KafkaCluster, topic: str) -> int:
+    return sum(1 for _ in cluster.broker(1).data_dir.glob(f"{topic}-[0-9]/*.log"))
+
+
+def _produce(bootstrap_servers: str, topic: str, batch_kib: int, partition_bytes: Sequence[int]) -> None:
+    """So many bytes of batches into each partition, in turns; a record for each KiB of a batch."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "linger.ms": 20,
-            "batch.size": BATCH_BYTES,
-            "queue.buffering.max.kbytes": _QUEUE_BYTES_MAX // 1024 * 2,
+            "acks": 1,
+            # The number of records closes a batch, not time nor its size.
+            "linger.ms": 200,
+            "batch.num.messages": batch_kib,
+            "batch.size": 2 * batch_kib * 1024,
         }
     )
     source = random.Random(4)
-    pool, constant = source.randbytes(_POOL_BYTES), source.randbytes(RECORD_BYTES - RANDOM_BYTES - 16)
-    records = [size // RECORD_BYTES for size in partition_bytes]
+    pool, constant = source.randbytes(_POOL_BYTES), source.randbytes(VALUE_BYTES - RANDOM_BYTES - 16)
+    record_bytes = VALUE_BYTES + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES / batch_kib
+    records = [int(size / record_bytes) for size in partition_bytes]
     for number in range(max(records)):
-        while len(producer) > _QUEUE_BYTES_MAX // RECORD_BYTES:
-            producer.poll(0.01)
+        if number % 1000 == 0:
+            while len(producer) > _QUEUE_RECORDS_MAX - 1000 * len(records):
+                producer.poll(0.01)
         for partition, count in enumerate(records):
             if number < count:
-                at = (number * PARTITIONS + partition) * RANDOM_BYTES % (_POOL_BYTES - RANDOM_BYTES)
+                at = (number * len(records) + partition) * RANDOM_BYTES % (_POOL_BYTES - RANDOM_BYTES)
                 producer.produce(
-                    TOPIC, b"%016d" % number + pool[at : at + RANDOM_BYTES] + constant, partition=partition
+                    topic, b"%016d" % number + pool[at : at + RANDOM_BYTES] + constant, partition=partition
                 )
-        producer.poll(0)
     if left := producer.flush(_FLUSH_S):
         raise RuntimeError(f"{left} records were not produced in {_FLUSH_S:g} s")
 
 
-def _finished_segments(bootstrap_servers: str) -> dict[int, list[RemoteLogSegmentMetadata]]:
-    """By the metadata topic, each partition's in order of offsets."""
+def _finished_segments(bootstrap_servers: str, topic: str) -> dict[int, list[RemoteLogSegmentMetadata]]:
+    """Those of a topic by the metadata topic, each partition's in order of offsets."""
     started: dict[bytes, RemoteLogSegmentMetadata] = {}
     finished: dict[int, list[RemoteLogSegmentMetadata]] = {}
     for value in _metadata_values(bootstrap_servers):
@@ -206,7 +222,8 @@ def _finished_segments(bootstrap_servers: str) -> dict[int, list[RemoteLogSegmen
             started[record.segment_id.id] = record
         elif isinstance(record, RemoteLogSegmentMetadataUpdate):
             segment = started[record.segment_id.id]
-            if record.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            is_finished = record.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            if is_finished and segment.topic_id_partition.topic == topic:
                 finished.setdefault(segment.topic_id_partition.partition, []).append(segment)
     return {partition: sorted(found, key=lambda each: each.start_offset) for partition, found in finished.items()}
 
@@ -235,25 +252,22 @@ def _publish(
     tier_dir: Path,
     store: ShapedStore,
     segments: Mapping[int, Sequence[RemoteLogSegmentMetadata]],
-    chunk_bytes: int,
-    name: str,
     keys: Mapping[str, str],
-) -> Variant:
-    """Write all segments once more, under a prefix of the variant's own, and look at what lies there then."""
-    prefix = f"{name.replace(' + ', '-')}/"
+) -> dict[int, list[tuple[str, int]]]:
+    """Write a topic's segments once more, under the variant's prefix, and look at what lies there then."""
     options = AivenWriterOptions(
-        key_prefix=prefix,
-        chunk_bytes=chunk_bytes,
+        key_prefix=keys["key.prefix"],
+        chunk_bytes=int(keys["chunk.size"]),
         compression=keys["compression.enabled"] == "true",
         key_ring=KeyRing(keys) if "encryption.enabled" in keys else None,
     )
-    bucket = S3Store(s3_settings({**store.tidegate_keys(), "storage.s3.endpoint.url": store.plain_url}))
+    bucket = S3Store(s3_settings(store.plain_keys()))
     objects: dict[int, list[tuple[str, int]]] = {}
     for partition, found in segments.items():
         for metadata in found:
             # One at a time, since each is held whole.
             convert_tier(tier_dir, [metadata], bucket, options)
-            key = object_key(prefix, main_path(metadata), ObjectSuffix.LOG)
+            key = object_key(options.key_prefix, main_path(metadata), ObjectSuffix.LOG)
             objects.setdefault(partition, []).append((key, bucket.head(key).size_bytes))
     bucket.close()
-    return Variant(name, {"key.prefix": prefix, **keys}, objects)
+    return objects

@@ -61,6 +61,8 @@ class BareClient:
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(_TIMEOUT_S), 0))
         self._view = memoryview(bytearray(_BUFFER_BYTES))
+        self.answered_s = 0.0
+        """When the last answer began, by time.perf_counter."""
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +85,7 @@ class BareClient:
                 raise EOFError(f"closed after {filled} bytes of an answer")
             if filled < _LENGTH.size <= filled + got:
                 wanted = _LENGTH.unpack_from(view)[0] + _LENGTH.size
+                self.answered_s = time.perf_counter()
             filled += got
         return view[:filled]
 

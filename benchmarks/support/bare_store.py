@@ -1,11 +1,21 @@
-"""What the slow link gives to those who know what they want: boto3 with many threads; and what it gives to a reader
-that asks for one chunk at a time, a model of the plugin's requests.
+"""What the slow link gives to those who know what they want: boto3 with many threads, in a process of its own.
+
+    with Boto3Process(url) as boto3:
+        read = boto3.read([("key", 67_108_864)])
+
+Its own process, so that its processor time is that of boto3 and nothing else. Process, threads and connections are
+ready before the clock starts. The child reads a line of JSON for each read and answers with one; it ends with its
+input.
 """
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from benchmarks.support.bare_fetch import Transfer
 from benchmarks.support.shaped_store import BUCKET, s3_client
@@ -15,54 +25,70 @@ if TYPE_CHECKING:
 
 THREADS = 16
 RANGE_BYTES = 8 * 1024 * 1024
-"""The least of the 8-16 MiB that Tidegate's planner asks for: more ranges keep more threads busy to the end."""
+"""More ranges keep more threads busy to the end."""
 
 Objects = Sequence[tuple[str, int]]
 """Keys and sizes in bytes."""
 
 
-def read_with_threads(endpoint_url: str, objects: Objects) -> Transfer:
-    """All of the objects, THREADS ranges at once, each thrown away; the bytes are the stored ones."""
+class Boto3Process:
+    """The child; ends with the block."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.support.bare_store", endpoint_url],
+            cwd=Path(__file__).resolve().parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read(self, objects: Objects) -> tuple[Transfer, float]:
+        """All of the objects, THREADS ranges at once, each thrown away; bytes are those stored. And processor seconds.
+
+        Raises:
+            RuntimeError: the child has ended; it has said why on standard error.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(objects) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"boto3's process has ended: {self._process.wait()}")
+        read_bytes, seconds, processor_s = json.loads(answer)
+        return Transfer(read_bytes, seconds), processor_s
+
+
+def serve(endpoint_url: str) -> None:
+    """The child: one answer for each line, [bytes, seconds, processor seconds]."""
     client = s3_client(endpoint_url, connections_max=THREADS)
-    ranges = _ranges(objects, RANGE_BYTES)
     with ThreadPoolExecutor(THREADS) as threads:
-        # Threads and connections are there before the clock starts.
-        list(threads.map(lambda _: _get(client, objects[0][0], 0, 1), range(THREADS)))
-        started_s = time.perf_counter()
-        read_bytes = sum(threads.map(lambda each: _get(client, *each), ranges))
-        elapsed_s = time.perf_counter() - started_s
-    client.close()
-    return Transfer(read_bytes, elapsed_s)
+        for line in sys.stdin:
+            objects = json.loads(line)
+            ranges = _ranges(objects)
+            # Each thread's first GET: a connection that was closed meanwhile is opened before the clock starts.
+            list(threads.map(lambda _, key=objects[0][0]: _get(client, key, 0, 1), range(THREADS)))
+            processor_s, started_s = time.process_time(), time.perf_counter()
+            read_bytes = sum(threads.map(lambda each: _get(client, *each), ranges))
+            seconds = time.perf_counter() - started_s
+            print(json.dumps([read_bytes, seconds, time.process_time() - processor_s]), flush=True)
 
 
-def read_chunk_by_chunk(
-    endpoint_url: str, partitions: Sequence[Objects], chunk_bytes: int, *, chunks_max: int
-) -> Transfer:
-    """Each partition's chunks one after another, a GET each, the partitions side by side; the bytes are those stored.
-
-    Every chunk is asked for once, as the plugin does with a chunk cache and without prefetching.
-
-    Args:
-        chunk_bytes: as stored, on average.
-        chunks_max: of each partition.
-    """
-    client = s3_client(endpoint_url, connections_max=len(partitions))
-
-    def read(objects: Objects) -> int:
-        return sum(_get(client, *each) for each in _ranges(objects, chunk_bytes)[:chunks_max])
-
-    with ThreadPoolExecutor(len(partitions)) as threads:
-        list(threads.map(lambda objects: _get(client, objects[0][0], 0, 1), partitions))
-        started_s = time.perf_counter()
-        read_bytes = sum(threads.map(read, partitions))
-        elapsed_s = time.perf_counter() - started_s
-    client.close()
-    return Transfer(read_bytes, elapsed_s)
-
-
-def _ranges(objects: Objects, range_bytes: int) -> list[tuple[str, int, int]]:
+def _ranges(objects: Objects) -> list[tuple[str, int, int]]:
     return [
-        (key, start, min(start + range_bytes, size)) for key, size in objects for start in range(0, size, range_bytes)
+        (key, start, min(start + RANGE_BYTES, size)) for key, size in objects for start in range(0, size, RANGE_BYTES)
     ]
 
 
@@ -71,3 +97,7 @@ def _get(client: "S3Client", key: str, start: int, end: int) -> int:
     if len(body) != end - start:
         raise EOFError(f"{key}: {len(body)} bytes in place of {end - start}")
     return len(body)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,7 +1,8 @@
 """What a run of cold reads has found, what of it is held against a bar, and the tables that show it."""
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from rich.box import SIMPLE_HEAVY
@@ -9,45 +10,94 @@ from rich.console import Console
 from rich.table import Table
 
 MIB = 1024 * 1024
+FIRST, SECOND = "first", "second"
+BOTO3 = "boto3"
+WIDTH_MIN = 170
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColdRead:
-    """One fresh Tidegate that read so many partitions from their beginning. MB/s are of log bytes, on all sides."""
+class Cell:
+    """What is read, how it is stored and how it is reached: a row of the tables."""
 
+    scheme: str
+    batch_kib: int
     variant: str
+    cache: str
     partitions: int
-    reader: str
+
+    @property
+    def name(self) -> str:
+        cache = "" if self.cache == "memory" else f", {self.cache}"
+        return f"{self.scheme}, {self.batch_kib} KiB, {self.variant}{cache}, {self.partitions}p"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of one round. `core_s`: processor seconds per GB of log, by process."""
+
     megabytes_per_s: float
-    boto3_megabytes_per_s: float
+    core_s: Mapping[str, float]
+    idle_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Side):
+    """One read through Tidegate. MB/s are of log bytes, on all sides."""
+
     log_gets_per_gb: float
     other_gets_per_gb: float
     stored_bytes_asked: float
     """Of the store, as a multiple of what is stored: above 1 something was asked for twice."""
-    readahead_used_mb: float
     readahead_wasted_mb: float
     hedges: int
-    splits: int
-    core_seconds_per_gb: float
     peak_rss_mib: float
-    get_usd_per_tb: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdRead:
+    """All rounds of a cell's first or second read: boto3 and Tidegate. Figures are medians; ratios those of the rounds'
+    own ratios."""
+
+    cell: Cell
+    read: str
+    log_bytes: int
+    rounds: Sequence[tuple[Side, Reading]]
+    of_first: float | None = None
+    """How fast beside the first read; None of the first itself."""
 
     @property
     def name(self) -> str:
-        return f"{self.variant}, {self.partitions}p, {self.reader}"
+        return f"{self.cell.name}, {self.read} read"
+
+    @property
+    def ratios(self) -> list[float]:
+        return [through.megabytes_per_s / direct.megabytes_per_s for direct, through in self.rounds]
 
     @property
     def ratio(self) -> float:
-        return self.megabytes_per_s / self.boto3_megabytes_per_s
+        return statistics.median(self.ratios)
+
+    @property
+    def peak_rss_mib(self) -> float:
+        return max(through.peak_rss_mib for _, through in self.rounds)
+
+    def direct(self, figure: Callable[[Side], float]) -> float:
+        """The median of boto3's."""
+        return statistics.median(figure(direct) for direct, _ in self.rounds)
+
+    def through(self, figure: Callable[[Reading], float]) -> float:
+        """The median of Tidegate's."""
+        return statistics.median(figure(through) for _, through in self.rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seek:
     """A Fetch far from any other, to the end of its answer; the median of `count`, with the most GETs of any."""
 
-    variant: str
+    stored: str
     kind: str
     count: int
+    first_byte_ms: float
     milliseconds: float
     log_gets: int
     other_gets: int
@@ -107,8 +157,8 @@ def show(report: ColdReport, *, as_json: bool) -> None:
         print(json.dumps(_as_json(report), indent=2))
         return
     # Wide enough for the columns also where the output is no terminal.
-    console = Console(width=max(160, Console().width))
-    console.print(_reads_table(report), _seeks_table(report), _checks_table(report))
+    console = Console(width=max(WIDTH_MIN, Console().width))
+    console.print(_reads_table(report), _processors_table(report), _seeks_table(report), _checks_table(report))
     for note in report.notes:
         console.print(note, highlight=False)
     for complaint in report.complaints:
@@ -118,7 +168,7 @@ def show(report: ColdReport, *, as_json: bool) -> None:
 def _as_json(report: ColdReport) -> dict[str, object]:
     return {
         "title": report.title,
-        "reads": [{**asdict(read), "ratio": read.ratio} for read in report.reads],
+        "reads": [{**asdict(read), "name": read.name, "ratio": read.ratio} for read in report.reads],
         "seeks": [asdict(seek) for seek in report.seeks],
         "checks": [{**asdict(check), "verdict": check.verdict} for check in report.checks],
         "notes": report.notes,
@@ -128,34 +178,56 @@ def _as_json(report: ColdReport) -> dict[str, object]:
 
 
 def _reads_table(report: ColdReport) -> Table:
-    speeds, gets = ("MB/s", "boto3", "ratio"), ("log GETs/GB", "others/GB")
-    ahead, costs = ("ahead MB", "wasted MB", "hedges", "splits"), ("core-s/GB", "RSS MiB", "USD/TB")
-    table = _table(report.title, 2, (*speeds, *gets, *ahead, *costs))
+    speeds = ("MB/s", "boto3", "ratio", "of rounds", "of the first")
+    gets = ("log GETs/GB", "others/GB", "stored ×", "hedges", "wasted MB", "RSS MiB")
+    table = _table(report.title, 2, (*speeds, *gets))
     for read in report.reads:
         table.add_row(
-            f"{read.variant}, {read.partitions}p",
-            read.reader,
-            f"{read.megabytes_per_s:,.0f}",
-            f"{read.boto3_megabytes_per_s:,.0f}",
+            read.cell.name,
+            read.read,
+            f"{read.through(lambda side: side.megabytes_per_s):,.0f}",
+            f"{read.direct(lambda side: side.megabytes_per_s):,.0f}",
             f"{read.ratio:.2f}",
-            f"{read.log_gets_per_gb:.0f}",
-            f"{read.other_gets_per_gb:.0f}",
-            f"{read.readahead_used_mb:,.0f}",
-            f"{read.readahead_wasted_mb:,.0f}",
-            f"{read.hedges}",
-            f"{read.splits}",
-            f"{read.core_seconds_per_gb:.2f}",
+            f"{min(read.ratios):.2f}–{max(read.ratios):.2f}",
+            "" if read.of_first is None else f"{read.of_first:.2f}",
+            f"{read.through(lambda side: side.log_gets_per_gb):.0f}",
+            f"{read.through(lambda side: side.other_gets_per_gb):.0f}",
+            f"{read.through(lambda side: side.stored_bytes_asked):.2f}",
+            f"{read.through(lambda side: side.hedges):.0f}",
+            f"{read.through(lambda side: side.readahead_wasted_mb):,.0f}",
             f"{read.peak_rss_mib:,.0f}",
-            f"{read.get_usd_per_tb:.3f}",
         )
     return table
 
 
+def _processors_table(report: ColdReport) -> Table:
+    """Idle is of the machine; others are whatever else runs on it, this benchmark excepted."""
+    through = list(dict.fromkeys(name for read in report.reads for _, side in read.rounds for name in side.core_s))
+    direct = list(dict.fromkeys(name for read in report.reads for side, _ in read.rounds for name in side.core_s))
+    headings = (*through, "idle", *(name if name == BOTO3 else f"its {name}" for name in direct), "its idle")
+    table = _table("processor seconds per GB of log", 2, headings)
+    for read in report.reads:
+        table.add_row(
+            read.cell.name,
+            read.read,
+            *(f"{read.through(_core_s_of(name)):.2f}" for name in through),
+            f"{read.through(lambda side: side.idle_share):.0%}",
+            *(f"{read.direct(_core_s_of(name)):.2f}" for name in direct),
+            f"{read.direct(lambda side: side.idle_share):.0%}",
+        )
+    return table
+
+
+def _core_s_of(process: str) -> Callable[[Side], float]:
+    return lambda side: side.core_s[process]
+
+
 def _seeks_table(report: ColdReport) -> Table:
-    table = _table("a cold seek", 2, ("answer, ms", "log GETs", "other GETs", "one after another"))
+    headings = ("first byte, ms", "answer, ms", "log GETs", "other GETs", "one after another", "seeks")
+    table = _table("a cold seek", 2, headings)
     for seek in report.seeks:
-        gets = (str(number) for number in (seek.log_gets, seek.other_gets, seek.serial_gets))
-        table.add_row(seek.variant, seek.kind, f"{seek.milliseconds:.0f}", *gets)
+        gets = (str(number) for number in (seek.log_gets, seek.other_gets, seek.serial_gets, seek.count))
+        table.add_row(seek.stored, seek.kind, f"{seek.first_byte_ms:.0f}", f"{seek.milliseconds:.0f}", *gets)
     return table
 
 

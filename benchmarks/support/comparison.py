@@ -8,10 +8,14 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 from rich.box import SIMPLE_HEAVY
 from rich.console import Console
 from rich.table import Table
+
+Direct = TypeVar("Direct")
+Through = TypeVar("Through")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class Report:
         return not self.complaints and all(row.holds for row in self.rows)
 
 
-def alternate(rounds: int, direct: Callable[[], float], through: Callable[[], float]) -> list[tuple[float, float]]:
+def alternate(
+    rounds: int, direct: Callable[[], Direct], through: Callable[[], Through]
+) -> list[tuple[Direct, Through]]:
     """Measure both sides in each round, the one and then the other first."""
     measured = []
     for number in range(rounds):

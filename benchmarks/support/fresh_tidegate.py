@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.support.aiven_stage import ColdStage, Variant
+from benchmarks.support.aiven_stage import ColdStage
 from benchmarks.support.stage import Address
 from benchmarks.support.tier_usage import TierUsage, tier_usage
 from proxy.demo.tidegate_process import Tidegate
@@ -26,14 +26,14 @@ class FreshTidegate:
 
 @contextmanager
 def fresh_tidegate(
-    stage: ColdStage, variant: Variant, properties: Mapping[str, str] | None = None
+    stage: ColdStage, variant: str, scheme: str, properties: Mapping[str, str] | None = None
 ) -> Iterator[FreshTidegate]:
     """Start one with default budgets and no disk cache; `properties` win over those."""
     process = Tidegate(
         work=Path(tempfile.mkdtemp(prefix="tidegate-", dir=stage.work)),
         server_properties=stage.cluster.server_properties_path(1),
         bootstrap_servers=stage.cluster.bootstrap_servers,
-        properties={**stage.tidegate_properties(variant), **(properties or {})},
+        properties={**stage.tidegate_properties(variant, scheme), **(properties or {})},
     )
     process.start()
     try:

@@ -1,19 +1,23 @@
-"""An S3 server on this machine, and the slow link before it: versitygw over a folder, toxiproxy in front.
+"""An S3 server on this machine, and the slow link in front of it: versitygw over a folder, toxiproxy before it.
 
-    with shaped_store(work, first_byte_ms=30, connection_megabytes_per_s=60) as store:
-        store.plain_url     # to fill it
-        store.shaped_url    # to measure: each answer begins so much later, each connection carries no more
+    with shaped_store(work, ["http", "https"], first_byte_ms=30, connection_megabytes_per_s=60) as store:
+        store.plain_url             # to fill it
+        store.ways["https"].url     # to measure: each answer begins so much later, each connection carries no more
 
-toxiproxy sleeps between the pieces of a body: on a machine with few cores it, too, takes its share of them.
+Each scheme has a versitygw of its own over the one folder. toxiproxy passes TLS through and sleeps between the pieces
+of a body: on a machine with few cores it, too, takes its share of them. The certificate is made here; clients of this
+process, and of those that it starts meanwhile, trust it by AWS_CA_BUNDLE.
 """
 
 import json
+import os
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING
 from proxy.demo.kafka_cluster import free_port
 from proxy.demo.kafka_process import JavaProcess
 from proxy.demo.kafka_properties import HOST
+from tests.support.certificates import server_certificate
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -38,59 +43,81 @@ _CONNECTIONS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ShapedStore:
-    """Two ways to one bucket."""
+class Way:
+    """One scheme's way to the bucket over the slow link."""
 
-    plain_url: str
-    shaped_url: str
+    url: str
+    server_pid: int
+    link_pid: int
 
     def tidegate_keys(self) -> dict[str, str]:
-        """What a broker's properties would hold to reach the bucket over the slow link, without `rsm.config.`."""
-        return {
-            "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
-            "storage.s3.bucket.name": BUCKET,
-            "storage.s3.region": REGION,
-            "storage.s3.endpoint.url": self.shaped_url,
-            "storage.s3.path.style.access.enabled": "true",
-            "storage.aws.access.key.id": ACCESS_KEY_ID,
-            "storage.aws.secret.access.key": SECRET_ACCESS_KEY,
-        }
+        """What a broker's properties would hold to reach the bucket this way, without `rsm.config.`."""
+        return _tidegate_keys(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedStore:
+    """Several ways to one bucket."""
+
+    plain_url: str
+    ways: Mapping[str, Way]
+
+    def plain_keys(self) -> dict[str, str]:
+        """The same as `Way.tidegate_keys`, past the slow link."""
+        return _tidegate_keys(self.plain_url)
 
 
 @contextmanager
-def shaped_store(work: Path, *, first_byte_ms: int, connection_megabytes_per_s: int) -> Iterator[ShapedStore]:
-    """Start both with an empty bucket; the caller removes `work`.
+def shaped_store(
+    work: Path, schemes: Sequence[str], *, first_byte_ms: int, connection_megabytes_per_s: int
+) -> Iterator[ShapedStore]:
+    """Start them with an empty bucket; the caller removes `work`.
 
     Raises:
         FileNotFoundError: a tool was not built.
     """
     objects = work / "s3"
     objects.mkdir()
-    server, api, shaped = (f"{HOST}:{free_port()}" for _ in range(3))
-    gateway = JavaProcess(
-        "versitygw",
-        (
-            *(_tool("versitygw"), "--port", server, "--access", ACCESS_KEY_ID, "--secret", SECRET_ACCESS_KEY),
-            # Without it every GET would pay for a connection of its own.
-            *("--region", REGION, "--keep-alive", "--quiet", "posix", str(objects)),
-        ),
-        work / "versitygw.log",
-    )
-    try:
-        host, _, port = api.rpartition(":")
-        link = JavaProcess(
-            "toxiproxy", (_tool("toxiproxy-server"), "-host", host, "-port", port), work / "toxiproxy.log"
-        )
-        try:
-            store = ShapedStore(f"http://{server}", f"http://{shaped}")
-            _make_bucket(store)
-            _shape(api, shaped, server, first_byte_ms, connection_megabytes_per_s)
-            yield store
-        finally:
-            link.kill()
-    finally:
-        gateway.kill()
-        shutil.rmtree(objects, ignore_errors=True)
+    certificate, key = server_certificate(work)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, objects, ignore_errors=True)
+        stack.enter_context(_environment("AWS_CA_BUNDLE", str(certificate)))
+        api = f"{HOST}:{free_port()}"
+        link = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2])
+        _wait_answers(f"http://{api}/version", certificate)
+        servers: dict[str, str] = {}
+        ways: dict[str, Way] = {}
+        for scheme in schemes:
+            server, shaped = (f"{HOST}:{free_port()}" for _ in range(2))
+            tls = ("--cert", str(certificate), "--key", str(key)) if scheme == "https" else ()
+            gateway = _start(
+                stack,
+                work,
+                *("versitygw", "--port", server, "--access", ACCESS_KEY_ID, "--secret", SECRET_ACCESS_KEY, *tls),
+                # Without it every GET would pay for a connection of its own.
+                *("--region", REGION, "--keep-alive", "--quiet", "posix", str(objects)),
+            )
+            servers[scheme] = f"{scheme}://{server}"
+            ways[scheme] = Way(f"{scheme}://{shaped}", gateway.pid, link.pid)
+            _wait_answers(servers[scheme], certificate)
+            _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
+        store = ShapedStore(servers[schemes[0]], ways)
+        client = s3_client(store.plain_url)
+        client.create_bucket(Bucket=BUCKET)
+        client.close()
+        yield store
+
+
+def _tidegate_keys(url: str) -> dict[str, str]:
+    return {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
+        "storage.s3.bucket.name": BUCKET,
+        "storage.s3.region": REGION,
+        "storage.s3.endpoint.url": url,
+        "storage.s3.path.style.access.enabled": "true",
+        "storage.aws.access.key.id": ACCESS_KEY_ID,
+        "storage.aws.secret.access.key": SECRET_ACCESS_KEY,
+    }
 
 
 def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> "S3Client":
@@ -108,36 +135,47 @@ def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> 
     )
 
 
-def _tool(name: str) -> str:
-    path = TOOLS / name
+def _start(stack: ExitStack, work: Path, tool: str, *arguments: str) -> JavaProcess:
+    """Start a tool that was built, until the stack ends."""
+    path = TOOLS / tool
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not built: run `make build/tools/{name}`")
-    return str(path)
+        raise FileNotFoundError(f"{path} is not built: run `make build/tools/{tool}`")
+    process = JavaProcess(tool, (str(path), *arguments), work / f"{tool}.log")
+    stack.callback(process.kill)
+    return process
 
 
-def _make_bucket(store: ShapedStore) -> None:
-    _wait_answers(store.plain_url)
-    client = s3_client(store.plain_url)
-    client.create_bucket(Bucket=BUCKET)
-    client.close()
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
-def _shape(api: str, listen: str, upstream: str, first_byte_ms: int, connection_megabytes_per_s: int) -> None:
+def _shape(
+    api: str, name: str, listen: str, upstream: str, first_byte_ms: int, connection_megabytes_per_s: int
+) -> None:
     """One proxy with two toxics, both on what the store answers (toxiproxy's HTTP API)."""
-    _wait_answers(f"http://{api}/version")
-    _post(f"http://{api}/proxies", {"name": "s3", "listen": listen, "upstream": upstream, "enabled": True})
+    _post(f"http://{api}/proxies", {"name": name, "listen": listen, "upstream": upstream, "enabled": True})
     toxics = {"latency": {"latency": first_byte_ms}, "bandwidth": {"rate": connection_megabytes_per_s * 1000}}
     for kind, attributes in toxics.items():
         toxic = {"name": kind, "type": kind, "stream": "downstream", "attributes": attributes}
-        _post(f"http://{api}/proxies/s3/toxics", toxic)
+        _post(f"http://{api}/proxies/{name}/toxics", toxic)
 
 
-def _wait_answers(url: str) -> None:
+def _wait_answers(url: str, certificate: Path) -> None:
     """Until a server answers anything at all."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
+    context = ssl.create_default_context(cafile=str(certificate))
     while True:
         try:
-            urllib.request.urlopen(url, timeout=_API_TIMEOUT_S).close()
+            urllib.request.urlopen(url, timeout=_API_TIMEOUT_S, context=context).close()
         except urllib.error.HTTPError:
             return
         except OSError as error:

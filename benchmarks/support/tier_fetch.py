@@ -69,8 +69,8 @@ class Seeker:
         self._client = client
         self._topic_id = client.topic_id(topic)
 
-    def seek(self, partition: int, offset: int) -> float:
-        """Seconds until the answer that holds this offset was here in whole.
+    def seek(self, partition: int, offset: int) -> tuple[float, float]:
+        """Seconds until the answer that holds this offset began, and until it was here in whole.
 
         Raises:
             TierReadError: it does not hold it.
@@ -83,7 +83,7 @@ class Seeker:
         _advance(answer, offsets)
         if offsets[partition] == offset:
             raise TierReadError(f"partition {partition}: nothing at offset {offset} in {elapsed_s:.1f} s")
-        return elapsed_s
+        return self._client.answered_s - started_s, elapsed_s
 
 
 def _read(client: BareClient, topic_id: bytes, offsets: dict[int, int], ends: Mapping[int, int]) -> int:

@@ -1,4 +1,4 @@
-"""What one Tidegate did to the store and to this machine, by its own counters and by /proc (Linux only)."""
+"""What one Tidegate asked of the store, by its own counters, and its peak RSS by /proc (Linux only)."""
 
 import urllib.request
 from dataclasses import dataclass, fields
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.support.tidegate_usage import cpu_s
 from metrics import tidegate_names
 from metrics import tier_names as names
 from metrics.get_probe import GetObject, GetOutcome
@@ -28,12 +27,8 @@ class TierUsage:
     get_errors: int
     get_retries: int
     hedges: int
-    hedges_won: int
-    splits: int
-    readahead_bytes: int
     readahead_used_bytes: int
     readahead_wasted_bytes: int
-    cpu_s: float
     peak_rss_bytes: int
 
     @property
@@ -68,12 +63,8 @@ def tier_usage(tidegate: Tidegate) -> TierUsage:
         get_errors=sum(total(names.GETS.exposed_name, outcome) for outcome in _FAILED),
         get_retries=total(names.GET_RETRIES.exposed_name),
         hedges=total(names.GET_HEDGES.exposed_name),
-        hedges_won=total(names.GET_HEDGES_WON.exposed_name),
-        splits=total(names.GET_SPLITS.exposed_name),
-        readahead_bytes=total(names.READAHEAD_BYTES.exposed_name),
         readahead_used_bytes=total(names.READAHEAD_USED_BYTES.exposed_name),
         readahead_wasted_bytes=total(names.READAHEAD_WASTED_BYTES.exposed_name),
-        cpu_s=cpu_s(tidegate.pid),
         peak_rss_bytes=_peak_rss_bytes(tidegate.pid),
     )
 
