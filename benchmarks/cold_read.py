@@ -11,6 +11,7 @@ less than lies there: that was not a cold read. Speed has aims only, as the mach
 
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -49,6 +50,7 @@ from benchmarks.support.tier_usage import TierUsage
 from proxy.config.memory_shares import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, TIER_INFLIGHT_SHARE, memory_share
 from proxy.demo.steps import StepFailed
 
+EXIT_TERMINATED = 143
 TIDEGATE = "Tidegate"
 CORE_S_AIM = 2.0
 """Of Tidegate, processor seconds per GB over HTTP with batches of 16 KiB."""
@@ -71,6 +73,8 @@ READERS: dict[str, Callable[[Address, str, Mapping[int, int]], Transfer]] = {
 
 def main() -> int:
     options = parse_cold_options()
+    # Gigabytes of a stage are removed also when a time limit ends the run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     with cold_stage(options) as stage:
         report = measure(stage, options)
     show(report, as_json=options.as_json)
@@ -87,6 +91,7 @@ def measure(stage: ColdStage, options: ColdOptions) -> ColdReport:
     for scheme in options.schemes:
         with Boto3Process(stage.store.ways[scheme].url) as boto3:
             for cell in cells(options, scheme):
+                print(cell.name, file=sys.stderr)
                 with _failures(report, cell.name):
                     measure_cell(stage, boto3, cell, options, report)
         for batch_kib, variant in product(options.batch_kib, options.variants):
@@ -262,12 +267,16 @@ def measure_streams(stage: ColdStage, options: ColdOptions, report: ColdReport) 
         topic.log_bytes(stage.partitions),
         f"{scheme}, {batch_kib} KiB, {variant}, {options.streams} streams",
     )
+    budgets = budgets_mib(memory_mib * MIB)
     with fresh_tidegate(stage, variant, scheme, {"memory.max.bytes": f"{memory_mib} MiB"}) as tidegate:
         before = tidegate.usage()
-        transfer = read_streams(tidegate.address, topic.name, runs_of(topic, stage.partitions, options.streams))
-        used = tidegate.usage().since(before)
-    budgets, peak_mib = budgets_mib(memory_mib * MIB), used.peak_rss_bytes / MIB
-    report.checks.append(rss_check(name, peak_mib, budgets))
+        try:
+            transfer = read_streams(tidegate.address, topic.name, runs_of(topic, stage.partitions, options.streams))
+        finally:
+            # Also of a read that fails: what it took is no less true.
+            used = tidegate.usage().since(before)
+            peak_mib = used.peak_rss_bytes / MIB
+            report.checks.append(rss_check(name, peak_mib, budgets))
     _account(report, name, used, log_bytes)
     report.notes.append(
         f"{name}: {transfer.megabytes_per_s:,.0f} MB/s together over {log_bytes / 1e6:,.0f} MB of log, with budgets of "
@@ -330,6 +339,9 @@ def _account(report: ColdReport, name: str, used: TierUsage, log_bytes: int) -> 
     if used.served_bytes < log_bytes:
         served = f"{used.served_bytes / 1e6:,.1f} MB of {log_bytes / 1e6:,.1f} MB"
         report.complaints.append(f"{name}: Tidegate has served {served} that the client read from the tier")
+    if used.fallback_reads or used.fallback_refused:
+        reads = f"{used.fallback_reads} reads were left to the broker, {used.fallback_refused} more were put off"
+        report.notes.append(f"{name}: {reads}: the tier gave nothing for too long")
     if used.get_errors:
         report.notes.append(f"{name}: {used.get_errors} GETs failed, {used.get_retries} were repeated")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, Transfer, fetch_request
 from benchmarks.support.stage import Address
 from protocol.api_01_fetch_response import decode_response
+from protocol.errors import ErrorCode
 from protocol.record_batches import iterate_batches
 
 MAX_WAIT_MS = 500
@@ -103,10 +104,12 @@ def _read(client: BareClient, topic_id: bytes, offsets: dict[int, int], ends: Ma
 def _advance(answer: memoryview, offsets: dict[int, int]) -> int:
     """Move each partition's offset behind the answer's last whole batch; the bytes of those batches.
 
-    A partition that was answered with the head of a batch only, or with nothing, stays where it is.
+    A partition that was answered with the head of a batch only, with nothing, or with "come again", stays where it is.
     """
     got = 0
     for partition in decode_response(answer, FETCH_VERSION).partitions:
+        if partition.error_code == ErrorCode.REPLICA_NOT_AVAILABLE:
+            continue  # as consumers take it; Tidegate counts how often
         if partition.error_code:
             raise TierReadError(f"partition {partition.partition}: error code {partition.error_code}")
         for _, base_offset, size_bytes, _, delta in iterate_batches(partition.records):

@@ -27,6 +27,10 @@ class TierUsage:
     get_errors: int
     get_retries: int
     hedges: int
+    fallback_reads: int
+    """That a broker did."""
+    fallback_refused: int
+    """That a client was told to try again later."""
     readahead_used_bytes: int
     readahead_wasted_bytes: int
     peak_rss_bytes: int
@@ -63,6 +67,8 @@ def tier_usage(tidegate: Tidegate) -> TierUsage:
         get_errors=sum(total(names.GETS.exposed_name, outcome) for outcome in _FAILED),
         get_retries=total(names.GET_RETRIES.exposed_name),
         hedges=total(names.GET_HEDGES.exposed_name),
+        fallback_reads=total(tidegate_names.FALLBACK_READS.exposed_name),
+        fallback_refused=total(tidegate_names.FALLBACK_REFUSED.exposed_name),
         readahead_used_bytes=total(names.READAHEAD_USED_BYTES.exposed_name),
         readahead_wasted_bytes=total(names.READAHEAD_WASTED_BYTES.exposed_name),
         peak_rss_bytes=_peak_rss_bytes(tidegate.pid),

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import fetch_exchange, relay, warm_read
+from benchmarks import cold_read, fetch_exchange, relay, warm_read
+from benchmarks.support.aiven_stage import cold_stage
 from benchmarks.support.bare_fetch import learn_requests, read_for
+from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
 from benchmarks.support.stage import fill_topic, stage_on
@@ -60,6 +62,28 @@ def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka
     # Nothing to say: a session's head, whatever the partitions are; and it is relayed, so nothing is copied.
     assert len({cell.answer_bytes for cell in quiet}) == 1
     assert [cell.copied_bytes for cell in quiet] == [0, 0]
+
+
+@pytest.mark.long
+@pytest.mark.needs("toxiproxy")
+@pytest.mark.needs("versitygw")
+def test_cold_reads_are_measured_over_both_schemes() -> None:
+    """A broker of its own, four Tidegates: half a minute."""
+    options = ColdOptions(
+        batch_kib=(4,), variants=("aes-zstd",), partitions=(2,), rounds=1, megabytes=16, segment_mib=4, streams=4
+    )
+    with cold_stage(options) as stage:
+        assert stage.topics[4].batch_bytes == pytest.approx(4096, rel=0.05)
+        report = cold_read.measure(stage, options)
+    assert report.complaints == []
+    assert [(read.cell.scheme, read.read) for read in report.reads] == [
+        (scheme, read) for scheme in ("http", "https") for read in ("first", "second")
+    ]
+    for read in report.reads:
+        assert read.ratio > 0
+        assert read.through(lambda side: side.core_s[cold_read.TIDEGATE]) > 0
+        assert read.direct(lambda side: side.core_s["boto3"]) > 0
+    assert {seek.stored.partition(",")[0] for seek in report.seeks} == {"http", "https"}
 
 
 def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
