@@ -115,6 +115,27 @@ class CacheProbe:
         self._index_rebuilds[index].inc()
 
 
+class StallReason(enum.StrEnum):
+    """Why read-ahead of a stream went no further."""
+
+    COLD_START = "cold_start"
+    """There was no window yet, or the next segment was being opened."""
+    DEPTH = "depth"
+    """The window was full, and its reader waited."""
+    MEMORY = "memory_budget"
+    """No room for blocks read ahead, or for GETs under way."""
+    CONCURRENCY = "concurrency"
+    """As many GETs as fill the link were under way."""
+    GET_SLOTS = "get_slots"
+    """As many GETs as configuration or the store allows were under way."""
+    FAILED = "failed"
+    """A GET failed."""
+    CONSUMER = "consumer"
+    """The window was full, and its reader did not wait."""
+    END_OF_TIER = "end_of_tier"
+    """Everything that the tier has was asked for."""
+
+
 class ReadAheadProbe:
     """Blocks that are fetched before anyone asks for them."""
 
@@ -124,6 +145,11 @@ class ReadAheadProbe:
         self._wasted = registry.counter(names.READAHEAD_WASTED_BYTES)
         self._unread = registry.gauge(names.READAHEAD_UNREAD_BYTES)
         self._streams = registry.gauge(names.READAHEAD_STREAMS)
+        self._stalls = registry.enumerated_counter(names.READAHEAD_STALLS, StallReason)
+
+    def on_stalled(self, reason: StallReason) -> None:
+        """Read-ahead of a stream went no further, for another reason than before."""
+        self._stalls[reason].inc()
 
     def on_arrived(self, block_bytes: int) -> None:
         """A block arrived before anyone asked for it."""

@@ -145,12 +145,12 @@ GET_HEDGES = Family(
 GET_HEDGES_WON = Family(
     name="tidegate_get_hedges_won",
     kind=Kind.COUNTER,
-    help="Second GETs that answered first.",
+    help="Second GETs that brought the next block first.",
 )
 GET_SPLITS = Family(
     name="tidegate_get_splits",
     kind=Kind.COUNTER,
-    help="GETs whose rest was given to another connection because theirs was slow.",
+    help="Second GETs sent for the rest of a body that was slow.",
 )
 INFLIGHT_BYTES = Family(
     name="tidegate_inflight_bytes",
@@ -182,6 +182,12 @@ READAHEAD_STREAMS = Family(
     name="tidegate_readahead_streams",
     kind=Kind.GAUGE,
     help="Sequential readers that are read ahead for.",
+)
+READAHEAD_STALLS = Family(
+    name="tidegate_readahead_stalls",
+    kind=Kind.COUNTER,
+    help="How often read-ahead of a stream stopped, by reason; docs/operations.md says what to raise.",
+    labels=("reason",),
 )
 
 FAMILIES: tuple[Family, ...] = (
@@ -219,4 +225,5 @@ FAMILIES: tuple[Family, ...] = (
     READAHEAD_WASTED_BYTES,
     READAHEAD_UNREAD_BYTES,
     READAHEAD_STREAMS,
+    READAHEAD_STALLS,
 )

@@ -3,6 +3,7 @@
 - `/livez`: 200 whenever the loop turns; nothing else is asked, or a broken tier would restart every replica.
 - `/readyz`: 200 or 503 with reasons; degraded is told apart and is 200 (proxy.readiness).
 - `/metrics`: rendered in a thread, so that a scrape of thousands of series does not hold up clients.
+- `/streams`: who reads what from the tier, how fast, and what read-ahead waits for (JSON).
 - `/`: the same state to look at with a browser.
 
 There is no authentication: it listens on the loopback address unless told otherwise, and shows neither records nor
@@ -12,7 +13,7 @@ secrets. Only GET and HEAD; request bodies are never read.
 import html
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -28,6 +29,9 @@ from starlette.routing import Route
 from metrics.exposition import render
 from metrics.registry import Registry
 from proxy.readiness import Readiness
+
+Streams = Callable[[], Sequence[Mapping[str, object]]]
+"""What `/streams` shows."""
 
 REQUEST_HEAD_BYTES_MAX = 16 * 1024
 """Request line and headers; a scraper's are below 1 KiB."""
@@ -45,6 +49,7 @@ async def serve_admin(
     listen_port: int,
     readiness: Readiness,
     registry: Registry,
+    streams: Streams,
     *,
     shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
@@ -62,7 +67,9 @@ async def serve_admin(
     host, port = listening.getsockname()[:2]
     serve = partial(
         hypercorn.trio.serve,
-        cast(ASGIFramework, admin_application(readiness, registry)),  # starlette types ASGI's messages more loosely
+        cast(
+            ASGIFramework, admin_application(readiness, registry, streams)
+        ),  # starlette types ASGI's messages more loosely
         _config(listening.detach()),
         shutdown_trigger=shutdown_trigger,
         mode="asgi",
@@ -72,7 +79,7 @@ async def serve_admin(
         task_status.started((host, port))
 
 
-def admin_application(readiness: Readiness, registry: Registry) -> Starlette:
+def admin_application(readiness: Readiness, registry: Registry, streams: Streams) -> Starlette:
     """The pages as an ASGI application, free of sockets."""
 
     async def metrics_page(request: Request) -> Response:
@@ -85,10 +92,13 @@ def admin_application(readiness: Readiness, registry: Registry) -> Starlette:
     async def readyz(_request: Request) -> Response:
         return JSONResponse(readiness_report(readiness), status_code=200 if readiness.ready else 503)
 
+    async def streams_page(_request: Request) -> Response:
+        return JSONResponse({"streams": streams()})
+
     async def index(_request: Request) -> Response:
         return HTMLResponse(_index_page(readiness))
 
-    pages = {"/metrics": metrics_page, "/livez": livez, "/readyz": readyz, "/": index}
+    pages = {"/metrics": metrics_page, "/livez": livez, "/readyz": readyz, "/streams": streams_page, "/": index}
     return Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in pages.items()])
 
 
@@ -114,7 +124,7 @@ def _index_page(readiness: Readiness) -> str:
     lines += readiness.complaints
     # Reasons hold text of brokers and stores: escaped, always.
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/livez", "/readyz"))
+    links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/livez", "/readyz", "/streams"))
     degraded = ", degraded" if readiness.degraded else ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</title>'

@@ -165,8 +165,9 @@ async def run(
             nursery.start_soon(server.watch)
             addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
             nursery.start_soon(known.run)
+            admin_listen, streams = config.admin.listen, tier_storage.streams
             admin = await nursery.start(
-                serve_admin, config.admin.listen.host, config.admin.listen.port, readiness, probes.registry
+                serve_admin, admin_listen.host, admin_listen.port, readiness, probes.registry, streams
             )
             reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
             nursery.start_soon(reloader.run)

@@ -2,12 +2,23 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from proxy.accounts import Account
 from proxy.fallback import Patience
 from storage.reader import TierRecords
 
-_identities = itertools.count(1)
+_numbers = itertools.count(1)
+
+
+class ReaderName(NamedTuple):
+    """Whose reads they are. `number` is another one for each connection; `client` is for people."""
+
+    number: int
+    client: str
+
+    def __str__(self) -> str:
+        return self.client
 
 
 class ClientReads:
@@ -15,10 +26,11 @@ class ClientReads:
 
     Args:
         account: bounds what Fetches of our own ask for; None: nothing does.
+        client: the connection's address, for people.
     """
 
-    def __init__(self, account: Account | None = None) -> None:
-        self.identity = next(_identities)
+    def __init__(self, account: Account | None = None, client: str = "") -> None:
+        self.identity = ReaderName(next(_numbers), client)
         self.patience = Patience()
         self._account = account
         self._held: list[TierRecords] = []

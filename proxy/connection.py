@@ -152,7 +152,7 @@ class ClientConnection:
         self._limits = limits
         self._addresses = addresses
         self._account = accounts.open(self._give_way)
-        self._reads = ClientReads(self._account)
+        self._reads = ClientReads(self._account, client.peer_name)
         self._handlers = handlers(self._reads)
         self._probe = probe
         self._sequencer = ResponseSequencer()

@@ -6,7 +6,7 @@ and fills must not stop answers that have all they need.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -14,17 +14,19 @@ import structlog
 import trio
 
 from metrics.probes import Probes
+from storage.buffers import drop_free
 from storage.cache.answer_blocks import AnswerBlocks
-from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.block_cache import BlockCache
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
-from storage.cache.fills import Fills, Slots
-from storage.cache.hedging import Hedging
+from storage.cache.gets import Gets, Slots
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.kept_indexes import KeptIndexes
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.pace import Pace
 from storage.cache.prefetcher import Prefetcher
 from storage.cache.read_ahead import ReadAhead
 from storage.cache.throttle import Throttle
@@ -76,13 +78,32 @@ class TierStorage:
     disk: DiskLevel | None
     answers: ByteBudget
     _read_ahead: ReadAhead
-    _fills: Fills
+    _gets: Gets
     _removed: deque[Uuid] = field(default_factory=deque)
     _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
     def slots(self) -> Slots:
         """What the GETs of segments' logs have of the slots for them."""
-        return self._fills.slots
+        return self._gets.slots
+
+    def streams(self) -> list[dict[str, object]]:
+        """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""
+        return [
+            {
+                "client": str(stream.reader),
+                "topic": stream.partition.topic,
+                "partition": stream.partition.partition,
+                "segment_start_offset": stream.segment.start_offset,
+                "segment_end_offset": stream.segment.end_offset,
+                "position_bytes": stream.end,
+                "segment_bytes": stream.segment.segment_size_bytes,
+                "bytes_per_s": round(stream.bytes_per_s),
+                "window_bytes": stream.window_bytes,
+                "ahead_bytes": stream.ahead_bytes,
+                "waits_for": stream.stalled_by.value,
+            }
+            for stream in self._read_ahead
+        ]
 
     async def run(self) -> None:
         """What goes on beside the reads."""
@@ -92,6 +113,7 @@ class TierStorage:
             while True:
                 await trio.sleep(EXPIRE_INTERVAL_S)
                 self.blocks.expire()
+                drop_free()
                 self._read_ahead.drop_idle()
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:
@@ -144,28 +166,13 @@ def open_tier_storage(
     probes.gets.on_store(store_kind(storage_manager.identity))
     disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
     throttle = Throttle(settings.gets_max, probes.gets)
-    opened, indexes, transaction_indexes, time_indexes = _segment_parts(
+    parts = opened, indexes, transaction_indexes, time_indexes = _segment_parts(
         settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, throttle, probes, now_ms
     )
-    read_ahead = _read_ahead(settings, probes)
-    memory = _memory(settings, probes, read_ahead)
     gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
-
-    def land(key: BlockKey, block: Block, demanded: bool) -> None:
-        blocks.land(key, block, demanded)
-
-    fills = Fills(
-        nursery,
-        gets_max=settings.gets_max,
-        inflight=gets_budget,
-        hedging=Hedging(settings.hedge_gets_per_minute_min),
-        throttle=throttle,
-        gets=probes.gets,
-        cache=probes.cache,
-        land=land,
-        now_ms=now_ms,
+    blocks, gets, read_ahead, prefetcher = _block_parts(
+        settings, opened, indexes, disk, nursery, gets_budget, throttle, probes, now_ms
     )
-    blocks = BlockCache(memory=memory, fills=fills, disk=disk, block_bytes=settings.block_bytes, probe=probes.cache)
     answers = AnswerBlocks(answers_budget)
     reader = TierReader(
         catalog=catalog,
@@ -174,24 +181,12 @@ def open_tier_storage(
         transaction_indexes=transaction_indexes,
         cache=blocks,
         answers=answers,
-        prefetcher=_prefetcher(settings, nursery, read_ahead, opened, indexes, blocks, memory, fills),
+        prefetcher=prefetcher,
     )
     timestamps = TimestampSearch(
         catalog=catalog, opened=opened, indexes=indexes, time_indexes=time_indexes, cache=blocks, answers=answers
     )
-    return TierStorage(
-        reader,
-        opened,
-        indexes,
-        transaction_indexes,
-        time_indexes,
-        timestamps,
-        blocks,
-        disk,
-        answers_budget,
-        read_ahead,
-        fills,
-    )
+    return TierStorage(reader, *parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
 
 
 def store_kind(identity: str) -> str:
@@ -260,13 +255,69 @@ def _segment_parts(
     return opened, indexes, transaction_indexes, time_indexes
 
 
-def _read_ahead(settings: TierStorageSettings, probes: Probes) -> ReadAhead:
+def _block_parts(
+    settings: TierStorageSettings,
+    opened: OpenedSegments,
+    indexes: OffsetIndexCache,
+    disk: DiskLevel | None,
+    nursery: trio.Nursery,
+    budget: ByteBudget,
+    throttle: Throttle,
+    probes: Probes,
+    now_ms: Callable[[], int],
+) -> tuple[BlockCache, Gets, ReadAhead, Prefetcher | None]:
+    """Blocks of logs: where they are kept, what fetches them, and what asks for them ahead of need, if anything."""
+    pace = Pace(settings.gets_max, settings.hedge_gets_per_minute_min)
+    read_ahead = _read_ahead(settings, pace, probes)
+    memory = _memory(settings, probes, read_ahead)
+    prefetcher: Prefetcher | None = None
+
+    def land(key: BlockKey, block: Block, demanded: bool) -> None:
+        blocks.land(key, block, demanded)
+
+    def reach_bytes(reader: Hashable, source: SegmentBlocks, start: int) -> int:
+        return 0 if prefetcher is None else prefetcher.reach_bytes(reader, source, start)
+
+    gets = Gets(
+        nursery,
+        gets_max=settings.gets_max,
+        inflight=budget,
+        pace=pace,
+        throttle=throttle,
+        gets=probes.gets,
+        cache=probes.cache,
+        land=land,
+        batch_start=indexes.batch_start,
+        now_ms=now_ms,
+    )
+    blocks = BlockCache(
+        memory=memory,
+        gets=gets,
+        disk=disk,
+        block_bytes=settings.block_bytes,
+        probe=probes.cache,
+        reach_bytes=reach_bytes,
+    )
+    if settings.readahead_stream_bytes_max:
+        prefetcher = Prefetcher(
+            nursery,
+            read_ahead,
+            cache=blocks,
+            gets=gets,
+            memory=memory,
+            open_segment=opened.get,
+            fetch_index=indexes.fetch_soon,
+        )
+    return blocks, gets, read_ahead, prefetcher
+
+
+def _read_ahead(settings: TierStorageSettings, pace: Pace, probes: Probes) -> ReadAhead:
     return ReadAhead(
         settings.readahead_stream_bytes_max,
         settings.readahead_total_bytes_max,
         probe=probes.read_ahead,
         clock=trio.current_time,
-        block_bytes=settings.block_bytes,
+        is_link_free=lambda: pace.is_link_free,
     )
 
 
@@ -290,26 +341,3 @@ def _inflight_budgets(bytes_max: int, probes: Probes) -> tuple[ByteBudget, ByteB
 
     gets_budget, answers_budget = ByteBudget(bytes_max // 2, report), ByteBudget(bytes_max - bytes_max // 2, report)
     return gets_budget, answers_budget
-
-
-def _prefetcher(
-    settings: TierStorageSettings,
-    nursery: trio.Nursery,
-    read_ahead: ReadAhead,
-    opened: OpenedSegments,
-    indexes: OffsetIndexCache,
-    blocks: BlockCache,
-    memory: MemoryBlocks,
-    fills: Fills,
-) -> Prefetcher | None:
-    if settings.readahead_stream_bytes_max == 0:
-        return None
-    return Prefetcher(
-        nursery,
-        read_ahead,
-        block_bytes=settings.block_bytes,
-        open_segment=opened.get,
-        load_index=indexes.get,
-        ahead=lambda segment, opened, grid, numbers: blocks.ahead(SegmentBlocks(segment, opened, grid), numbers),
-        room_bytes=lambda: settings.readahead_total_bytes_max - memory.unread_bytes - fills.read_ahead_bytes,
-    )

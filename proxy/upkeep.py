@@ -21,7 +21,7 @@ from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
 from proxy.upstream.errors import UpstreamError
-from storage.cache.fills import Slots
+from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,
     RemoteResourceNotFoundError,

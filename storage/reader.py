@@ -42,10 +42,12 @@ from storage.batch_walk import (
     verify_batches,
 )
 from storage.cache.answer_blocks import AnswerBlocks, Room
-from storage.cache.block_cache import AskedBlocks, BlockCache, SegmentBlocks
+from storage.cache.block_cache import AskedBlocks, BlockCache
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.prefetcher import Prefetcher
+from storage.cache.read_ahead import Read
 from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.indexes.offset_index import OffsetIndex
 from storage.leader_epoch_lineage import LeaderEpochLineage
@@ -57,6 +59,12 @@ VERIFY_IN_THREAD_BYTES = 256 * 1024
 
 LOOK_AHEAD_BYTES = 64 * 1024
 """How far beyond the index position the first read asks: an index entry every 4 KiB, batches mostly below 64 KiB."""
+
+GUESS_ANSWER_BYTES_MIN = 256 * 1024
+"""Who asks for less looks at a record here and there: a guess would cost more than all that it reads."""
+
+LIKELY_ANSWERS = 4
+"""Who asks for so much at an offset asks for as much again behind it, more often than not: the first GET brings it."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """So much of an answer is asked for at first. The next piece is asked for when half of the last has come, and is twice
@@ -212,6 +220,7 @@ class _Read:
     stack: ExitStack
     waited: bool = False
     asked_end: int = 0
+    likely_bytes: int = 0
     asks: deque[AskedBlocks] = field(default_factory=deque)
 
     async def take(self, end: int) -> None:
@@ -335,12 +344,20 @@ class TierReader:
     ) -> TierRecords | None:
         """The answer from one segment; None if all its batches end below the offset."""
         source = self._cache.blocks_of(segment, await self._opened.get(segment))
-        index = await self._indexes.get(segment, asked.offset)
+        index: OffsetIndex | None = None
+        if asked.offset == segment.start_offset:
+            # What begins with the segment is found without an index; what is read next is not.
+            self._indexes.fetch_soon(segment)
+        else:
+            self._guess(source, asked)
+            index = await self._indexes.get(segment, asked.offset)
         room = self._answers.room(reader)
         try:
             index, found = await self._read_by_index(source, index, asked, room, reader)
             read, records, start = found.read, found.records, found.start
             if asked.committed and records is not None and records.size_bytes:
+                if index is None:
+                    index = await self._indexes.get(segment, asked.offset)
                 records = replace(records, aborts=await self._aborts(read, index, start, records.size_bytes, lineage))
         except BaseException as error:
             room.release()
@@ -351,12 +368,24 @@ class TierReader:
         if records is None or not records.size_bytes:
             room.release()
             return records
-        self._read_ahead(read, start, start + records.size_bytes, lineage)
+        self._read_ahead(read, start, start + records.size_bytes, asked, lineage)
         return records
 
+    def _guess(self, source: SegmentBlocks, asked: _Asked) -> None:
+        """Fetch what the read is likely to need beside its index, which it would have to wait for first: offsets are
+        spread about evenly over a segment. Where they are not, a GET was for nothing."""
+        segment = source.segment
+        if self._prefetcher is None or asked.max_bytes < GUESS_ANSWER_BYTES_MIN:
+            return
+        if self._indexes.resident(segment) is not None:
+            return
+        offsets = segment.end_offset + 1 - segment.start_offset
+        position = source.grid.size_bytes * (asked.offset - segment.start_offset) // offsets
+        self._prefetcher.guess(source, position)
+
     async def _read_by_index(
-        self, source: SegmentBlocks, index: OffsetIndex, asked: _Asked, room: Room, reader: Hashable
-    ) -> tuple[OffsetIndex, _Found]:
+        self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
+    ) -> tuple[OffsetIndex | None, _Found]:
         """What the index led to; it is rebuilt where it misleads."""
         try:
             return index, await self._read_checked(source, index, asked, room, reader)
@@ -391,22 +420,27 @@ class TierReader:
             del self._given_up[reader]
         return True
 
-    def _read_ahead(self, read: _Read, start: int, end: int, lineage: LeaderEpochLineage) -> None:
+    def _read_ahead(self, read: _Read, start: int, end: int, asked: _Asked, lineage: LeaderEpochLineage) -> None:
         if self._prefetcher is None:
             return
         partition = read.source.segment.topic_id_partition
+        is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
 
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
             return self._find_segment(partition, segment.end_offset + 1, lineage)
 
-        self._prefetcher.on_read(read.reader, read.source.segment, start, end, waited=read.waited, following=following)
+        self._prefetcher.on_read(
+            Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
+        )
 
     async def _read_checked(
-        self, source: SegmentBlocks, index: OffsetIndex, asked: _Asked, room: Room, reader: Hashable
+        self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
     ) -> _Found:
         """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error (L5)."""
-        entry = index.lookup(asked.offset)
-        walk_end = index.position_above(entry[1]) or source.grid.size_bytes
+        entry, walk_end = (asked.offset, 0), source.grid.size_bytes
+        if index is not None:
+            entry = index.lookup(asked.offset)
+            walk_end = index.position_above(entry[1]) or walk_end
         fetched_anew: set[int] = set()
         waited = False
         while True:
@@ -426,6 +460,8 @@ class TierReader:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         walk_start = entry[1]
         # What the answer is likely to need is asked for at once: its fills run side by side.
+        if self._prefetcher is not None:
+            read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self._prefetcher.room_bytes)
         await self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
         found = await self._find(read, entry, walk_end, asked.offset)
         start = found.position
@@ -507,7 +543,8 @@ class TierReader:
             await read.room.reserve(needed_bytes)
         elif not read.room.try_reserve(needed_bytes):
             return False
-        read.asks.append(read.stack.enter_context(self._cache.ask(read.source, first, last, read.reader)))
+        asked = self._cache.ask(read.source, first, last, read.reader, likely_bytes=read.likely_bytes)
+        read.asks.append(read.stack.enter_context(asked))
         read.asked_end = grid.end(last)
         return True
 

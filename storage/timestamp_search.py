@@ -34,7 +34,8 @@ from storage.batch_walk import (
     verify_batches,
 )
 from storage.cache.answer_blocks import AnswerBlocks, Room
-from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.block_cache import BlockCache
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.time_index_cache import TimeIndexCache

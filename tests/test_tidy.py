@@ -61,7 +61,7 @@ WITHOUT_TEST_FILE = {
     "storage/config/model.py": "declares parts of the result: tests/storage/config/test_tier_client.py",
     "storage/config/tier_keys.py": "a part of the tables: tests/proxy/config/test_keys.py",
     "storage/config/values.py": "a step of load_tier_config: tests/storage/config/test_tier_client.py",
-    "storage/cache/flight.py": "waited for by its users: tests/storage/cache/test_fills.py, test_segment_entries.py",
+    "storage/cache/flight.py": "waited for by its users: tests/storage/cache/test_gets.py, test_segment_entries.py",
     "storage/errors.py": "declares errors; those who raise them test them",
     "proxy/request_handlers.py": "an interface; proxy.client_exchanges is it",
     "proxy/client_exchanges.py": "delegates; tests/proxy/test_fetch_service.py and test_list_offsets_service.py",

@@ -58,6 +58,8 @@ CHUNK_BYTES = 64 * 1024
 READAHEAD_BYTES = 32 * BLOCK_BYTES
 ANSWER_BYTES = 128 * 1024
 FETCH_VERSION = 17
+MAX_WAIT_MS = 30_000
+"""Profiled code is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,11 @@ async def _two_fetches(
         )
         world = _world(nursery, stack, segment)
         partition, offset = metadata.topic_id_partition, segment.end_offset // 2
-        frame = client_frame(fetch_of([ask(partition, offset, max_bytes=ANSWER_BYTES)], api_version=FETCH_VERSION))
+        frame = client_frame(
+            fetch_of(
+                [ask(partition, offset, max_bytes=ANSWER_BYTES)], api_version=FETCH_VERSION, max_wait_ms=MAX_WAIT_MS
+            )
+        )
         service = FetchService(
             tier=world.tier,
             client=ClientReads(),

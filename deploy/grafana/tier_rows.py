@@ -207,12 +207,12 @@ STORE: Final = Row(
         ),
         graph(
             "Second attempts",
-            "Retries after a failure, hedges for a late first byte, splits of a slow rest.",
+            "Retries after a failure, second GETs for a late first byte, and for a slow body.",
             "ops",
             rate("tidegate_get_retries_total", legend="retries"),
-            rate("tidegate_get_hedges_total", legend="hedges"),
-            rate("tidegate_get_hedges_won_total", legend="hedges that won"),
-            rate("tidegate_get_splits_total", legend="splits"),
+            rate("tidegate_get_hedges_total", legend="late first byte"),
+            rate("tidegate_get_hedges_won_total", legend="second that won"),
+            rate("tidegate_get_splits_total", legend="slow body"),
         ),
         graph(
             "Bytes in flight",
@@ -243,6 +243,12 @@ READ_AHEAD: Final = Row(
         ),
         graph("Bytes not yet read", "Read ahead and waiting.", "bytes", gauge("tidegate_readahead_unread_bytes")),
         graph("Sequential readers", "They are read ahead for.", "none", gauge("tidegate_readahead_streams")),
+        graph(
+            "Why read-ahead stops",
+            "docs/operations.md says what each reason means and what to raise.",
+            "ops",
+            rate("tidegate_readahead_stalls_total", "reason"),
+        ),
     ),
 )
 

@@ -7,16 +7,17 @@ the readers' backs.
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from metrics.cache_probes import CacheLevel, CacheProbe
-from storage.cache.block_grid import BlockGrid, block_grid
+from storage.cache.block_grid import SegmentBlocks, block_grid
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
-from storage.cache.fills import Fills
+from storage.cache.disk_reads import DiskReads
 from storage.cache.flight import Flight
+from storage.cache.get_planner import Place, next_get, weigher
+from storage.cache.gets import Gets
 from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
@@ -24,38 +25,41 @@ from storage.remote_storage_manager import OpenedSegment
 PLACES_MAX = 10_000
 """Segments with blocks under way; more cannot be, so what is beyond is old."""
 
+DISK_RUN_BYTES = 8 * 1024 * 1024
+"""Of blocks that are read from disk by one thread, one after another."""
 
-@dataclass(frozen=True, slots=True)
-class SegmentBlocks:
-    """A segment as the cache sees it: how to read it, and where its blocks are."""
-
-    segment: RemoteLogSegmentMetadata
-    opened: OpenedSegment
-    grid: BlockGrid
-
-    def key(self, number: int) -> BlockKey:
-        """The cache's key of a block."""
-        return BlockKey(self.segment.segment_id.id, number)
+GAP_FRACTION = 4
+"""A GET goes on over blocks that are here as long as they are less than one part in so many of it."""
 
 
 class BlockCache:
     """The cache. Owned by the trio thread.
 
     Args:
-        fills: whatever they bring must be handed to `land`.
+        gets: whatever they bring must be handed to `land`.
         disk: None for none.
+        reach_bytes: how far beyond the byte at a position a GET may go on that this reader waits for.
     """
 
     def __init__(
-        self, *, memory: MemoryBlocks, fills: Fills, disk: DiskLevel | None, block_bytes: int, probe: CacheProbe
+        self,
+        *,
+        memory: MemoryBlocks,
+        gets: Gets,
+        disk: DiskLevel | None,
+        block_bytes: int,
+        probe: CacheProbe,
+        reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0,
     ) -> None:
         self._memory = memory
-        self._fills = fills
+        self._gets = gets
+        self._reach_bytes = reach_bytes
         self._disk = disk
+        self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
         self._probe = probe
         self._first_readers: dict[BlockKey, Hashable] = {}
-        self._places: OrderedDict[Uuid, tuple[Uuid, BlockGrid]] = OrderedDict()
+        self._places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
 
     def blocks_of(self, segment: RemoteLogSegmentMetadata, opened: OpenedSegment) -> SegmentBlocks:
         """The segment, cut into blocks."""
@@ -77,8 +81,14 @@ class BlockCache:
             return [await asked.next() for _ in range(first, last + 1)], asked.waited
 
     @contextmanager
-    def ask(self, source: SegmentBlocks, first: int, last: int, reader: Hashable = None) -> Iterator["AskedBlocks"]:
-        """The same blocks one by one, as they come; those that nobody takes any more come all the same."""
+    def ask(
+        self, source: SegmentBlocks, first: int, last: int, reader: Hashable = None, *, likely_bytes: int = 0
+    ) -> Iterator["AskedBlocks"]:
+        """The same blocks one by one, as they come; those that nobody takes any more come all the same.
+
+        Args:
+            likely_bytes: what the reader is likely to ask for next, so that a GET may bring it too.
+        """
         found: list[Block | None] = [self._resident(source, number, reader) for number in range(first, last + 1)]
         missing = [first + at for at, block in enumerate(found) if block is None]
         if not missing:
@@ -88,7 +98,7 @@ class BlockCache:
         asked_at = time.monotonic()
         joined = {key for key in keys if self._first_readers.setdefault(key, reader) != reader}
         try:
-            flights = zip(keys, self._load(source, missing, reader), strict=True)
+            flights = zip(keys, self._load(source, missing, reader, likely_bytes), strict=True)
             flying = deque((flight, key if key in joined else None) for key, flight in flights)
             yield (asked := AskedBlocks(self._memory, deque(found), flying, reader))
         finally:
@@ -97,11 +107,41 @@ class BlockCache:
         if asked.waited:
             self._probe.on_fill_waited(time.monotonic() - asked_at)
 
-    def ahead(self, source: SegmentBlocks, numbers: Sequence[int]) -> None:
-        """Have those blocks fetched that are neither here nor under way; returns at once."""
-        wanted = [number for number in numbers if not self._is_near(source, number)]
-        if wanted:
-            self._fill(source, wanted, demanded=False)
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Plaintext of blocks under way that nobody has asked for yet."""
+        return self._gets.read_ahead_bytes + (0 if self._disk_reads is None else self._disk_reads.undemanded_bytes)
+
+    def fetch_ahead(
+        self, source: SegmentBlocks, start: int, end: int, target_bytes: int, room_bytes: int
+    ) -> tuple[int, int] | None:
+        """Have the next blocks of plaintext [start, end) that are not in memory fetched by one GET that nobody waits
+        for, or read from disk in one run; returns at once.
+
+        Args:
+            target_bytes: what it is to transfer.
+            room_bytes: of plaintext, that it may bring.
+
+        Returns:
+            The position below which everything is here or under way now, and the bytes that were asked for, as stored.
+            None: there is no room.
+        """
+        grid = source.grid
+        first, stop = grid.number_at(start), grid.number_at(end - 1) + 1
+        while first < stop and self._place(source, first) in (Place.HERE, Place.UNDER_WAY):
+            first += 1
+        if first < stop and self._place(source, first) is Place.ON_DISK:
+            return self._read_disk_ahead(source, first, stop, room_bytes)
+        numbers = self._next_get(source, first, stop, target_bytes)
+        if numbers is None:
+            return end, 0
+        missing = self._missing(source, numbers)
+        if sum(map(source.size_bytes, missing)) > room_bytes:
+            return None
+        self._note_place(source)
+        if not self._gets.fetch_ahead(source, numbers, missing):
+            return None
+        return max(start, grid.end(numbers.stop - 1)), source.stored_bytes(numbers)
 
     def land(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from the store."""
@@ -110,9 +150,9 @@ class BlockCache:
             self._memory.put(key, block, reader)
         else:
             self._memory.put_unread(key, block)
-        place = self._places.get(key.segment_id)
-        if self._disk is not None and place is not None:
-            self._disk.write_soon(_disk_key(*place, key), block, reader)
+        source = self._places.get(key.segment_id)
+        if self._disk is not None and source is not None:
+            self._disk.write_soon(_disk_key(source, key.number), block, reader)
 
     def quarantine(self, source: SegmentBlocks, number: int, block: Block) -> None:
         """Drop a block that turned out bad; the next request for it is a fresh GET (design L5).
@@ -126,11 +166,11 @@ class BlockCache:
         self._memory.drop(key)
         self._probe.on_quarantined()
         if self._disk is not None:
-            self._disk.drop(_disk_key(source.segment.topic_id_partition.topic_id, source.grid, key))
+            self._disk.drop(_disk_key(source, number))
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment's blocks, also those on their way."""
-        self._fills.forget_segment(segment_id)
+        self._gets.forget_segment(segment_id)
         self._memory.drop_segment(segment_id)
         self._places.pop(segment_id, None)
         if self._disk is not None:
@@ -141,61 +181,145 @@ class BlockCache:
         self._memory.expire()
 
     def _resident(self, source: SegmentBlocks, number: int, reader: Hashable) -> Block | None:
-        block = self._memory.get(source.key(number), reader)
+        key = source.key(number)
+        block = self._memory.get(key, reader)
+        if block is None and self._gets.is_under_way(key):
+            self._gets.collect(key)
+            block = self._memory.get(key, reader)
         if block is None:
             self._probe.on_miss(CacheLevel.MEMORY)
         else:
             self._probe.on_hit(CacheLevel.MEMORY, len(block.data))
         return block
 
-    def _is_near(self, source: SegmentBlocks, number: int) -> bool:
+    def _place(self, source: SegmentBlocks, number: int) -> Place:
         key = source.key(number)
-        if self._memory.contains(key) or self._fills.is_under_way(key):
-            return True
-        return self._disk is not None and self._disk.holds(
-            _disk_key(source.segment.topic_id_partition.topic_id, source.grid, key)
-        )
+        if self._memory.contains(key):
+            return Place.HERE
+        if self._is_under_way(key):
+            return Place.UNDER_WAY
+        return Place.ON_DISK if self._is_on_disk(source, number) else Place.MISSING
 
-    def _load(self, source: SegmentBlocks, numbers: Sequence[int], reader: Hashable) -> list[Flight[Block]]:
-        disk = self._disk
-        if disk is None:
-            return self._fill(source, numbers, demanded=True)
-        topic_id = source.segment.topic_id_partition.topic_id
-        disk_keys = {number: _disk_key(topic_id, source.grid, source.key(number)) for number in numbers}
-        on_disk = {
-            number: disk_key
-            for number, disk_key in disk_keys.items()
-            if disk.holds(disk_key) and not self._fills.is_under_way(source.key(number))
-        }
-        absent = [number for number in numbers if number not in on_disk]
-        for number in absent:
-            if not self._fills.is_under_way(source.key(number)):
+    def _is_under_way(self, key: BlockKey) -> bool:
+        return self._gets.is_under_way(key) or (self._disk_reads is not None and self._disk_reads.is_under_way(key))
+
+    def _is_on_disk(self, source: SegmentBlocks, number: int) -> bool:
+        return self._disk is not None and self._disk.holds(_disk_key(source, number))
+
+    def _load(
+        self, source: SegmentBlocks, numbers: Sequence[int], reader: Hashable, likely_bytes: int
+    ) -> list[Flight[Block]]:
+        """A flight for each of these blocks, none of which is in memory."""
+        flights = []
+        for number in numbers:
+            key = source.key(number)
+            if not self._is_under_way(key):
+                if self._is_on_disk(source, number):
+                    stop = self._stop(source, number, numbers[-1], reader, likely_bytes)
+                    self._read_disk(source, number, stop, reader)
+                else:
+                    self._fetch(source, number, numbers, reader, likely_bytes)
+            flights.append(self._wait_for(key))
+        return flights
+
+    def _wait_for(self, key: BlockKey) -> Flight[Block]:
+        if self._disk_reads is not None and self._disk_reads.is_under_way(key):
+            return self._disk_reads.wait_for(key)
+        return self._gets.wait_for(key)
+
+    def _read_disk(self, source: SegmentBlocks, first: int, stop: int, reader: Hashable) -> range:
+        """Read the run of blocks from `first` on that are on disk and not in memory, below `stop`; which these are."""
+        assert self._disk_reads is not None, "something is on disk"
+        end = first + 1
+        stop = min(stop, first + max(1, DISK_RUN_BYTES // source.grid.block_bytes))
+        while end < stop and self._place(source, end) is Place.ON_DISK:
+            end += 1
+        numbers = range(first, end)
+        self._disk_reads.read(source, numbers, [_disk_key(source, number) for number in numbers], reader)
+        return numbers
+
+    def _read_disk_ahead(self, source: SegmentBlocks, first: int, stop: int, room_bytes: int) -> tuple[int, int] | None:
+        stop = min(stop, first + room_bytes // source.grid.block_bytes)
+        if first >= stop:
+            return None
+        return source.grid.end(self._read_disk(source, first, stop, None).stop - 1), 0
+
+    def _land_read(self, key: BlockKey, block: Block, demanded: bool) -> None:
+        """A block has come from disk."""
+        if demanded:
+            self._memory.put(key, block, self._first_readers.get(key))
+        else:
+            self._memory.put_unread(key, block)
+
+    def _read_anew(self, source: SegmentBlocks, number: int) -> Flight[Block]:
+        """The store's, of a block that the disk did not give: with those behind it, whose files may be no better."""
+        key = source.key(number)
+        if (block := self._memory.peek(key)) is not None:  # another GET has read over it meanwhile
+            flight: Flight[Block] = Flight()
+            flight.land(block)
+            return flight
+        if not self._gets.is_under_way(key):
+            grid = source.grid
+            stop = min(grid.count, number + max(1, self._gets.pace.get_bytes(0) // grid.block_bytes))
+            end = next((at for at in range(number + 1, stop) if self._is_under_way(source.key(at))), stop)
+            self._start(source, range(grid.unit(number).start, grid.unit(end - 1).stop))
+        return self._gets.wait_for(key)
+
+    def _stop(self, source: SegmentBlocks, first: int, last: int, reader: Hashable, likely_bytes: int) -> int:
+        """The block up to which to fetch or read when `first` to `last` are asked for."""
+        reach_bytes = self._reach(source, first, reader, likely_bytes)
+        reach_end = min(source.grid.start(first) + reach_bytes, source.grid.size_bytes)
+        return max(last + 1, source.grid.number_at(reach_end - 1) + 1)
+
+    def _reach(self, source: SegmentBlocks, first: int, reader: Hashable, likely_bytes: int) -> int:
+        reach_bytes = self._reach_bytes(reader, source, source.grid.start(first))
+        return max(reach_bytes, min(likely_bytes, self._gets.pace.get_bytes(0)))
+
+    def _fetch(
+        self, source: SegmentBlocks, first: int, asked: Sequence[int], reader: Hashable, likely_bytes: int
+    ) -> None:
+        """Start the GET that brings block `first`, which is missing, and as many behind it as one GET should."""
+        target_bytes = max(self._reach(source, first, reader, likely_bytes), self._gets.pace.get_bytes(0))
+        numbers = self._next_get(
+            source, first, self._stop(source, first, asked[-1], reader, likely_bytes), target_bytes
+        )
+        assert numbers is not None, "the first one is missing"
+        missing = self._start(source, numbers)
+        if self._disk is not None:
+            for _ in set(asked).intersection(missing):
                 self._probe.on_miss(CacheLevel.DISK)
-        flights = dict(zip(absent, self._fill(source, absent, demanded=True), strict=True))
-        for number, disk_key in on_disk.items():
-            flights[number] = self._read_disk(disk, disk_key, source, number, reader)
-        return [flights[number] for number in numbers]
 
-    def _read_disk(
-        self, disk: DiskLevel, disk_key: DiskBlockKey, source: SegmentBlocks, number: int, reader: Hashable
-    ) -> Flight[Block]:
-        return disk.read(
-            disk_key,
-            reader,
-            land=lambda block: self._memory.put(source.key(number), block, reader),
-            otherwise=lambda: self._fill(source, [number], demanded=True)[0],
+    def _start(self, source: SegmentBlocks, numbers: range) -> Sequence[int]:
+        missing = self._missing(source, numbers)
+        self._note_place(source)
+        self._gets.fetch(source, numbers, missing)
+        return missing
+
+    def _next_get(self, source: SegmentBlocks, first: int, stop: int, target_bytes: int) -> range | None:
+        return next_get(
+            first,
+            stop,
+            grid=source.grid,
+            place=lambda number: self._place(source, number),
+            weigh=weigher(source.opened.stored_bytes, self._gets.plaintext_bytes_max, target_bytes),
+            target_bytes=target_bytes,
+            gap_bytes=max(self._gets.pace.delay_bytes, target_bytes // GAP_FRACTION),
         )
 
-    def _fill(self, source: SegmentBlocks, numbers: Sequence[int], *, demanded: bool) -> list[Flight[Block]]:
-        if not numbers:
-            return []
-        segment = source.segment
-        segment_id = segment.segment_id.id
-        self._places[segment_id] = (segment.topic_id_partition.topic_id, source.grid)
+    def _missing(self, source: SegmentBlocks, numbers: range) -> list[int]:
+        """Blocks of a GET that are not in memory. Those that are on disk come anyway, so that they need not be read."""
+        return [
+            number
+            for number in numbers
+            if not self._memory.contains(key := source.key(number)) and not self._is_under_way(key)
+        ]
+
+    def _note_place(self, source: SegmentBlocks) -> None:
+        segment_id = source.segment.segment_id.id
+        self._places[segment_id] = source
         self._places.move_to_end(segment_id)
         if len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
-        return self._fills.want(segment, source.opened, source.grid, numbers, demanded=demanded)
 
 
 class AskedBlocks:
@@ -237,6 +361,8 @@ class AskedBlocks:
         return block
 
 
-def _disk_key(topic_id: Uuid, grid: BlockGrid, key: BlockKey) -> DiskBlockKey:
-    start = grid.start(key.number)
-    return DiskBlockKey(topic_id, key.segment_id, grid.block_bytes, key.number, grid.end(key.number) - start)
+def _disk_key(source: SegmentBlocks, number: int) -> DiskBlockKey:
+    topic_id = source.segment.topic_id_partition.topic_id
+    return DiskBlockKey(
+        topic_id, source.segment.segment_id.id, source.grid.block_bytes, number, source.size_bytes(number)
+    )

@@ -8,6 +8,10 @@ one division apart.
 
 from dataclasses import dataclass
 
+from storage.cache.memory import BlockKey
+from storage.model import RemoteLogSegmentMetadata
+from storage.remote_storage_manager import OpenedSegment
+
 BLOCK_BYTES_MAX = 16 * 1024 * 1024
 """Larger chunks are cut; so large is `cache.block.bytes` at most."""
 
@@ -55,3 +59,44 @@ def block_grid(chunk_bytes: int, size_bytes: int, block_bytes: int) -> BlockGrid
     if parts is None:
         return BlockGrid(chunk_bytes, size_bytes)
     return BlockGrid(chunk_bytes // parts, size_bytes, unit_blocks=parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBlocks:
+    """A segment as the cache sees it: how to read it, and where its blocks are."""
+
+    segment: RemoteLogSegmentMetadata
+    opened: OpenedSegment
+    grid: BlockGrid
+
+    def key(self, number: int) -> BlockKey:
+        """The cache's key of a block."""
+        return BlockKey(self.segment.segment_id.id, number)
+
+    def size_bytes(self, number: int) -> int:
+        """A block's plaintext."""
+        return self.grid.end(number) - self.grid.start(number)
+
+    def positions(self, numbers: range) -> tuple[int, int]:
+        """Where a run of blocks begins, and ends, exclusive."""
+        return self.grid.start(numbers.start), self.grid.end(numbers.stop - 1)
+
+    def stored_bytes(self, numbers: range) -> int:
+        """What a GET of a run of blocks transfers."""
+        return self.opened.stored_bytes(*self.positions(numbers))
+
+    def reservation_bytes(self, numbers: range) -> int:
+        """What a GET of a run of blocks holds at most: the blocks, and what decoding a chunk holds beside them if the
+        format has to: the chunk as it is stored, decrypted but not decompressed, and its plaintext, if that is not the
+        very block.
+
+        Nothing says whether chunks are encrypted, compressed or both, so it is counted as both.
+        """
+        start, end = self.positions(numbers)
+        stored_bytes, chunk_bytes = self.opened.stored_bytes, self.opened.chunk_bytes
+        if stored_bytes(start, end) == end - start:
+            return end - start
+        # The buffer for stored chunks grows to the largest of the GET.
+        firsts = range(start - start % chunk_bytes, end, chunk_bytes)
+        largest_bytes = max(stored_bytes(first, min(first + chunk_bytes, self.grid.size_bytes)) for first in firsts)
+        return end - start + 2 * largest_bytes + (0 if self.grid.block_bytes == chunk_bytes else chunk_bytes)

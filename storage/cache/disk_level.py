@@ -16,7 +16,6 @@ import trio
 
 from metrics.cache_probes import CacheLevel, CacheProbe
 from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.flight import Flight
 from storage.cache.memory import Block
 from storage.errors import CorruptObjectError
 from storage.model import Uuid
@@ -120,7 +119,6 @@ class DiskLevel:
         self._nursery = nursery
         self._probe = probe
         self._runs: set[DiskRun] = set()
-        self._reads: dict[DiskBlockKey, Flight[Block]] = {}
         self._read_limiter = trio.CapacityLimiter(READS_MAX)
         self._queue: dict[DiskBlockKey, tuple[Block, Hashable]] = {}
         self._queue_bytes = 0
@@ -199,36 +197,6 @@ class DiskLevel:
         self._nursery.start_soon(self._read_run, run, reader)
         return run
 
-    def read(
-        self,
-        key: DiskBlockKey,
-        reader: Hashable,
-        *,
-        land: Callable[[Block], None],
-        otherwise: Callable[[], Flight[Block]],
-    ) -> Flight[Block]:
-        """A flight for a block on disk; `otherwise` gives the flight that replaces it when the disk fails."""
-        if key in self._reads:
-            return self._reads[key]
-        flight = self._reads[key] = Flight()
-
-        def deliver(at: int, data: memoryview | None) -> None:
-            if data is None:
-                self._nursery.start_soon(self._pass_on, otherwise(), key, flight)
-                return
-            block = Block(data)
-            if not run.is_forgotten:
-                land(block)
-            self._ended(key, flight)
-            flight.land(block)
-
-        def fail(error: Exception) -> None:
-            self._ended(key, flight)
-            flight.fail(error)
-
-        run = self.read_run([key], reader, deliver=deliver, fail=fail)
-        return flight
-
     def write_soon(self, key: DiskBlockKey, block: Block, reader: Hashable) -> None:
         """Queue a block, or leave it."""
         size_bytes = len(block.data)
@@ -246,7 +214,6 @@ class DiskLevel:
         self._unqueue(key)
         if key == self._writing:
             self._unwanted.add(key)
-        self._reads.pop(key, None)
         for run in self._runs:
             run.drop(key)
         self._disk.drop(key)
@@ -260,8 +227,6 @@ class DiskLevel:
             self._unqueue(key)
         if self._writing is not None and self._writing.segment_id == segment_id:
             self._unwanted.add(self._writing)
-        for key in [key for key in self._reads if key.segment_id == segment_id]:
-            del self._reads[key]
         for run in self._runs:
             run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
         if not self._disk.has_segment(segment_id):
@@ -287,19 +252,6 @@ class DiskLevel:
         finally:
             self._runs.discard(run)
 
-    async def _pass_on(self, other: Flight[Block], key: DiskBlockKey, flight: Flight[Block]) -> None:
-        try:
-            block = await other.wait()
-        except Exception as error:
-            flight.fail(error)
-        except BaseException:
-            flight.fail(trio.ClosedResourceError("the application is shutting down"))
-            raise
-        else:
-            flight.land(block)
-        finally:
-            self._ended(key, flight)
-
     async def _delete_files(self) -> None:
         try:
             while self._deleted:
@@ -316,10 +268,6 @@ class DiskLevel:
         """In a worker thread."""
         for segment_id in segment_ids:
             self._disk.drop_segment(segment_id)
-
-    def _ended(self, key: DiskBlockKey, flight: Flight[Block]) -> None:
-        if self._reads.get(key) is flight:
-            del self._reads[key]
 
     async def _write_next(self) -> None:
         key, (block, reader) = next(iter(self._queue.items()))

@@ -15,12 +15,13 @@ V = TypeVar("V")
 class Flight(Generic[V]):
     """A computation under way."""
 
-    __slots__ = ("_done", "_error", "_value")
+    __slots__ = ("_done", "_error", "_followers", "_value")
 
     def __init__(self) -> None:
         self._done = trio.Event()
         self._value: V | None = None
         self._error: Exception | None = None
+        self._followers: list[Flight[V]] = []
 
     async def wait(self) -> V:
         """The value, or the error that the computation raised.
@@ -33,10 +34,18 @@ class Flight(Generic[V]):
             raise self._error.with_traceback(None)
         return self._value  # type: ignore[return-value]  # set before _done whenever there is no error
 
+    def follow(self, other: "Flight[V]") -> None:
+        """Let this one, which nothing else ends, end as the other does."""
+        other._followers.append(self)
+
     def land(self, value: V) -> None:
         self._value = value
         self._done.set()
+        for follower in self._followers:
+            follower.land(value)
 
     def fail(self, error: Exception) -> None:
         self._error = error
         self._done.set()
+        for follower in self._followers:
+            follower.fail(error)

@@ -1,103 +1,83 @@
-"""Which missing blocks are fetched by one GET (design §8, §11). Pure.
+"""Where the next GET begins and ends (design §8). Pure.
 
-Rule 1. Every missing block is in exactly one GET; a GET is a run of adjacent blocks.
-Rule 2. A run is cut evenly into GETs of 8 to 16 MiB: large enough for 80 a GB, small enough to share a link between
-        connections. What is left over is never sent alone while it is small.
-Rule 3. Blocks that are decoded together (`BlockGrid.unit`) are fetched together.
-Rule 4. On slow connections GETs are smaller, so that one lasts GET_S at most, but never below GET_BYTES_MIN.
+Rule 1. A GET is a run of adjacent blocks. It begins at a missing one and goes on until it is large enough.
+Rule 2. It goes on over blocks that are here already where the gap is small: reading on costs less than another GET. So
+        a range of which every other block is cached is read as if none were.
+Rule 3. It ends before a block that is under way: nothing is transferred twice at once.
+Rule 4. Blocks that are decoded together (`BlockGrid.unit`) are fetched together.
+Rule 5. What would be left of a segment is taken along while it is small.
 
 Sizes are bytes in the store, since those are what a GET transfers; see `weigher` for what inflates a lot.
 """
 
-from collections.abc import Callable, Iterable
+import enum
+from collections.abc import Callable
 
 from storage.cache.block_grid import BlockGrid
+from storage.cache.pace import GET_BYTES
 
-MIB = 1024 * 1024
-
-GET_BYTES = 12 * MIB
-"""What a GET is to transfer: 80 of them make a GB."""
-
-GET_BYTES_MIN = 1 * MIB
-"""Below, the first byte's delay outweighs the transfer on any link."""
-
-GET_S = 1.0
-"""What a GET is to last at most: far below the five seconds that a reader waits (law L3). Less would cost GETs on links
-that are only busy, where more connections make each slower."""
+TAIL_FRACTION = 3
+"""What is left of a segment is small when it is less than one part in so many of a GET."""
 
 Weigh = Callable[[int, int], int]
 """Bytes that a GET of plaintext [start, end) counts for."""
 
 
-def plan_gets(numbers: Iterable[int], grid: BlockGrid, weigh: Weigh, target_bytes: int = GET_BYTES) -> list[range]:
-    """The GETs, as ranges of block numbers in ascending order, that bring those blocks and no others.
+class Place(enum.Enum):
+    """Where a block is."""
 
-    None weighs more than 4/3 of the target, unless it is one unit, or that and a tail of at most 1/3.
+    MISSING = enum.auto()
+    HERE = enum.auto()
+    ON_DISK = enum.auto()
+    UNDER_WAY = enum.auto()
+
+
+def next_get(
+    first: int,
+    stop: int,
+    *,
+    grid: BlockGrid,
+    place: Callable[[int], Place],
+    weigh: Weigh,
+    target_bytes: int,
+    gap_bytes: int,
+) -> range | None:
+    """The next GET for blocks from `first` on, below `stop`; None if none of those is missing.
+
+    Args:
+        place: of a block, by its number.
+        target_bytes: what it is to transfer. It does not exceed that unless it is one unit, or that and a tail.
+        gap_bytes: of plaintext that is here, which it may go over.
     """
-    gets: list[range] = []
-    for units in _runs(sorted(set(numbers)), grid):
-        weights = [weigh(grid.start(unit.start), grid.end(unit.stop - 1)) for unit in units]
-        first = 0
-        for count in _cut(weights, target_bytes):
-            gets.append(range(units[first].start, units[first + count - 1].stop))
-            first += count
-    return gets
+    while first < stop and place(first) is not Place.MISSING:
+        first += 1
+    if first >= stop:
+        return None
+    unit = grid.unit(first)
+    begin, end = unit.start, unit.stop
+    number = end
+    while number < stop:
+        found = place(number)
+        if found is Place.MISSING:
+            unit_end = grid.unit(number).stop
+            if weigh(grid.start(begin), grid.end(unit_end - 1)) > target_bytes:
+                break
+            number = end = unit_end
+        elif found is Place.UNDER_WAY or grid.end(number) - grid.start(end) > gap_bytes:
+            break
+        else:
+            number += 1
+    if end < grid.count <= stop and weigh(grid.start(end), grid.size_bytes) * TAIL_FRACTION <= target_bytes:
+        tail = range(end, grid.count)
+        if all(place(number) is Place.MISSING for number in tail):
+            end = tail.stop
+    return range(begin, end)
 
 
-def whole_units(numbers: Iterable[int], grid: BlockGrid) -> set[int]:
-    """Those blocks, and the ones that are decoded together with them."""
-    return {together for number in numbers for together in grid.unit(number)}
-
-
-def get_bytes(bytes_per_s: float | None) -> int:
-    """What a GET is to transfer on a connection of that speed; None: not known yet."""
-    if bytes_per_s is None:
-        return GET_BYTES
-    return min(GET_BYTES, max(GET_BYTES_MIN, round(bytes_per_s * GET_S)))
-
-
-def weigher(stored_bytes: Weigh, plaintext_bytes_max: int) -> Weigh:
-    """Weigh by stored bytes, but let no GET of GET_BYTES inflate to more than `plaintext_bytes_max`."""
+def weigher(stored_bytes: Weigh, plaintext_bytes_max: int, target_bytes: int = GET_BYTES) -> Weigh:
+    """Weigh by stored bytes, but let no GET of `target_bytes` inflate to more than `plaintext_bytes_max`."""
 
     def weigh(start: int, end: int) -> int:
-        return max(stored_bytes(start, end), (end - start) * GET_BYTES // plaintext_bytes_max)
+        return max(stored_bytes(start, end), (end - start) * target_bytes // plaintext_bytes_max)
 
     return weigh
-
-
-def _runs(numbers: list[int], grid: BlockGrid) -> list[list[range]]:
-    """Runs of adjacent numbers, each as the parts of it that are decoded together."""
-    runs: list[list[range]] = []
-    for number in numbers:
-        follows = bool(runs) and runs[-1][-1].stop == number
-        if follows and number in grid.unit(number - 1):
-            runs[-1][-1] = range(runs[-1][-1].start, number + 1)
-        elif follows:
-            runs[-1].append(range(number, number + 1))
-        else:
-            runs.append([range(number, number + 1)])
-    return runs
-
-
-def _cut(weights: list[int], target_bytes: int) -> list[int]:
-    """How many units each GET of a run takes: shares as even as units allow."""
-    most_bytes, least_bytes = target_bytes * 4 // 3, target_bytes // 3
-    left_bytes = sum(weights)
-    counts: list[int] = []
-    taken_bytes: list[int] = []
-    at = 0
-    while at < len(weights):
-        gets = max(1, -(-(left_bytes - least_bytes) // target_bytes))
-        count, weight = 1, weights[at]
-        for more in weights[at + 1 :]:
-            # Half of the next unit inside the share: nearer to it with than without.
-            if weight + more > most_bytes or (2 * weight + more) * gets > 2 * left_bytes:
-                break
-            count, weight = count + 1, weight + more
-        at += count
-        left_bytes -= weight
-        counts.append(count)
-        taken_bytes.append(weight)
-    if len(counts) > 1 and taken_bytes[-1] < least_bytes and sum(taken_bytes[-2:]) <= most_bytes + least_bytes:
-        counts[-2:] = [sum(counts[-2:])]
-    return counts

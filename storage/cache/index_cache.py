@@ -94,6 +94,17 @@ class OffsetIndexCache:
         """The index if it is in memory."""
         return self._indexes.resident(segment.segment_id.id)
 
+    def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
+        """Where in the segment's log a batch begins at or behind that position, if the index is in memory and says."""
+        index = self.resident(segment)
+        return (None if position else 0) if index is None else index.batch_start_at_or_above(position)
+
+    def fetch_soon(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Have the index fetched that will be wanted. Nobody waits, and a failure is met by who does: one that is
+        missing or corrupt is not rebuilt before it is needed, since that takes a GET of the whole log."""
+        if self.resident(segment) is None:
+            self._indexes.start(segment.segment_id.id, lambda: self._fetch_only(segment))
+
     async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex:
         """The index, fetched or rebuilt when it is not in memory.
 
@@ -107,8 +118,11 @@ class OffsetIndexCache:
         Cancellation: the fetch or the rebuild goes on.
         """
         index, rebuilding = self.resident(segment), self._indexes.under_way(segment.segment_id.id)
-        if index is None:
-            return await self._indexes.start(segment.segment_id.id, lambda: self._load(segment)).wait()
+        while index is None:
+            try:
+                return await self._indexes.start(segment.segment_id.id, lambda: self._load(segment)).wait()
+            except _NotFetchedError:
+                continue  # it was only fetched for later; now it is needed
         if rebuilding is not None and offset is not None:
             position, walks = index.lookup(offset)[1], self._walks.get(segment.segment_id.id, {})
             if offset > walks.get(position, offset):
@@ -151,7 +165,10 @@ class OffsetIndexCache:
                 self._walks[segment_id] = {}
             if walked is not None and segment_id in self._walks:
                 self._walks[segment_id][walked[0]] = walked[1]
-            index = await self._indexes.start(segment_id, load).wait()
+            try:
+                index = await self._indexes.start(segment_id, load).wait()
+            except _NotFetchedError:
+                continue
             if index.is_rebuilt:
                 return index
             # It was being fetched once more.
@@ -162,6 +179,12 @@ class OffsetIndexCache:
         self._failures.pop(segment_id, None)
 
     async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
+        try:
+            return await self._fetch_only(segment)
+        except _NotFetchedError as error:
+            return await self._rebuild(error.opened, segment, str(error))
+
+    async def _fetch_only(self, segment: RemoteLogSegmentMetadata) -> tuple[OffsetIndex, int]:
         for part in (IndexPart.REBUILT_OFFSET, IndexPart.OFFSET):
             parse = partial(_kept_index, segment, part)
             if (kept := await self._kept.read(segment, part, parse)) is not None:
@@ -170,11 +193,10 @@ class OffsetIndexCache:
         kind = GetObject.INDEX if opened.fetches_index(IndexType.OFFSET) else None
         try:
             index, data = await self._gets.run(segment, kind, lambda: self._fetch(opened, segment))
-            self._keep(segment, IndexPart.OFFSET, data)
-            return index, len(data)
         except (RemoteResourceNotFoundError, CorruptObjectError) as error:
-            reason = str(error)
-        return await self._rebuild(opened, segment, reason)
+            raise _NotFetchedError(str(error), opened) from error
+        self._keep(segment, IndexPart.OFFSET, data)
+        return index, len(data)
 
     def _keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes) -> None:
         # Not of a segment that was deleted meanwhile.
@@ -229,6 +251,14 @@ class OffsetIndexCache:
 def _kept_index(segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes | bytearray) -> OffsetIndex:
     is_rebuilt = part is IndexPart.REBUILT_OFFSET
     return OffsetIndex(data, segment.start_offset, is_rebuilt=is_rebuilt, is_checked=True)
+
+
+class _NotFetchedError(Exception):
+    """The index is missing or corrupt, and nobody has begun to rebuild it. Does not leave this file."""
+
+    def __init__(self, reason: str, opened: OpenedSegment) -> None:
+        super().__init__(reason)
+        self.opened = opened
 
 
 class _ScanGets:

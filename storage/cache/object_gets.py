@@ -1,6 +1,6 @@
 """GETs of whole small objects, manifests and indexes: in a worker thread, counted when they end, tried again.
 
-What is tried again is `storage.cache.retries`' to say; a segment's log is read by `storage.cache.fills`.
+What is tried again is `storage.cache.retries`' to say; a segment's log is read by `storage.cache.gets`.
 """
 
 import time

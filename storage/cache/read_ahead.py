@@ -6,36 +6,38 @@ connection may have several in one partition: Spark reads it at many offsets at 
 Rule 1. A read continues a stream if it begins behind the last one's start and not behind its end (an answer may end
         with a cut batch, which is read again), or in the segment that follows once the last one reached its
         segment's end: the one that `following` named then (offsets have holes), or the one that holds the next offset.
-Rule 2. A new stream costs nothing: a seek gets no window. The second sequential read opens one of START_BYTES. It
-        doubles when a read had to wait, and without that, up to two GETs of full size, when a whole window was
-        read in sequence: slow readers too shall cost few GETs. It halves when a block that was read ahead is dropped
-        unread: once for each answer, since evictions come in bursts.
+Rule 2. A window opens with the first read whose answer was cut by its size, or with the second of a stream: as many
+        answers of that size as START_ANSWERS, START_BYTES at most. It doubles when a read had to wait, and without
+        that, up to two GETs of full size, when a whole window was read in sequence: slow readers too shall cost few
+        GETs. It halves when a block that was read ahead is dropped unread: once for each answer, since evictions come
+        in bursts.
 Rule 3. No window is larger than `stream_bytes_max`, nor than its share of `total_bytes_max` among the streams that
-        have one (but half of START_BYTES remains). What is asked for also fits in the room that the caller has left.
-Rule 4. GETs stay large. A piece is asked for if it is GET_BYTES long, or reaches its segment's end, or if less than
-        half of the window is asked for; else it waits for the window to move on.
-Rule 5. A segment that begins within the window and GET_BYTES is wanted at once, if only its manifest and index.
+        have one (but two blocks remain).
+Rule 4. Whoever can start a GET takes the stream that has the least ahead of its reader (`nearest`), and asks for as
+        much as a GET is large; so GETs stay large, and no stream waits for another's far future.
+Rule 5. Segments that begin within the window and two GETs are wanted at once, if only their manifests and indexes.
 Rule 6. What was asked for is not asked for again, also if it fails (the reader will meet that), unless it was dropped
-        unread or found no room.
+        unread.
 
 Working: a GET of 12 MiB takes 30 ms + 12 MiB / 60 MB/s = 0.24 s, so a window of W bytes yields W / 0.24 s: 128 MiB
 give 560 MB/s over eleven connections, 4.5 Gbit/s. A link of 10 Gbit/s takes a window of 288 MiB.
 """
 
+import heapq
+import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from metrics.cache_probes import ReadAheadProbe
-from storage.cache.block_grid import BlockGrid
+from metrics.cache_probes import ReadAheadProbe, StallReason
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.memory import BlockKey
+from storage.cache.pace import GET_BYTES, GET_BYTES_MIN
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
-START_BYTES = 8 * 1024 * 1024
-"""The first window, or two blocks if those are more. Doubled twice it is two GETs of full size."""
-
-GET_BYTES = 12 * 1024 * 1024
-"""The middle of the 8 to 16 MiB of design §8: the first byte is then an eighth of a GET's time, and a GB takes 80."""
+START_BYTES = 32 * 1024 * 1024
+START_ANSWERS = 32
 
 IDLE_S = 60.0
 """A stream that is not read for so long is forgotten."""
@@ -46,7 +48,10 @@ STREAMS_MAX = 10_000
 STREAMS_PER_PARTITION_MAX = 16
 """Of one reader."""
 
-SEGMENTS_AHEAD_MAX = 8
+SPEED_WEIGHT = 0.2
+"""Of a new sample: a stream's speed is that of its last dozen reads."""
+
+SEGMENTS_AHEAD_MAX = 64
 """So many segments after the current one are opened ahead at most, however small they are."""
 
 Following = Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None]
@@ -54,25 +59,31 @@ Following = Callable[[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata | None
 
 
 @dataclass(slots=True, eq=False)
-class Run:
-    """What a stream asked for of one segment and has not read: bytes [start, end). Empty: only opened ahead."""
+class Ahead:
+    """A segment that a stream reads or comes to: everything below `position` was asked for, or is behind the reader.
+
+    `blocks` is None until the segment is open.
+    """
 
     segment: RemoteLogSegmentMetadata
-    start: int
-    end: int
-    block_bytes: int = 0
-    is_dropped: bool = False
+    position: int = 0
+    blocks: SegmentBlocks | None = None
 
     @property
     def segment_id(self) -> Uuid:
         return self.segment.segment_id.id
+
+    @property
+    def is_whole(self) -> bool:
+        return self.position >= self.segment.segment_size_bytes
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
     """One sequential reader: its last read was of bytes [start, end) of `segment`.
 
-    `runs` begin with that segment's. `window_bytes` is 0 until the second read.
+    `segments` begin with that one. `window_bytes` is 0 until there is a window. `asked_bytes`: what was asked for in
+    all, as stored.
     """
 
     reader: Hashable
@@ -80,16 +91,28 @@ class Stream:
     start: int
     end: int
     read_at_s: float
+    following: Following
     follower: Uuid | None = None
     window_bytes: int = 0
     sequential_bytes: int = 0  # read since the window last changed
-    unit_bytes: int = 1
+    asked_bytes: int = 0
+    get_bytes_max: int = GET_BYTES
+    ahead_bytes: int = 0
+    waited: bool = False
     was_halved: bool = False
-    runs: list[Run] = field(default_factory=list)
+    bytes_per_s: float = 0.0
+    stalled_by: StallReason = StallReason.COLD_START
+    stamp: int = 0
+    segments: list[Ahead] = field(default_factory=list)
 
     @property
     def partition(self) -> TopicIdPartition:
         return self.segment.topic_id_partition
+
+    @property
+    def frontier(self) -> Ahead | None:
+        """Where the next bytes are to be asked for; None at the tier's end."""
+        return next((ahead for ahead in self.segments if not ahead.is_whole), None)
 
     def is_continued_by(self, segment: RemoteLogSegmentMetadata, start: int) -> bool:
         """Rule 1; a read of the same start, which is one repeated, is this stream's too."""
@@ -103,27 +126,33 @@ class Stream:
         # Where segments overlap, the reader begins in the midst of the next.
         return start == 0 or segment.start_offset < next_offset
 
+    def distance(self, segment_id: Uuid, position: int) -> int | None:
+        """How far ahead of the reader that is; None: not in a segment that is read or comes next."""
+        before_bytes = -self.end
+        for ahead in self.segments:
+            if ahead.segment_id == segment_id:
+                return before_bytes + position
+            before_bytes += ahead.segment.segment_size_bytes
+        return None
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Want:
-    """Bytes [start, end) of a segment that a stream wants to have ready; none of them: only the segment opened.
 
-    `is_first`: the stream comes to this segment, so that its manifest and index are wanted too.
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A read that was answered with plaintext bytes [start, end) of a segment's log.
+
+    Args:
+        reader: a connection, by anything that names it.
+        waited: the answer had to wait for a block.
+        is_cut: there is more, which the reader will ask for next.
     """
 
-    stream: Stream
-    run: Run
+    reader: Hashable
+    blocks: SegmentBlocks
     start: int
     end: int
-    is_first: bool
-
-    @property
-    def segment(self) -> RemoteLogSegmentMetadata:
-        return self.run.segment
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self.start
+    waited: bool
+    is_cut: bool
+    following: Following
 
 
 class ReadAhead:
@@ -133,6 +162,7 @@ class ReadAhead:
         stream_bytes_max: the largest window; 0: nothing is ever read ahead.
         total_bytes_max: of all windows.
         clock: seconds, from any beginning; never goes back.
+        is_link_free: whether more bytes under way would come sooner.
     """
 
     def __init__(
@@ -142,23 +172,26 @@ class ReadAhead:
         *,
         probe: ReadAheadProbe,
         clock: Callable[[], float],
-        block_bytes: int = 1024 * 1024,
+        is_link_free: Callable[[], bool] = lambda: False,
         start_bytes: int = START_BYTES,
-        get_bytes: int = GET_BYTES,
         streams_max: int = STREAMS_MAX,
     ) -> None:
         self._stream_bytes_max = min(stream_bytes_max, total_bytes_max)
         self._total_bytes_max = total_bytes_max
-        self._start_bytes = min(max(start_bytes, 2 * block_bytes), self._stream_bytes_max)
-        self._get_bytes = get_bytes
+        self._start_bytes = min(start_bytes, self._stream_bytes_max)
         self._streams_max = streams_max
         self._probe = probe
         self._clock = clock
+        self._is_link_free = is_link_free
         # No list or set in these is ever empty; streams of one partition are in the order of their last reads.
         self._by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
         self._by_segment: dict[Uuid, set[Stream]] = {}
         self._recent: OrderedDict[Stream, None] = OrderedDict()
+        self._read_lately: dict[Stream, None] = {}
         self._with_window = 0
+        self._ahead_bytes = 0
+        self._line: list[tuple[int, int, Stream]] = []
+        self._stamps = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -167,74 +200,121 @@ class ReadAhead:
     def streams_with_window(self) -> int:
         return self._with_window
 
-    def on_read(
-        self,
-        reader: Hashable,
-        segment: RemoteLogSegmentMetadata,
-        start: int,
-        end: int,
-        *,
-        waited: bool,
-        following: Following,
-        room_bytes: Callable[[], int],
-    ) -> list[Want]:
-        """Plaintext bytes [start, end) of the segment's log answered a read; what to fetch now, nearest first.
+    @property
+    def ahead_bytes(self) -> int:
+        """What was asked for and not read, of all streams together."""
+        return self._ahead_bytes
 
-        Args:
-            reader: a connection, by anything that names it.
-            waited: the answer had to wait for a fill.
-            room_bytes: how much more may be asked for, by all streams.
-        """
-        if self._stream_bytes_max <= 0 or end <= start:
+    def on_read(self, read: Read) -> list[Ahead]:
+        """A read was answered; the segments that are to be opened now, nearest first."""
+        if self._stream_bytes_max <= 0 or read.end <= read.start:
             return []
         self.drop_idle()
-        stream = self._continued(reader, segment, start)
+        segment = read.blocks.segment
+        stream = self._continued(read.reader, segment, read.start)
+        is_new = stream is None
         if stream is None:
-            self._add(Stream(reader, segment, start, end, self._clock()), following)
-            return []
-        stream.sequential_bytes += end - start
-        is_repeated = stream.start == start and stream.segment.segment_id == segment.segment_id
-        self._advance(stream, segment, start, end, following)
-        if is_repeated:
-            return []
-        self._grow(stream, waited)
-        return self._plan(stream, following, room_bytes)
+            stream = self._add(read)
+        is_repeated = not is_new and stream.start == read.start and stream.segment.segment_id == segment.segment_id
+        self._advance(stream, read)
+        if not is_repeated and (read.is_cut or not is_new):
+            self._grow(stream, read)
+        self._read_lately[stream] = None
+        return self._segments_to_open(stream)
 
-    def take(self, want: Want, grid: BlockGrid, room_bytes: int) -> range:
-        """The blocks to fetch for a want, now that its segment's grid is known, at most room_bytes of them.
+    def reach(self, reader: Hashable, blocks: SegmentBlocks, position: int) -> Stream | None:
+        """The reader's stream that comes to this byte within its window; it may lie in the block that it reads."""
+        nearest, nearest_bytes = None, math.inf
+        for stream in self._by_reader.get(reader, {}).get(blocks.segment.topic_id_partition, ()):
+            distance = stream.distance(blocks.segment.segment_id.id, position)
+            if not stream.window_bytes or distance is None or abs(distance) >= nearest_bytes:
+                continue
+            if -blocks.grid.block_bytes <= distance <= self.window(stream):
+                nearest, nearest_bytes = stream, abs(distance)
+        return nearest
 
-        Whole blocks, and all that are filled together. The stream remembers how far this came; what found no room
-        is wanted again later. Empty if the reader was faster, has left, or the want is out of date.
-        """
-        run, start = want.run, max(want.start, want.run.start)
-        if run.is_dropped or run.end < want.end or start >= want.end:
-            return range(0)
-        run.block_bytes = grid.block_bytes
-        unit_bytes = want.stream.unit_bytes = grid.block_bytes * grid.unit_blocks
-        # What holds the byte before `start` was filled when that was read.
-        first = min(-(-start // unit_bytes) * grid.unit_blocks, grid.count)
-        stop = max(first, grid.unit(grid.number_at(want.end - 1)).stop)
-        while stop > first and grid.end(stop - 1) - grid.start(first) > room_bytes:
-            stop = grid.unit(stop - 1).start
-        end = grid.end(stop - 1) if stop else 0
-        if end < want.end:
-            _cut(want.stream, run, end)
-        elif run.end == want.end:
-            run.end = end
-        return range(first, stop)
+    def window(self, stream: Stream) -> int:
+        """How far ahead of its reader the stream may ask, in bytes."""
+        share = self._total_bytes_max // max(1, self._with_window)
+        return max(min(stream.window_bytes, share), min(_smallest(stream), self._stream_bytes_max))
+
+    def nearest(self) -> Stream | None:
+        """The stream with the least ahead among those that may ask; it is to be put in the line again (`changed`)."""
+        while self._line:
+            _, stamp, stream = heapq.heappop(self._line)
+            if stamp == stream.stamp and self._may_ask(stream):
+                return stream
+        return None
+
+    def changed(self, stream: Stream) -> None:
+        """The stream may be able to ask: it was read, has asked, or a segment was opened."""
+        self._measure(stream)
+        if not stream.window_bytes:
+            return
+        stream.stamp = next(self._stamps)
+        heapq.heappush(self._line, (stream.ahead_bytes, stream.stamp, stream))
+        if len(self._line) > 64 + 2 * self._with_window:
+            self._line = [entry for entry in self._line if entry[1] == entry[2].stamp]
+            heapq.heapify(self._line)
+
+    def opened(self, blocks: SegmentBlocks) -> bool:
+        """A segment is open now. Whether a stream still comes to it: the segment may be deleted, its reader gone."""
+        streams = self._by_segment.get(blocks.segment.segment_id.id, ())
+        for stream in streams:
+            for ahead in stream.segments:
+                if ahead.segment_id == blocks.segment.segment_id.id:
+                    ahead.blocks = blocks
+            self.changed(stream)
+        return bool(streams)
 
     def on_wasted(self, key: BlockKey) -> None:
         """A block that was read ahead is dropped unread: streams that still have it before them get less (rule 2)."""
         for stream in self._by_segment.get(key.segment_id, ()):
-            run = next(run for run in stream.runs if run.segment_id == key.segment_id)
-            start = key.number * run.block_bytes
-            if not run.start < start + run.block_bytes or start >= run.end:
+            ahead = next(ahead for ahead in stream.segments if ahead.segment_id == key.segment_id)
+            if ahead.blocks is None or (start := ahead.blocks.grid.start(key.number)) >= ahead.position:
                 continue
-            _cut(stream, run, start)
-            if not stream.was_halved:
+            if ahead is stream.segments[0]:
+                if ahead.blocks.grid.end(key.number) <= stream.end:
+                    continue
+                start = max(start, stream.end)
+            _pull_back(stream, ahead, start)
+            self._measure(stream)
+            if stream.window_bytes and not stream.was_halved:
                 stream.was_halved = True
                 stream.sequential_bytes = 0
-                stream.window_bytes = max(self._smallest(stream), self._window(stream) // 2)
+                halved = max(_smallest(stream), self.window(stream) // 2)
+                stream.window_bytes = min(halved, self._stream_bytes_max)
+
+    def on_failed(self, segment_id: Uuid) -> None:
+        """A GET of that segment failed that nobody waited for."""
+        for stream in self._by_segment.get(segment_id, ()):
+            self.stalled(stream, StallReason.FAILED)
+
+    def stalled(self, stream: Stream, reason: StallReason) -> None:
+        """Read-ahead of the stream goes no further for now; counted when the reason is another one than before."""
+        if stream.stalled_by is not reason:
+            stream.stalled_by = reason
+            self._probe.on_stalled(reason)
+
+    def take_read_lately(self) -> Iterable[Stream]:
+        """The streams that were read since this was last called."""
+        read_lately, self._read_lately = self._read_lately, {}
+        return read_lately
+
+    def why_stalled(self, stream: Stream) -> StallReason | None:
+        """What keeps the stream from asking, as far as it is the stream's own matter."""
+        frontier = stream.frontier
+        if not stream.window_bytes or (frontier is not None and frontier.blocks is None):
+            return StallReason.COLD_START
+        if frontier is None:
+            return StallReason.END_OF_TIER
+        if self._may_ask(stream):
+            return None
+        return StallReason.DEPTH if stream.waited else StallReason.CONSUMER
+
+    def __iter__(self) -> Iterator[Stream]:
+        """All streams, the one that was read longest ago first."""
+        return iter(self._recent)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A connection closed. What was fetched for it stays for others."""
@@ -248,8 +328,9 @@ class ReadAhead:
             if stream.segment.segment_id.id == segment_id:
                 self._drop(stream)
                 continue
-            while any(run.segment_id == segment_id for run in stream.runs):
-                self._drop_run(stream, -1)
+            while any(ahead.segment_id == segment_id for ahead in stream.segments):
+                self._drop_segment(stream, -1)
+            self._measure(stream)
 
     def drop_idle(self) -> None:
         """Forget streams that were not read for IDLE_S; each read does that too."""
@@ -265,31 +346,38 @@ class ReadAhead:
         # Several after a seek into what another stream has just read: the nearest.
         return max(found, key=lambda stream: (stream.end == start, stream.start), default=None)
 
-    def _add(self, stream: Stream, following: Following) -> None:
+    def _add(self, read: Read) -> Stream:
+        stream = Stream(read.reader, read.blocks.segment, read.start, read.end, self._clock(), read.following)
         streams = self._by_reader.setdefault(stream.reader, {}).setdefault(stream.partition, [])
         streams.append(stream)
         self._recent[stream] = None
-        self._advance(stream, stream.segment, stream.start, stream.end, following)
         if len(streams) > STREAMS_PER_PARTITION_MAX:
             self._drop(streams[0])
         if len(self._recent) > self._streams_max:
             self._drop(next(iter(self._recent)))
+        return stream
 
-    def _advance(
-        self, stream: Stream, segment: RemoteLogSegmentMetadata, start: int, end: int, following: Following
-    ) -> None:
+    def _advance(self, stream: Stream, read: Read) -> None:
         """The stream's last read is this one now."""
-        while stream.runs and stream.runs[0].segment_id != segment.segment_id.id:
-            self._drop_run(stream, 0)
-        if not stream.runs:
-            self._add_run(stream, Run(segment, end, end))
-        run = stream.runs[0]
-        run.start = max(run.start, end)
-        run.end = max(run.end, run.start)
-        stream.segment, stream.start, stream.end = segment, start, end
-        stream.read_at_s = self._clock()
+        segment = read.blocks.segment
+        while stream.segments and stream.segments[0].segment_id != segment.segment_id.id:
+            self._drop_segment(stream, 0)
+        if not stream.segments:
+            self._add_segment(stream, Ahead(segment))
+        ahead = stream.segments[0]
+        ahead.blocks = read.blocks
+        ahead.position = max(ahead.position, read.end)
+        stream.segment, stream.start, stream.end = segment, read.start, read.end
+        stream.following = read.following
+        now_s = self._clock()
+        if now_s > stream.read_at_s:
+            stream.bytes_per_s += SPEED_WEIGHT * (
+                (read.end - read.start) / (now_s - stream.read_at_s) - stream.bytes_per_s
+            )
+        stream.read_at_s = now_s
+        stream.waited = read.waited
         stream.was_halved = False
-        follower = following(segment) if end >= segment.segment_size_bytes else None
+        follower = read.following(segment) if read.end >= segment.segment_size_bytes else None
         stream.follower = None if follower is None else follower.segment_id.id
         self._recent.move_to_end(stream)
         streams = self._by_reader[stream.reader][stream.partition]
@@ -298,8 +386,9 @@ class ReadAhead:
             streams.append(stream)
 
     def _drop(self, stream: Stream) -> None:
-        while stream.runs:
-            self._drop_run(stream, -1)
+        while stream.segments:
+            self._drop_segment(stream, -1)
+        self._ahead_bytes -= stream.ahead_bytes
         del self._recent[stream]
         partitions = self._by_reader[stream.reader]
         streams = partitions[stream.partition]
@@ -308,93 +397,88 @@ class ReadAhead:
             del partitions[stream.partition]
         if not partitions:
             del self._by_reader[stream.reader]
+        stream.stamp = 0
+        self._read_lately.pop(stream, None)
         if stream.window_bytes:
             self._with_window -= 1
             self._probe.on_streams(self._with_window)
 
-    def _add_run(self, stream: Stream, run: Run) -> None:
-        stream.runs.append(run)
-        self._by_segment.setdefault(run.segment_id, set()).add(stream)
+    def _add_segment(self, stream: Stream, ahead: Ahead) -> None:
+        stream.segments.append(ahead)
+        self._by_segment.setdefault(ahead.segment_id, set()).add(stream)
 
-    def _drop_run(self, stream: Stream, index: int) -> None:
-        run = stream.runs.pop(index)
-        run.is_dropped = True
-        streams = self._by_segment[run.segment_id]
+    def _drop_segment(self, stream: Stream, index: int) -> None:
+        ahead = stream.segments.pop(index)
+        streams = self._by_segment[ahead.segment_id]
         streams.discard(stream)
         if not streams:
-            del self._by_segment[run.segment_id]
+            del self._by_segment[ahead.segment_id]
 
     # --- windows ---
 
-    def _grow(self, stream: Stream, waited: bool) -> None:
+    def _measure(self, stream: Stream) -> None:
+        """Count again what was asked for and not read."""
+        before_bytes = stream.ahead_bytes
+        stream.ahead_bytes = sum(ahead.position for ahead in stream.segments) - stream.end
+        self._ahead_bytes += stream.ahead_bytes - before_bytes
+
+    def _grow(self, stream: Stream, read: Read) -> None:
+        answer_bytes = read.end - read.start
+        stream.sequential_bytes += answer_bytes
         if not stream.window_bytes:
-            stream.window_bytes = self._smallest(stream)
+            stream.window_bytes = max(_smallest(stream), min(self._start_bytes, START_ANSWERS * answer_bytes))
             self._with_window += 1
             self._probe.on_streams(self._with_window)
-        elif waited or stream.sequential_bytes >= self._window(stream):
-            doubled = 2 * self._window(stream)
-            stream.window_bytes = doubled if waited else max(stream.window_bytes, min(doubled, 2 * self._get_bytes))
+        elif read.waited or stream.sequential_bytes >= self.window(stream):
+            doubled = 2 * self.window(stream)
+            if read.waited and doubled > self._stream_bytes_max:
+                self._resize_gets(stream)
+            else:
+                stream.sequential_bytes = 0
+            stream.window_bytes = doubled if read.waited else max(stream.window_bytes, min(doubled, 2 * GET_BYTES))
+        stream.window_bytes = min(stream.window_bytes, self._stream_bytes_max)
+
+    def _resize_gets(self, stream: Stream) -> None:
+        """The reader waits, and the window does not grow any more. If the link is not full, more GETs go into the
+        window when they are smaller; if it is, they need not be small."""
+        if not self._is_link_free():
+            stream.get_bytes_max = min(GET_BYTES, stream.get_bytes_max * 5 // 4)
+        elif stream.sequential_bytes >= stream.get_bytes_max:
+            stream.get_bytes_max = max(GET_BYTES_MIN, stream.get_bytes_max * 3 // 4)
             stream.sequential_bytes = 0
-        stream.window_bytes = self._window(stream)
 
-    def _window(self, stream: Stream) -> int:
-        share = max(self._start_bytes // 2, self._total_bytes_max // max(1, self._with_window))
-        return min(max(stream.window_bytes, self._smallest(stream)), share, self._stream_bytes_max)
+    def _may_ask(self, stream: Stream) -> bool:
+        frontier = stream.frontier
+        if frontier is None or frontier.blocks is None:
+            return False
+        # Half of a window at once, so that a small one is not asked for in crumbs.
+        return 2 * stream.ahead_bytes <= self.window(stream) or stream.ahead_bytes + GET_BYTES <= self.window(stream)
 
-    def _smallest(self, stream: Stream) -> int:
-        # Chunks may be larger than `cache.block.bytes`.
-        return min(max(self._start_bytes, 2 * stream.unit_bytes), self._stream_bytes_max)
-
-    def _plan(self, stream: Stream, following: Following, room_bytes: Callable[[], int]) -> list[Want]:
-        """Rules 4 and 5: along the current segment and those that follow, as far as the window reaches."""
-        window = self._window(stream)
-        is_low = 2 * sum(run.end - run.start for run in stream.runs) < window
-        wants: list[Want] = []
-        planned_bytes = 0
-        distance = -stream.end  # from the reader to the segment's first byte
-        may_ask = True
-        for index in range(SEGMENTS_AHEAD_MAX + 1):
-            if distance >= window + self._get_bytes:
-                break
-            is_first = index == len(stream.runs)
-            run = self._run_after(stream, following) if is_first else stream.runs[index]
-            if run is None:
-                break
-            start = run.end
-            if may_ask and window - distance > start:
-                room = room_bytes() - planned_bytes
-                run.end = self._goal(stream, run, window - distance, room, is_low)
-            if is_first or run.end > start:
-                wants.append(Want(stream, run, start, run.end, is_first))
-                planned_bytes += run.end - start
-            may_ask = may_ask and run.end >= run.segment.segment_size_bytes
-            distance += run.segment.segment_size_bytes
-        return wants
-
-    def _goal(self, stream: Stream, run: Run, position: int, room: int, is_low: bool) -> int:
-        """How far to ask in a segment that the window reaches up to `position`."""
-        size = run.segment.segment_size_bytes
-        goal = min(size, position, run.end + room)
-        piece = goal - run.end
-        if piece <= 0:
-            return run.end
-        is_large = piece >= self._get_bytes or (is_low and 2 * piece >= self._start_bytes)
-        if goal == size or (is_large and room >= stream.unit_bytes):
-            return goal
-        return run.end
-
-    def _run_after(self, stream: Stream, following: Following) -> Run | None:
-        last = stream.runs[-1].segment
-        segment = following(last)
-        if segment is None or segment.end_offset <= last.end_offset:
-            return None
-        run = Run(segment, 0, 0)
-        self._add_run(stream, run)
-        return run
+    def _segments_to_open(self, stream: Stream) -> list[Ahead]:
+        """Rule 5; and the stream stands in the line."""
+        found: list[Ahead] = []
+        if stream.window_bytes:
+            distance = sum(ahead.segment.segment_size_bytes for ahead in stream.segments) - stream.end
+            while distance < self.window(stream) + 2 * GET_BYTES and len(stream.segments) <= SEGMENTS_AHEAD_MAX:
+                last = stream.segments[-1].segment
+                segment = stream.following(last)
+                if segment is None or segment.end_offset <= last.end_offset:
+                    break
+                found.append(Ahead(segment))
+                self._add_segment(stream, found[-1])
+                distance += segment.segment_size_bytes
+        self.changed(stream)
+        return found
 
 
-def _cut(stream: Stream, run: Run, end: int) -> None:
+def _smallest(stream: Stream) -> int:
+    """Two blocks, or what is decoded together: chunks may be larger than `cache.block.bytes`."""
+    blocks = stream.segments[0].blocks if stream.segments else None
+    return 0 if blocks is None else 2 * blocks.grid.block_bytes * blocks.grid.unit_blocks
+
+
+def _pull_back(stream: Stream, ahead: Ahead, position: int) -> None:
     """What was asked for ends here; the rest may be asked for again."""
-    run.end = max(run.start, end)
-    for later in stream.runs[stream.runs.index(run) + 1 :]:
-        later.end = later.start
+    ahead.position = position
+    for later in stream.segments[stream.segments.index(ahead) + 1 :]:
+        later.position = 0

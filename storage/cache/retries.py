@@ -43,12 +43,8 @@ class Attempts:
     """The attempts of one GET."""
 
     def __init__(self, source: random.Random | None = None) -> None:
-        self._backoff = Backoff(
-            first_s=BACKOFF_S_MIN / (1 - JITTER),
-            max_s=BACKOFF_S_MAX / (1 + JITTER),
-            jitter=JITTER,
-            source=source or random.Random(),
-        )
+        self._source = source
+        self._backoff: Backoff | None = None
         self._failures = 0
         self._stalled = 0
         self._corrupt = 0
@@ -56,7 +52,7 @@ class Attempts:
     def on_progress(self) -> None:
         """Something was delivered: the store works, and what comes next has its own attempts."""
         self._failures = self._stalled = self._corrupt = 0
-        self._backoff.reset()
+        self._backoff = None
 
     def delay_after_s(self, error: Exception) -> float | None:
         """Seconds until the next attempt after this one failed; None: there is none."""
@@ -69,6 +65,13 @@ class Attempts:
         if isinstance(error, StalledTransferError):
             self._stalled += 1
             return 0.0 if self._stalled < STALLED_ATTEMPTS_MAX else None
+        if self._backoff is None:  # a generator of random numbers is dear, and hardly any GET fails
+            self._backoff = Backoff(
+                first_s=BACKOFF_S_MIN / (1 - JITTER),
+                max_s=BACKOFF_S_MAX / (1 + JITTER),
+                jitter=JITTER,
+                source=self._source or random.Random(),
+            )
         return max(self._backoff.next_delay_s(), min(error.retry_after_s or 0.0, RETRY_AFTER_S_MAX))
 
 

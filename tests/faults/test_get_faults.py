@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.cache.block_grid import BlockGrid
+from storage.cache.block_grid import BlockGrid, SegmentBlocks
+from storage.cache.flight import Flight
+from storage.cache.memory import Block
 from storage.cache.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
@@ -29,7 +31,7 @@ from storage.object_store.s3 import S3Store
 from storage.remote_storage_manager import OpenedSegment
 from tests.storage.formats.aiven.test_opened_segment import CHUNK_BYTES, LOG, write_log
 from tests.support.s3_server import S3Server
-from tests.support.scripted_gets import FillWorld, ScriptedSegment, until
+from tests.support.scripted_gets import GetWorld, ScriptedSegment, until
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
 
 BLOCK_BYTES = 100 * 1024
@@ -62,29 +64,33 @@ def ranged(first: int = 0, sent_bytes: int | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    fills: FillWorld
-    opened: OpenedSegment
-    grid: BlockGrid
+    gets: GetWorld
+    source: SegmentBlocks
     nursery: trio.Nursery
 
     async def fetch(self) -> bytes:
         """All blocks, and nothing is left of what fetched them."""
-        numbers = range(self.grid.count)
-        flights = self.fills.fills.want(SEGMENT.metadata, self.opened, self.grid, numbers, demanded=True)
         try:
-            return b"".join([bytes((await flight.wait()).data) for flight in flights])
+            return b"".join([bytes((await flight.wait()).data) for flight in flights_of(self.gets, self.source)])
         finally:
             await until(lambda: not self.nursery.child_tasks)
-            assert len(self.fills.fills) == 0
-            assert self.fills.fills.slots[:] == (0, 8, 0)
-            assert self.fills.budget.held == 0
+            assert len(self.gets.gets) == 0
+            assert self.gets.gets.slots[:] == (0, 8, 0)
+            assert self.gets.budget.held == 0
+
+
+def flights_of(world: GetWorld, source: SegmentBlocks) -> list[Flight[Block]]:
+    """One GET of all blocks."""
+    numbers = range(source.grid.count)
+    world.gets.fetch(source, numbers, numbers)
+    return [world.gets.wait_for(source.key(number)) for number in numbers]
 
 
 @asynccontextmanager
 async def world_of(opened: OpenedSegment, grid: BlockGrid) -> AsyncIterator[World]:
     # A nursery of their own: when it has no task, no thread of theirs runs either, since none is abandoned.
     async with trio.open_nursery() as nursery:
-        yield World(FillWorld(nursery), opened, grid, nursery)
+        yield World(GetWorld(nursery), SegmentBlocks(SEGMENT.metadata, opened, grid), nursery)
 
 
 @asynccontextmanager
@@ -150,7 +156,7 @@ async def test_a_body_that_breaks_is_gone_on_with_at_the_first_missing_block(
     async with over_http(http) as world:
         assert await world.fetch() == BODY
         assert ranges(http) == [0, arrived]
-        assert world.fills.sample("get_retries_total") == 1
+        assert world.gets.sample("get_retries_total") == 1
 
 
 @pytest.mark.parametrize(("then", "sent_bytes", "arrived"), BAD_BODIES)
@@ -173,7 +179,7 @@ async def test_bad_answers_for_a_while_are_not_seen(http: ScriptedHttp) -> None:
     http.answer(ranged())
     async with over_http(http) as world:
         assert await world.fetch() == BODY
-        assert world.fills.sample("gets_total", outcome="throttled") == 2
+        assert world.gets.sample("gets_total", outcome="throttled") == 2
 
 
 @pytest.mark.parametrize(("times", "error"), [(1, None), (2, CorruptObjectError)])
@@ -197,8 +203,8 @@ async def test_the_end_does_not_wait_for_a_body_that_is_silent(http: ScriptedHtt
         patch.setattr(s3_body, "SILENCE_S_MAX", FAR_S)
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
-            world = FillWorld(nursery)
-            flights = world.fills.want(SEGMENT.metadata, opened, SEGMENT.grid, range(BLOCKS), demanded=True)
+            world = GetWorld(nursery)
+            flights = flights_of(world, SegmentBlocks(SEGMENT.metadata, opened, SEGMENT.grid))
             await flights[0].wait()
             nursery.cancel_scope.cancel()
             store.close()

@@ -137,7 +137,10 @@ async def test_a_fetch_over_twenty_tier_partitions_takes_the_time_of_one(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
     """All twenty reads stand in the store at once, so the slowest alone says how long the Fetch takes."""
-    async with in_process(kafka, twenty, tmp_path, **ALL_OF_THEM) as tidegate, trio.open_nursery() as nursery:
+    async with (
+        in_process(kafka, twenty, tmp_path, readahead_stream_max_bytes="0", **ALL_OF_THEM) as tidegate,
+        trio.open_nursery() as nursery,
+    ):
         targets = tidegate.targets(range(PARTITIONS))
         with tidegate.store.held() as gate:
             fetched = Answering(nursery, lambda: tidegate.fetch(targets, max_wait_ms=MAX_WAIT_MS))
@@ -152,7 +155,7 @@ async def test_a_fetch_over_twenty_tier_partitions_takes_the_time_of_one(
 async def test_a_hot_partition_of_the_same_fetch_is_answered_at_once(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
-    async with in_process(kafka, twenty, tmp_path) as tidegate:
+    async with in_process(kafka, twenty, tmp_path, readahead_stream_max_bytes="0") as tidegate:
         local_start = twenty.offsets[1].local_log_start_offset
         targets = [*tidegate.targets([0]), *tidegate.targets([1], local_start)]
         with tidegate.store.held():
@@ -313,7 +316,7 @@ async def test_denied_indexes_are_not_rebuilt_but_refused(
 ) -> None:
     """Only what is absent or corrupt is rebuilt: a store that says no would have every segment read whole."""
     async with in_process(kafka, twenty, tmp_path) as tidegate:
-        targets = tidegate.targets([0])
+        targets = tidegate.targets([0], 1)  # the first record needs no index
         tidegate.store.fail(RemoteAccessDeniedError("403 forbidden"), index_type=IndexType.OFFSET, times=None)
         assert await tidegate.fetch(targets) == await tidegate.fetch_directly(targets)
         assert tidegate.left_to_broker == 1

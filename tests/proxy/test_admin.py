@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from metrics.probes import Probes
-from proxy.admin import REQUEST_HEAD_BYTES_MAX, serve_admin
+from proxy.admin import REQUEST_HEAD_BYTES_MAX, Streams, serve_admin
 from proxy.readiness import Readiness
 from tests.support.waiting import HANG_S_MAX
 
@@ -45,11 +45,11 @@ class Admin:
 
 
 @asynccontextmanager
-async def running(host: str = "127.0.0.1") -> AsyncIterator[Admin]:
+async def running(host: str = "127.0.0.1", streams: Streams = list) -> AsyncIterator[Admin]:
     readiness, probes = Readiness(), Probes()
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, host, 0, readiness, probes.registry)
+            address = await nursery.start(serve_admin, host, 0, readiness, probes.registry, streams)
             yield Admin(address, readiness, probes)
             nursery.cancel_scope.cancel()
 
@@ -90,7 +90,7 @@ def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Probes().registry)
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Probes().registry, list)
             addresses.put((address, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
 
     loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
@@ -213,7 +213,16 @@ async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
-            await serve_admin("127.0.0.1", port, Readiness(), Probes().registry)
+            await serve_admin("127.0.0.1", port, Readiness(), Probes().registry, list)
+
+
+async def test_streams_are_shown_as_they_are_now() -> None:
+    shown: list[dict[str, object]] = []
+    async with running(streams=lambda: shown) as admin:
+        status, headers, body = await admin.get("/streams")
+        assert (status, headers["content-type"], json.loads(body)) == (200, "application/json", {"streams": []})
+        shown.append({"client": "10.0.0.7:4711", "window_bytes": 32, "waits_for": "depth"})
+        assert json.loads((await admin.get("/streams"))[2]) == {"streams": shown}
 
 
 async def test_the_shutdown_trigger_ends_it() -> None:
@@ -221,7 +230,7 @@ async def test_the_shutdown_trigger_ends_it() -> None:
     serve = partial(serve_admin, shutdown_trigger=stop.wait)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Probes().registry)
+            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Probes().registry, list)
             stop.set()
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*address)

@@ -35,7 +35,7 @@ from proxy.upkeep import (
 )
 from proxy.upstream.cluster import TOPICS_MAX, BrokerNode
 from proxy.upstream.errors import UpstreamConnectionError
-from storage.cache.fills import Slots
+from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,
     RemoteAccessDeniedError,

@@ -1,8 +1,14 @@
 """Buffers that are not zeroed."""
 
-import pytest
+import threading
 
-from storage.buffers import unfilled
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.buffers import KEPT_BYTES_MIN, drop_free, unfilled
+
+KEPT = 1024 * 1024
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 511, 1024 * 1024])
@@ -39,3 +45,62 @@ def test_memory_is_as_it_was_found() -> None:
 def test_a_negative_size_is_the_callers_bug() -> None:
     with pytest.raises(ValueError, match="-1"):
         unfilled(-1)
+
+
+def test_a_buffer_that_nobody_has_is_handed_out_again() -> None:
+    drop_free()
+    buffer = unfilled(KEPT)
+    address, view = id(buffer), memoryview(buffer)[7:9]
+    del buffer
+    other = unfilled(KEPT)
+    assert id(other) != address, "a view of it was still held"
+    del view
+    assert id(unfilled(KEPT)) == address
+
+
+@pytest.mark.parametrize("size_bytes", [1, KEPT_BYTES_MIN - 1, KEPT + 1])
+def test_small_and_odd_ones_are_not_kept(size_bytes: int) -> None:
+    drop_free()
+    assert len(unfilled(size_bytes)) == size_bytes
+    assert drop_free() == 0
+
+
+def test_what_nobody_has_is_given_back_when_asked() -> None:
+    drop_free()
+    held = [unfilled(KEPT) for _ in range(3)]
+    view = memoryview(held.pop())
+    assert drop_free() == 0
+    held.clear()
+    assert drop_free() == 2 * KEPT
+    view.release()
+    assert drop_free() == KEPT
+
+
+@given(st.lists(st.integers(0, 5), max_size=60))
+def test_no_buffer_has_two_owners(turns: list[int]) -> None:
+    held: list[bytearray] = []
+    for turn in turns:
+        if turn < len(held):
+            held.pop(turn)
+        else:
+            buffer = unfilled(KEPT)
+            assert all(buffer is not other for other in held)
+            held.append(buffer)
+
+
+def test_threads_never_get_the_same_one() -> None:
+    wrong: list[int] = []
+
+    def work(mark: int) -> None:
+        for _ in range(200):
+            buffer = unfilled(KEPT)
+            buffer[:8] = buffer[-8:] = mark.to_bytes(8, "big")
+            if buffer[:8] != buffer[-8:]:
+                wrong.append(mark)
+
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -131,8 +131,10 @@ async def test_a_bad_block_on_disk_is_never_served(tmp_path: Path, how: str) -> 
     async with tier_on(tmp_path) as (tier, _, registry):
         assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
         last = len(SEGMENT.log) - 1
-        fetched = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
-        assert sorted(tier.store.log_fetches()) == fetched
+        # A file of the wrong size is not listed, so all three are known to be missing, and one GET reads over the rest;
+        # the others are found out as they are read.
+        one_by_one = [(0, 999), (7000, 7999), ((blocks - 1) * BLOCK, last)]
+        assert sorted(tier.store.log_fetches()) == ([(0, last)] if how == "cut" else one_by_one)
         assert registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "corrupt"}) == 3
 
 

@@ -1,20 +1,22 @@
 """Large answers piece by piece: what is there when the time is up, or when there is no room for more, is the answer."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage import reader as module
-from storage.cache import fills as fills_module
-from storage.cache.get_task import Get, GetRunner
-from storage.cache.memory import Block
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from storage.reader import FINISH_S, ReadTime, TierRecords
+from tests.simulation.cases import CLIENT, DEFAULTS, Case
+from tests.simulation.world import run_case
 from tests.support.scripted_gets import until
 from tests.support.segments import ProducerFields, build_segment, data_batch, filled_segment, read_batch_header
+from tests.support.simulated_link import LinkProfile
+from tests.support.simulated_store import MIB, SimulatedTopic
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_tier
 
 KIB = 1024
@@ -218,80 +220,25 @@ async def test_an_answer_ends_where_there_is_no_room_for_more(nursery: trio.Nurs
 
 # --- many large reads over a busy link ---
 
-SCALE = 64
-MIB = 1024 * KIB // SCALE
-"""Everything is a sixty-fourth: 16 readers of 50 MiB at 200 MB/s, 256 MiB of blocks in memory, 512 MiB under way."""
 
-
-class Link:
-    """GETs in virtual time: connections take turns, block by block."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self.bytes = 0
-        self._bytes_per_s = bytes_per_s
-        self._turn = trio.Lock()
-
-    async def run(self, runner: GetRunner, get: Get) -> None:
-        await trio.sleep(0.03)
-        opened = get.source.opened
-        while get.numbers:
-            number = get.next_number
-            async with self._turn:
-                await trio.sleep(get.source.size_bytes(number) / self._bytes_per_s)
-            data = opened.open_stream(*get.source.positions(range(number, number + 1))).read(
-                get.source.size_bytes(number)
-            )
-            self.bytes += len(data)
-            get.next_number += 1
-            runner.owner.deliver(get, number, Block(memoryview(data)))
-
-
-@pytest.mark.parametrize("readahead", [0, 128])
-async def test_many_large_reads_fetch_hardly_more_than_they_deliver(
-    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, readahead: int
-) -> None:
-    """They fetched 2.3 times as much, with read-ahead 7 times, and took as much longer: what had come when the time was
-    up was evicted before the rest had."""
-    link = Link(200e6 / SCALE)
-    monkeypatch.setattr(GetRunner, "run", lambda runner, get: link.run(runner, get))
-    monkeypatch.setattr(fills_module, "GET_BYTES", 12 * MIB)
-    monkeypatch.setattr(module, "PIECE_BYTES", module.PIECE_BYTES // SCALE)
-    monkeypatch.setattr(module, "PIECE_BYTES_MAX", module.PIECE_BYTES_MAX // SCALE)
-    # A thread's work takes no virtual time, but the clock may jump meanwhile.
-    monkeypatch.setattr(module, "VERIFY_IN_THREAD_BYTES", 2**40)
-    readers, records = 16, 150
-    segments = [
-        filled_segment(records * number, batch_count=records, records_per_batch=1, value_bytes=MIB, interval_bytes=0)
-        for number in range(readers)
-    ]
-    tier = open_tier(
-        nursery,
-        segments,
-        block_bytes=MIB,
-        memory_bytes_max=256 * MIB,
-        inflight_bytes_max=512 * MIB,
-        readahead_bytes_max=readahead * MIB,
-        readahead_total_bytes_max=4 * readahead * MIB,
+@pytest.mark.parametrize("readahead_mib", [0, 128])
+def test_many_large_reads_fetch_hardly_more_than_they_deliver(readahead_mib: int) -> None:
+    """16 readers of 50 MiB at 200 MB/s. They fetched 2.3 times as much, with read-ahead 7 times, and took as much
+    longer: what had come when the time was up was evicted before the rest had."""
+    readers, each_bytes = 16, 64 * MIB
+    case = Case(
+        name="16 large reads",
+        topic=SimulatedTopic(partitions=readers, partition_bytes=each_bytes, segment_bytes=each_bytes),
+        readers=[[(number, 0, each_bytes)] for number in range(readers)],
+        settings=replace(
+            DEFAULTS,
+            readahead_stream_bytes_max=readahead_mib * MIB,
+            readahead_total_bytes_max=4 * readahead_mib * MIB,
+        ),
+        client=replace(CLIENT, max_bytes=50 * MIB),
     )
-    for metadata, _ in tier.logs:
-        await tier.indexes.get(metadata)
-    delivered = dict.fromkeys(range(readers), 0)
-
-    async def consume(number: int) -> None:
-        segment = segments[number]
-        while delivered[number] < len(segment.log):
-            time = ReadTime(trio.current_time() + 0.5)
-            at = segment.batch_positions.index(delivered[number])
-            with time:
-                answer = await read(tier, segment.base_offset + at, time, max_bytes=50 * MIB, reader=number)
-                end = delivered[number] + answer.size_bytes
-                assert joined(answer) == segment.log[delivered[number] : end]
-                delivered[number] = max(p for p in (*segment.batch_positions, len(segment.log)) if p <= end)
-                answer.release()
-
-    async with trio.open_nursery() as consumers:
-        for number in range(readers):
-            consumers.start_soon(consume, number)
-    total_bytes = sum(delivered.values())
-    assert link.bytes <= 1.2 * total_bytes
-    assert trio.current_time() <= 1.2 * total_bytes / (200e6 / SCALE)
+    link = LinkProfile(first_byte_s=0.030, connection_bytes_per_s=60e6, link_bytes_per_s=200e6)
+    (done,) = run_case(case, link).passes
+    assert done.delivered_bytes == readers * each_bytes
+    assert done.fetched_ratio <= 1.2
+    assert done.elapsed_s <= 1.2 * done.delivered_bytes / link.link_bytes_per_s

@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import trio
 
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.disk_level import DiskLevel
+from storage.cache.disk_reads import DiskReads
 from storage.cache.flight import Flight
-from storage.cache.memory import Block
+from storage.cache.memory import Block, BlockKey
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
 
@@ -52,6 +55,19 @@ class GatedDisk(DiskBlocks):
             self.gates[verb, key].hold()
 
 
+@dataclass(frozen=True)
+class SourceOf:
+    """One block's segment."""
+
+    disk_key: DiskBlockKey
+
+    def key(self, number: int) -> BlockKey:
+        return BlockKey(self.disk_key.segment_id, number)
+
+    def size_bytes(self, number: int) -> int:
+        return self.disk_key.size_bytes
+
+
 @dataclass
 class World:
     """A level whose `run` is running. `landed` is what it handed to memory."""
@@ -61,6 +77,14 @@ class World:
     registry: Registry
     landed: list[Block] = field(default_factory=list)
     fetched: int = 0
+    store_error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.reads = DiskReads(
+            self.level,
+            land=lambda key, block, demanded: self.landed.append(block),
+            otherwise=lambda source, number: self.otherwise(),
+        )
 
     def gate(self, verb: str, key: DiskBlockKey) -> Gate:
         return self.disk.gates.setdefault((verb, key), Gate())
@@ -68,14 +92,29 @@ class World:
     def otherwise(self) -> Flight[Block]:
         self.fetched += 1
         flight: Flight[Block] = Flight()
-        flight.land(Block(memoryview(FROM_STORE)))
+        trio.lowlevel.current_trio_token().run_sync_soon(self._end, flight)
         return flight
 
+    def _end(self, flight: Flight[Block]) -> None:
+        if self.store_error is None:
+            flight.land(Block(memoryview(FROM_STORE)))
+        else:
+            flight.fail(self.store_error)
+
     def start_read(self, key: DiskBlockKey) -> Flight[Block]:
-        return self.level.read(key, "a reader", land=self.landed.append, otherwise=self.otherwise)
+        block_key = BlockKey(key.segment_id, key.number)
+        if not self.reads.is_under_way(block_key):
+            # All that it knows of a segment is which keys and sizes its blocks have.
+            source = cast(SegmentBlocks, SourceOf(key))
+            self.reads.read(source, [key.number], [key], "a reader")
+        return self.reads.wait_for(block_key)
 
     async def read(self, key: DiskBlockKey) -> bytes:
         return bytes((await self.start_read(key).wait()).data)
+
+    async def done(self) -> None:
+        """Wait until nothing is on its way."""
+        await until(lambda: not len(self.reads))
 
     def write_soon(self, *keys: DiskBlockKey) -> None:
         for key in keys:

@@ -1,9 +1,9 @@
-"""A segment whose GETs go as a test says, and fills over it.
+"""A segment whose GETs go as a test says, and the engine over it.
 
     segment = ScriptedSegment()                               # 64 blocks of 16 bytes that count as 1 MiB each
     held = segment.script(Script(begins=Gate()))              # what the next GET does: its answer waits for the gate
     segment.script(Script(fails={3: CorruptObjectError("x")}))    # the GET after it fails at block 3
-    world = FillWorld(nursery, [segment])
+    world = GetWorld(nursery)
     flights = world.want(segment, range(12))
     segment.gets[0].numbers                                   # what was asked for, in the order it was asked
 
@@ -12,7 +12,7 @@ GETs without a script deliver at once. Thread-safe.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import trio
@@ -20,14 +20,13 @@ import trio
 from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import BlockGrid
+from storage.cache.block_grid import BlockGrid, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
-from storage.cache.fills import Fills
 from storage.cache.flight import Flight
-from storage.cache.hedging import NEVER, Hedging
+from storage.cache.gets import Gets
 from storage.cache.memory import Block, BlockKey
+from storage.cache.pace import Pace
 from storage.cache.throttle import Throttle
-from storage.cache.transfer import FillSource
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream
 from tests.support.samples import sum_of
@@ -58,6 +57,11 @@ class Gate:
         self._reached.set()
         if not self._opened.wait(HOLD_S_MAX):
             raise TimeoutError("the gate was never opened")
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a thread is or was held."""
+        return self._reached.is_set()
 
     async def reached(self) -> None:
         """Wait until a thread is held; real time, so that no virtual time passes meanwhile."""
@@ -143,8 +147,8 @@ class ScriptedSegment:
         self._lock = threading.Lock()
 
     @property
-    def source(self) -> FillSource:
-        return FillSource(self.metadata, self, self.grid)
+    def source(self) -> SegmentBlocks:
+        return SegmentBlocks(self.metadata, self, self.grid)
 
     @property
     def open_gets(self) -> list[ScriptedGet]:
@@ -198,6 +202,13 @@ class ScriptedSegment:
         raise NotImplementedError
 
 
+class UntaughtPace(Pace):
+    """Never learns how fast the store is, so nothing is ever late: a test machine's pauses are not the store's."""
+
+    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool) -> None:
+        """As Pace.on_end; not heeded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Landing:
     key: BlockKey
@@ -205,8 +216,8 @@ class Landing:
     demanded: bool
 
 
-class FillWorld:
-    """Fills, what they landed, and what they counted."""
+class GetWorld:
+    """GETs, what they landed, and what they counted."""
 
     def __init__(
         self,
@@ -214,7 +225,7 @@ class FillWorld:
         *,
         gets_max: int = 8,
         budget_bytes: int = 1024 * MIB,
-        hedging: Hedging | None = None,
+        pace: Pace | None = None,
         land: Callable[[BlockKey, Block, bool], None] | None = None,
         now_ms: int = FINISHED_MS + HOUR_MS,
     ) -> None:
@@ -224,11 +235,11 @@ class FillWorld:
         self.budget = ByteBudget(budget_bytes, self._on_held)
         probe = GetProbe(self.registry)
         self.throttle = Throttle(gets_max, probe)
-        self.fills = Fills(
+        self.gets = Gets(
             nursery,
             gets_max=gets_max,
             inflight=self.budget,
-            hedging=hedging or Hedging(NEVER),
+            pace=pace or UntaughtPace(gets_max),
             throttle=self.throttle,
             gets=probe,
             cache=CacheProbe(self.registry),
@@ -236,10 +247,23 @@ class FillWorld:
             now_ms=lambda: now_ms,
         )
 
-    def want(self, segment: ScriptedSegment, numbers: Sequence[int], *, demanded: bool = True) -> list[Flight[Block]]:
-        return self.fills.want(segment.metadata, segment, segment.grid, numbers, demanded=demanded)
+    def want(self, segment: ScriptedSegment, numbers: range) -> list[Flight[Block]]:
+        """One GET for those that are not under way, and a flight for each that is not here by then."""
+        source = segment.source
+        missing = [number for number in numbers if not self.gets.is_under_way(source.key(number))]
+        if missing:
+            self.gets.fetch(source, range(missing[0], missing[-1] + 1), missing)
+        return [self.gets.wait_for(source.key(number)) for number in numbers]
 
-    async def fetch(self, segment: ScriptedSegment, numbers: Sequence[int]) -> list[bytes]:
+    def ahead(self, segment: ScriptedSegment, numbers: range) -> bool:
+        """One GET that nobody waits for; whether it was started."""
+        return self.gets.fetch_ahead(segment.source, numbers, numbers)
+
+    def may_read_ahead(self) -> bool:
+        """A call, since a type checker takes a property to stay as it was."""
+        return self.gets.may_read_ahead
+
+    async def fetch(self, segment: ScriptedSegment, numbers: range) -> list[bytes]:
         return [bytes((await flight.wait()).data) for flight in self.want(segment, numbers)]
 
     def numbers(self) -> list[int]:

@@ -34,7 +34,7 @@ class SimulatedDisk(DiskBlocks):
         self._way = way
         self._threads = threads
 
-    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytearray | None:
+    def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
         self._wait(key.size_bytes)
         return super().read(key, reader)
 

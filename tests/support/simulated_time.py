@@ -242,8 +242,17 @@ def simulate(main: Callable[[Simulation], Awaitable[T]], *sources: EventSource, 
         return result
 
     simulation = Simulation(*sources, stuck_s=stuck_s)
-    with _in_order(), mock.patch.object(trio.to_thread, "run_sync", simulation.threads.run_sync):
+    with _in_order(), _as_in_trio_threads(simulation):
         return trio.run(run, clock=simulation.clock)
+
+
+@contextmanager
+def _as_in_trio_threads(simulation: Simulation) -> Iterator[None]:
+    with (
+        mock.patch.object(trio.to_thread, "run_sync", simulation.threads.run_sync),
+        mock.patch.object(trio.from_thread, "check_cancelled", return_value=None),
+    ):
+        yield
 
 
 @contextmanager

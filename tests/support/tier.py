@@ -17,7 +17,8 @@ import trio
 from metrics.probes import Probes
 from metrics.registry import Registry
 from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
-from storage.cache.block_cache import BlockCache, SegmentBlocks
+from storage.cache.block_cache import BlockCache
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.disk import DiskBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
@@ -208,7 +209,7 @@ class Tier:
         # A manifest or an index read ahead is in a thread that no gauge shows; it takes a few turns to ask for more.
         while quiet < QUIET_TURNS:
             await trio.lowlevel.checkpoint()
-            is_busy = len(self.cache._fills) or self.limiter.borrowed_tokens
+            is_busy = len(self.cache._gets) or self.limiter.borrowed_tokens
             quiet = 0 if is_busy else quiet + 1
 
     def sample(self, name: str, labels: Mapping[str, str] | None = None) -> float:

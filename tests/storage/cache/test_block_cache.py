@@ -10,12 +10,13 @@ import trio.testing
 
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
-from storage.cache import block_cache
-from storage.cache.block_cache import SegmentBlocks
+from storage.cache import block_cache, pace
+from storage.cache.block_grid import SegmentBlocks
 from storage.cache.disk import DiskBlocks
 from storage.cache.memory import Block
 from storage.cache.retries import ATTEMPTS_MAX
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
+from tests.support.disk_cache import log_blocks_below
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
 from tests.support.tier import GETS_MAX, Tier, open_tier
@@ -71,13 +72,50 @@ async def test_blocks_are_whole_chunks(nursery: trio.Nursery) -> None:
     assert tier.store.log_fetches() == [(1400, 4199)]
 
 
-async def test_adjacent_missing_blocks_are_fetched_by_one_get(tier: Tier) -> None:
+async def test_missing_blocks_are_fetched_by_one_get_that_reads_over_a_small_gap(tier: Tier) -> None:
+    """It was a GET for each run of missing blocks: a range that is half here took more of them than a cold one."""
     await fetch(tier, 2, 3)
     assert await fetch(tier, 0, 6) == b"".join(CUT[:7])
-    assert sorted(tier.store.log_fetches()) == [(0, 1999), (2000, 3999), (4000, 6999)]
+    assert sorted(tier.store.log_fetches()) == [(0, 6999), (2000, 3999)]
     assert tier.sample("tidegate_cache_hits_total", MEMORY) == 2
     assert tier.misses == 7
     assert tier.resident_bytes == 7 * BLOCK
+
+
+async def test_every_other_block_here_costs_no_more_gets_than_none(tier: Tier, source: SegmentBlocks) -> None:
+    for number in range(1, LAST, 2):
+        await tier.cache.blocks(source, number, number)
+    before = len(tier.store.log_fetches())
+    kept = {number: await block_of(tier, number) for number in range(1, LAST, 2)}
+    blocks, _ = await tier.cache.blocks(source, 0, LAST)
+    assert b"".join(block.data for block in blocks) == SEGMENT.log
+    assert tier.store.log_fetches()[before:] == [(0, len(SEGMENT.log) - 1)]
+    assert all(blocks[number] is block for number, block in kept.items()), "what was read over changes nothing"
+
+
+async def test_a_get_ends_before_a_large_gap_and_before_what_is_under_way(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "GET_BYTES_MIN", 12 * BLOCK)
+    await fetch(tier, 2, 5)
+    await fetch(tier, 0, 6)
+    assert sorted(tier.store.log_fetches()) == [(0, 1999), (2000, 5999), (6000, 6999)]
+    tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
+    with tier.store.held(positions=range(3000, 3001)) as gate:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(fetch, tier, 3, 3)
+            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+            readers.start_soon(fetch, tier, 1, 4)
+            await until(lambda: len(tier.store.log_fetches()) == 6)
+            gate.release()
+    assert sorted(tier.store.log_fetches()[3:]) == [(1000, 2999), (3000, 3999), (4000, 4999)]
+
+
+async def test_gets_are_as_large_as_wanted_with_a_small_budget_too(nursery: trio.Nursery) -> None:
+    """Failed before: what bounds a GET of 16 MiB made each of 4 MiB a quarter as large as it."""
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, inflight_bytes_max=2 * 8 * 5 * BLOCK)
+    await fetch(tier, 0, 9)
+    assert sorted(tier.store.log_fetches()) == [(0, 4999), (5000, 9999)]
 
 
 async def test_gets_run_side_by_side_within_the_limit(nursery: trio.Nursery) -> None:
@@ -191,9 +229,15 @@ async def test_few_segments_are_remembered_for_their_blocks(
 # --- ahead ---
 
 
+def fetch_ahead(tier: Tier, first: int, stop: int, *, target: int = 100, room: int = 100) -> tuple[int, int] | None:
+    """Sizes and positions in blocks."""
+    bounds = first * BLOCK, min(stop * BLOCK, len(SEGMENT.log))
+    return tier.cache.fetch_ahead(tier.source(), *bounds, target * BLOCK, room * BLOCK)
+
+
 async def test_what_is_fetched_ahead_is_unread_until_somebody_reads_it(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    tier.cache.ahead(tier.source(), range(1, 5))
+    assert fetch_ahead(tier, 1, 5) == (5 * BLOCK, 4 * BLOCK)
     await tier.settled()
     assert tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
     assert await fetch(tier, 2, 3) == b"".join(CUT[2:4])
@@ -205,12 +249,81 @@ async def test_only_what_is_not_near_is_fetched_ahead(nursery: trio.Nursery) -> 
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
     await fetch(tier, 1, 1)
     with tier.store.held(positions=range(3000, 3001)) as gate:
-        tier.cache.ahead(tier.source(), [3])
+        assert fetch_ahead(tier, 3, 4) == (4 * BLOCK, BLOCK)
         await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-        tier.cache.ahead(tier.source(), range(5))
-        tier.cache.ahead(tier.source(), range(5))
+        assert fetch_ahead(tier, 0, 5) == (3 * BLOCK, 3 * BLOCK), "over what is here, up to what is under way"
+        assert fetch_ahead(tier, 3, 5) == (5 * BLOCK, BLOCK)
+        assert fetch_ahead(tier, 0, 5) == (5 * BLOCK, 0), "all of it is here or under way"
     await tier.settled()
-    assert sorted(tier.store.log_fetches()) == ranges(0, 1, 2, 3, 4)
+    assert sorted(tier.store.log_fetches()) == [(0, 2999), *ranges(1, 3, 4)]
+    assert tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
+
+
+async def test_a_get_ahead_is_as_large_as_it_is_to_be_and_begins_where_something_is_missing(
+    nursery: trio.Nursery,
+) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=30 * BLOCK)
+    await fetch(tier, 0, 2)
+    assert fetch_ahead(tier, 0, 20, target=6) == (9 * BLOCK, 6 * BLOCK)
+    assert fetch_ahead(tier, 9, 20, target=6) == (15 * BLOCK, 6 * BLOCK)
+    await tier.settled()
+    assert sorted(tier.store.log_fetches()) == [(0, 2999), (3000, 8999), (9000, 14999)]
+
+
+async def test_nothing_is_fetched_ahead_without_room_for_what_is_missing(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    await fetch(tier, 1, 2)
+    assert fetch_ahead(tier, 0, 4, room=1) is None
+    await tier.settled()
+    assert tier.store.log_fetches() == [(1000, 2999)]
+    assert fetch_ahead(tier, 0, 4, room=2) == (4 * BLOCK, 4 * BLOCK)
+
+
+async def test_gets_ahead_hold_at_most_half_of_the_budget(nursery: trio.Nursery) -> None:
+    tier = open_tier(
+        nursery, [SEGMENT], block_bytes=BLOCK, inflight_bytes_max=2 * 16 * BLOCK, readahead_bytes_max=20 * BLOCK
+    )
+    with tier.store.held() as gate:
+        begun = [fetch_ahead(tier, first, first + 2) is not None for first in range(0, 12, 2)]
+        assert begun == [True] * 4 + [False] * 2
+        await trio.to_thread.run_sync(gate.wait_for_callers, 4)
+        gate.release()
+    await tier.settled()
+
+
+# --- what a GET that somebody waits for brings along ---
+
+
+async def test_a_get_brings_what_its_reader_is_likely_to_ask_for_next(nursery: trio.Nursery) -> None:
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    with tier.cache.ask(tier.source(), 2, 3, "one", likely_bytes=5 * BLOCK) as asked:
+        assert [bytes((await asked.next()).data) for _ in range(2)] == CUT[2:4]
+    await tier.settled()
+    assert tier.store.log_fetches() == [(2000, 6999)]
+    assert tier.sample("tidegate_readahead_unread_bytes") == 3 * BLOCK
+    assert await fetch(tier, 4, 6) == b"".join(CUT[4:7])
+    assert len(tier.store.log_fetches()) == 1
+
+
+@pytest.mark.parametrize("likely", [0, 1, 2 * BLOCK])
+async def test_what_is_likely_takes_nothing_from_what_is_asked_for(tier: Tier, likely: int) -> None:
+    with tier.cache.ask(tier.source(), 2, 9, "one", likely_bytes=likely) as asked:
+        assert [bytes((await asked.next()).data) for _ in range(8)] == CUT[2:10]
+    assert tier.store.log_fetches() == [(2000, 9999)]
+
+
+async def test_a_reader_that_overtakes_its_read_ahead_makes_large_gets(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as its stream's next GET would go, and not one for each of its reads."""
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    monkeypatch.setattr(tier.cache, "_reach_bytes", lambda reader, source, start: 8 * BLOCK if reader == "one" else 0)
+    for number in range(16):
+        await fetch(tier, number, number, "one")
+    assert tier.store.log_fetches() == [(0, 7999), (8000, 15999)]
+    for number in range(16, 20):
+        await fetch(tier, number, number, "two")
+    assert tier.store.log_fetches()[2:] == ranges(16, 17, 18, 19)
 
 
 # --- quarantine, deletion ---
@@ -261,7 +374,7 @@ async def test_a_block_under_way_when_its_segment_is_deleted_is_handed_out_and_n
 
 
 @asynccontextmanager
-async def tier_on(path: Path, *, memory_bytes_max: int = 10**6) -> AsyncIterator[Tier]:
+async def tier_on(path: Path, *, memory_bytes_max: int = 10**6, readahead_bytes_max: int = 0) -> AsyncIterator[Tier]:
     """A tier with a disk cache in that folder, listed, and written to in the background."""
     disk = DiskBlocks(
         path, bytes_max=10**7, identity="store", cipher=None, retention_s=None, probe=CacheProbe(Registry())
@@ -269,7 +382,14 @@ async def tier_on(path: Path, *, memory_bytes_max: int = 10**6) -> AsyncIterator
     disk.load()
     try:
         async with trio.open_nursery() as nursery:
-            tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=memory_bytes_max, disk_blocks=disk)
+            tier = open_tier(
+                nursery,
+                [SEGMENT],
+                block_bytes=BLOCK,
+                memory_bytes_max=memory_bytes_max,
+                readahead_bytes_max=readahead_bytes_max,
+                disk_blocks=disk,
+            )
             nursery.start_soon(tier.storage.run)
             yield tier
             nursery.cancel_scope.cancel()
@@ -280,8 +400,7 @@ async def tier_on(path: Path, *, memory_bytes_max: int = 10**6) -> AsyncIterator
 def held_on_disk(tier: Tier, *numbers: int) -> list[bool]:
     source, disk = tier.source(), tier.storage.disk
     assert disk is not None
-    topic_id = source.segment.topic_id_partition.topic_id
-    return [disk.holds(block_cache._disk_key(topic_id, source.grid, source.key(number))) for number in numbers]
+    return [disk.holds(block_cache._disk_key(source, number)) for number in numbers]
 
 
 async def on_disk(tier: Tier, *numbers: int) -> None:
@@ -317,16 +436,43 @@ async def test_blocks_of_disk_and_store_are_in_order(tmp_path: Path) -> None:
         await on_disk(tier, 1, 3)
     async with tier_on(tmp_path) as tier:
         assert await fetch(tier, 0, 5) == b"".join(CUT[:6])
-        assert sorted(tier.store.log_fetches()) == [(0, 999), (2000, 2999), (4000, 5999)]
+        assert tier.store.log_fetches() == [(0, 5999)], "what is on disk in between comes along: it costs no request"
+
+
+async def test_a_block_that_is_bad_on_disk_is_one_get_of_that_block(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 0, 8)
+        await on_disk(tier, *range(9))
+    (file,) = [file for file in log_blocks_below(tmp_path) if file.name.startswith("4-")]
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+    async with tier_on(tmp_path) as tier:
+        assert await fetch(tier, 0, 8) == b"".join(CUT[:9])
+        assert tier.store.log_fetches() == ranges(4)
 
 
 async def test_what_is_on_disk_is_not_fetched_ahead(tmp_path: Path) -> None:
     async with tier_on(tmp_path, memory_bytes_max=0) as tier:
         await fetch(tier, 0, 4)
         await on_disk(tier, 0, 1, 2, 3, 4)
-        tier.cache.ahead(tier.source(), range(7))
+        assert fetch_ahead(tier, 0, 7) == (5000, 0), "a run of the disk's"
+        assert fetch_ahead(tier, 5, 7) is not None
         await tier.settled()
         assert tier.store.log_fetches() == [(0, 4999), (5000, 6999)]
+
+
+async def test_what_is_on_disk_is_read_ahead_into_memory(tmp_path: Path) -> None:
+    async with tier_on(tmp_path) as tier:
+        await fetch(tier, 0, 4)
+        await on_disk(tier, 0, 1, 2, 3, 4)
+    async with tier_on(tmp_path, readahead_bytes_max=20 * BLOCK) as tier:
+        assert fetch_ahead(tier, 0, 5) is not None
+        await until(lambda: tier.resident_bytes == 5 * BLOCK)
+        assert await fetch(tier, 0, 4) == b"".join(CUT[:5])
+        assert tier.misses == 0
+        assert tier.sample("tidegate_readahead_used_bytes_total") == 5 * BLOCK
+        assert not tier.store.log_fetches()
 
 
 async def test_quarantine_reaches_the_disk(tmp_path: Path) -> None:

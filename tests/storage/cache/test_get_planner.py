@@ -1,125 +1,256 @@
-"""Which blocks are fetched together."""
-
-import itertools
+"""Where the next GET begins and ends."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.cache.block_grid import BlockGrid
-from storage.cache.get_planner import GET_BYTES, GET_BYTES_MIN, MIB, get_bytes, plan_gets, weigher, whole_units
+from storage.cache.get_planner import TAIL_FRACTION, Place, next_get, weigher
+from storage.cache.pace import GET_BYTES, MIB
+
+HERE, MISSING, UNDER_WAY = Place.HERE, Place.MISSING, Place.UNDER_WAY
+LETTERS = {"h": HERE, ".": MISSING, "u": UNDER_WAY}
 
 
 def as_stored(start: int, end: int) -> int:
     return end - start
 
 
-def sizes_mib(block_mib: float, blocks: int, target_bytes: int = GET_BYTES) -> list[float]:
-    block_bytes = int(block_mib * MIB)
-    grid = BlockGrid(block_bytes, blocks * block_bytes)
-    gets = plan_gets(range(blocks), grid, as_stored, target_bytes)
-    return [len(get) * block_mib for get in gets]
+def planned(
+    places: str,
+    *,
+    first: int = 0,
+    stop: int | None = None,
+    target: int = 12,
+    gap: int = 3,
+    unit_blocks: int = 1,
+    last_block_bytes: int = 1,
+) -> range | None:
+    """Of blocks of one byte: `.` is missing, `h` here, `u` under way."""
+    grid = BlockGrid(1, len(places), unit_blocks)
+    return next_get(
+        first,
+        len(places) if stop is None else stop,
+        grid=grid,
+        place=lambda number: LETTERS[places[number]],
+        weigh=as_stored,
+        target_bytes=target,
+        gap_bytes=gap,
+    )
 
 
 @pytest.mark.parametrize(
-    ("run_mib", "gets"),
+    ("places", "get"),
     [
-        (1, [1]),
-        (12, [12]),
-        (16, [16]),
-        (17, [9, 8]),
-        (24, [12, 12]),
-        (28, [14, 14]),
-        (29, [10, 10, 9]),
-        (64, [13, 13, 13, 13, 12]),
+        ("......", range(6)),
+        ("hh....", range(2, 6)),
+        ("uu....", range(2, 6)),
+        ("huhu..", range(4, 6)),
+        ("....hh", range(4)),
+        ("hhhhhh", None),
+        ("uhuhuh", None),
+        ("", None),
     ],
 )
-def test_a_run_is_cut_evenly_and_no_small_rest_goes_alone(run_mib: int, gets: list[float]) -> None:
-    assert sizes_mib(1, run_mib) == gets
+def test_a_get_is_what_is_missing_from_the_first_such_block_on(places: str, get: range | None) -> None:
+    assert planned(places) == get
 
 
-def test_a_gigabyte_takes_about_eighty_gets() -> None:
-    assert 75 <= len(sizes_mib(1, 1000)) <= 90
-    assert 75 <= len(sizes_mib(4, 250)) <= 90
+def test_it_begins_and_ends_within_what_is_asked_for() -> None:
+    assert planned("." * 40, first=7, stop=11) == range(7, 11)
+    assert planned("....", first=4) is None
+    assert planned("....", first=3, stop=3) is None
+
+
+def test_it_is_as_large_as_its_target() -> None:
+    assert planned("." * 40, first=3) == range(3, 15)
+
+
+@pytest.mark.parametrize(
+    ("places", "get"),
+    [
+        ("..hhh..", range(7)),
+        ("..hhhh..", range(2)),
+        (".h.h.h.h", range(7)),
+        ("..hhh", range(2)),
+        ("..hhhu.", range(2)),
+    ],
+)
+def test_small_gaps_of_what_is_here_are_read_over(places: str, get: range) -> None:
+    assert planned(places) == get
+
+
+def test_a_gap_counts_for_what_a_get_transfers() -> None:
+    assert planned("..hhh" * 8) == range(12)
+    assert planned("..hhh" * 8, target=11) == range(11)
+    assert planned("..hhh" * 8, target=10) == range(7), "it does not end with what is here"
+
+
+def test_it_ends_before_what_is_under_way() -> None:
+    assert planned("...u...") == range(3)
+    assert planned("...hu...") == range(3)
+
+
+def test_blocks_that_are_decoded_together_are_fetched_together() -> None:
+    assert planned("hhhh.hhhhhh", first=4, stop=5, unit_blocks=3) == range(3, 6)
+    assert planned("......" * 4, unit_blocks=3, target=11) == range(9)
+    assert planned("...hhh.hhhhhhh", unit_blocks=3) == range(9)
+    assert planned("." * 20, unit_blocks=5, target=1) == range(5), "one at least"
+    assert planned("." * 7, first=6, unit_blocks=5) == range(5, 7), "the last may be short"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "first", "stop", "end"),
+    [
+        (16, 0, 16, 16),  # four are left, a third of a GET
+        (17, 0, 17, 12),
+        (16, 0, 15, 12),  # the reader does not come so far
+        (28, 12, 28, 28),
+    ],
+)
+def test_the_segments_small_rest_is_taken_along(blocks: int, first: int, stop: int, end: int) -> None:
+    assert planned("." * blocks, first=first, stop=stop) == range(first, end)
+
+
+@pytest.mark.parametrize("place", ["h", "u"])
+def test_a_rest_that_is_not_all_missing_is_left(place: str) -> None:
+    assert planned("." * 13 + place + "..", gap=0) == range(12)
 
 
 def test_gets_follow_what_the_store_transfers_rather_than_plaintext() -> None:
     grid = BlockGrid(4 * MIB, 96 * MIB)
-    assert len(plan_gets(range(24), grid, lambda start, end: (end - start) // 4)) == 2
+    get = next_get(
+        0,
+        24,
+        grid=grid,
+        place=lambda _: MISSING,
+        weigh=lambda start, end: (end - start) // 4,
+        target_bytes=12 * MIB,
+        gap_bytes=0,
+    )
+    assert get == range(12)
 
 
 def test_what_inflates_a_lot_is_cut_by_its_plaintext() -> None:
-    grid = BlockGrid(MIB, 64 * MIB)
-    gets = plan_gets(range(64), grid, weigher(lambda start, end: (end - start) // 100, 8 * MIB))
-    assert all(len(get) <= 8 * 4 // 3 for get in gets)
+    weigh = weigher(lambda start, end: (end - start) // 100, 8 * MIB)
+    assert weigh(MIB, 9 * MIB) == GET_BYTES
+    assert weigh(0, 4 * MIB) == GET_BYTES // 2
     assert weigher(as_stored, 64 * MIB)(0, MIB) == MIB
 
 
-def test_present_blocks_end_a_run() -> None:
-    grid = BlockGrid(MIB, 64 * MIB)
-    assert plan_gets([9, 1, 2, 3, 8, 8], grid, as_stored) == [range(1, 4), range(8, 10)]
-    assert plan_gets([], grid, as_stored) == []
+def test_a_gigabyte_takes_about_sixty_gets() -> None:
+    grid = BlockGrid(MIB, 1000 * MIB)
+    gets = covering([MISSING] * 1000, grid, [MIB] * 1000, 0, 1000, GET_BYTES, 0)
+    assert 55 <= len(gets) <= 65
 
 
-def test_blocks_that_are_decoded_together_are_fetched_together() -> None:
-    grid = BlockGrid(9 * MIB, 9 * 9 * MIB, unit_blocks=2)
-    assert whole_units([3, 8], grid) == {2, 3, 8}
-    assert plan_gets(range(9), grid, as_stored) == [range(2), range(2, 4), range(4, 6), range(6, 8), range(8, 9)]
+def covering(
+    places: list[Place], grid: BlockGrid, weights: list[int], first: int, stop: int, target_bytes: int, gap_bytes: int
+) -> list[range]:
+    """All GETs, each under way when the next is planned."""
+    gets = list[range]()
+    while True:
+        get = next_get(
+            first,
+            stop,
+            grid=grid,
+            place=lambda number: places[number],
+            weigh=lambda start, end: sum(weights[grid.number_at(start) : grid.number_at(end - 1) + 1]),
+            target_bytes=target_bytes,
+            gap_bytes=gap_bytes,
+        )
+        if get is None:
+            return gets
+        check(get, places, grid, weights, stop, target_bytes, gap_bytes)
+        gets.append(get)
+        places[get.start : get.stop] = [UNDER_WAY] * len(get)
 
 
-def test_a_large_block_goes_alone_and_takes_the_segments_small_rest_along() -> None:
-    grid = BlockGrid(16 * MIB, 49 * MIB)
-    assert plan_gets(range(4), grid, as_stored) == [range(1), range(1, 2), range(2, 4)]
-
-
-@pytest.mark.parametrize(
-    ("bytes_per_s", "target_bytes"),
-    [(None, GET_BYTES), (1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, 5_000_000), (1e6, GET_BYTES_MIN)],
-)
-def test_a_get_lasts_a_second_at_most_within_bounds(bytes_per_s: float | None, target_bytes: int) -> None:
-    assert get_bytes(bytes_per_s) == target_bytes
-
-
-def test_slow_connections_get_smaller_ranges() -> None:
-    assert sizes_mib(1, 12, target_bytes=3 * MIB) == [3, 3, 3, 3]
-    assert sizes_mib(4, 4, target_bytes=MIB) == [4, 4, 4, 4]
-
-
-def test_an_even_share_that_would_be_too_large_is_cut_short() -> None:
-    """Behind the first 22 of 61 MiB a third of what is left is 13, and 6 and 11 together would come nearest to it."""
-    weights = [12, 4, 6, 6, 11, 12, 10]
-
-    def weigh(start: int, end: int) -> int:
-        return sum(weights[start:end]) * MIB
-
-    gets = plan_gets(range(len(weights)), BlockGrid(1, len(weights)), weigh, 12 * MIB)
-    assert [number for get in gets for number in get] == [*range(len(weights))]
-    assert max(weigh(get.start, get.stop) for get in gets) <= 16 * MIB
+def check(
+    get: range,
+    places: list[Place],
+    grid: BlockGrid,
+    weights: list[int],
+    stop: int,
+    target_bytes: int,
+    gap_bytes: int,
+) -> None:
+    """What is so of each GET when it is planned."""
+    units = list(dict.fromkeys(grid.unit(number) for number in get))
+    assert [number for unit in units for number in unit] == list(get), "whole units"
+    missing = {number for number in get if places[number] is MISSING}
+    assert missing & set(units[0]), "it begins with what is missing"
+    assert missing & set(units[-1]), "and ends so"
+    for unit in units:
+        assert missing & set(unit) or all(places[number] is not UNDER_WAY for number in unit)
+    weight = sum(weights[number] for number in get)
+    if weight > target_bytes and len(units) > 1:
+        assert get.stop == grid.count <= stop, "only a tail makes it larger"
+        rest = 0
+        for unit in reversed(units[1:]):
+            rest += sum(weights[number] for number in unit)
+            if weight - rest <= target_bytes:
+                break
+        assert rest * TAIL_FRACTION <= target_bytes
+    gap = 0
+    for number in get:
+        gap = gap + grid.block_bytes if number not in missing and grid.unit_blocks == 1 else 0
+        assert gap <= gap_bytes
 
 
 @given(
-    numbers=st.sets(st.integers(0, 60)),
-    unit_blocks=st.integers(1, 4),
-    weights=st.lists(st.integers(0, 9 * MIB), min_size=61, max_size=61),
-    target_bytes=st.integers(GET_BYTES_MIN, GET_BYTES),
+    places=st.lists(st.sampled_from(Place), min_size=1, max_size=60),
+    weights=st.lists(st.integers(0, 9), min_size=60, max_size=60),
+    block_bytes=st.integers(1, 5),
+    target_bytes=st.integers(1, 40),
+    gap_bytes=st.integers(0, 20),
+    span=st.tuples(st.integers(0, 60), st.integers(0, 60)),
 )
-def test_every_missing_block_is_in_one_get_of_fitting_size(
-    numbers: set[int], unit_blocks: int, weights: list[int], target_bytes: int
+def test_repeated_gets_cover_just_what_is_missing(
+    places: list[Place],
+    weights: list[int],
+    block_bytes: int,
+    target_bytes: int,
+    gap_bytes: int,
+    span: tuple[int, int],
 ) -> None:
-    grid = BlockGrid(1, 61, unit_blocks)
-    missing = whole_units(numbers, grid)
+    grid = BlockGrid(block_bytes, block_bytes * len(places))
+    first, stop = min(span[0], len(places)), min(span[1], len(places))
+    before = list(places)
+    gets = covering(places, grid, weights, first, stop, target_bytes, gap_bytes)
+    covered = [number for get in gets for number in get]
+    assert len(set(covered)) == len(covered), "nothing twice"
+    assert all(before[number] is not UNDER_WAY for number in covered)
+    missing = [number for number in range(first, stop) if before[number] is MISSING]
+    assert [number for number in covered if before[number] is MISSING] == missing
 
-    def weigh(start: int, end: int) -> int:
-        return sum(weights[start:end])
 
-    gets = plan_gets(missing, grid, weigh, target_bytes)
-    assert [number for get in gets for number in get] == sorted(missing)
-    for get in gets:
-        units = [grid.unit(number) for number in get[:: grid.unit_blocks]]
-        assert [number for unit in units for number in unit] == list(get), "whole units"
-        weight = weigh(get.start, get.stop)
-        without_last = weigh(get.start, units[-1].start)
-        assert weight <= 4 * target_bytes // 3 or len(units) == 1 or weight - without_last < target_bytes // 3
-    for before, after in itertools.pairwise(gets):
-        together = weigh(before.start, after.stop)
-        assert before.stop != after.start or together > 4 * target_bytes // 3, "neighbours that could have been one"
+@given(
+    unit_places=st.lists(st.lists(st.sampled_from([HERE, MISSING]), min_size=3, max_size=3), min_size=1, max_size=20),
+    under_way=st.sets(st.integers(0, 19)),
+    weights=st.lists(st.integers(0, 9), min_size=60, max_size=60),
+    last_unit=st.integers(1, 3),
+    target_bytes=st.integers(1, 40),
+    gap_bytes=st.integers(0, 12),
+    span=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+)
+def test_with_units_too(
+    unit_places: list[list[Place]],
+    under_way: set[int],
+    weights: list[int],
+    last_unit: int,
+    target_bytes: int,
+    gap_bytes: int,
+    span: tuple[int, int],
+) -> None:
+    """Blocks of a unit are under way together: one GET brings them."""
+    places = [UNDER_WAY if at in under_way else place for at, unit in enumerate(unit_places) for place in unit]
+    places = places[: len(places) - 3 + last_unit]
+    grid = BlockGrid(1, len(places), unit_blocks=3)
+    first, stop = min(span[0], len(places)), min(span[1], len(places))
+    before = list(places)
+    gets = covering(places, grid, weights, first, stop, target_bytes, gap_bytes)
+    covered = [number for get in gets for number in get]
+    assert len(set(covered)) == len(covered), "nothing twice"
+    assert all(before[number] is not UNDER_WAY for number in covered)
+    assert {number for number in range(first, stop) if before[number] is MISSING} <= set(covered)

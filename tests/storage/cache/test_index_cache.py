@@ -72,6 +72,40 @@ async def test_a_missing_index_is_rebuilt(tier: Tier, metadata: RemoteLogSegment
     assert tier.sample(*REBUILDS) == 1
 
 
+async def test_an_index_fetched_for_later_is_there_and_rebuilt_only_by_who_asks(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    tier.store.fail(RemoteResourceNotFoundError("gone"), index_type=IndexType.OFFSET)
+    tier.indexes.fetch_soon(metadata)
+    tier.indexes.fetch_soon(metadata)
+    await tier.settled()
+    assert (tier.store.index_fetches(), tier.store.log_fetches(), tier.sample(*REBUILDS)) == (1, [], 0)
+    tier.indexes.fetch_soon(metadata)
+    await tier.settled()
+    assert tier.indexes.resident(metadata) is not None, "it is there after all"
+    tier.indexes.fetch_soon(metadata)
+    await tier.settled()
+    assert tier.store.index_fetches() == 2
+
+
+async def test_who_asks_while_an_index_is_fetched_for_later_has_it_rebuilt_once(
+    tier: Tier, metadata: RemoteLogSegmentMetadata
+) -> None:
+    tier.store.fail(RemoteResourceNotFoundError("gone"), index_type=IndexType.OFFSET, times=None)
+
+    async def ask() -> None:
+        assert answers(await tier.indexes.get(metadata)) == RIGHT
+
+    async def rebuild() -> None:
+        assert (await tier.indexes.rebuild(metadata, "it misled")).is_rebuilt
+
+    tier.indexes.fetch_soon(metadata)
+    async with trio.open_nursery() as askers:
+        for task in (ask, ask, rebuild):
+            askers.start_soon(task)
+    assert tier.sample(*REBUILDS) == 1
+
+
 async def test_an_empty_index_is_an_index(nursery: trio.Nursery) -> None:
     tiny = filled_segment(0, batch_count=1)
     assert tiny.offset_index == b""

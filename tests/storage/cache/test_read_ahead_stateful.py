@@ -1,7 +1,8 @@
-"""Read-ahead under any order of reads, arrivals, evictions and deletions: never beyond its budgets.
+"""Read-ahead under any order of reads, openings, GETs, evictions and deletions: its tables agree with each other, what
+streams ask for stays inside their windows, and nothing is left of streams that went.
 
-The model is what the cache does: a block that was asked for is under way, then unread, then read or dropped. Wants are
-taken late and in any order, as segments open at their own pace.
+The model is what the prefetcher and the cache do: segments open at their own pace, GETs are started one by one, a block
+that was asked for is unread until it is read or dropped.
 """
 
 from hypothesis import strategies as st
@@ -9,10 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metrics.cache_probes import ReadAheadProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import BlockGrid, block_grid
+from storage.cache.block_grid import BlockGrid, SegmentBlocks, block_grid
 from storage.cache.memory import BlockKey
-from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, STREAMS_PER_PARTITION_MAX, ReadAhead, Want
+from storage.cache.pace import GET_BYTES
+from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, STREAMS_PER_PARTITION_MAX, Read, ReadAhead
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import topic_partition, uuid_of
 
 MIB = 1024 * 1024
@@ -21,7 +24,8 @@ READERS = st.sampled_from(["one", "two", "three"])
 
 
 class ReadAheadMachine(RuleBasedStateMachine):
-    """`unread`: blocks that nobody has read, under way or arrived. `position`: where each reader is."""
+    """`unread`: blocks that nobody has read, under way or arrived. `position`: where each reader is.
+    `opening`: segments that streams come to and that are not open yet."""
 
     @initialize(
         sizes=st.lists(st.sampled_from([0, 1, 700_000, 5 * MIB, 40 * MIB, 300 * MIB]), min_size=2, max_size=14),
@@ -38,6 +42,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
             for n, size in enumerate(sizes)
         ]
         self.total_bytes_max = total_bytes_max
+        self.stream_bytes_max = stream_bytes_max
         self.chunk_bytes = chunk_bytes
         self.read_ahead = ReadAhead(
             stream_bytes_max,
@@ -47,9 +52,8 @@ class ReadAheadMachine(RuleBasedStateMachine):
             streams_max=20,
         )
         self.position = {"one": (0, 0), "two": (0, 0), "three": (0, 0)}
-        self.wants: list[Want] = []
-        self.resident: set[BlockKey] = set()
-        self.unread: dict[BlockKey, int] = {}
+        self.opening: list[RemoteLogSegmentMetadata] = []
+        self.unread = set[BlockKey]()
 
     def grid(self, segment: RemoteLogSegmentMetadata) -> BlockGrid:
         return block_grid(self.chunk_bytes, segment.segment_size_bytes, MIB)
@@ -57,31 +61,24 @@ class ReadAheadMachine(RuleBasedStateMachine):
     def following(self, of: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
         return next((candidate for candidate in self.segments if candidate.start_offset > of.end_offset), None)
 
-    def room_bytes(self) -> int:
-        return self.total_bytes_max - sum(self.unread.values()) - sum(want.size_bytes for want in self.wants)
+    def blocks(self, segment: RemoteLogSegmentMetadata) -> SegmentBlocks:
+        opened = OpenedBytes(segment, lambda: b"", lambda index_type: b"", chunk_bytes=self.chunk_bytes)
+        return SegmentBlocks(segment, opened, self.grid(segment))
 
-    def read(self, reader: str, index: int, start: int, size: int, *, waited: bool) -> None:
+    def read(self, reader: str, index: int, start: int, size: int, *, waited: bool, is_cut: bool = True) -> None:
         segment = self.segments[index]
         end = min(start + size, segment.segment_size_bytes)
         if start < end:
-            grid = self.grid(segment)
-            for number in range(grid.number_at(start), grid.number_at(end - 1) + 1):
-                for filled in grid.unit(number):
-                    self.resident.add(BlockKey(segment.segment_id.id, filled))
-                self.unread.pop(BlockKey(segment.segment_id.id, number), None)
-            room_before = self.room_bytes()
-            wants = self.read_ahead.on_read(
-                reader,
-                segment,
-                start,
-                end,
-                waited=waited,
-                following=self.following,
-                room_bytes=self.room_bytes,
+            source = self.blocks(segment)
+            numbers = range(source.grid.number_at(start), source.grid.number_at(end - 1) + 1)
+            self.unread.difference_update(source.key(number) for number in numbers)
+            found = self.read_ahead.on_read(Read(reader, source, start, end, waited, is_cut, self.following))
+            assert len(found) <= SEGMENTS_AHEAD_MAX
+            assert [ahead.segment.start_offset for ahead in found] == sorted(
+                {ahead.segment.start_offset for ahead in found}
             )
-            assert sum(want.size_bytes for want in wants) <= max(room_before, 0)
-            assert len({want.run for want in wants}) == len(wants) <= SEGMENTS_AHEAD_MAX + 1
-            self.wants += wants
+            assert all(ahead.segment in self.segments for ahead in found)
+            self.opening += [ahead.segment for ahead in found]
         self.position[reader] = (index, end)
 
     @rule(
@@ -96,35 +93,53 @@ class ReadAheadMachine(RuleBasedStateMachine):
                 index, start = (index + 1) % len(self.segments), 0
             self.read(reader, index, start, size, waited=waited)
 
-    @rule(reader=READERS, index=st.integers(0, 13), start=st.integers(0, 40 * MIB))
-    def seek(self, reader: str, index: int, start: int) -> None:
+    @rule(reader=READERS, index=st.integers(0, 13), start=st.integers(0, 40 * MIB), is_cut=st.booleans())
+    def seek(self, reader: str, index: int, start: int, is_cut: bool) -> None:
         index %= len(self.segments)
-        self.read(reader, index, min(start, self.segments[index].segment_size_bytes), MIB, waited=True)
+        start = min(start, self.segments[index].segment_size_bytes)
+        self.read(reader, index, start, MIB, waited=True, is_cut=is_cut)
 
-    @precondition(lambda self: self.wants)
-    @rule(data=st.data())
-    def open_a_segment(self, data: st.DataObject) -> None:
-        segment = data.draw(st.sampled_from(self.wants)).segment
-        mine = [want for want in self.wants if want.segment.segment_id == segment.segment_id]
-        self.wants = [want for want in self.wants if want not in mine]
-        grid = self.grid(segment)
-        for want in mine:
-            room = self.room_bytes()
-            numbers = self.read_ahead.take(want, grid, room)
-            assert not numbers or grid.end(numbers[-1]) - grid.start(numbers[0]) <= room
-            for number in numbers:
-                key = BlockKey(segment.segment_id.id, number)
-                if key not in self.resident:
-                    self.resident.add(key)
-                    self.unread[key] = grid.end(number) - grid.start(number)
+    @precondition(lambda self: self.opening)
+    @rule(data=st.data(), succeeds=st.booleans())
+    def open_a_segment(self, data: st.DataObject, succeeds: bool) -> None:
+        segment = data.draw(st.sampled_from(self.opening))
+        self.opening = [other for other in self.opening if other is not segment]
+        if succeeds:
+            segment_id = segment.segment_id.id
+            is_wanted = any(
+                ahead.segment_id == segment_id for stream in self.read_ahead._recent for ahead in stream.segments
+            )
+            assert self.read_ahead.opened(self.blocks(segment)) == is_wanted
+
+    @rule(gets=st.integers(1, 40))
+    def start_gets(self, gets: int) -> None:
+        for _ in range(gets):
+            able = [stream for stream in self.read_ahead._recent if self.read_ahead._may_ask(stream)]
+            stream = self.read_ahead.nearest()
+            if stream is None:
+                return
+            assert stream in able
+            assert stream.window_bytes > 0
+            frontier, window = stream.frontier, self.read_ahead.window(stream)
+            assert frontier is not None
+            assert frontier.blocks is not None
+            grid = frontier.blocks.grid
+            assert frontier.segment in self.segments
+            wanted_bytes = min(GET_BYTES, max(window - stream.ahead_bytes, grid.block_bytes))
+            first = grid.number_at(frontier.position)
+            last = grid.number_at(min(frontier.position + wanted_bytes, grid.size_bytes) - 1)
+            numbers = range(first, grid.unit(last).stop)
+            frontier.position = grid.end(numbers[-1])
+            self.unread.update(frontier.blocks.key(number) for number in numbers)
+            self.read_ahead.changed(stream)
+            assert stream.ahead_bytes <= window + 2 * grid.block_bytes * grid.unit_blocks
 
     @precondition(lambda self: self.unread)
     @rule(data=st.data(), count=st.integers(1, 5))
     def drop_unread_blocks(self, data: st.DataObject, count: int) -> None:
         for _ in range(min(count, len(self.unread))):
-            key = data.draw(st.sampled_from(list(self.unread)))
-            del self.unread[key]
-            self.resident.discard(key)
+            key = data.draw(st.sampled_from(sorted(self.unread)))
+            self.unread.discard(key)
             self.read_ahead.on_wasted(key)
 
     @rule(reader=READERS)
@@ -136,9 +151,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
     def delete_a_segment(self, index: int) -> None:
         deleted = self.segments.pop(index % len(self.segments)).segment_id.id
         self.read_ahead.forget_segment(deleted)
-        self.resident = {key for key in self.resident if key.segment_id != deleted}
-        self.unread = {key: size for key, size in self.unread.items() if key.segment_id != deleted}
-        self.wants = [want for want in self.wants if want.segment.segment_id.id != deleted]
+        self.unread = {key for key in self.unread if key.segment_id != deleted}
 
     @rule(seconds=st.sampled_from([1.0, 30.0, IDLE_S]))
     def wait(self, seconds: float) -> None:
@@ -148,12 +161,49 @@ class ReadAheadMachine(RuleBasedStateMachine):
             assert (len(self.read_ahead), self.read_ahead.streams_with_window) == (0, 0)
 
     @invariant()
-    def budget_holds(self) -> None:
-        assert sum(self.unread.values()) + sum(want.size_bytes for want in self.wants) <= self.total_bytes_max
+    def windows_are_inside_the_limits(self) -> None:
+        smallest_bytes = max(2 * self.grid(each).block_bytes * self.grid(each).unit_blocks for each in self.segments)
+        for stream in self.read_ahead._recent:
+            assert stream.window_bytes <= min(self.stream_bytes_max, self.total_bytes_max)
+            share = self.total_bytes_max // max(1, self.read_ahead.streams_with_window)
+            assert self.read_ahead.window(stream) <= max(share, smallest_bytes)
 
     @invariant()
     def streams_are_limited(self) -> None:
         assert self.read_ahead.streams_with_window <= len(self.read_ahead) <= min(20, 3 * STREAMS_PER_PARTITION_MAX)
+
+    @invariant()
+    def tables_agree(self) -> None:
+        """Every stream is in each table once, and nothing else is."""
+        read_ahead = self.read_ahead
+        streams = list(read_ahead._recent)
+        by_reader = [
+            stream
+            for reader, partitions in read_ahead._by_reader.items()
+            for partition, of_one in partitions.items()
+            for stream in of_one
+            if (stream.reader, stream.partition) == (reader, partition)
+        ]
+        assert len(by_reader) == len(streams)
+        assert set(by_reader) == set(streams)
+        assert all(of_one for partitions in read_ahead._by_reader.values() for of_one in partitions.values())
+        assert {(segment_id, stream) for segment_id, of_one in read_ahead._by_segment.items() for stream in of_one} == {
+            (ahead.segment_id, stream) for stream in streams for ahead in stream.segments
+        }
+        assert all(read_ahead._by_segment.values())
+        assert read_ahead.streams_with_window == sum(stream.window_bytes > 0 for stream in streams)
+        assert read_ahead.ahead_bytes == sum(stream.ahead_bytes for stream in streams)
+        assert len(read_ahead._line) <= 64 + 2 * 20 + 1
+
+    @invariant()
+    def a_stream_asks_for_what_lies_before_its_reader_without_a_gap(self) -> None:
+        for stream in self.read_ahead._recent:
+            assert stream.segments[0].segment_id == stream.segment.segment_id.id
+            assert stream.ahead_bytes >= 0
+            is_behind_frontier = False
+            for ahead in stream.segments:
+                assert not (is_behind_frontier and ahead.position and ahead.segment.segment_size_bytes)
+                is_behind_frontier |= not ahead.is_whole
 
 
 TestReadAhead = ReadAheadMachine.TestCase

@@ -1,0 +1,524 @@
+"""GETs of segments' logs: which blocks are under way, which GETs run, and what becomes of those that fail or are late.
+
+Rule 1. A block is under way once, however many want it. GETs live in the application's nursery: who stops to wait
+        cancels nothing (law L3), and every flight ends, at shutdown with trio.ClosedResourceError.
+Rule 2. At most `gets_max` GETs are under way, and fewer while the store throttles. What somebody waits for stands in
+        line; read-ahead is started only when nobody stands there, as many GETs as fill the link (`pace`), and leaves
+        one slot in eight free.
+Rule 3. A GET begins once its plaintext fits into the budget, with what a chunk takes while the format decodes it.
+        Each block's part is given back as it lands. What somebody waits for stands in line for room; read-ahead only
+        takes room that nobody waits for, and holds at most half of the budget.
+Rule 4. Blocks arrive in order. An attempt begins at the first one that is missing. Where the next one is late and
+        somebody waits, a second transfer begins there, over another connection; the first that brings a block goes on
+        alone.
+Rule 5. A block lands where it is kept before those who wait for it wake. If that fails, so does the block. A failed
+        GET fails the blocks that it has not brought, and nothing is remembered of it.
+
+One task and one worker thread run each transfer (`transfer`); everything here is in the trio thread.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+import trio
+
+from metrics.cache_probes import CacheProbe, StallReason
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from storage.cache.block_grid import SegmentBlocks
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.flight import Flight
+from storage.cache.get_errors import outcome_of
+from storage.cache.memory import Block, BlockKey
+from storage.cache.pace import Pace
+from storage.cache.retries import Attempts, as_retriable_if_fresh
+from storage.cache.throttle import Throttle
+from storage.cache.transfer import Transfer, token_post
+from storage.errors import RemoteStorageError
+from storage.model import RemoteLogSegmentMetadata, Uuid
+
+DEMANDED_SLOTS = 8
+"""One slot in so many is never used by read-ahead, and at least one."""
+
+WATCH_S = 0.05
+"""How often GETs that somebody waits for are looked at."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """The time of day."""
+    return time.time_ns() // 1_000_000
+
+
+class Slots(NamedTuple):
+    """Slots for GETs: those taken, all, and the GETs that wait for one."""
+
+    busy: int
+    total: int
+    waiting: int
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    """A block under way."""
+
+    get: "_Get"
+    wanted_s: float
+    demanded: bool = False
+    flight: Flight[Block] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Get:
+    """A run of blocks that one GET is to bring; those before `next_number` have come, `left` are still wanted.
+
+    `is_read_ahead`: nobody waits for one of them yet. `reserved_bytes`: what it holds of the budget.
+    `is_forgotten`: the segment was deleted.
+    """
+
+    owner: "Gets"
+    source: SegmentBlocks
+    next_number: int
+    end_number: int
+    left: int
+    is_read_ahead: bool
+    reserved_bytes: int = 0
+    is_forgotten: bool = False
+    is_done: bool = False
+    has_second: bool = False
+    attempts: Attempts = field(default_factory=Attempts)
+    transfers: list[Transfer] = field(default_factory=list)
+
+    @property
+    def numbers(self) -> range:
+        return range(self.next_number, self.end_number)
+
+    def on_begun(self, transfer: Transfer) -> None:
+        self.owner.on_begun(transfer)
+
+    def on_blocks(self, transfer: Transfer) -> None:
+        self.owner.on_blocks(self, transfer)
+
+
+class Gets:
+    """The GETs. Owned by the trio thread.
+
+    Args:
+        nursery: the application's.
+        gets_max: GETs under way at once; second transfers come on top.
+        inflight: what GETs under way may hold.
+        throttle: shared with all other GETs of the store.
+        batch_start: where in the segment's log a batch begins at or behind a position, if that is known.
+        land: keeps a block, in the trio thread; the flag says whether somebody had asked for it by then.
+        now_ms: the time of day.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        gets_max: int,
+        inflight: ByteBudget,
+        pace: Pace,
+        throttle: Throttle,
+        gets: GetProbe,
+        cache: CacheProbe,
+        land: Callable[[BlockKey, Block, bool], None],
+        batch_start: Callable[[RemoteLogSegmentMetadata, int], int | None] = lambda segment, position: None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._nursery = nursery
+        self._gets_max = gets_max
+        self._inflight = inflight
+        self.pace = pace
+        self._throttle = throttle
+        self._gets = gets
+        self._cache = cache
+        self._land = land
+        self._batch_start = batch_start
+        self._now_ms = now_ms
+        # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
+        self._limiter = trio.CapacityLimiter(2 * gets_max)
+        self._wanted: dict[BlockKey, _Wanted] = {}
+        self._line: deque[_Get] = deque()
+        self._running: set[_Get] = set()
+        self._ahead_running = 0
+        self._ahead_reserved_bytes = 0
+        self._undemanded_bytes = 0
+        self._is_watching = False
+        self._idle: trio.Event | None = None
+        self._is_closed = False
+        self._on_room: Callable[[], None] | None = None
+        self._on_ahead_failed: Callable[[Uuid], None] | None = None
+        inflight.when_room(self._schedule)
+
+    def __len__(self) -> int:
+        """Blocks under way."""
+        return len(self._wanted)
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """Plaintext of the blocks under way that nobody has asked for yet."""
+        return self._undemanded_bytes
+
+    @property
+    def slots(self) -> Slots:
+        """How busy the store is kept."""
+        return Slots(len(self._running), self._gets_max, len(self._line))
+
+    @property
+    def plaintext_bytes_max(self) -> int:
+        """Of one GET, about."""
+        return max(1, self._inflight.bytes_max // 8)
+
+    @property
+    def may_read_ahead(self) -> bool:
+        """Whether there is a slot for another GET that nobody waits for."""
+        slots = self._slots_now()
+        return (
+            not self._is_closed
+            and not self._line
+            and len(self._running) < slots - min(max(1, slots // DEMANDED_SLOTS), slots - 1)
+            and self._ahead_running < self.pace.gets
+        )
+
+    def why_full(self) -> StallReason:
+        """What keeps another GET of read-ahead from being started."""
+        if self.may_read_ahead:
+            return StallReason.MEMORY
+        return StallReason.CONCURRENCY if self._ahead_running >= self.pace.gets else StallReason.GET_SLOTS
+
+    def when_room(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever read-ahead may go on."""
+        self._on_room = call
+
+    def when_failed(self, call: Callable[[Uuid], None]) -> None:
+        """Have `call` called with the segment whenever a GET failed that nobody waited for."""
+        self._on_ahead_failed = call
+
+    def is_under_way(self, key: BlockKey) -> bool:
+        """Whether the block is in the line or being fetched."""
+        return key in self._wanted
+
+    def collect(self, key: BlockKey) -> None:
+        """Land the block if it has come and nobody was told of it yet."""
+        wanted = self._wanted.get(key)
+        if wanted is not None:
+            for transfer in tuple(wanted.get.transfers):
+                self.on_blocks(wanted.get, transfer)
+
+    def fetch(self, source: SegmentBlocks, numbers: range, missing: Collection[int]) -> None:
+        """Have a run of blocks fetched by one GET that somebody waits for; `wait_for` is called next.
+
+        Args:
+            missing: those of them that are wanted: not here, nor under way. The others are read over.
+
+        Raises:
+            RuntimeError: the application's nursery is closed.
+        """
+        get = _Get(self, source, numbers.start, numbers.stop, len(missing), is_read_ahead=False)
+        # First, because it raises once the nursery is closed: nobody may find a flight that never starts.
+        if self._line or len(self._running) >= self._slots_now():
+            self._line.append(get)
+        else:
+            self._send(get)
+        self._want(get, missing)
+        self._report()
+
+    def fetch_ahead(self, source: SegmentBlocks, numbers: range, missing: Collection[int]) -> bool:
+        """The same of blocks that nobody waits for; False: the budget has no room, nothing was done."""
+        size_bytes = source.reservation_bytes(numbers)
+        held_bytes = self._ahead_reserved_bytes
+        # One that is larger than the half goes alone: otherwise it never would.
+        if held_bytes and 2 * (held_bytes + size_bytes) > self._inflight.bytes_max:
+            return False
+        if not self._inflight.try_acquire(size_bytes):
+            return False
+        get = _Get(self, source, numbers.start, numbers.stop, len(missing), True, reserved_bytes=size_bytes)
+        try:
+            self._send(get)  # before anything is found under way, as in `fetch`
+        except BaseException:
+            self._inflight.release(size_bytes)
+            raise
+        self._ahead_reserved_bytes += size_bytes
+        self._ahead_running += 1
+        self._want(get, missing)
+        self._report()
+        return True
+
+    def wait_for(self, key: BlockKey) -> Flight[Block]:
+        """Somebody waits for a block that is under way."""
+        wanted = self._wanted[key]
+        if wanted.flight is None:
+            wanted.flight = Flight()
+        if not wanted.demanded:
+            wanted.demanded = True
+            self._undemanded_bytes -= wanted.get.source.size_bytes(key.number)
+        get = wanted.get
+        if get.is_read_ahead:
+            get.is_read_ahead = False
+            self._ahead_reserved_bytes -= get.reserved_bytes
+            self._ahead_running -= 1
+        for transfer in get.transfers:
+            if not transfer.is_waited_for:
+                transfer.is_waited_for = True
+                # What came since somebody last looked was not told of.
+                trio.lowlevel.current_trio_token().run_sync_soon(self.on_blocks, get, transfer)
+        self._watch_soon()
+        return wanted.flight
+
+    def forget_segment(self, segment_id: Uuid) -> None:
+        """A segment was deleted: what is under way of it still reaches those who wait, and is not kept."""
+        for get in itertools.chain(self._running, self._line):
+            if get.source.segment.segment_id.id == segment_id:
+                get.is_forgotten = True
+
+    # --- what runs when ---
+
+    def _want(self, get: _Get, missing: Collection[int]) -> None:
+        now_s = trio.current_time()
+        for number in missing:
+            self._wanted[get.source.key(number)] = _Wanted(get, now_s)
+            self._undemanded_bytes += get.source.size_bytes(number)
+
+    def _schedule(self) -> None:
+        while self._line and len(self._running) < self._slots_now():
+            self._send(self._line.popleft())
+        if self._on_room is not None and self.may_read_ahead:
+            self._on_room()
+        self._report()
+
+    def _slots_now(self) -> int:
+        """As few as the throttle allows: who waits here goes by Rule 2, who waits there does not."""
+        return min(self._gets_max, self._throttle.gets_max)
+
+    def _send(self, get: _Get, *, delay_s: float = 0.0, is_second: bool = False) -> None:
+        batch_start = self._batch_start(get.source.segment, get.source.grid.start(get.next_number))
+        transfer = Transfer(get.source, get.numbers, batch_start=batch_start, is_second=is_second)
+        transfer.is_waited_for = not get.is_read_ahead
+        self._nursery.start_soon(self._run, get, transfer, delay_s)
+        if self._idle is None:
+            self._idle = trio.Event()
+            self._nursery.start_soon(self._guard, self._idle)
+        get.transfers.append(transfer)
+        self._running.add(get)
+
+    async def _run(self, get: _Get, transfer: Transfer, delay_s: float) -> None:
+        error: Exception | None = None
+        try:
+            if not get.reserved_bytes and not transfer.is_stopped:
+                size_bytes = get.source.reservation_bytes(get.numbers)
+                await self._inflight.acquire(size_bytes)
+                get.reserved_bytes = size_bytes
+            await trio.sleep(delay_s)
+            async with self._throttle.admitted():
+                if not transfer.is_stopped:
+                    transfer.sent_s = transfer.heard_s = trio.current_time()
+                    self.pace.on_sent(transfer.sent_s)
+                    await trio.to_thread.run_sync(transfer.run, token_post(), get, limiter=self._limiter)
+        except Exception as raised:  # whatever it is, the GET's attempts know whether to go on
+            error = raised
+        except BaseException:
+            self._close()
+            self._release(get, get.reserved_bytes)  # if it was let in while the others ended
+            raise
+        self._on_transfer_end(get, transfer, error)
+
+    async def _guard(self, idle: trio.Event) -> None:
+        """While GETs run: their tasks are not told of a shutdown before their threads end, and those may hang."""
+        try:
+            await idle.wait()
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        """Shutdown: nobody is left waiting, nor in the line, and no other GET begins."""
+        self._is_closed = True
+        line = tuple(self._line)
+        self._line.clear()
+        for get in (*self._running, *line):
+            self._fail(get, trio.ClosedResourceError("the application is shutting down"))
+
+    def _on_transfer_end(self, get: _Get, transfer: Transfer, error: Exception | None) -> None:
+        self._count(get, transfer, error)
+        get.transfers.remove(transfer)
+        self._watch_soon()
+        if get.is_done or transfer.is_stopped or any(not each.is_stopped for each in get.transfers):
+            self._schedule()  # its success may have raised what the throttle allows
+            return
+        assert error is not None, "a transfer that was not stopped brings everything, or fails"
+        delay_s = get.attempts.delay_after_s(as_retriable_if_fresh(error, get.source.segment, self._now_ms()))
+        if delay_s is None:
+            self._fail(get, error)  # as the store said it: what stays away is the broker's error too
+        else:
+            self._gets.on_retry()
+            self._send(get, delay_s=delay_s)
+
+    def _count(self, get: _Get, transfer: Transfer, error: Exception | None) -> None:
+        if transfer.sent_s is None:
+            return
+        now_s = trio.current_time()
+        if error is not None:
+            outcome = outcome_of(error)
+        else:
+            outcome = GetOutcome.CANCELLED if transfer.was_cut else GetOutcome.OK
+        came = transfer.numbers_read
+        received_bytes = get.source.stored_bytes(came) if came else 0
+        self._gets.on_end(GetObject.LOG, outcome, now_s - transfer.sent_s, received_bytes)
+        if outcome is GetOutcome.OK and transfer.begun_s is not None:
+            all_in_use = self._ahead_running + 1 >= self.pace.gets
+            self.pace.on_end(now_s, received_bytes, now_s - transfer.begun_s, all_in_use=all_in_use)
+
+    def _release(self, get: _Get, size_bytes: int) -> None:
+        get.reserved_bytes -= size_bytes
+        if get.is_read_ahead:
+            self._ahead_reserved_bytes -= size_bytes
+        self._inflight.release(size_bytes)
+
+    def _end(self, get: _Get) -> None:
+        """All has come, or the rest never will."""
+        get.is_done = True
+        for transfer in get.transfers:
+            transfer.stop()
+        self._running.discard(get)
+        if get.is_read_ahead:
+            self._ahead_running -= 1
+        self._release(get, get.reserved_bytes)
+        self._schedule()
+        if not self._running and self._idle is not None:
+            self._idle.set()
+            self._idle = None
+
+    def _report(self) -> None:
+        self._gets.on_gets(len(self._running), len(self._line))
+
+    # --- what becomes of a block ---
+
+    def on_begun(self, transfer: Transfer) -> None:
+        """The store's answer has begun. Also of one that comes second: leaving those out would make the p95 lower with
+        every second GET."""
+        assert transfer.sent_s is not None, "it was sent"
+        now_s = trio.current_time()
+        transfer.begun_s = transfer.heard_s = now_s
+        self.pace.on_begun(now_s - transfer.sent_s)
+        self._gets.on_first_byte(now_s - transfer.sent_s)
+
+    def on_blocks(self, get: _Get, transfer: Transfer) -> None:
+        """Blocks may have come."""
+        blocks = transfer.take()
+        if not blocks:
+            return
+        transfer.heard_s = trio.current_time()
+        if get.is_done or blocks[-1][0] < get.next_number:
+            return
+        # One that lost may still bring blocks that it read before: welcome, but the one that won goes on.
+        if not transfer.is_stopped:
+            self._go_on_alone(get, transfer)
+        for number, block in blocks:
+            if number >= get.next_number:
+                self._deliver(get, number, block)
+        if not get.left:
+            self._end(get)
+
+    def _go_on_alone(self, get: _Get, transfer: Transfer) -> None:
+        others = [other for other in get.transfers if other is not transfer and not other.is_stopped]
+        if others and transfer.is_second:
+            self._gets.on_hedge_won()
+        for other in others:
+            other.stop()
+
+    def _deliver(self, get: _Get, number: int, block: Block) -> None:
+        get.next_number = number + 1
+        get.attempts.on_progress()
+        self._release(get, len(block.data))
+        key = get.source.key(number)
+        wanted = self._wanted.get(key)
+        if wanted is None or wanted.get is not get:
+            return  # it was read over
+        self._take(get, key, wanted)
+        self._cache.on_fill(len(block.data), trio.current_time() - wanted.wanted_s)
+        try:
+            if not get.is_forgotten:
+                self._land(key, block, wanted.demanded)
+        except Exception as error:  # this runs in trio's own task, which must live on
+            _log.warning("block_not_kept", segment=str(get.source.segment.segment_id), block=number, exc_info=True)
+            if wanted.flight is not None:
+                wanted.flight.fail(error)
+        else:
+            if wanted.flight is not None:
+                wanted.flight.land(block)
+
+    def _fail(self, get: _Get, error: Exception) -> None:
+        if get.is_done:
+            return
+        log = _log.debug if isinstance(error, RemoteStorageError | trio.ClosedResourceError) else _log.warning
+        log("blocks_not_fetched", segment=str(get.source.segment.segment_id), blocks=get.numbers, error=repr(error))
+        for number in get.numbers:
+            key = get.source.key(number)
+            wanted = self._wanted.get(key)
+            if wanted is not None and wanted.get is get:
+                self._cache.on_fill_failed()
+                self._take(get, key, wanted)
+                if wanted.flight is not None:
+                    wanted.flight.fail(error)
+        if get.is_read_ahead and self._on_ahead_failed is not None:
+            self._on_ahead_failed(get.source.segment.segment_id.id)
+        self._end(get)
+
+    def _take(self, get: _Get, key: BlockKey, wanted: _Wanted) -> None:
+        del self._wanted[key]
+        get.left -= 1
+        if not wanted.demanded:
+            self._undemanded_bytes -= get.source.size_bytes(key.number)
+
+    # --- what is late ---
+
+    def _watch_soon(self) -> None:
+        if not self._is_watching and self._is_anybody_waiting and self._may_be_late:
+            self._nursery.start_soon(self._watch)
+            self._is_watching = True
+
+    @property
+    def _is_anybody_waiting(self) -> bool:
+        return any(not get.is_read_ahead for get in self._running)
+
+    @property
+    def _may_be_late(self) -> bool:
+        """Whether it is known what is usual."""
+        return self.pace.knows_late(trio.current_time())
+
+    async def _watch(self) -> None:
+        try:
+            while self._is_anybody_waiting and self._may_be_late:
+                await trio.sleep(WATCH_S)
+                for get in tuple(self._running):
+                    self._look_at(get)
+        finally:
+            self._is_watching = False
+
+    def _look_at(self, get: _Get) -> None:
+        """Send a second transfer for what is late, if somebody waits for it and the store wants no fewer GETs."""
+        if get.has_second or len(get.transfers) != 1 or self._throttle.is_on or not self._is_waited_for(get):
+            return
+        transfer = get.transfers[0]
+        if transfer.sent_s is None:
+            return  # it waits for room, or to be tried again
+        next_bytes = get.source.stored_bytes(range(get.next_number, get.next_number + 1))
+        if not self.pace.take_second(trio.current_time(), transfer.heard_s, transfer.begun_s is not None, next_bytes):
+            return
+        get.has_second = True
+        if transfer.begun_s is not None:
+            self._gets.on_split()
+        else:
+            self._gets.on_hedge()
+        self._send(get, is_second=True)
+
+    def _is_waited_for(self, get: _Get) -> bool:
+        wanted = self._wanted.get(get.source.key(get.next_number))
+        return wanted is not None and wanted.get is get and wanted.demanded

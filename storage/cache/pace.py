@@ -1,0 +1,224 @@
+"""What the store gives, and what follows from it: how many GETs at once, how large, and when one is late. Pure.
+
+Connections share a link. More of them than fill it make each slower and bring nothing sooner, but what is needed next
+comes later: so the number of GETs follows what connections achieve, and no number is right for every link.
+
+Rule 1. GETS_START at first. While all are in use, each GET that ends adds one as long as connections are as fast as
+        they were at best in the last minute, and half of one while they are nearly that. It takes half of one away
+        once they are much slower: then they share a link, or a processor, that is full. Between the two nothing
+        changes.
+Rule 2. GETs grow with what their stream has read: the first bytes of a stream are waited for, and a long one shall cost
+        few GETs. None is so large that it lasts longer than GET_S.
+Rule 3. An answer is late when 95 in 100 came sooner; a body, when it is slower than a quarter of what is usual. One
+        late answer in GETS_PER_SECOND gets a second GET: a store that is slow for everybody is not asked twice as much.
+
+Sizes are bytes in the store, times seconds by the caller's clock.
+"""
+
+import math
+from collections import deque
+
+MIB = 1024 * 1024
+
+GETS_START = 10
+GETS_MIN = 4
+
+FAST = 0.85
+CROWDED = 0.65
+"""Of the best. What lies between is left alone, so that connections which differ by nature do not move the number."""
+
+FREE = 0.95
+"""Of the best: more bytes under way would come sooner."""
+
+STEP = 0.5
+"""GETs, for each that ends: what ends now was sent under another number."""
+
+BEST_PERIOD_S = 30.0
+"""The best is that of this period and the one before it."""
+
+SAMPLE_BYTES_MIN = 1 * MIB
+"""The bodies of smaller GETs are in the socket's buffer when the answer begins: they tell nothing about speed."""
+
+SAMPLE_S_MIN = 0.001
+
+WEIGHT = 0.2
+"""Of a new sample: means follow the last dozen GETs."""
+
+GET_BYTES = 16 * MIB
+"""60 of them make a GB."""
+
+GET_BYTES_MIN = 4 * MIB
+GET_PART = 24
+"""A GET is one part in so many of what its stream has asked for before."""
+
+SHORT_GET_BYTES_MIN = 1 * MIB
+"""On very slow connections. Below, the first byte's delay outweighs the transfer on any link."""
+
+GET_S = 1.0
+"""Far below the five seconds that a reader waits (law L3)."""
+
+SEEN_MAX = 200
+SEEN_MIN = 20
+"""First-byte times that the p95 is taken from."""
+
+LATE_S_MIN = 0.005
+"""A second GET costs a thread and a request: not worth it for less."""
+
+SLOW_S_MIN = 0.5
+SLOW_FRACTION = 0.25
+"""Slow: less than this part of the usual speed, for so long."""
+
+GETS_PER_SECOND_GET = 20
+SECONDS_SAVED_MAX = 10
+"""Second GETs that a calm time saves up for a bad one: as many as SEEN_MAX GETs earn."""
+
+MINUTE_S = 60
+NEVER = -1
+
+
+class Pace:
+    """Owned by the trio thread.
+
+    Args:
+        gets_max: GETs under way at once, at most.
+        second_gets_per_minute_min: no second GET for a late answer while fewer GETs were sent in the last minute: a
+            store that is hardly used is slow to answer for other reasons. −1: never one.
+    """
+
+    def __init__(self, gets_max: int, second_gets_per_minute_min: int = NEVER) -> None:
+        self._gets_max = gets_max
+        self._gets = float(min(GETS_START, gets_max))
+        self._first_byte_s: deque[float] = deque(maxlen=SEEN_MAX)
+        self._usual_first_byte_s: float | None = None
+        self._late_s: float | None = None
+        self.connection_bytes_per_s: float | None = None
+        """What one connection usually achieves; None: not known yet."""
+        self._best = _Best()
+        self._second_gets_per_minute_min = second_gets_per_minute_min
+        self._saved = 0
+        # GETs by second, so that a minute costs at most 61 entries at any rate.
+        self._sent: deque[list[int]] = deque()
+        self._sent_in_minute = 0
+
+    @property
+    def gets(self) -> int:
+        """GETs of read-ahead that fill the link."""
+        return math.floor(self._gets)
+
+    @property
+    def delay_bytes(self) -> int:
+        """What a connection would have brought in the time that an answer takes to begin: below it, reading on costs
+        less than another GET."""
+        if self.connection_bytes_per_s is None or self._usual_first_byte_s is None:
+            return 0
+        return round(self.connection_bytes_per_s * self._usual_first_byte_s)
+
+    def get_bytes(self, asked_bytes: int) -> int:
+        """What the next GET of a stream that has asked for so much is to transfer."""
+        size_bytes = max(GET_BYTES_MIN, min(GET_BYTES, asked_bytes // GET_PART))
+        if self.connection_bytes_per_s is None:
+            return size_bytes
+        return min(size_bytes, max(SHORT_GET_BYTES_MIN, round(self.connection_bytes_per_s * GET_S)))
+
+    @property
+    def is_link_free(self) -> bool:
+        """Whether connections are as fast as they can be: more bytes under way would come sooner."""
+        return self.connection_bytes_per_s is not None and self.connection_bytes_per_s >= FREE * self._best.known
+
+    def on_sent(self, now_s: float) -> None:
+        """A GET is sent."""
+        self._saved = min(self._saved + 1, SECONDS_SAVED_MAX * GETS_PER_SECOND_GET)
+        second = math.floor(now_s)
+        self._forget_before(second)
+        if self._sent and self._sent[-1][0] == second:
+            self._sent[-1][1] += 1
+        else:
+            self._sent.append([second, 1])
+        self._sent_in_minute += 1
+
+    def on_begun(self, first_byte_s: float) -> None:
+        """An answer began so long after its GET was sent; also one that came second."""
+        self._first_byte_s.append(first_byte_s)
+        self._late_s = None
+        self._usual_first_byte_s = _mean(self._usual_first_byte_s, first_byte_s)
+
+    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool) -> None:
+        """A GET's body took so long, from its first byte to its last.
+
+        Args:
+            all_in_use: as many GETs as `gets` were under way.
+        """
+        if stored_bytes < SAMPLE_BYTES_MIN or body_s < SAMPLE_S_MIN:
+            return
+        mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, stored_bytes / body_s)
+        best = self._best.of(now_s, mean)
+        if mean < CROWDED * best:
+            self._gets = max(float(min(GETS_MIN, self._gets_max)), self._gets - STEP)
+        elif mean >= FAST * best and all_in_use:
+            self._gets = min(float(self._gets_max), self._gets + (1.0 if self.is_link_free else STEP))
+
+    def answer_late_after_s(self, now_s: float) -> float | None:
+        """How long to wait for an answer before it is late; None: for ever."""
+        if self._second_gets_per_minute_min == NEVER or len(self._first_byte_s) < SEEN_MIN:
+            return None
+        self._forget_before(math.floor(now_s))
+        if self._sent_in_minute < self._second_gets_per_minute_min:
+            return None
+        if self._late_s is None:
+            ranked = sorted(self._first_byte_s)
+            self._late_s = max(LATE_S_MIN, ranked[math.ceil(0.95 * len(ranked)) - 1])
+        return self._late_s
+
+    def body_late_after_s(self, next_bytes: float) -> float | None:
+        """How long to wait for a body's next so many bytes before it is slow; None: for ever."""
+        if self.connection_bytes_per_s is None:
+            return None
+        return max(SLOW_S_MIN, next_bytes / (SLOW_FRACTION * self.connection_bytes_per_s))
+
+    def knows_late(self, now_s: float) -> bool:
+        """Whether anything can be late: enough is known of what is usual."""
+        return self.body_late_after_s(1) is not None or self.answer_late_after_s(now_s) is not None
+
+    def take_second(self, now_s: float, heard_s: float, has_begun: bool, next_bytes: float) -> bool:
+        """Whether a GET that was last heard of at `heard_s` (or sent then) gets a second one now; counts it.
+
+        Args:
+            next_bytes: what is being received: it may be there but for its last byte.
+        """
+        late_s = self.body_late_after_s(next_bytes) if has_begun else self.answer_late_after_s(now_s)
+        if late_s is None or now_s - heard_s < late_s:
+            return False
+        if has_begun:
+            return True
+        if self._saved < GETS_PER_SECOND_GET:
+            return False
+        self._saved -= GETS_PER_SECOND_GET
+        return True
+
+    def _forget_before(self, second: int) -> None:
+        while self._sent and self._sent[0][0] <= second - MINUTE_S:
+            self._sent_in_minute -= self._sent.popleft()[1]
+
+
+class _Best:
+    """The largest value of this period and the one before it."""
+
+    def __init__(self) -> None:
+        self._since_s = -math.inf
+        self._now = self._before = 0.0
+
+    def of(self, now_s: float, value: float) -> float:
+        if now_s - self._since_s >= BEST_PERIOD_S:
+            # Of a period that lies farther back than one nothing is known any more.
+            self._before = self._now if now_s - self._since_s < 2 * BEST_PERIOD_S else 0.0
+            self._since_s, self._now = now_s, 0.0
+        self._now = max(self._now, value)
+        return self.known
+
+    @property
+    def known(self) -> float:
+        return max(self._now, self._before)
+
+
+def _mean(mean: float | None, sample: float) -> float:
+    return sample if mean is None else mean + WEIGHT * (sample - mean)

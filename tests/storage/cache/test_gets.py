@@ -1,0 +1,570 @@
+"""Blocks from the store: what is fetched once, what goes first, what is held, and how it ends."""
+
+import random
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from storage.cache.block_grid import BlockGrid, SegmentBlocks
+from storage.cache.memory import Block, BlockKey
+from storage.cache.pace import GETS_START, Pace
+from storage.errors import RemoteAccessDeniedError, ThrottledError
+from tests.storage.formats.aiven.test_opened_segment import write_log
+from tests.support.scripted_gets import BLOCK_BYTES, MIB, Gate, GetWorld, Script, ScriptedSegment, expected, until
+
+SMALL_OBJECTS_BYTES = 192 * 1024
+"""Threads, ciphers and what else is no buffer: some 150 KiB where a whole run has gone before. Less than the chunk of
+256 KiB that a reservation would leave out."""
+
+ONE_BLOCK_BYTES = 2 * MIB + BLOCK_BYTES
+"""What a GET of one block holds: the block, and the chunk as it is stored and decrypted."""
+
+
+@pytest.fixture
+def segment() -> ScriptedSegment:
+    return ScriptedSegment()
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> GetWorld:
+    return GetWorld(nursery)
+
+
+async def test_a_run_of_blocks_comes_by_one_get(world: GetWorld, segment: ScriptedSegment) -> None:
+    assert await world.fetch(segment, range(5)) == expected(segment, range(5))
+    assert segment.ranges() == [(0, 4)]
+    assert [landing.key for landing in world.landed] == [segment.key(number) for number in range(5)]
+    assert len(world.gets) == 0
+    await until(lambda: world.sample("gets_total", object="log", outcome="ok") == 1)
+    assert (world.budget.held, world.gets.slots) == (0, (0, 8, 0))
+    assert world.sample("get_bytes_total") == 5 * MIB
+    assert (world.sample("cache_fills_total"), world.sample("cache_fill_bytes_total")) == (5, 5 * BLOCK_BYTES)
+
+
+async def test_a_block_is_there_before_its_get_has_ended(world: GetWorld, segment: ScriptedSegment) -> None:
+    stall = Gate()
+    segment.script(Script(holds={5: stall}))
+    flights = world.want(segment, range(10))
+    for number in range(5):
+        assert bytes((await flights[number].wait()).data) == segment.block(number)
+    assert [world.gets.is_under_way(segment.key(number)) for number in (4, 5, 9, 10)] == [False, True, True, False]
+    assert len(world.gets) == 5
+    stall.open()
+    await flights[9].wait()
+
+
+async def test_a_block_lands_before_those_who_wait_wake(world: GetWorld, segment: ScriptedSegment) -> None:
+    for number, flight in enumerate(world.want(segment, range(10))):
+        await flight.wait()
+        assert number in world.numbers()
+
+
+async def test_a_block_under_way_is_waited_for_by_all_who_want_it(world: GetWorld, segment: ScriptedSegment) -> None:
+    gate = Gate()
+    segment.script(Script(begins=gate))
+    first = world.want(segment, range(4, 8))
+    second = world.want(segment, range(6, 10))
+    assert second[:2] == first[2:]
+    gate.open()
+    for flight in (*first, *second):
+        await flight.wait()
+    assert sorted(segment.ranges()) == [(4, 7), (8, 9)]
+    assert sorted(world.numbers()) == list(range(4, 10))
+
+
+async def test_who_leaves_cancels_nothing(world: GetWorld, segment: ScriptedSegment) -> None:
+    gate = Gate()
+    segment.script(Script(begins=gate))
+    flight = world.want(segment, range(1))[0]
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await flight.wait()
+    assert scope.cancelled_caught
+    gate.open()
+    await flight.wait()
+    assert world.numbers() == [0]
+
+
+async def test_blocks_that_are_read_over_are_not_landed_and_give_their_room_back(
+    world: GetWorld, segment: ScriptedSegment
+) -> None:
+    stall = Gate()
+    segment.script(Script(holds={4: stall}))
+    world.gets.fetch(segment.source, range(6), [0, 5])
+    assert [world.gets.is_under_way(segment.key(number)) for number in range(6)] == [True, *[False] * 4, True]
+    flight = world.gets.wait_for(segment.key(5))
+    await stall.reached()
+    await until(lambda: world.budget.held == 2 * BLOCK_BYTES + 2 * MIB)
+    stall.open()
+    assert bytes((await flight.wait()).data) == segment.block(5)
+    assert world.numbers() == [0, 5]
+    assert world.budget.held == 0
+
+
+async def test_blocks_behind_the_last_one_wanted_are_not_waited_for(world: GetWorld, segment: ScriptedSegment) -> None:
+    """A unit's end may be here already."""
+    stall = Gate()
+    segment.script(Script(holds={2: stall}))
+    world.gets.fetch(segment.source, range(4), [0, 1])
+    await world.gets.wait_for(segment.key(1)).wait()
+    assert (len(world.gets), world.budget.held, world.gets.slots.busy) == (0, 0, 0)
+    stall.open()
+    await until(lambda: world.sample("gets_total", outcome="cancelled") == 1)
+    assert segment.gets[0].read_bytes == 3 * BLOCK_BYTES
+    assert world.numbers() == [0, 1]
+
+
+async def test_what_nobody_asked_for_lands_as_such(world: GetWorld) -> None:
+    segment = ScriptedSegment(10, unit_blocks=4)
+    world.gets.fetch(segment.source, range(4, 8), range(4, 8))
+    assert world.gets.read_ahead_bytes == 4 * BLOCK_BYTES
+    flight = world.gets.wait_for(segment.key(5))
+    assert world.gets.read_ahead_bytes == 3 * BLOCK_BYTES
+    await flight.wait()
+    await world.landed_at_least(4)
+    assert [(landing.key.number, landing.demanded) for landing in world.landed] == [
+        (4, False),
+        (5, True),
+        (6, False),
+        (7, False),
+    ]
+    assert world.gets.read_ahead_bytes == 0
+
+
+async def test_what_somebody_asked_for_meanwhile_lands_as_demanded(world: GetWorld, segment: ScriptedSegment) -> None:
+    gate = Gate()
+    segment.script(Script(begins=gate))
+    assert world.ahead(segment, range(4))
+    assert world.gets.read_ahead_bytes == 4 * BLOCK_BYTES
+    await gate.reached()
+    world.want(segment, range(2, 3))
+    assert world.gets.read_ahead_bytes == 3 * BLOCK_BYTES
+    gate.open()
+    await world.landed_at_least(4)
+    assert [landing.demanded for landing in world.landed] == [False, False, True, False]
+    assert (world.gets.read_ahead_bytes, world.budget.held) == (0, 0)
+
+
+# --- what nobody was told of ---
+
+
+async def test_blocks_that_nobody_waits_for_are_told_of_together(world: GetWorld, segment: ScriptedSegment) -> None:
+    stall = Gate()
+    segment.script(Script(holds={3: stall}))
+    assert world.ahead(segment, range(4))
+    await stall.reached()
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.numbers() == []
+    stall.open()
+    await world.landed_at_least(4)
+    assert world.numbers() == [0, 1, 2, 3]
+
+
+async def test_collect_lands_what_has_come_untold(world: GetWorld, segment: ScriptedSegment) -> None:
+    stall = Gate()
+    segment.script(Script(holds={3: stall}))
+    assert world.ahead(segment, range(4))
+    await stall.reached()
+    for number in (60, 3, 2):
+        world.gets.collect(segment.key(number))
+    assert world.numbers() == [0, 1, 2]
+    assert not any(landing.demanded for landing in world.landed)
+    assert world.gets.is_under_way(segment.key(3))
+    stall.open()
+    await world.landed_at_least(4)
+
+
+async def test_who_begins_to_wait_for_a_block_that_has_come_is_not_kept_waiting_for_the_next(
+    world: GetWorld, segment: ScriptedSegment
+) -> None:
+    """The thread appends a block and looks whether anybody waits; between the two somebody may begin to."""
+    stall = Gate()
+    segment.script(Script(holds={1: stall}))
+    assert world.ahead(segment, range(4))
+    await stall.reached()
+    flight = world.gets.wait_for(segment.key(0))
+    await until(lambda: world.numbers() == [0])
+    await flight.wait()
+    stall.open()
+    await world.landed_at_least(4)
+
+
+# --- slots ---
+
+
+async def test_read_ahead_leaves_a_slot_to_what_is_demanded(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, gets_max=2), Gate()
+    ahead, asked, queued = (ScriptedSegment(name=name) for name in ("ahead", "asked", "queued"))
+    for segment in (ahead, asked):
+        segment.script(Script(begins=gate))
+    assert world.may_read_ahead()
+    assert world.ahead(ahead, range(1))
+    assert not world.may_read_ahead()
+    world.want(asked, range(1))
+    await asked.asked(1)
+    flight = world.want(queued, range(1))[0]
+    assert world.gets.slots == (2, 2, 1)
+    assert world.sample("gets_queued") == 1
+    gate.open()
+    await flight.wait()
+    assert world.may_read_ahead()
+
+
+async def test_read_ahead_is_told_when_it_may_go_on_and_not_while_somebody_stands_in_line(
+    nursery: trio.Nursery,
+) -> None:
+    world = GetWorld(nursery, gets_max=1)
+    lines = list[int]()
+    world.gets.when_room(lambda: lines.append(world.gets.slots.waiting))
+    gates, segments = [Gate() for _ in range(3)], [ScriptedSegment(name=str(number)) for number in range(3)]
+    for segment, gate in zip(segments, gates, strict=True):
+        segment.script(Script(begins=gate))
+        world.want(segment, range(1))
+    await segments[0].asked(1)
+    gates[0].open()
+    await segments[1].asked(1)
+    gates[1].open()
+    await segments[2].asked(1)
+    assert lines == []
+    gates[2].open()
+    await until(lambda: lines)
+    assert set(lines) == {0}
+
+
+async def test_as_many_gets_of_read_ahead_as_fill_the_link(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, gets_max=32), Gate()
+    segments = [ScriptedSegment(name=str(number)) for number in range(GETS_START + 1)]
+    for segment in segments:
+        segment.script(Script(begins=gate))
+    for segment in segments[:GETS_START]:
+        assert world.may_read_ahead()
+        assert world.ahead(segment, range(1))
+    assert not world.may_read_ahead()
+    world.gets.wait_for(segments[0].key(0))
+    assert world.may_read_ahead(), "one of them is read-ahead no more"
+    gate.open()
+    await world.landed_at_least(GETS_START)
+
+
+async def test_no_more_gets_run_at_once_than_may(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, gets_max=3), Gate()
+    segments = [ScriptedSegment(name=str(number)) for number in range(6)]
+    for segment in segments:
+        segment.script(Script(begins=gate))
+        world.want(segment, range(1))
+    await until(lambda: sum(len(segment.gets) for segment in segments) >= 3)
+    await trio.testing.wait_all_tasks_blocked()
+    assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (3, 3)
+    assert [len(segment.gets) for segment in segments] == [1, 1, 1, 0, 0, 0]
+    gate.open()
+    await world.landed_at_least(6)
+    assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0)
+
+
+async def test_read_ahead_runs_with_a_single_slot_too(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
+    world = GetWorld(nursery, gets_max=1)
+    assert world.may_read_ahead()
+    assert world.ahead(segment, range(3))
+    await world.landed_at_least(3)
+
+
+async def throttled_once(world: GetWorld) -> None:
+    with suppress(ThrottledError):
+        async with world.throttle.admitted():
+            raise ThrottledError("503")
+    assert world.throttle.gets_max == 1
+
+
+async def test_what_somebody_waits_for_goes_first_while_the_store_throttles(nursery: trio.Nursery) -> None:
+    world, first = GetWorld(nursery), Gate()
+    await throttled_once(world)
+    ahead, asked = ScriptedSegment(1, name="ahead"), ScriptedSegment(1, name="asked")
+    ahead.script(Script(begins=first))
+    assert world.ahead(ahead, range(1))
+    await first.reached()
+    assert not world.may_read_ahead()
+    flight = world.want(asked, range(1))[0]
+    assert world.gets.slots == (1, 8, 1)
+    first.open()
+    await flight.wait()
+    assert world.numbers() == [0, 0]
+
+
+async def test_the_line_moves_on_when_the_store_throttles_less(nursery: trio.Nursery) -> None:
+    """The limit rose behind the schedule's back: GETs stood in line until the next one ended."""
+    world, gate = GetWorld(nursery), Gate()
+    await throttled_once(world)
+    segments = [ScriptedSegment(1, name=str(number)) for number in range(3)]
+    for segment in segments[1:]:
+        segment.script(Script(begins=gate))
+    for segment in segments:
+        world.want(segment, range(1))
+    assert world.gets.slots == (1, 8, 2)
+    await until(lambda: world.gets.slots == (2, 8, 0))
+    await segments[2].asked(1)
+    gate.open()
+    await world.landed_at_least(3)
+
+
+# --- bytes ---
+
+
+async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetWorld, segment: ScriptedSegment) -> None:
+    begins, stall = Gate(), Gate()
+    segment.script(Script(begins=begins, holds={3: stall}))
+    world.want(segment, range(10))
+    await begins.reached()
+    assert world.budget.held == 10 * BLOCK_BYTES + 2 * MIB
+    begins.open()
+    await world.landed_at_least(3)
+    assert world.budget.held == 7 * BLOCK_BYTES + 2 * MIB
+    stall.open()
+    await world.landed_at_least(10)
+    assert world.budget.held == 0
+
+
+@pytest.mark.parametrize("mode", ["zstd", "encrypted", "zstd and encrypted"])
+@pytest.mark.parametrize("block_chunks", [1, 4, 0.25], ids=["a chunk", "four chunks", "a part of a chunk"])
+async def test_decoding_holds_no_more_than_was_reserved(
+    nursery: trio.Nursery, tmp_path: Path, mode: str, block_chunks: float
+) -> None:
+    """Chunks that are compressed and encrypted are held three times: as stored, decrypted, and as plaintext. One of
+    them was not counted; nor was the plaintext where a block is not just one chunk."""
+    chunk_bytes = 256 * 1024
+    block_bytes = int(chunk_bytes * block_chunks)
+    # The second chunk is the one that takes most room in the store.
+    log = bytes(chunk_bytes) + random.Random(3).randbytes(3 * chunk_bytes)
+    opened = write_log(tmp_path, mode, log, chunk_bytes).segment
+    grid = BlockGrid(block_bytes, len(log), unit_blocks=max(1, chunk_bytes // block_bytes))
+    source = SegmentBlocks(ScriptedSegment().metadata, opened, grid)
+    world = GetWorld(nursery, land=lambda *_: None)  # nobody else holds what has landed
+    opened.open_stream(0, 1).close()  # what is imported and made once
+    tracemalloc.start()
+    try:
+        world.gets.fetch(source, range(grid.count), range(grid.count))
+        for flight in [world.gets.wait_for(source.key(number)) for number in range(grid.count)]:
+            await flight.wait()
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes <= world.held_bytes_max + SMALL_OBJECTS_BYTES
+
+
+async def test_what_the_store_has_as_it_is_needs_no_chunk_beside_it(world: GetWorld) -> None:
+    segment, gate = ScriptedSegment(stored_per_byte=1), Gate()
+    segment.script(Script(begins=gate))
+    world.want(segment, range(10))
+    await gate.reached()
+    assert world.budget.held == 10 * BLOCK_BYTES
+    gate.open()
+    await world.landed_at_least(10)
+
+
+async def test_gets_wait_for_room(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, budget_bytes=4 * MIB + 100), Gate()
+    segments = [ScriptedSegment(name=str(number)) for number in range(4)]
+    for segment in segments:
+        segment.script(Script(begins=gate))
+        world.want(segment, range(1))
+    await until(lambda: sum(len(segment.gets) for segment in segments) >= 2)
+    await trio.testing.wait_all_tasks_blocked()
+    assert sum(len(segment.gets) for segment in segments) == 2
+    assert world.budget.held == 2 * ONE_BLOCK_BYTES
+    gate.open()
+    await world.landed_at_least(4)
+    assert world.held_bytes_max == 2 * ONE_BLOCK_BYTES
+
+
+async def test_read_ahead_holds_at_most_half_and_takes_no_place_in_the_line(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, budget_bytes=8 * MIB + 200), Gate()
+    ahead = [ScriptedSegment(name=f"ahead {number}") for number in range(3)]
+    for segment in ahead:
+        segment.script(Script(begins=gate))
+    assert [world.ahead(segment, range(1)) for segment in ahead] == [True, True, False]
+    await ahead[1].asked(1)
+    assert world.budget.held == 2 * ONE_BLOCK_BYTES
+    assert not world.gets.is_under_way(ahead[2].key(0))
+    assert await world.fetch(ScriptedSegment(name="asked"), range(1)) == expected(ahead[0], [0])
+    world.gets.wait_for(ahead[0].key(0))
+    assert world.ahead(ahead[2], range(1)), "what somebody waits for is read-ahead no more"
+    gate.open()
+    await world.landed_at_least(4)
+    assert world.budget.held == 0
+
+
+async def test_read_ahead_takes_no_room_that_somebody_waits_for(nursery: trio.Nursery) -> None:
+    world, asked = GetWorld(nursery, budget_bytes=10 * MIB), ScriptedSegment(name="asked")
+    assert world.budget.try_acquire(5 * MIB)
+    flight = world.want(asked, range(4, 5))[0]
+    await flight.wait()
+    assert world.budget.try_acquire(4 * MIB)
+    flight = world.want(asked, range(1))[0]
+    await trio.testing.wait_all_tasks_blocked()
+    assert not world.ahead(ScriptedSegment(name="ahead", stored_per_byte=1), range(1)), "it would fit"
+    world.budget.release(9 * MIB)
+    await flight.wait()
+
+
+async def test_read_ahead_is_told_when_others_give_room_back(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
+    world, told = GetWorld(nursery, budget_bytes=4 * MIB), list[bool]()
+    assert world.budget.try_acquire(4 * MIB)
+    assert not world.ahead(segment, range(1))
+    world.gets.when_room(lambda: told.append(world.ahead(segment, range(1))) if not told else None)
+    world.budget.release(4 * MIB)
+    assert told == [True]
+    await world.landed_at_least(1)
+
+
+async def test_what_is_larger_than_the_budget_goes_alone(nursery: trio.Nursery) -> None:
+    world, gate = GetWorld(nursery, budget_bytes=100), Gate()
+    ahead, asked = ScriptedSegment(name="ahead"), ScriptedSegment(name="asked")
+    ahead.script(Script(begins=gate))
+    assert world.ahead(ahead, range(1))
+    assert not world.ahead(ahead, range(1, 2))
+    flights = world.want(asked, range(1)) + world.want(asked, range(5, 6))
+    await gate.reached()
+    gate.open()
+    for flight in flights:
+        await flight.wait()
+    assert world.landed[0].key == ahead.key(0)
+    assert world.held_bytes_max == ONE_BLOCK_BYTES
+
+
+# --- ends ---
+
+
+async def test_a_block_that_cannot_be_kept_is_a_failure(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
+    def refuse(key: BlockKey, _block: Block, _demanded: bool) -> None:
+        if key.number == 1:
+            raise MemoryError("no room")
+
+    flights = GetWorld(nursery, land=refuse).want(segment, range(3))
+    with pytest.raises(MemoryError):
+        await flights[1].wait()
+    await flights[0].wait()
+    await flights[2].wait()
+
+
+async def test_a_failure_reaches_just_those_whose_blocks_did_not_come(
+    world: GetWorld, segment: ScriptedSegment
+) -> None:
+    denied, stall = RemoteAccessDeniedError("403"), Gate()
+    segment.script(Script(holds={2: stall}, fails={2: denied}))
+    flights = world.want(segment, range(4))
+    other = ScriptedSegment(name="other")
+    assert await world.fetch(other, range(4)) == expected(other, range(4))
+    stall.open()
+    for number, flight in enumerate(flights):
+        if number < 2:
+            assert bytes((await flight.wait()).data) == segment.block(number)
+        else:
+            with pytest.raises(RemoteAccessDeniedError):
+                await flight.wait()
+    assert world.sample("cache_fill_failures_total") == 2
+    assert (len(world.gets), world.budget.held, world.gets.slots.busy) == (0, 0, 0)
+
+
+async def test_a_failure_that_nobody_waits_for_harms_nobody(world: GetWorld, segment: ScriptedSegment) -> None:
+    segment.script(Script(refusal=RemoteAccessDeniedError("403")))
+    assert world.ahead(segment, range(3))
+    await until(lambda: len(world.gets) == 0)
+    assert (world.gets.read_ahead_bytes, world.budget.held) == (0, 0)
+    assert world.sample("cache_fill_failures_total") == 3
+
+
+async def test_a_forgotten_segment_lands_no_more_and_still_answers(nursery: trio.Nursery) -> None:
+    world, stall = GetWorld(nursery, gets_max=1), Gate()
+    deleted, other = ScriptedSegment(name="deleted"), ScriptedSegment(name="other")
+    deleted.script(Script(holds={1: stall}))
+    flights = world.want(deleted, range(2)) + world.want(deleted, range(5, 6))
+    others = world.want(other, range(1))
+    await stall.reached()
+    await flights[0].wait()
+    world.gets.forget_segment(deleted.metadata.segment_id.id)
+    stall.open()
+    for flight, number in zip(flights, (0, 1, 5), strict=True):
+        assert bytes((await flight.wait()).data) == deleted.block(number)
+    await others[0].wait()
+    assert [landing.key for landing in world.landed] == [deleted.key(0), other.key(0)]
+    assert world.budget.held == 0
+
+
+async def test_shutdown_leaves_nobody_waiting(segment: ScriptedSegment) -> None:
+    """Also while a thread does not end: its task is not told before."""
+    stall, told = Gate(), list[bool]()
+    async with trio.open_nursery() as application:
+        world = GetWorld(application, gets_max=2, budget_bytes=10 * MIB)
+        world.gets.when_room(lambda: told.append(True))
+        await world.fetch(ScriptedSegment(name="before"), range(1))
+        segment.script(Script(holds={1: stall}))
+        running = world.want(segment, range(3))
+        await running[0].wait()
+        ahead = ScriptedSegment(name="ahead")
+        ahead.script(Script(begins=stall))
+        assert world.ahead(ahead, range(2))
+        queued = world.want(segment, range(5, 6)) + world.want(segment, range(9, 10))
+        await ahead.asked(1)
+        await stall.reached()
+        assert world.gets.slots == (2, 2, 2)
+        await throttled_once(world)  # so that more run than may
+        told.clear()
+        application.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            for flight in (*running[1:], *queued):
+                with pytest.raises(trio.ClosedResourceError):
+                    await flight.wait()
+            assert (world.gets.slots, world.may_read_ahead()) == ((0, 2, 0), False)
+        stall.open()
+    assert (len(world.gets), world.budget.held, segment.open_gets, ahead.open_gets) == (0, 0, [], [])
+    assert (segment.ranges(), world.numbers(), told) == ([(0, 2)], [0, 0], [])
+    assert segment.gets[0].read_bytes == 2 * BLOCK_BYTES, "the thread ends between two blocks"
+
+
+async def test_shutdown_ends_what_waits_for_room(segment: ScriptedSegment) -> None:
+    async with trio.open_nursery() as application:
+        world = GetWorld(application, budget_bytes=MIB)
+        assert world.budget.try_acquire(MIB)
+        flight = world.want(segment, range(1))[0]
+        await trio.testing.wait_all_tasks_blocked()
+        application.cancel_scope.cancel()
+    with pytest.raises(trio.ClosedResourceError):
+        await flight.wait()
+    assert world.budget.held == MIB
+
+
+async def test_what_is_let_in_while_the_application_ends_gives_its_room_back() -> None:
+    """The first one's end gives room to the second, which was told to end by then and could not be told again."""
+    stall = Gate()
+    async with trio.open_nursery() as application:
+        world = GetWorld(application, budget_bytes=3 * MIB)
+        segments = [ScriptedSegment(name=str(number)) for number in range(3)]
+        segments[0].script(Script(begins=stall))
+        for segment in segments:
+            world.want(segment, range(1))
+        await stall.reached()
+        await trio.testing.wait_all_tasks_blocked()
+        application.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await trio.testing.wait_all_tasks_blocked()
+        stall.open()
+    assert (world.budget.held, len(world.gets)) == (0, 0)
+
+
+async def test_after_shutdown_nothing_can_start_and_is_not_found(segment: ScriptedSegment) -> None:
+    async with trio.open_nursery() as application:
+        world = GetWorld(application)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Nursery is closed"):
+            world.want(segment, range(1))
+        with pytest.raises(RuntimeError, match="Nursery is closed"):
+            world.ahead(segment, range(1))
+    assert (len(world.gets), world.gets.is_under_way(segment.key(0)), world.budget.held) == (0, False, 0)
+
+
+async def test_gets_of_more_than_a_budgets_eighth_are_not_planned(nursery: trio.Nursery) -> None:
+    world = GetWorld(nursery, budget_bytes=80 * MIB, pace=Pace(8))
+    assert world.gets.plaintext_bytes_max == 10 * MIB

@@ -1,0 +1,315 @@
+"""How many GETs at once, how large, and when one is late."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.cache.pace import (
+    BEST_PERIOD_S,
+    CROWDED,
+    FAST,
+    FREE,
+    GET_BYTES,
+    GET_BYTES_MIN,
+    GET_PART,
+    GET_S,
+    GETS_MIN,
+    GETS_PER_SECOND_GET,
+    GETS_START,
+    LATE_S_MIN,
+    MIB,
+    NEVER,
+    SAMPLE_BYTES_MIN,
+    SECONDS_SAVED_MAX,
+    SEEN_MAX,
+    SEEN_MIN,
+    SHORT_GET_BYTES_MIN,
+    SLOW_FRACTION,
+    SLOW_S_MIN,
+    STEP,
+    WEIGHT,
+    Pace,
+)
+
+MB = 1_000_000
+NOW_S = 1000.0
+
+
+def ends(pace: Pace, bytes_per_s: float, times: int = 1, *, now_s: float = NOW_S, all_in_use: bool = True) -> None:
+    """GETs of a second end."""
+    for _ in range(times):
+        pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use)
+
+
+# --- how fast a connection is ---
+
+
+def test_speed_is_unknown_until_a_get_has_ended() -> None:
+    pace = Pace(32)
+    assert pace.connection_bytes_per_s is None
+    assert not pace.is_link_free
+    assert pace.delay_bytes == 0
+
+
+def test_speed_is_a_mean_that_follows_the_latest_gets() -> None:
+    pace = Pace(32)
+    pace.on_end(NOW_S, 20 * MB, 0.5, all_in_use=True)
+    assert pace.connection_bytes_per_s == 40 * MB
+    pace.on_end(NOW_S, 20 * MB, 1.0, all_in_use=True)
+    assert pace.connection_bytes_per_s == pytest.approx(40 * MB - WEIGHT * 20 * MB)
+    ends(pace, 20 * MB, 30)
+    assert pace.connection_bytes_per_s == pytest.approx(20 * MB, rel=0.01)
+
+
+def test_bodies_that_were_there_at_once_say_nothing() -> None:
+    pace = Pace(32)
+    pace.on_end(NOW_S, SAMPLE_BYTES_MIN - 1, 1.0, all_in_use=True)
+    pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
+    assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START)
+
+
+def test_what_comes_in_an_answers_delay_is_read_rather_than_asked_for() -> None:
+    pace = Pace(32)
+    ends(pace, 60 * MB)
+    assert pace.delay_bytes == 0, "no answer was seen yet"
+    pace.on_begun(0.03)
+    assert pace.delay_bytes == round(0.03 * 60 * MB)
+
+
+# --- how many GETs ---
+
+
+def test_there_are_no_more_gets_than_there_may_be() -> None:
+    assert Pace(2).gets == 2
+    pace = Pace(10)
+    ends(pace, 60 * MB, 100)
+    assert pace.gets == 10
+
+
+def test_gets_are_added_while_connections_stay_fast() -> None:
+    pace = Pace(32)
+    assert pace.gets == GETS_START
+    ends(pace, 60 * MB, 4)
+    assert pace.gets == GETS_START + 4, "as fast as ever"
+
+
+def test_fewer_are_added_once_connections_are_a_little_slower() -> None:
+    pace = Pace(32)
+    ends(pace, 60 * MB, 30, all_in_use=False)
+    ends(pace, 54 * MB, 60, all_in_use=False)
+    ends(pace, 54 * MB, 4)
+    assert pace.gets == GETS_START + 4 * STEP
+
+
+def test_gets_are_not_added_while_fewer_are_used() -> None:
+    pace = Pace(32)
+    ends(pace, 60 * MB, 20, all_in_use=False)
+    assert pace.gets == GETS_START
+
+
+def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> None:
+    pace = Pace(32)
+    ends(pace, 60 * MB)
+    ends(pace, 2 * MB, 100)
+    assert pace.gets == GETS_MIN
+    small = Pace(2)
+    ends(small, 60 * MB)
+    ends(small, 2 * MB, 100)
+    assert small.gets == 2
+
+
+@pytest.mark.parametrize(
+    ("fraction", "change"),
+    [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)],
+)
+def test_between_fast_and_crowded_nothing_changes(fraction: float, change: int) -> None:
+    pace = Pace(32)
+    ends(pace, 100 * MB, all_in_use=False)
+    ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
+    ends(pace, fraction * 100 * MB, 40)
+    assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change
+
+
+def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
+    """A link that has become slower for good is full at another speed."""
+    pace = Pace(32)
+    ends(pace, 100 * MB)
+    ends(pace, 20 * MB, 60, now_s=NOW_S + BEST_PERIOD_S + 1)
+    assert pace.gets == GETS_MIN
+    assert not pace.is_link_free
+    ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * (BEST_PERIOD_S + 1))
+    assert pace.gets == GETS_MIN, "the period before began with what it had from the one before that"
+    ends(pace, 20 * MB, 40, now_s=NOW_S + 3 * (BEST_PERIOD_S + 1))
+    assert pace.gets > GETS_MIN
+    assert pace.is_link_free
+
+
+def test_after_a_long_pause_nothing_is_known_of_the_best() -> None:
+    pace = Pace(32)
+    ends(pace, 100 * MB)
+    ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
+    assert pace.is_link_free
+
+
+def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be() -> None:
+    pace = Pace(32)
+    ends(pace, 100 * MB)
+    assert pace.is_link_free
+    ends(pace, (1 - (1 - FREE) / WEIGHT) * 100 * MB + MB)
+    assert pace.is_link_free
+    ends(pace, 50 * MB)
+    assert not pace.is_link_free
+
+
+# --- how large ---
+
+
+@pytest.mark.parametrize(
+    ("asked_bytes", "size_bytes"),
+    [
+        (0, GET_BYTES_MIN),
+        (GET_PART * GET_BYTES_MIN, GET_BYTES_MIN),
+        (GET_PART * 6 * MIB, 6 * MIB),
+        (GET_PART * GET_BYTES, GET_BYTES),
+        (10**12, GET_BYTES),
+    ],
+)
+def test_gets_grow_with_what_their_stream_has_asked_for(asked_bytes: int, size_bytes: int) -> None:
+    assert Pace(32).get_bytes(asked_bytes) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "size_bytes"),
+    [(1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SHORT_GET_BYTES_MIN)],
+)
+def test_a_get_lasts_a_second_at_most_within_bounds(bytes_per_s: float, size_bytes: int) -> None:
+    pace = Pace(32)
+    pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
+    assert pace.get_bytes(10**12) == size_bytes
+
+
+# --- late answers ---
+
+
+def hedging(gets_per_minute_min: int = 0, seen: int = SEEN_MIN, sent: int = 100) -> Pace:
+    """It has seen answers after 0.01 s, 0.02 s and so on."""
+    pace = Pace(32, gets_per_minute_min)
+    for number in range(seen):
+        pace.on_begun((number + 1) / 100)
+    for _ in range(sent):
+        pace.on_sent(NOW_S)
+    return pace
+
+
+def test_an_answer_is_late_after_the_p95_of_those_seen() -> None:
+    assert hedging(seen=100).answer_late_after_s(NOW_S) == pytest.approx(0.95)
+    assert hedging(seen=20).answer_late_after_s(NOW_S) == pytest.approx(0.19)
+
+
+def test_too_few_answers_say_nothing() -> None:
+    pace = hedging(seen=SEEN_MIN - 1)
+    assert pace.answer_late_after_s(NOW_S) is None
+    assert not pace.knows_late(NOW_S)
+    pace.on_begun(0.1)
+    assert pace.knows_late(NOW_S)
+
+
+def test_only_the_latest_answers_count() -> None:
+    pace = hedging(seen=SEEN_MAX)
+    for _ in range(SEEN_MAX):
+        pace.on_begun(0.03)
+    assert pace.answer_late_after_s(NOW_S) == pytest.approx(0.03)
+
+
+def test_an_answer_is_not_late_at_once() -> None:
+    pace = hedging(seen=0)
+    for _ in range(SEEN_MIN):
+        pace.on_begun(0.0001)
+    assert pace.answer_late_after_s(NOW_S) == LATE_S_MIN
+
+
+def test_no_answer_is_late_below_a_rate_of_gets() -> None:
+    pace = hedging(30, sent=0)
+    for second in range(29):
+        pace.on_sent(NOW_S + second)
+    assert pace.answer_late_after_s(NOW_S + 28) is None
+    pace.on_sent(NOW_S + 29)
+    assert pace.answer_late_after_s(NOW_S + 29) is not None
+    assert pace.answer_late_after_s(NOW_S + 59) is not None
+    assert pace.answer_late_after_s(NOW_S + 60) is None, "the first is a minute old"
+
+
+def test_second_gets_for_late_answers_can_be_turned_off() -> None:
+    pace = hedging(NEVER)
+    assert pace.answer_late_after_s(NOW_S) is None
+    assert not pace.knows_late(NOW_S)
+    assert not pace.take_second(NOW_S + 100, NOW_S, has_begun=False, next_bytes=1)
+
+
+def test_a_second_get_is_taken_when_the_answer_is_late_and_not_before() -> None:
+    pace = hedging(seen=20)
+    assert not pace.take_second(NOW_S + 0.18, NOW_S, has_begun=False, next_bytes=1)
+    assert pace.take_second(NOW_S + 0.191, NOW_S, has_begun=False, next_bytes=1)
+
+
+def test_a_calm_time_saves_up_only_so_many_second_gets() -> None:
+    pace = hedging(sent=10_000)
+    taken = [pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=1) for _ in range(SECONDS_SAVED_MAX + 1)]
+    assert taken == [True] * SECONDS_SAVED_MAX + [False]
+
+
+@given(st.lists(st.booleans(), max_size=300))
+def test_at_most_one_get_in_twenty_gets_a_second_for_its_answer(wants: list[bool]) -> None:
+    pace, seconds = hedging(sent=0), 0
+    for gets, wants_second in enumerate(wants, 1):
+        pace.on_sent(NOW_S)
+        seconds += wants_second and pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=1)
+        assert seconds * GETS_PER_SECOND_GET <= gets
+
+
+# --- slow bodies ---
+
+
+def test_without_a_usual_speed_no_body_is_slow() -> None:
+    pace = Pace(32)
+    assert pace.body_late_after_s(1) is None
+    assert not pace.take_second(NOW_S + 100, NOW_S, has_begun=True, next_bytes=1)
+
+
+def test_a_body_is_slow_below_a_quarter_of_the_usual_speed() -> None:
+    pace = Pace(32)
+    ends(pace, 40 * MB)
+    assert pace.body_late_after_s(16 * MB) == pytest.approx(16 / (SLOW_FRACTION * 40))
+    assert not pace.take_second(NOW_S + 1.59, NOW_S, has_begun=True, next_bytes=16 * MB)
+    assert pace.take_second(NOW_S + 1.61, NOW_S, has_begun=True, next_bytes=16 * MB)
+
+
+def test_half_a_second_must_pass_before_a_body_is_slow() -> None:
+    pace = Pace(32)
+    ends(pace, 1000 * MB)
+    assert pace.body_late_after_s(1 * MB) == SLOW_S_MIN
+    assert pace.knows_late(NOW_S)
+
+
+def test_a_slow_body_takes_nothing_of_what_is_saved_for_answers() -> None:
+    pace = hedging(sent=GETS_PER_SECOND_GET)
+    ends(pace, 40 * MB)
+    for _ in range(5):
+        assert pace.take_second(NOW_S + 9, NOW_S, has_begun=True, next_bytes=MB)
+    assert pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=MB)
+    assert not pace.take_second(NOW_S + 9, NOW_S, has_begun=False, next_bytes=MB)
+
+
+@given(
+    gets_max=st.integers(1, 64),
+    samples=st.lists(
+        st.tuples(st.floats(0, 100), st.integers(0, 64 * MIB), st.floats(0, 10), st.booleans()), max_size=60
+    ),
+)
+def test_what_it_says_stays_within_bounds(gets_max: int, samples: list[tuple[float, int, float, bool]]) -> None:
+    pace, now_s = Pace(gets_max), 0.0
+    for pause_s, size_bytes, body_s, all_in_use in samples:
+        now_s += pause_s
+        pace.on_end(now_s, size_bytes, body_s, all_in_use=all_in_use)
+        assert min(GETS_MIN, gets_max) <= pace.gets <= gets_max
+        assert SHORT_GET_BYTES_MIN <= pace.get_bytes(size_bytes) <= GET_BYTES
