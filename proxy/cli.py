@@ -120,7 +120,9 @@ def _serve(file: Path) -> int:
         import trio
 
         from proxy.application import serve
+        from storage.buffers import use_few_arenas
 
+        use_few_arenas()
         return trio.run(serve, config)
     finally:
         for number, handler in before:
