@@ -107,6 +107,7 @@ async def subject(
     way: Link | S3Front | None = None,
     age_ms: int = OLD_MS,
     keys: Mapping[str, str | None] | None = None,
+    waits_for_tier: bool = True,
     **properties: str,
 ) -> AsyncIterator[Subject]:
     """One before `kafka`.
@@ -114,6 +115,7 @@ async def subject(
     Args:
         way: to S3, when it is not the server's own address; one that goes silent is not waited for.
         age_ms: of the newest segment, whatever the time is.
+        waits_for_tier: as in_process.
         keys: more of the plug-in's, None takes one away; `properties` are Tidegate's, with _ for the dot.
     """
     stores: list[ScriptedObjectStore] = []
@@ -137,5 +139,7 @@ async def subject(
         patch.setattr(fallback, "SPELL_S_MIN", 0.0)
         patch.setattr(application, "open_tier_storage", functools.partial(open_tier_storage, now_ms=lambda: now_ms))
         topic = tier.segments[0].topic_id_partition.topic
-        async with in_process(kafka, topic, folder, lines, open_storage_manager=open_scripted) as tidegate:
+        async with in_process(
+            kafka, topic, folder, lines, open_storage_manager=open_scripted, waits_for_tier=waits_for_tier
+        ) as tidegate:
             yield Subject(tidegate, stores[0], tier)

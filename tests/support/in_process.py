@@ -74,8 +74,13 @@ async def in_process(
     *,
     open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
     time_limit_s: float = TIME_LIMIT_S,
+    waits_for_tier: bool = True,
 ) -> AsyncIterator[InProcess]:
-    """Run one before `kafka`, with `properties` over the usual ones, until the block ends."""
+    """Run one before `kafka`, with `properties` over the usual ones, until the block ends.
+
+    Args:
+        waits_for_tier: begin once it is ready; False: once it knows what is in the tier, whether or not that answers.
+    """
     file = folder / "tidegate.properties"
     lines = {
         "upstream.bootstrap.servers": kafka.bootstrap_servers,
@@ -90,7 +95,7 @@ async def in_process(
     direct = ("127.0.0.1", kafka.broker(1).port)
     with trio.fail_after(time_limit_s):
         async with application.run(config, open_storage_manager=open_storage_manager) as running:
-            await running.readiness.wait_ready()
+            await (running.readiness.wait_ready() if waits_for_tier else running.readiness.wait_catalog())
             address, topic_id = await in_thread(lambda: _leader(running.bootstrap, topic))
             yield InProcess(running, topic, topic_id, address, direct)
 
