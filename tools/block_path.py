@@ -23,8 +23,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
+from unittest import mock
 
 import trio
+from trio._core import _thread_cache
 
 from protocol.api_01_fetch_response import decode_response
 from proxy.client_reads import ClientReads
@@ -173,7 +175,9 @@ def trace_fetches(store: ObjectStore, folder: Path) -> tuple[Trace, Trace]:
     metadata = replace(metadata, custom_metadata=write_segment(store, metadata, segment.objects(), options))
     keys = {"chunk.size": str(CHUNK_BYTES), "compression.enabled": "true", **pair}
     profiler = Profiler()
-    with profiler.installed():
+    # A thread that trio keeps from another run knows nothing of the profiler.
+    threads_of_this_run = mock.patch.object(_thread_cache, "THREAD_CACHE", _thread_cache.ThreadCache())
+    with threads_of_this_run, profiler.installed():
         return trio.run(_two_fetches, profiler, AivenRemoteStorageManager(keys, store=store), metadata, segment)
 
 

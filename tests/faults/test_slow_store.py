@@ -184,7 +184,7 @@ async def test_a_client_that_leaves_does_not_cancel_the_fill(
             with trio.fail_after(10):
                 await tidegate.application.server.wait_empty()
         assert await tidegate.fetch(targets, max_wait_ms=MAX_WAIT_MS) == await tidegate.fetch_directly(targets)
-        assert len(tidegate.store.log_fetches()) == 1
+        assert len(tidegate.store.log_fetches(segment_at(tidegate, 0))) == 1
 
 
 async def test_a_read_that_misses_its_deadline_is_answered_empty_and_the_next_finds_the_block(
@@ -262,7 +262,7 @@ async def test_two_clients_of_one_block_cost_one_get(kafka: KafkaCluster, twenty
             await in_thread(lambda: wait_until(lambda: misses() == 2, "both have missed the block"))
         expected = await tidegate.fetch_directly(targets)
         assert [await fetched.wait() for fetched in both] == [expected, expected]
-        assert len(tidegate.store.log_fetches()) == 1
+        assert len(tidegate.store.log_fetches(segment_at(tidegate, 0))) == 1
 
 
 async def test_one_wrong_bit_on_the_way_costs_one_fresh_get(
