@@ -56,12 +56,13 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
 
 def withhold_excess(
     request: FetchRequest, answers: MutableMapping[PartitionKey, PartitionAnswer], exceeding: Collection[PartitionKey]
-) -> None:
-    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch_plan, rule 3).
+) -> set[PartitionKey]:
+    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch_plan, rule 3); which.
 
     A Fetch of our own grants the first partition that has records a batch beyond its limit; in the client's request
     that right may be another's, and there is one.
     """
+    withheld: set[PartitionKey] = set()
     are_records_given = False
     for asked in request.partitions if exceeding else ():
         key = key_of(asked)
@@ -70,7 +71,26 @@ def withhold_excess(
             continue
         if are_records_given and key in exceeding:
             answers[key] = replace(answer, records=(), aborted_transactions=None)
+            withheld.add(key)
         are_records_given = True
+    return withheld
+
+
+def starved_behind(
+    withheld: Collection[PartitionKey],
+    asked: Sequence[FetchPartition],
+    answers: Mapping[PartitionKey, PartitionAnswer],
+) -> list[FetchPartition]:
+    """Of what was asked for by a Fetch of our own: those without records behind one that is withheld. It may have taken
+    what the broker would have given them."""
+    keys = [key_of(each) for each in asked]
+    first = next((at for at, key in enumerate(keys) if key in withheld), len(keys))
+    return [
+        each
+        for each, key in zip(asked[first:], keys[first:], strict=True)
+        if key not in withheld and (answer := answers.get(key)) is not None and not answer.records_bytes
+        if not answer.error_code
+    ]
 
 
 def assemble_in_slices(

@@ -24,14 +24,22 @@ for it (`proxy.tier_reads`, rule 4).
 A read that fails is the broker's to do (`proxy.fallback`, L2); what the broker cannot take at the moment is put off.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import trio
 
 from metrics.probes import Direction, Probes
-from protocol.api_01_fetch import FetchRequest, PartitionAnswer
+from protocol.api_01_fetch import FetchRequest, FetchResponse, PartitionAnswer
 from protocol.identifiers import IsolationLevel
-from proxy.assembly import assemble_in_slices, lacks_aborts, pass_whole, tier_answer, withhold_excess
+from proxy.assembly import (
+    assemble_in_slices,
+    lacks_aborts,
+    pass_whole,
+    starved_behind,
+    tier_answer,
+    withhold_excess,
+)
 from proxy.authority import Authority
 from proxy.client_reads import ClientReads
 from proxy.fallback import COME_AGAIN, Fallback, Way, comes_again_s
@@ -117,7 +125,8 @@ async def exchange(
         return pass_whole(own_fetch.whole)
     brokers = own_fetch.by_key
     answers = {**parts.answers, **brokers}
-    withhold_excess(request, answers, parts.exceeding | own_fetch.exceeding)
+    if (whole := await _withhold_excess(request, plan, answers, parts.exceeding, own_fetch)) is not None:
+        return pass_whole(whole)
     probes.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
     probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
@@ -207,6 +216,25 @@ async def _ask_broker(
         for part in taken if own_fetch.whole is None else ():
             fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
     return parts.failed[granted:]
+
+
+async def _withhold_excess(
+    request: FetchRequest,
+    plan: FetchPlan,
+    answers: dict[PartitionKey, PartitionAnswer],
+    exceeding: Collection[PartitionKey],
+    own_fetch: OwnFetch,
+) -> FetchResponse | None:
+    """Empty what is beyond its limit and not due, and ask once more for local partitions that had to do without; the
+    broker's answer, if it then answers the request as a whole."""
+    withheld = withhold_excess(request, answers, {*exceeding, *own_fetch.exceeding})
+    # Each round has fewer: those that were withheld are not asked for again.
+    while starved := starved_behind(withheld, plan.local, answers):
+        await own_fetch.ask(request, starved, plan.local_bytes_max)
+        keys = {key_of(asked) for asked in starved}
+        answers.update((key, own_fetch.by_key[key]) for key in keys if key in own_fetch.by_key)
+        withheld = withhold_excess(request, answers, own_fetch.exceeding & keys)
+    return own_fetch.whole
 
 
 def _come_again(part: TierPart) -> PartitionAnswer:
