@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -181,8 +181,21 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
             **QUIETLY,
         }
     )
-    producer.init_transactions(TIMEOUT_S)
+    resumed(producer.init_transactions)
     return producer
+
+
+def resumed(call: Callable[[float], None]) -> None:
+    """Call a transaction's function again for as long as librdkafka says that it only takes longer, three times in
+    all."""
+    for left in (2, 1, 0):
+        try:
+            call(TIMEOUT_S)
+        except KafkaException as error:
+            if not left or not error.args[0].retriable():
+                raise
+        else:
+            return
 
 
 def flush(producer: Producer) -> None:
@@ -192,9 +205,9 @@ def flush(producer: Producer) -> None:
 
 def end_transaction(producer: Producer, *, commits: bool) -> None:
     if commits:
-        producer.commit_transaction(TIMEOUT_S)
+        resumed(producer.commit_transaction)
     else:
-        producer.abort_transaction(TIMEOUT_S)
+        resumed(producer.abort_transaction)
 
 
 def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:
