@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -31,6 +31,10 @@ TRANSACTION_TIMEOUT_MS = 900_000
 TIMEOUT_S = 60.0
 QUIETLY: Mapping[str, str | int] = {"log_level": 0}
 """The broker's restart is nothing that a producer need write home about."""
+
+
+class HungProducerError(Exception):
+    """librdkafka's transactional producer sometimes gets no further, whatever it is given of time."""
 
 
 class ScheduleRunner:
@@ -181,33 +185,35 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
             **QUIETLY,
         }
     )
-    resumed(producer.init_transactions)
+    in_time(producer.init_transactions)
     return producer
 
 
-def resumed(call: Callable[[float], None]) -> None:
-    """Call a transaction's function again for as long as librdkafka says that it only takes longer, three times in
-    all."""
-    for left in (2, 1, 0):
-        try:
-            call(TIMEOUT_S)
-        except KafkaException as error:
-            if not left or not error.args[0].retriable():
-                raise
-        else:
-            return
+def in_time(call: Callable[[float], None]) -> None:
+    """Call a function of a transaction.
+
+    Raises:
+        HungProducerError: it has not come to an end.
+    """
+    try:
+        call(TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError._TIMED_OUT:
+            raise HungProducerError(str(error)) from error
+        raise
 
 
 def flush(producer: Producer) -> None:
     """What was produced since the last flush is one batch to a partition: linger is longer than that takes."""
-    assert producer.flush(TIMEOUT_S) == 0
+    if left := producer.flush(TIMEOUT_S):
+        raise HungProducerError(f"{left} records are not written")
 
 
 def end_transaction(producer: Producer, *, commits: bool) -> None:
     if commits:
-        resumed(producer.commit_transaction)
+        in_time(producer.commit_transaction)
     else:
-        resumed(producer.abort_transaction)
+        in_time(producer.abort_transaction)
 
 
 def delete_records(cluster: KafkaCluster, topic: str, partition: int, before: int) -> None:

@@ -7,12 +7,13 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.differential_known import KnownPartition
 from tests.support.differential_schedule import Schedule, draw_schedule
+from tests.support.differential_steps import HungProducerError
 from tests.support.differential_topics import CLUSTER_PROPERTIES, differential_topics
 from tests.support.kafka import own_cluster
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -56,9 +57,17 @@ def differential_world() -> Iterator[DifferentialWorld]:
     is_long = QUESTIONS >= LONG_QUESTIONS_MIN
     sizes = (LONG_TOPICS, LONG_RESTARTS) if is_long else (SHORT_TOPICS, SHORT_RESTARTS)
     schedule = draw_schedule(SEED, *sizes)
-    with (
-        own_cluster(properties=CLUSTER_PROPERTIES) as cluster,
-        differential_topics(cluster, schedule) as partitions,
-        own_tidegate(cluster, TIDEGATE_PROPERTIES) as tidegate,
-    ):
-        yield DifferentialWorld(cluster, tidegate, partitions, schedule, time.monotonic() - started_s)
+    for is_last in (False, True):
+        with ExitStack() as stack:
+            cluster = stack.enter_context(own_cluster(properties=CLUSTER_PROPERTIES))
+            try:
+                partitions = stack.enter_context(differential_topics(cluster, schedule))
+            except HungProducerError as error:
+                if is_last:
+                    raise
+                # Nothing of ours runs yet: the same once more, before a broker of its own.
+                print(f"differential: made anew, since {error}")
+                continue
+            tidegate = stack.enter_context(own_tidegate(cluster, TIDEGATE_PROPERTIES))
+            yield DifferentialWorld(cluster, tidegate, partitions, schedule, time.monotonic() - started_s)
+            return

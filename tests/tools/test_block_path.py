@@ -30,9 +30,7 @@ def test_the_engine_begins_where_the_block_is_missing_and_ends_where_it_is_kept(
     assert {*engine} < {*cold.files()}
     assert "MemoryBlocks.put" in engine[f"{ENGINE_ROOM}/memory.py"]
     of_protocol = [file for file in engine if file.startswith("protocol/")]
-    assert of_protocol == ["protocol/record_batches.py"], (
-        "batches are checked, nothing is encoded yet"
-    )
+    assert of_protocol == ["protocol/record_batches.py"], "batches are checked, nothing is encoded yet"
     with pytest.raises(LookupError, match=r"no call of CacheProbe\.on_miss"):
         warm.engine()
 
