@@ -17,18 +17,16 @@ from metrics.probes import Probes
 from storage.buffers import drop_free
 from storage.cache.answer_blocks import AnswerBlocks
 from storage.cache.block_cache import BlockCache
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import Block, BlockKey, MemoryBlocks, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.kept_indexes import KeptIndexes
-from storage.cache.memory import Block, BlockKey, MemoryBlocks
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.pace import Pace
-from storage.cache.prefetcher import Prefetcher
-from storage.cache.read_ahead import ReadAhead
+from storage.cache.read_ahead import Prefetcher, ReadAhead
 from storage.cache.throttle import Throttle
 from storage.cache.time_index_cache import TimeIndexCache
 from storage.cache.transaction_index_cache import TransactionIndexCache

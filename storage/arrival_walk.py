@@ -14,7 +14,7 @@ enters the run and where it leaves it. Any other bytes stay unverified.
 """
 
 from storage.batch_walk import CorruptLogError, Frontier, SegmentWindow, verify_onward
-from storage.cache.memory import Block
+from storage.cache.blocks import Block
 from storage.model import RemoteLogSegmentMetadata
 
 

@@ -27,7 +27,7 @@ from protocol.record_batches import (
     verify_run,
 )
 from storage.batch_placement import order_fault, placement_fault
-from storage.cache.memory import Block, VerifiedRun
+from storage.cache.blocks import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from storage.model import RemoteLogSegmentMetadata
 

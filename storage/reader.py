@@ -43,11 +43,10 @@ from storage.batch_walk import (
 )
 from storage.cache.answer_blocks import AnswerBlocks, Room
 from storage.cache.block_cache import AskedBlocks, BlockCache
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
-from storage.cache.prefetcher import Prefetcher
-from storage.cache.read_ahead import Read
+from storage.cache.read_ahead import Prefetcher, Read
 from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.indexes.offset_index import OffsetIndex
 from storage.leader_epoch_lineage import LeaderEpochLineage

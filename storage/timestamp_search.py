@@ -35,7 +35,7 @@ from storage.batch_walk import (
 )
 from storage.cache.answer_blocks import AnswerBlocks, Room
 from storage.cache.block_cache import BlockCache
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments
 from storage.cache.time_index_cache import TimeIndexCache

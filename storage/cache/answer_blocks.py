@@ -7,8 +7,8 @@ reader that waits here holds nothing yet.
 
 from collections.abc import Hashable, Sequence
 
+from storage.cache.blocks import Block
 from storage.cache.byte_budget import ByteBudget
-from storage.cache.memory import Block
 
 
 class AnswerBlocks:

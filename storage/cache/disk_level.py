@@ -15,8 +15,8 @@ from typing import TypeVar
 import trio
 
 from metrics.cache_probes import CacheLevel, CacheProbe
+from storage.cache.blocks import Block
 from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.memory import Block
 from storage.errors import CorruptObjectError
 from storage.model import Uuid
 

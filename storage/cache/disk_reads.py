@@ -9,11 +9,10 @@ Rule 3. At the application's end everyone who waits is told.
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
 from storage.cache.flight import Flight
-from storage.cache.memory import Block, BlockKey
 
 
 @dataclass(slots=True, eq=False)

@@ -14,31 +14,30 @@ Rule 4. Blocks arrive in order. An attempt begins at the first one that is missi
 Rule 5. A block lands where it is kept before those who wait for it wake. If that fails, so does the block. A failed
         GET fails the blocks that it has not brought, and nothing is remembered of it.
 
-One task and one worker thread run each transfer (`transfer`); everything here is in the trio thread.
+One task and one worker thread run each transfer; all but `Transfer.run` is in the trio thread.
 """
 
 import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 import trio
 
 from metrics.cache_probes import CacheProbe, StallReason
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
-from storage.cache.block_grid import SegmentBlocks
+from storage.arrival_walk import ArrivalWalk
+from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.flight import Flight
-from storage.cache.get_errors import outcome_of
-from storage.cache.memory import Block, BlockKey
 from storage.cache.pace import Pace
-from storage.cache.retries import Attempts, as_retriable_if_fresh
+from storage.cache.retries import Attempts, as_retriable_if_fresh, outcome_of
 from storage.cache.throttle import Throttle
-from storage.cache.transfer import Transfer, token_post
-from storage.errors import RemoteStorageError
+from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.model import RemoteLogSegmentMetadata, Uuid
 
 DEMANDED_SLOTS = 8
@@ -46,6 +45,9 @@ DEMANDED_SLOTS = 8
 
 WATCH_S = 0.05
 """How often GETs that somebody waits for are looked at."""
+
+POST_BYTES = 4 * 1024 * 1024
+"""So often it is told of blocks that nobody waits for."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -61,6 +63,111 @@ class Slots(NamedTuple):
     busy: int
     total: int
     waiting: int
+
+
+class TransferListener(Protocol):
+    """Who is told, in the trio thread."""
+
+    def on_begun(self, transfer: "Transfer") -> None:
+        """The store's answer has begun, wanted or not."""
+        ...
+
+    def on_blocks(self, transfer: "Transfer") -> None:
+        """There may be blocks to `take`."""
+        ...
+
+
+class Transfer:
+    """One GET of a run of blocks, in a worker thread: opens the stream, reads block by block, hands them over, closes.
+
+    The thread never waits for the trio thread: what it has lies in a queue in order, and what it holds is bounded by
+    what was reserved for the GET. The trio thread takes blocks from there whenever it looks for one of them. It is told
+    of each block that somebody waits for, and otherwise every few MiB: each telling wakes the event loop. Beside the
+    queue, all that the two threads share is two flags, which only ever go from False to True.
+
+    `sent_s`, `begun_s` and `heard_s` are the trio thread's to keep, by its clock.
+
+    `numbers_read`: blocks that came, right also after a failure; read it when `run` has ended.
+
+    Args:
+        batch_start: where a batch begins in the run, if that is known: batches are checked from there on as they come.
+    """
+
+    def __init__(
+        self, source: SegmentBlocks, numbers: range, *, batch_start: int | None = None, is_second: bool = False
+    ) -> None:
+        self._walk = ArrivalWalk(source.segment, source.grid.block_bytes, batch_start)
+        self.source = source
+        self.numbers = numbers
+        self.is_second = is_second
+        self.sent_s: float | None = None
+        self.begun_s: float | None = None
+        self.heard_s = 0.0
+        self.numbers_read = range(numbers.start, numbers.start)
+        self.is_waited_for = False
+        """Set it when somebody begins to wait for a block: each is told of from then on."""
+        self._read: deque[tuple[int, Block]] = deque()
+        self._stopping = threading.Event()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether it was stopped before its end."""
+        return self.is_stopped and self.numbers_read.stop < self.numbers.stop
+
+    def stop(self) -> None:
+        """Begin to read no other block."""
+        self._stopping.set()
+
+    def take(self) -> list[tuple[int, Block]]:
+        """Blocks that have come since, with their numbers."""
+        # The thread may append meanwhile; what it has appended before is here.
+        return [self._read.popleft() for _ in range(len(self._read))]
+
+    def run(self, post: Callable[..., None], listener: TransferListener) -> None:
+        """The whole GET; blocks. `post` is the trio token's run_sync_soon.
+
+        Raises:
+            RemoteStorageError: as the stream does; blocks before it are delivered.
+        """
+        if self._stopping.is_set():
+            return
+        stream = self.source.opened.open_stream(*self.source.positions(self.numbers))
+        untold_bytes = 0
+        try:
+            post(listener.on_begun, self)
+            for number in self.numbers:
+                if self._stopping.is_set():
+                    break
+                size_bytes = self.source.size_bytes(number)
+                data = stream.read(size_bytes)
+                if len(data) != size_bytes:
+                    raise CorruptObjectError(
+                        f"segment {self.source.segment.segment_id}: block {number} has {len(data)} bytes, "
+                        f"{size_bytes} wanted"
+                    )
+                self.numbers_read = range(self.numbers.start, number + 1)
+                block = Block(memoryview(data))
+                self._walk.feed(number, block)
+                self._read.append((number, block))
+                untold_bytes += size_bytes
+                # Otherwise this thread would keep it from being freed while it reads the next.
+                del data, block
+                if self.is_waited_for or untold_bytes >= POST_BYTES:
+                    post(listener.on_blocks, self)
+                    untold_bytes = 0
+        finally:
+            if untold_bytes:
+                post(listener.on_blocks, self)
+            stream.close()
+
+
+def token_post() -> Callable[..., None]:
+    """What posts to the trio thread that calls this."""
+    return trio.lowlevel.current_trio_token().run_sync_soon
 
 
 @dataclass(slots=True, eq=False)

@@ -24,10 +24,10 @@ import trio
 
 from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
-from storage.cache.get_errors import outcome_of
 from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.retries import outcome_of
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError

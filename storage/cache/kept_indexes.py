@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from storage.cache.block_files import DiskBlockKey
+from storage.cache.blocks import Block
 from storage.cache.disk_level import DiskLevel
-from storage.cache.memory import Block
 from storage.model import RemoteLogSegmentMetadata
 
 V = TypeVar("V")

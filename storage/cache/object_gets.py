@@ -10,8 +10,7 @@ from typing import TypeVar
 import trio
 
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
-from storage.cache.get_errors import outcome_of
-from storage.cache.retries import Attempts, as_retriable_if_fresh
+from storage.cache.retries import Attempts, as_retriable_if_fresh, outcome_of
 from storage.cache.throttle import Throttle
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata

@@ -1,4 +1,4 @@
-"""Which failures of a GET are tried again, and when (design §7, law L5). Pure.
+"""Which failures of a GET are tried again, when (design §7, law L5), and what they are counted under. Pure.
 
 - RetriableRemoteStorageError: ATTEMPTS_MAX in all, with exponential back-off and jitter, and not before the store
   wants to be asked again.
@@ -15,11 +15,14 @@ one asks for and gives it its attempts back.
 
 import random
 
+from metrics.get_probe import GetOutcome
 from storage.errors import (
     CorruptObjectError,
+    RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
     StalledTransferError,
+    ThrottledError,
 )
 from storage.metadata.backoff import Backoff
 from storage.model import RemoteLogSegmentMetadata
@@ -86,3 +89,17 @@ def as_retriable_if_fresh(error: Exception, segment: RemoteLogSegmentMetadata, n
     retriable = RetriableRemoteStorageError(f"{error} (finished less than {FRESH_MS // 1000} s ago)")
     retriable.__cause__ = error
     return retriable
+
+
+_OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
+    (RemoteResourceNotFoundError, GetOutcome.NOT_FOUND),
+    (ThrottledError, GetOutcome.THROTTLED),
+    (RetriableRemoteStorageError, GetOutcome.RETRIABLE),
+    (RemoteAccessDeniedError, GetOutcome.DENIED),
+    (CorruptObjectError, GetOutcome.CORRUPT),
+)
+
+
+def outcome_of(error: Exception) -> GetOutcome:
+    """The outcome by the error's class."""
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), GetOutcome.ERROR)

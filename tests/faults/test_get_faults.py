@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.cache.block_grid import BlockGrid, SegmentBlocks
+from storage.cache.blocks import Block, BlockGrid, SegmentBlocks
 from storage.cache.flight import Flight
-from storage.cache.memory import Block
 from storage.cache.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,

@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.tier_storage import EXPIRE_INTERVAL_S, store_kind
+from storage.cache.blocks import MemoryBlocks
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
-from storage.cache.memory import MemoryBlocks
 from storage.errors import ThrottledError
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX
 from storage.model import IndexType, RemoteLogSegmentId, Uuid

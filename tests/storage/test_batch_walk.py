@@ -19,7 +19,7 @@ from storage.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
-from storage.cache.memory import Block, VerifiedRun
+from storage.cache.blocks import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.tier_storage import EXPIRE_INTERVAL_S
-from storage.cache import prefetcher
+from storage.cache import read_ahead
 from storage.cache.read_ahead import START_ANSWERS
 from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError
 from storage.model import IndexType
@@ -330,7 +330,7 @@ async def test_a_guess_that_is_wrong_costs_its_bytes_and_changes_no_answer(
     nursery: trio.Nursery, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of the first half are 40 times as large as those of the second."""
-    monkeypatch.setattr(prefetcher, "GUESS_BYTES", 64 * KIB)
+    monkeypatch.setattr(read_ahead, "GUESS_BYTES", 64 * KIB)
     batches = [data_batch(at, value_bytes=(20_000 if at < 128 else 500)) for at in range(256)]
     segment = build_segment(batches, interval_bytes=0)
     tier = large_reads_of(nursery, [segment])

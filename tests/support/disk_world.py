@@ -15,12 +15,11 @@ import trio
 
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.disk_reads import DiskReads
 from storage.cache.flight import Flight
-from storage.cache.memory import Block, BlockKey
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from metrics.cache_probes import ReadAheadProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import SegmentBlocks, block_grid
-from storage.cache.memory import BlockKey
+from storage.cache.blocks import BlockKey, SegmentBlocks, block_grid
 from storage.cache.pace import GET_BYTES
 from storage.cache.read_ahead import Read, ReadAhead, Stream
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition

@@ -20,11 +20,10 @@ import trio
 from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import BlockGrid, SegmentBlocks
+from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.flight import Flight
 from storage.cache.gets import Gets
-from storage.cache.memory import Block, BlockKey
 from storage.cache.pace import Pace
 from storage.cache.throttle import Throttle
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState

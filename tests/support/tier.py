@@ -18,7 +18,7 @@ from metrics.probes import Probes
 from metrics.registry import Registry
 from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.cache.block_cache import BlockCache
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms

@@ -16,7 +16,7 @@ def test_a_cold_fetch_goes_from_the_connection_to_the_store_and_a_warm_one_stops
     traces: tuple[Trace, Trace],
 ) -> None:
     cold, warm = (trace.files() for trace in traces)
-    through = ["proxy/connection.py", "storage/reader.py", "storage/cache/memory.py"]
+    through = ["proxy/connection.py", "storage/reader.py", "storage/cache/blocks.py"]
     assert [file for file in cold if file in through] == through
     assert "storage/object_store/filesystem.py" in cold
     assert "storage/formats/aiven/compression.py" in cold, "worker threads are seen"
@@ -28,9 +28,11 @@ def test_the_engine_begins_where_the_block_is_missing_and_ends_where_it_is_kept(
     cold, warm = traces
     engine = cold.engine().files()
     assert {*engine} < {*cold.files()}
-    assert "MemoryBlocks.put" in engine[f"{ENGINE_ROOM}/memory.py"]
+    assert "MemoryBlocks.put" in engine[f"{ENGINE_ROOM}/blocks.py"]
     of_protocol = [file for file in engine if file.startswith("protocol/")]
     assert of_protocol == ["protocol/record_batches.py"], "batches are checked, nothing is encoded yet"
+    leading = cold.engine().leads_on(ENGINE_ROOM)
+    assert {"storage/cache/block_cache.py", "storage/cache/gets.py"} <= {*leading} < {*engine}
     with pytest.raises(LookupError, match=r"no call of CacheProbe\.on_miss"):
         warm.engine()
 

@@ -9,8 +9,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from trio.testing import wait_all_tasks_blocked
 
 from storage.cache.answer_blocks import AnswerBlocks, Room
+from storage.cache.blocks import Block
 from storage.cache.byte_budget import ByteBudget
-from storage.cache.memory import Block
 
 BUDGET_BYTES = 1000
 

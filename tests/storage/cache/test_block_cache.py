@@ -11,9 +11,8 @@ import trio.testing
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
 from storage.cache import block_cache, pace
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import Block, SegmentBlocks
 from storage.cache.disk import DiskBlocks
-from storage.cache.memory import Block
 from storage.cache.retries import ATTEMPTS_MAX
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
 from tests.support.disk_cache import log_blocks_below

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.cache.block_grid import BLOCK_BYTES_MAX, BlockGrid, block_grid
+from storage.cache.blocks import BLOCK_BYTES_MAX, BlockGrid, block_grid
 
 MIB = 1024 * 1024
 

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 import trio
 
-from storage.cache.block_grid import SegmentBlocks
+from storage.cache.blocks import SegmentBlocks
 from storage.errors import RetriableRemoteStorageError
 from tests.support.disk_cache import cost, data_of, disk_cache, key_of
 from tests.support.disk_world import FROM_STORE, SourceOf, World, world_at

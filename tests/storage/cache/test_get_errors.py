@@ -3,7 +3,7 @@
 import pytest
 
 from metrics.get_probe import GetOutcome
-from storage.cache.get_errors import outcome_of
+from storage.cache.retries import outcome_of
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.cache.block_grid import BlockGrid
-from storage.cache.get_planner import TAIL_FRACTION, Place, next_get, weigher
+from storage.cache.block_cache import TAIL_FRACTION, Place, next_get, weigher
+from storage.cache.blocks import BlockGrid
 from storage.cache.pace import GET_BYTES, MIB
 
 HERE, MISSING, UNDER_WAY = Place.HERE, Place.MISSING, Place.UNDER_WAY

@@ -9,8 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from storage.cache.block_grid import BlockGrid, SegmentBlocks
-from storage.cache.memory import Block, BlockKey
+from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.pace import GETS_START, Pace
 from storage.errors import RemoteAccessDeniedError, ThrottledError
 from tests.storage.formats.aiven.test_opened_segment import write_log

@@ -6,7 +6,7 @@ import pytest
 
 from metrics.cache_probes import CacheProbe, ReadAheadProbe
 from metrics.registry import Registry
-from storage.cache.memory import Block, BlockKey, MemoryBlocks
+from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
 
 SEGMENT, OTHER_SEGMENT = uuid_of("one"), uuid_of("two")

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from metrics.cache_probes import CacheLevel, CacheProbe, ReadAheadProbe
 from metrics.registry import Registry
-from storage.cache.memory import Block, BlockKey, MemoryBlocks
+from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
 
 SEGMENTS = [uuid_of("one"), uuid_of("two"), uuid_of("three")]

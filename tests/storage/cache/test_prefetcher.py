@@ -12,12 +12,11 @@ from metrics.cache_probes import CacheProbe, ReadAheadProbe
 from metrics.get_probe import GetProbe
 from metrics.registry import Registry
 from storage.cache.block_cache import BlockCache
+from storage.cache.blocks import MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.gets import Gets
-from storage.cache.memory import MemoryBlocks
 from storage.cache.pace import Pace
-from storage.cache.prefetcher import Prefetcher
-from storage.cache.read_ahead import Read, ReadAhead
+from storage.cache.read_ahead import Prefetcher, Read, ReadAhead
 from storage.cache.throttle import Throttle
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import RemoteLogSegmentMetadata

@@ -10,8 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from metrics.cache_probes import ReadAheadProbe
 from metrics.registry import Registry
-from storage.cache.block_grid import BlockGrid, SegmentBlocks, block_grid
-from storage.cache.memory import BlockKey
+from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks, block_grid
 from storage.cache.pace import GET_BYTES
 from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, STREAMS_PER_PARTITION_MAX, Read, ReadAhead
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata

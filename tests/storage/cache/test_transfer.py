@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.cache.transfer import POST_BYTES, Transfer
+from storage.cache.gets import POST_BYTES, Transfer
 from storage.errors import CorruptObjectError, RetriableRemoteStorageError
 from tests.support.scripted_gets import Script, ScriptedSegment, expected
 
