@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from metrics.probes import Probes
-from storage.buffers import drop_free
+from storage.buffers import give_back
 from storage.cache.answer_blocks import AnswerBlocks
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import Block, BlockKey, MemoryBlocks, SegmentBlocks
@@ -111,7 +111,7 @@ class TierStorage:
             while True:
                 await trio.sleep(EXPIRE_INTERVAL_S)
                 self.blocks.expire()
-                drop_free()
+                await trio.to_thread.run_sync(give_back)
                 self._read_ahead.drop_idle()
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:

@@ -74,6 +74,16 @@ def use_few_arenas() -> bool:
     return mallopt is not None and mallopt(_M_ARENA_MAX, ARENAS_MAX) == 1
 
 
+def give_back() -> None:
+    """Give back to the system what the process does not use at the moment: free buffers, and the pages that are free
+    within malloc's own memory, which it keeps otherwise for as long as anything behind them is in use. Blocks for some
+    milliseconds."""
+    drop_free()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc has it
+        trim(0)
+
+
 def drop_free() -> int:
     """Give back the memory of buffers that nobody has at the moment; how many bytes that is. To be called now and then:
     otherwise as much is kept as was ever in use at once."""

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from tests.support.hostile_stage import (
     HonestTopic,
     LargeTopic,
     connections_to,
+    descriptors,
     make_honest_topic,
     make_large_topic,
     peak_resident_bytes,
@@ -93,6 +95,7 @@ class Soak:
         """All of it; `complaints` are complete behind it."""
         settled(self.tidegate)
         before = self._held()
+        self._open_before = descriptors(self.tidegate)
         self.begun_s = time.monotonic()
         with self._good():
             for number in range(PERIODS):
@@ -125,6 +128,7 @@ class Soak:
                 self._report()
 
     _reported: int = 0
+    _open_before: Counter[str] = field(default_factory=Counter)
 
     def _report(self) -> None:
         self._reported = int(self.share * self.seconds / REPORT_S)
@@ -180,7 +184,8 @@ class Soak:
             after = wait_until(lambda: self._given_back(before), "everything given back", timeout_s=GONE_S) or before
         except AssertionError:
             after = self._held()
-            self.complaints.append(f"not given back (now, before): {after.beyond(before)}")
+            more = dict(descriptors(self.tidegate) - self._open_before)
+            self.complaints.append(f"not given back (now, before): {after.beyond(before)}; also open: {more}")
         digests = {digest for each in self.readers for digest in each.digests}
         rounds = sum(each.rounds for each in self.readers)
         if digests != {self.honest.digest}:

@@ -134,3 +134,23 @@ def test_threads_share_a_few_arenas() -> None:
         return done.stderr.count("Arena ")
 
     assert arenas("few") <= ARENAS_MAX < arenas("as many as there are threads")
+
+
+_GIVE_BACK = """
+from storage.buffers import give_back
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+pieces = [b"x" * 60_000 for _ in range(1000)]
+last = b"x" * 60_000
+del pieces
+before = resident_bytes()
+give_back()
+print(before - resident_bytes())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_what_is_free_below_what_is_used_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", _GIVE_BACK], check=True, capture_output=True, text=True, timeout=60)
+    assert int(done.stdout) > 30_000_000

@@ -16,6 +16,7 @@ and after: on a busy machine that is more than a sleepy one needs, and it is now
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -266,15 +267,27 @@ def peak_resident_bytes(tidegate: RunningTidegate) -> int:
 
 def connections_to(tidegate: RunningTidegate, port: int) -> int:
     """How many of the process's connections go to that port of this machine."""
+    return sum(count for name, count in descriptors(tidegate).items() if name.endswith(f"to :{port}"))
+
+
+def descriptors(tidegate: RunningTidegate) -> Counter[str]:
+    """What the process has open: connections by their ports (of listeners, the port alone), files by their names."""
     process = Path(f"/proc/{tidegate.process.pid}")
     rows = [line.split() for line in (process / "net" / "tcp").read_text().splitlines()[1:]]
-    inodes = {row[9] for row in rows if int(row[2].rpartition(":")[2], 16) == port}
-    names = []
+    ports = {row[9]: (int(row[1].rpartition(":")[2], 16), int(row[2].rpartition(":")[2], 16)) for row in rows}
+    listening = {local for local, remote in ports.values() if not remote}
+    found = Counter[str]()
     for descriptor in (process / "fd").iterdir():
         # One may be closed while we look.
         with suppress(FileNotFoundError):
-            names.append(os.readlink(descriptor))
-    return sum(name.removeprefix("socket:[").removesuffix("]") in inodes for name in names)
+            name = os.readlink(descriptor)
+            local, remote = ports.get(name.removeprefix("socket:[").removesuffix("]"), (0, 0))
+            if remote:
+                name = f"socket at :{local}" if local in listening else f"socket to :{remote}"
+            elif local:
+                name = f"listener :{local}"
+            found[name.partition(":[")[0]] += 1
+    return found
 
 
 def _status_bytes(tidegate: RunningTidegate, name: str) -> int:
