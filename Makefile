@@ -73,7 +73,7 @@ $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 	@touch $@
 
 demo: setup
-	$(BIN)/tidegate demo $(ARGS)
+	$(BIN)/python -m tools.demo $(ARGS)
 
 test: setup spark
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)

@@ -32,8 +32,8 @@ from benchmarks.support.copies import counting_tidegate
 from benchmarks.support.exchanges import Exchanges, Wanted, exchange_for
 from benchmarks.support.stage import JARS, JVM_OPTIONS, Address, Stage, stage_on
 from benchmarks.support.tidegate_usage import cpu_s
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.logs import LogFormat, configure_logs
+from proxy.process.logs import LogFormat, configure_logs
+from tools.demo.kafka_cluster import KafkaCluster
 
 RECORD_BYTES = 1024
 OLD_TIMESTAMP_MS = 1_600_000_000_000

@@ -36,7 +36,7 @@ from benchmarks.support.stage import JARS, JVM_OPTIONS, PARTITIONS, Stage, boots
 from benchmarks.support.steady_producer import SteadyProducer
 from benchmarks.support.tidegate_usage import cpu_s
 from benchmarks.support.tier_usage import tier_usage
-from proxy.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_cluster import KafkaCluster
 
 TOPICS = ("produced", "backfill-0", "backfill-1")
 BACKFILL_TOPICS = len(TOPICS) - 1

@@ -35,7 +35,7 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
 from protocol.record_batches import read_header
-from storage.segment_scan import ScannedBatch
+from storage.log.segment_scan import ScannedBatch
 
 TOPIC, PARTITION = "orders", 3
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

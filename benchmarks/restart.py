@@ -29,9 +29,9 @@ from benchmarks.support.stage import JARS, JVM_OPTIONS
 from benchmarks.support.tidegate_usage import cpu_s
 from metrics import tidegate_names
 from metrics.probes import SnapshotOutcome
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.tidegate_process import Tidegate
 from storage.metadata.snapshot import SNAPSHOT_NAME
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.tidegate_process import Tidegate
 
 METADATA_PARTITIONS = 50
 FLOORS_S = {SnapshotOutcome.USED: 5.0, SnapshotOutcome.ABSENT: 30.0}

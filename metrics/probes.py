@@ -94,7 +94,7 @@ class DeadlineRequest(enum.StrEnum):
 
 
 class FallbackReason(enum.StrEnum):
-    """Why a partition's tier reads are left to the broker (`proxy.fallback`)."""
+    """Why a partition's tier reads are left to the broker (`proxy.fetch.fallback`)."""
 
     IDENTITY = "identity"
     """Tidegate's own connection was refused or lost, or the leader's lineage is not known."""

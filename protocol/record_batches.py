@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
-from protocol.errors import ProtocolError
+from protocol.wire.errors import ProtocolError
 
 Buffer: TypeAlias = bytes | memoryview
 """Bytes that are passed on as they are. Memoryviews are of single bytes (format B), so len() is the size."""

@@ -24,12 +24,12 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from protocol.api_17_sasl_handshake import SaslHandshakeRequest
-from protocol.errors import ErrorCode, LocalProtocolError, PeerProtocolError
-from protocol.framing import LENGTH_BYTES
-from protocol.headers import is_flexible, response_body_position
-from protocol.identifiers import ApiKey
-from protocol.primitives import STRING_BYTES_MAX, Cursor
+from protocol.sasl_handshake import SaslHandshakeRequest
+from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
+from protocol.wire.framing import LENGTH_BYTES
+from protocol.wire.headers import is_flexible, response_body_position
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.primitives import STRING_BYTES_MAX, Cursor
 
 RAW_ANSWER_BYTES_MAX: Final = 512 * 1024
 """Of a broker's raw token, as what a broker takes (the default of its sasl.server.max.receive.size)."""

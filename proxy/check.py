@@ -15,11 +15,11 @@ from typing import TextIO
 
 import trio
 
-from protocol.client_messages import DESCRIBE_CONFIGS, LIST_OFFSETS
-from proxy import exit_codes
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS
 from proxy.check_report import CheckReport
 from proxy.config.model import Config
-from proxy.logs import configure_logs
+from proxy.process import exit_codes
+from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster, TopicMetadata
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.from_config import upstream_settings

@@ -1,7 +1,7 @@
-"""The command line: `tidegate serve FILE`, `check FILE`, `demo`, `--version` (design §6).
+"""The command line: `tidegate serve FILE`, `check FILE`, `--version` (design §6).
 
 Only the chosen command's modules are imported: `tidegate --help` must answer at once, and importing trio, boto3 and
-Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.exit_codes`.
+Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.process.exit_codes`.
 """
 
 import argparse
@@ -9,26 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from proxy import exit_codes
+from proxy.process import exit_codes
 
 if TYPE_CHECKING:
     from proxy.config import Config
-
-DEMO_RECORDS_DEFAULT: Final = 300_000
-DEMO_RECORDS_MAX: Final = 100_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
-    """What `tidegate demo` was asked for."""
-
-    keep: bool
-    records: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "serve":
                 return _serve(options.file)
-            case "check":
-                return _check(options.file)
             case _:
-                return _demo(DemoOptions(keep=options.keep, records=options.records))
+                return _check(options.file)
     except KeyboardInterrupt:
         print("tidegate: interrupted", file=sys.stderr)
         return exit_codes.FOUND_WRONG
@@ -63,19 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (serve, check):
         command.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
-    demo = commands.add_parser(
-        "demo",
-        help="show it on this machine",
-        description="Start a Kafka broker with tiered storage, read a topic with and without Tidegate, and compare.",
-    )
-    demo.add_argument("--keep", action="store_true", help="leave everything running and say how to use it")
-    demo.add_argument(
-        "--records",
-        type=_record_count,
-        default=DEMO_RECORDS_DEFAULT,
-        metavar="N",
-        help=f"records to produce (default {DEMO_RECORDS_DEFAULT})",
-    )
     return parser
 
 
@@ -100,12 +73,6 @@ class _Version(argparse.Action):
         parser.exit(exit_codes.DONE)
 
 
-def _record_count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= DEMO_RECORDS_MAX:
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {DEMO_RECORDS_MAX}")
-    return int(text)
-
-
 def _serve(file: Path) -> int:
     # Until the application hears signals itself, which takes a second or two to be imported: SIGTERM ends the start
     # as it should, and SIGHUP, at which the files are read again, does not.
@@ -119,7 +86,7 @@ def _serve(file: Path) -> int:
             return exit_codes.USAGE
         import trio
 
-        from proxy.application import serve
+        from proxy.serve import serve
         from storage.buffers import use_few_arenas
 
         use_few_arenas()
@@ -140,12 +107,6 @@ def _check(file: Path) -> int:
     from proxy.check import run
 
     return run(config, sys.stdout)
-
-
-def _demo(options: DemoOptions) -> int:
-    from proxy.demo.run import main as run_demo
-
-    return run_demo(options)
 
 
 def _load(file: Path) -> "Config | None":

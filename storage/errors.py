@@ -1,6 +1,6 @@
 """Errors of the tier, one tree. Each docstring says when it is raised.
 
-What becomes of a read that fails with one is `proxy.fallback`'s to say; nothing here knows the wire.
+What becomes of a read that fails with one is `proxy.fetch.fallback`'s to say; nothing here knows the wire.
 """
 
 

@@ -27,8 +27,16 @@ from typing import Self
 import trio
 
 from protocol.record_batches import HEADER_BYTES
-from storage.aborted_transactions import AbortSearch, TierAborts
-from storage.batch_walk import (
+from storage.cache.answer_blocks import AnswerBlocks, Room
+from storage.cache.block_cache import AskedBlocks, BlockCache
+from storage.cache.blocks import SegmentBlocks
+from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.opened_segments import OpenedSegments
+from storage.cache.read_ahead import Prefetcher, Read
+from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.indexes.offset_index import OffsetIndex
+from storage.log.aborted_transactions import AbortSearch, TierAborts
+from storage.log.batch_walk import (
     SPARSE_WALK_BYTES,
     CorruptLogError,
     FoundBatch,
@@ -41,16 +49,8 @@ from storage.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
-from storage.cache.answer_blocks import AnswerBlocks, Room
-from storage.cache.block_cache import AskedBlocks, BlockCache
-from storage.cache.blocks import SegmentBlocks
-from storage.cache.index_cache import OffsetIndexCache
-from storage.cache.opened_segments import OpenedSegments
-from storage.cache.read_ahead import Prefetcher, Read
-from storage.cache.transaction_index_cache import TransactionIndexCache
-from storage.indexes.offset_index import OffsetIndex
-from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024

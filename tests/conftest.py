@@ -18,8 +18,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from pipeline.session import missing_packages
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.logs import OUR_PACKAGES
+from proxy.process.logs import OUR_PACKAGES
 from tests.support import needs
 from tests.support.kafka import TieredTopic, own_cluster, tiered_topic
 from tests.support.oracle import Oracle
@@ -28,6 +27,7 @@ from tests.support.secured_kafka import SecuredKafka, secured_kafka
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.toxiproxy import Toxiproxy, toxiproxy
 from tests.support.worker_groups import group_by_worker
+from tools.demo.kafka_cluster import KafkaCluster
 
 OPEN_FILES_WANTED = 8192
 

@@ -29,11 +29,11 @@ from unittest import mock
 import trio
 from trio._core import _thread_cache
 
-from protocol.api_01_fetch_response import decode_response
-from proxy.client_reads import ClientReads
-from proxy.fetch_service import FetchService
-from proxy.lineages import Lineages
-from proxy.tier import Tier
+from protocol.fetch.response import decode_response
+from proxy.connection.client_reads import ClientReads
+from proxy.fetch.lineages import Lineages
+from proxy.fetch.service import FetchService
+from proxy.fetch.tier import Tier
 from storage.formats.aiven.key_ring import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentMetadata

@@ -23,17 +23,17 @@ from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from protocol.record_batches import iterate_batches
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from proxy.demo.kafka_properties import METADATA_PARTITIONS
 from storage.formats.aiven.key_ring import KeyRing
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.object_names import LOG_SUFFIX
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from storage.object_names import LOG_SUFFIX
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import s3_settings
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
 from tests.support.segments import object_path
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 LONG_PARTITIONS = 2
 VALUE_BYTES = 1000

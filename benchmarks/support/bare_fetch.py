@@ -13,13 +13,13 @@ from itertools import cycle
 from typing import Self
 
 from benchmarks.support.stage import Address
-from protocol import api_03_metadata
-from protocol.api_01_fetch import FetchPartition, FetchRequest
-from protocol.api_01_fetch_request import encode_request
-from protocol.api_01_fetch_response import decode_response
-from protocol.identifiers import ApiKey
-from protocol.primitives import write_string
+from protocol.fetch.messages import FetchPartition, FetchRequest
+from protocol.fetch.request import encode_request
+from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
+from protocol.wire import metadata as api_03_metadata
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.primitives import write_string
 
 FETCH_VERSION = 17
 METADATA_VERSION = 12

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.support.aiven_stage import ColdStage
 from benchmarks.support.stage import Address
 from benchmarks.support.tier_usage import TierUsage, tier_usage
-from proxy.demo.tidegate_process import Tidegate
+from tools.demo.tidegate_process import Tidegate
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, Transfer, fetch_request
 from benchmarks.support.stage import Address
 from benchmarks.support.tier_fetch import MAX_WAIT_MS, TierReadError
-from protocol.api_01_fetch_response import decode_response
+from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
 
 _STALL_S: Final = 20.0

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
-from proxy.demo.kafka_properties import HOST
 from tests.support.certificates import server_certificate
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
+from tools.demo.kafka_properties import HOST
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from proxy.demo.tidegate_process import Tidegate
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from tools.demo.tidegate_process import Tidegate
 
 JARS = Path(__file__).resolve().parents[2] / "build" / "kafka" / "libs"
 

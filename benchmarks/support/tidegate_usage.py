@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from metrics import tidegate_names, tier_names
 from metrics.probes import Direction
-from proxy.demo.tidegate_process import Tidegate
+from tools.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")

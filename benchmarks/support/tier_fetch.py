@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, Transfer, fetch_request
 from benchmarks.support.stage import Address
-from protocol.api_01_fetch_response import decode_response
-from protocol.errors import ErrorCode
+from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
+from protocol.wire.errors import ErrorCode
 
 MAX_WAIT_MS = 500
 """Kafka's default of `fetch.max.wait.ms`."""

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from metrics import tidegate_names
 from metrics import tier_names as names
 from metrics.get_probe import GetObject, GetOutcome
-from proxy.demo.tidegate_process import Tidegate
+from tools.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0
 _FAILED = set(GetOutcome) - {GetOutcome.OK, GetOutcome.CANCELLED}

@@ -31,12 +31,12 @@ from pipeline.brokers.errors import (
     TopicReplacedError,
 )
 from pipeline.brokers.settings import ClientSettings, client_settings
-from protocol.api_01_fetch import TOPIC_ID_VERSION_MIN, PartitionAnswer
-from protocol.api_01_fetch_response import decode_response
-from protocol.api_02_list_offsets import OffsetTimestamp
-from protocol.client_messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Values, kio_uuid, uuid_bytes
-from protocol.errors import ErrorCode, PeerProtocolError
-from protocol.identifiers import IsolationLevel
+from protocol.client.messages import FETCH, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Values, kio_uuid, uuid_bytes
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, PartitionAnswer
+from protocol.fetch.response import decode_response
+from protocol.list_offsets import OffsetTimestamp
+from protocol.wire.errors import ErrorCode, PeerProtocolError
+from protocol.wire.identifiers import IsolationLevel
 from storage.metadata.backoff import Backoff
 from storage.model import ZERO_UUID, Uuid
 
@@ -87,7 +87,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochAnswers:
-    """What storage.leader_epoch_lineage.LeaderEpochLineage takes.
+    """What storage.metadata.leader_epoch_lineage.LeaderEpochLineage takes.
 
     `leader_epoch` is the current one, under which the leader answered; `answers` are epoch asked → (epoch answered,
     end offset), both -1 where the leader knows none at or below.
@@ -156,7 +156,7 @@ class BrokerClient:
         self, timestamps: Mapping[Partition, int], *, read_committed: bool = False
     ) -> Mapping[Partition, OffsetAnswer]:
         """The offset of one timestamp per partition: a time in milliseconds (the first record at or after it), or one
-        of protocol.api_02_list_offsets.OffsetTimestamp.
+        of protocol.list_offsets.OffsetTimestamp.
 
         Raises:
             BrokerUnsupportedError: a timestamp needs a newer version than the broker has.

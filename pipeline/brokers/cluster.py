@@ -20,8 +20,8 @@ from pipeline.brokers.errors import (
     UnknownTopicError,
 )
 from pipeline.brokers.settings import ClientSettings
-from protocol.client_messages import METADATA, Values, uuid_bytes
-from protocol.errors import PASSING_CODES, ErrorCode
+from protocol.client.messages import METADATA, Values, uuid_bytes
+from protocol.wire.errors import PASSING_CODES, ErrorCode
 from storage.model import Uuid
 
 ABSENT_CODES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 17})

@@ -26,8 +26,8 @@ from pipeline.brokers.errors import (
     BrokerUnsupportedError,
 )
 from pipeline.brokers.settings import ClientSettings
-from protocol import sasl
-from protocol.client_messages import (
+from protocol.client import sasl
+from protocol.client.messages import (
     API_VERSIONS,
     SOFTWARE_NAME,
     Api,
@@ -37,7 +37,7 @@ from protocol.client_messages import (
     negotiate,
     software_version,
 )
-from protocol.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
+from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ import structlog
 
 from pipeline.brokers.client import BrokerClient, TopicDescription
 from pipeline.brokers.errors import MetadataTopicError, OffsetOutOfRangeError, TopicReplacedError
-from protocol.api_02_list_offsets import OffsetTimestamp
+from protocol.list_offsets import OffsetTimestamp
 from storage.errors import MetadataBatchError, MetadataRecordError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent

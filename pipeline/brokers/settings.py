@@ -8,8 +8,8 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocol.client_messages import SOFTWARE_NAME
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import SOFTWARE_NAME
+from protocol.client.sasl import SaslCredentials
 from storage.config.model import ClientSecurity, HostPort
 from storage.config.ssl_contexts import client_ssl_context
 

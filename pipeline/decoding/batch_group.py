@@ -10,7 +10,7 @@ from pipeline.decoding.inflation import Inflater
 from pipeline.decoding.record_fields import Lanes
 from pipeline.decoding.varint_lanes import PADDING_BYTES
 from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES
-from storage.segment_scan import ScannedBatch
+from storage.log.segment_scan import ScannedBatch
 
 
 class BatchGroup:

@@ -1,6 +1,6 @@
 """Messages of the old formats v0 and v1 (KIP-32), alone or in a compressed wrapper, with keys and values.
 
-Old segments alone hold them, so they are read one by one. Offsets and timestamps go as storage.batch_records says:
+Old segments alone hold them, so they are read one by one. Offsets and timestamps go as storage.log.batch_records says:
 a wrapped v1 message has an offset relative to its first one, and the wrapper's own offset is the last one's; under
 LogAppendTime all have the wrapper's timestamp; v0 has none (−1). A wrapper's messages come piece by piece, so that
 memory is bounded; those of v1 are read twice, because the last one's offset is what the others count from.

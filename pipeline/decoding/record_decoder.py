@@ -40,8 +40,8 @@ from pipeline.decoding.varint_lanes import Flags
 from pipeline.schema import HEADERS
 from pipeline.tasks import ReadOptions
 from storage.errors import CorruptObjectError
-from storage.inflate import PIECE_BYTES
-from storage.segment_scan import ScannedBatch
+from storage.log.inflate import PIECE_BYTES
+from storage.log.segment_scan import ScannedBatch
 
 RECORDS_MAX = 65_536
 """Of a group, and rows of a produced batch, where the task has the usual memory; fewer where it has less."""

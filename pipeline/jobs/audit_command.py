@@ -27,9 +27,9 @@ from pipeline.jobs.topics import topic_selection
 from pipeline.planning.options import TopicSelection
 from pipeline.planning.partition_view import PartitionView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
-from protocol.api_02_list_offsets import OffsetTimestamp
+from protocol.list_offsets import OffsetTimestamp
 from storage.checks.partition_check import PartitionState
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 
 EVERYTHING = ".*"
 SHOWN_FINDINGS_MAX = 200

@@ -26,8 +26,8 @@ from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
 from pipeline.planning.tier_transactions import TierTransactions
-from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import ZERO_UUID, TopicIdPartition
 from storage.remote_storage_manager import RemoteStorageManager
 

@@ -13,8 +13,8 @@ import structlog
 
 from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
+from storage.log.segment_scan import BadBatch
 from storage.model import uuid_to_text
-from storage.segment_scan import BadBatch
 
 ENTRIES_MAX = 10_000
 """Of a file, and of warnings; what is beyond them is counted."""

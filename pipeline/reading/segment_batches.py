@@ -21,13 +21,13 @@ from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.batch_selection import BatchSelection
 from pipeline.tasks import ReadOptions, SegmentTask
 from protocol.record_batches import BatchHeader
-from storage.blocking_retries import call_with_retries
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
+from storage.log.segment_scan import BadBatch, BatchTooLargeError, ScannedBatch, SegmentScan
 from storage.model import IndexType
+from storage.object_store.blocking_retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
-from storage.segment_scan import BadBatch, BatchTooLargeError, ScannedBatch, SegmentScan
 
 T = TypeVar("T")
 

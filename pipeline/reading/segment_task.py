@@ -12,8 +12,8 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.segment_batches import SegmentBatches
 from pipeline.tasks import ReadOptions, SegmentTask
+from storage.log.segment_scan import BadBatch
 from storage.remote_storage_manager import RemoteStorageManager
-from storage.segment_scan import BadBatch
 
 
 def read_segment_task(

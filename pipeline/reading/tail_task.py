@@ -17,7 +17,7 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.tasks import MIB, ReadOptions, TailTask
 from protocol.record_batches import HEADER_BYTES, CorruptBatchError, check_crc, iterate_batches, read_header
 from storage.errors import CorruptObjectError
-from storage.segment_scan import ScannedBatch
+from storage.log.segment_scan import ScannedBatch
 
 FETCH_BYTES_MAX = 8 * MIB
 FETCH_WAIT_MS = 500

@@ -1,6 +1,6 @@
 """The table of `tidegate serve`'s keys: name, kind, default, limits and what each is for.
 
-The loader, the nearest-key help, the environment's names, what a reload may change (`proxy.reload`) and
+The loader, the nearest-key help, the environment's names, what a reload may change (`proxy.process.reload`) and
 docs/configuration.md all come from here. What other
 readers of the tier need too is in `storage.config.keys` and `storage.config.tier_keys`. A key is added to the table
 and read in `proxy.config.build`; nothing else needs to know it.

@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from protocol.client_messages import METADATA, Api, Values, kio_uuid, uuid_bytes
+from protocol.client.messages import METADATA, Api, Values, kio_uuid, uuid_bytes
 from proxy.upstream.address_race import race
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
 from proxy.upstream.connection_pool import PooledConnection

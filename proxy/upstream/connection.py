@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import structlog
 import trio
 
-from protocol.client_messages import (
+from protocol.client.messages import (
     API_VERSIONS,
     SOFTWARE_NAME,
     Api,
@@ -28,8 +28,8 @@ from protocol.client_messages import (
     negotiate,
     software_version,
 )
-from protocol.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
-from protocol.sasl import SESSION_LIFETIME_SHARE
+from protocol.client.sasl import SESSION_LIFETIME_SHARE
+from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
 from proxy.upstream.errors import (
     TransportError,
     UpstreamAuthenticationError,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from protocol.sasl import SaslCredentials
+from protocol.client.sasl import SaslCredentials
 from proxy.upstream.settings import UpstreamSettings
 from storage.config.model import ClientSecurity, HostPort
 from storage.config.ssl_contexts import client_ssl_context

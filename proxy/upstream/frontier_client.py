@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from protocol.client_messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, Values, uuid_bytes
+from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api, Values, uuid_bytes
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamError, UpstreamProtocolError
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
-from protocol.client_messages import FETCH, PRODUCE, Api, Values, kio_uuid
-from protocol.errors import MOVED_CODES, PASSING_CODES
+from protocol.client.messages import FETCH, PRODUCE, Api, Values, kio_uuid
+from protocol.wire.errors import MOVED_CODES, PASSING_CODES
 from proxy.upstream.cluster import Cluster, TopicMetadata
 from proxy.upstream.errors import UpstreamError
 from proxy.upstream.frontier_client import CONSUMER_REPLICA, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FrontierClient

@@ -1,12 +1,12 @@
-"""The trio shell of `protocol.sasl`: its questions go over a connection, its computations into a thread."""
+"""The trio shell of `protocol.client.sasl`: its questions go over a connection, its computations into a thread."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
-from protocol import sasl
-from protocol.client_messages import Api, Values
+from protocol.client import sasl
+from protocol.client.messages import Api, Values
 
 Ask = Callable[[Api, Values], Awaitable[Any]]
 """Send one request on the connection that is signing in, give its response."""
@@ -19,7 +19,7 @@ async def sign_in(ask: Ask, credentials: sasl.SaslCredentials) -> float:
         The session's lifetime in seconds; 0 is without end.
 
     Raises:
-        AuthenticationFailedError, PeerProtocolError: as `protocol.sasl.sign_in`, besides what `ask` raises.
+        AuthenticationFailedError, PeerProtocolError: as `protocol.client.sasl.sign_in`, besides what `ask` raises.
     """
     steps = sasl.sign_in(credentials)
     result: Any = None

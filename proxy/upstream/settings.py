@@ -4,8 +4,8 @@ import socket
 import ssl
 from dataclasses import dataclass, field
 
-from protocol.client_messages import SOFTWARE_NAME
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import SOFTWARE_NAME
+from protocol.client.sasl import SaslCredentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

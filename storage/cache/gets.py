@@ -30,15 +30,15 @@ import trio
 
 from metrics.cache_probes import CacheProbe, StallReason
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
-from storage.arrival_walk import ArrivalWalk
 from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.flight import Flight
 from storage.cache.pace import Pace
-from storage.cache.retries import Attempts, as_retriable_if_fresh, outcome_of
 from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.log.arrival_walk import ArrivalWalk
 from storage.model import RemoteLogSegmentMetadata, Uuid
+from storage.object_store.retries import Attempts, as_retriable_if_fresh, outcome_of
 
 DEMANDED_SLOTS = 8
 """One slot in so many is never used by read-ahead, and at least one."""

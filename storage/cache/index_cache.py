@@ -27,13 +27,13 @@ from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from storage.cache.kept_indexes import IndexPart, KeptIndexes
 from storage.cache.object_gets import ObjectGets
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
-from storage.cache.retries import outcome_of
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.rebuild import rebuild_offset_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
+from storage.object_store.retries import outcome_of
 from storage.remote_storage_manager import OpenedSegment
 
 INDEX_BYTES_MAX = 32 * 1024 * 1024

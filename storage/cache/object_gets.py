@@ -1,6 +1,6 @@
 """GETs of whole small objects, manifests and indexes: in a worker thread, counted when they end, tried again.
 
-What is tried again is `storage.cache.retries`' to say; a segment's log is read by `storage.cache.gets`.
+What is tried again is `storage.object_store.retries`' to say; a segment's log is read by `storage.cache.gets`.
 """
 
 import time
@@ -10,10 +10,10 @@ from typing import TypeVar
 import trio
 
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
-from storage.cache.retries import Attempts, as_retriable_if_fresh, outcome_of
 from storage.cache.throttle import Throttle
 from storage.errors import IllegalMetadataError
 from storage.model import RemoteLogSegmentMetadata
+from storage.object_store.retries import Attempts, as_retriable_if_fresh, outcome_of
 
 V = TypeVar("V")
 

@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from metrics.get_probe import GetProbe
-from storage.cache.retries import RETRY_AFTER_S_MAX
 from storage.errors import ThrottledError
+from storage.object_store.retries import RETRY_AFTER_S_MAX
 
 
 class Throttle:

@@ -1,14 +1,14 @@
 """The segments of one partition against each other: gaps, overlaps, and what began and never ended.
 
-Only finished segments on the lineage count (storage/leader_epoch_lineage.py): others are what an unclean election left,
-and the broker deletes them. What lies below the log's start is not looked at either: it is about to go.
+Only finished segments on the lineage count (storage/metadata/leader_epoch_lineage.py): others are what an unclean
+election left, and the broker deletes them. What lies below the log's start is not looked at either: it is about to go.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.checks.finding import Finding, FindingKind, partition_finding, segment_finding
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 UNFINISHED_AGE_MS = 60 * 60 * 1000

@@ -1,6 +1,7 @@
 """The files of a LocalTieredStorage directory: those that a segment should have, and those that are there.
 
-Names are taken apart from the right, by fixed widths (storage/object_names.py). OSError is the caller's to translate.
+Names are taken apart from the right, by fixed widths (storage/formats/object_names.py). OSError is the caller's to
+translate.
 """
 
 import os
@@ -8,14 +9,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from storage.object_names import (
+from storage.formats.object_names import (
     LOG_SUFFIX,
     OPTIONAL_INDEX_TYPES,
     partition_of_directory,
     segment_object_name,
     segment_of_object,
 )
+from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import ObjectContent, SegmentObject, StoredObject
 
 

@@ -31,14 +31,14 @@ from storage.errors import (
     StorageConfigError,
 )
 from storage.formats.local_objects import inspect_folder, list_folder
-from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from storage.object_names import (
+from storage.formats.object_names import (
     LOG_SUFFIX,
     OBJECT_SUFFIXES,
     partition_directory_name,
     segment_object_name,
     sources_by_suffix,
 )
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"

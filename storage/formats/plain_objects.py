@@ -19,8 +19,7 @@ from typing import Final
 from storage.buffers import unfilled
 from storage.errors import CorruptObjectError, InvalidRangeError, RemoteResourceNotFoundError, StorageConfigError
 from storage.formats.local_tiered_storage import IGNORED_KEYS, INDEX_BYTES_MAX
-from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from storage.object_names import (
+from storage.formats.object_names import (
     LOG_SUFFIX,
     OBJECT_SUFFIXES,
     OPTIONAL_INDEX_TYPES,
@@ -30,6 +29,7 @@ from storage.object_names import (
     segment_of_object,
     sources_by_suffix,
 )
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.object_store.local_file import LocalFile
 from storage.object_store.object_store import ObjectStore, ObjectStream, ask_store
 from storage.object_store.registry import STORE_KEYS, open_object_store

@@ -69,7 +69,7 @@ PART_BYTES_DEFAULT = 25 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 1
-"""Whoever calls tries again (`storage.cache.retries`), counts it, and waits as long as the store asks to."""
+"""Whoever calls tries again (`storage.object_store.retries`), counts it, and waits as long as the store asks to."""
 CONNECTIONS_MAX = 3 * 1024
 """Connections that are kept open for the next GET. As many are opened as threads need at once, and what is not kept is
 opened again for each GET; so this is the most that threads may need, and costs nothing before they do: with the largest

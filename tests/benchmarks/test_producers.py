@@ -7,8 +7,8 @@ import pytest
 from benchmarks import producers
 from benchmarks.producers import Options, parse_options
 from benchmarks.support.producer_report import ALONE, THROUGH_BROKER, THROUGH_TIDEGATE, ProducerReport
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.kafka import fresh_name
+from tools.demo.kafka_cluster import KafkaCluster
 
 BRIEF = Options(rounds=1, seconds=0.2, megabytes=16, rate=4.0, nice=0, as_json=False)
 

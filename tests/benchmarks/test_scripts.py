@@ -11,8 +11,8 @@ from benchmarks.support.cold_options import ColdOptions
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
 from benchmarks.support.stage import fill_topic, stage_on
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.kafka import fresh_name
+from tools.demo.kafka_cluster import KafkaCluster
 
 BRIEF = Options(rounds=1, seconds=0.1, megabytes=8, as_json=False)
 

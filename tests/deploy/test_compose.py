@@ -21,8 +21,6 @@ from botocore.exceptions import ClientError
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.config.load import load
-from proxy.demo.kafka_admin import PartitionOffsets, partition_offsets
-from proxy.demo.kafka_metrics import BrokerMetrics
 from tests.support.compose import (
     COMPOSE_FILE,
     KAFKA_CLASSES,
@@ -34,6 +32,8 @@ from tests.support.compose import (
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
 from tests.support.waiting import wait_until
+from tools.demo.kafka_admin import PartitionOffsets, partition_offsets
+from tools.demo.kafka_metrics import BrokerMetrics
 
 pytestmark = pytest.mark.needs("docker-compose")
 

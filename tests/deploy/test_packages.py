@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
-from proxy.demo.kafka_properties import properties_text
 from tests.support.compose import docker_instructions
 from tests.support.kafka import own_cluster
 from tests.support.needs import ROOT
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
+from tools.demo.kafka_properties import properties_text
 
 pytestmark = pytest.mark.needs("network")
 
@@ -129,7 +129,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(image: Image) -> None:
         "entry_points.txt",
         "top_level.txt",
     }
-    extra = {"proxy/demo/BrokerMetrics.java", *(f"{package}/py.typed" for package in PACKAGES)}
+    extra = {"tools/demo/BrokerMetrics.java", *(f"{package}/py.typed" for package in PACKAGES)}
     assert names - metadata == modules_of_the_checkout() | extra
 
 

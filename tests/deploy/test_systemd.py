@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import properties_text
 from tests.support.needs import ROOT
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import properties_text
 
 UNIT = ROOT / "deploy" / "systemd" / "tidegate.service"
 WAIT_S_MAX = 60.0

@@ -14,7 +14,6 @@ import trio
 
 from storage.cache.blocks import Block, BlockGrid, SegmentBlocks
 from storage.cache.flight import Flight
-from storage.cache.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -26,6 +25,7 @@ from storage.errors import (
 )
 from storage.formats.plain_objects import PlainObjects
 from storage.object_store import s3_body
+from storage.object_store.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.object_store.s3 import S3Store
 from storage.remote_storage_manager import OpenedSegment
 from tests.storage.formats.aiven.test_opened_segment import CHUNK_BYTES, LOG, write_log

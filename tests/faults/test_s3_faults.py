@@ -16,8 +16,7 @@ import pytest
 import trio
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from storage.cache import disk_health
 from storage.cache.pace import SEEN_MIN
 from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, OLD_MS, TIMEOUT_MS, Subject, subject
@@ -32,6 +31,7 @@ from tests.support.scripted_http import s3_error
 from tests.support.scripted_object_store import Verb
 from tests.support.toxiproxy import Link, Toxiproxy
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 START_MS = 1_700_000_000_000
 RECORDS = 12_000

@@ -16,11 +16,10 @@ import pytest
 import trio
 from confluent_kafka import Consumer, TopicPartition
 
-from protocol.errors import ErrorCode
-from proxy import application, fallback
+from protocol.wire.errors import ErrorCode
+from proxy import serve as application
 from proxy.config import load
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import properties_text
+from proxy.fetch import fallback
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.registry import open_remote_storage_manager
@@ -30,6 +29,8 @@ from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments,
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request
 from tests.support.scripted_store import ScriptedStore
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
 
 PARTITIONS = 20
 VERSION = 17

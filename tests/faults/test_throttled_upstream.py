@@ -13,14 +13,14 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, Message, ThrottleEvent, TopicPartition
 
-from protocol.errors import ErrorCode
 from protocol.record_batches import HEADER_BYTES, read_header
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
 from tests.support.raw_client import FetchTarget, RawClient
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.fallback import COME_AGAIN_S_MIN, Fallback
+from protocol.wire.errors import ErrorCode
+from proxy.fetch.fallback import COME_AGAIN_S_MIN, Fallback
 from tests.support.aiven_subject import Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.aiven_writer import make_key_pair
@@ -32,6 +31,7 @@ from tests.support.secured_kafka import READ, password, secured_kafka
 from tests.support.tidegate import own_tidegate
 from tests.support.toxiproxy import Link, Toxiproxy
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 PARTITIONS = 6
 RECORDS = 6_000

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.hostile_stage import (
     BATCHES,
     HonestTopic,
@@ -18,6 +17,7 @@ from tests.support.hostile_stage import (
 )
 from tests.support.kafka import fresh_name, produce
 from tests.support.secured_kafka import READ, SecuredKafka
+from tools.demo.kafka_cluster import KafkaCluster
 
 
 @pytest.fixture(scope="session")

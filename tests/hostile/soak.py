@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.aiven_tier import publish_tier
 from tests.support.honest_consumer import Reading, Target
 from tests.support.hostile_clients import announced, crowd, trickling_readers, trickling_senders
@@ -46,6 +45,7 @@ from tests.support.s3_server import s3_server
 from tests.support.scripted_http import s3_error
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 VERSION = 17
 GOOD, SLOW, STUCK, ANNOUNCING, SENDING = 40, 60, 80, 80, 40

@@ -2,14 +2,14 @@
 
 import pytest
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from tests.support.hostile_clients import crowd
 from tests.support.hostile_stage import BATCHES, MIB, HostileStage, blobs
 from tests.support.kafka import TIERED, fresh_name, produce, wait_settled
 from tests.support.kio_frames import fill, schema
 from tests.support.raw_client import LIST_OFFSETS, RawClient, decode_frame
 from tests.support.timed_batches import ZSTD, timed_batch
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.needs("linux")
 

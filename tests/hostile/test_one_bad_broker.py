@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.hostile_clients import crowd, fetch_v4
 from tests.support.hostile_stage import MIB, Held, HonestTopic, HostileStage, hostile_stage, make_honest_topic
 from tests.support.kafka import own_cluster
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.replicas import leaders_of
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.needs("java", "kafka", "linux"), pytest.mark.integration]
 

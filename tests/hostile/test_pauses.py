@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.hostile_clients import crowd
 from tests.support.hostile_stage import MIB, HonestTopic, LargeTopic, hostile_stage
 from tests.support.raw_client import RawClient, fetch_request, fetch_result
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.needs("linux")
 

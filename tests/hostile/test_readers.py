@@ -4,10 +4,10 @@ from itertools import cycle
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.hostile_clients import crowd, trickling_readers, wait_answers
 from tests.support.hostile_stage import MIB, HostileStage, LargeTopic
 from tests.support.raw_client import RawClient, fetch_request, request_frame
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.needs("linux")
 

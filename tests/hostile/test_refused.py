@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.errors import ErrorCode
+from protocol.wire.errors import ErrorCode
 from tests.support.hostile_clients import crowd, fetch_v4, wait_answers
 from tests.support.hostile_stage import Held, HonestTopic, settled
 from tests.support.kafka import TieredTopic

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.client_programs import ClientPrograms
 from tests.support.differential_world import DifferentialWorld, differential_world
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.tidegate import RunningTidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from protocol.errors import ErrorCode
-from proxy import check, exit_codes
+from protocol.wire.errors import ErrorCode
+from proxy import check
 from proxy.config import load
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import properties_text
-from proxy.demo.tidegate_process import Tidegate
+from proxy.process import exit_codes
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from tests.support.aiven_tier import KEY_PREFIX, AivenTier, finished_segments, publish_segments, publish_tier
 from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
@@ -30,6 +28,9 @@ from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import properties_text
+from tools.demo.tidegate_process import Tidegate
 
 VERSION = 17
 BLOCK_BYTES = 64 * 1024

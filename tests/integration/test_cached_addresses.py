@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import HOST
-from proxy.known_brokers import FILE_NAME
+from proxy.connection.known_brokers import FILE_NAME
 from tests.support.client_programs import java_command
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, tiered_topic
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import HOST
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import HOST
 from storage.metadata.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile
 from tests.support.digests import Digests, read_with_confluent
 from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import HOST
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

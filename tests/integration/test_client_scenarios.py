@@ -15,13 +15,13 @@ from _pytest.mark import ParameterSet
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support import needs
 from tests.support.client_programs import CLIENTS, Answer, ClientPrograms, Said
 from tests.support.digests import Digests, Isolation
 from tests.support.filled_topics import FIRST_TIMESTAMP_MS, ISOLATIONS, TIMESTAMPS_SPAN_MS, FilledTopic
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.tidegate import RunningTidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -19,7 +19,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
 )
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.digests import (
     Isolation,
     Read,
@@ -44,6 +43,7 @@ from tests.support.filled_topics import (
 from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

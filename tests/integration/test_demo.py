@@ -1,4 +1,4 @@
-"""`tidegate demo` as a user runs it: the table, the commands of --keep, and that nothing is ever left behind."""
+"""`make demo` as a user runs it: the table, the commands of --keep, and that nothing is ever left behind."""
 
 import os
 import re
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.run import RECORDS_MIN
 from tests.support.needs import ROOT
+from tools.demo.run import RECORDS_MIN
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -30,7 +30,7 @@ class RunningDemo:
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self._output, self._errors = folder / "output", folder / "errors"
-        command = (sys.executable, "-m", "proxy", "demo", *arguments)
+        command = (sys.executable, "-m", "tools.demo", *arguments)
         environment = {**os.environ, "TMPDIR": str(self.temporary), "COLUMNS": "80"}
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(

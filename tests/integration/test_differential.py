@@ -12,7 +12,7 @@ from time import monotonic
 
 import pytest
 
-from proxy import fallback
+from proxy.fetch import fallback
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.api_01_fetch import FETCH_VERSION_MAX
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.fetch.messages import FETCH_VERSION_MAX
 from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, wait_settled
 from tests.support.raw_client import FETCH, RawClient
 from tests.support.session_player import Played, PlayedPartition, Script, SessionPlayer, Step, summary
 from tests.support.tidegate import RunningTidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 CONVERSATIONS = int(os.environ.get("TIDEGATE_SESSIONS") or 40)
 SEED = int(os.environ.get("TIDEGATE_SESSIONS_SEED") or random.SystemRandom().randrange(2**32))

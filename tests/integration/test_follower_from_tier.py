@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.digests import Isolation, TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, own_cluster, produce, small_segments
 from tests.support.replicas import move_leaders
 from tests.support.tidegate import own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

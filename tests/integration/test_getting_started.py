@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import HOST
 from tests.support.kafka import TieredTopic
 from tests.support.needs import JARS, ROOT
 from tests.support.runnable_docs import Guide, read_guide, running
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import HOST
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("curl", "java", "kafka", "kcat")]
 

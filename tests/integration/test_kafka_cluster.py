@@ -11,16 +11,16 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from proxy.demo.kafka_cluster import KafkaCluster, KafkaClusterError
 from tests.support.kafka import TieredTopic, own_cluster, small_segments, tiered_topic
 from tests.support.needs import JARS, ROOT
+from tools.demo.kafka_cluster import KafkaCluster, KafkaClusterError
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 USERS = {"admin": "admin-secret", "alice": "alice-secret"}
 DIE_WITH_A_BROKER = """
 import os, pathlib, signal, sys
-from proxy.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_cluster import KafkaCluster
 cluster = KafkaCluster(jars=pathlib.Path(sys.argv[1]), work=pathlib.Path(sys.argv[2]))
 cluster.start()
 print(cluster.broker(1).pid, flush=True)

@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from metrics import tidegate_names
-from proxy import exit_codes
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.process import exit_codes
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, own_cluster
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.serving import START_S_MAX, before_kafka, serving, without_kafka
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 CLIENTS = 8
 

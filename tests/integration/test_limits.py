@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.kafka import Record, fresh_name, produce
 from tests.support.memory_transport import HEARTBEAT, request
 from tests.support.raw_client import RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 MIB = 1024 * 1024
 IDLE_CONNECTIONS = 1000

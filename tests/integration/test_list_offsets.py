@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
+from protocol.wire.errors import ErrorCode
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import ListedOffset, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

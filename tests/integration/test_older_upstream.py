@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from protocol.identifiers import ApiKey
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.identifiers import ApiKey
 from tests.support.kafka import fresh_name, orders, produce, small_segments, tiered_topic, wait_settled
 from tests.support.older_broker import older_broker
 from tests.support.raw_client import API_VERSIONS, FETCH, LIST_OFFSETS, FetchTarget, RawClient
 from tests.support.tidegate import own_tidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

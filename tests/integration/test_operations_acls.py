@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
 
-from proxy import exit_codes
 from proxy.check import run as run_check
 from proxy.config import load
-from proxy.demo.kafka_properties import properties_text
+from proxy.process import exit_codes
 from tests.support.needs import JARS, ROOT
 from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka
 from tests.support.waiting import wait_until
+from tools.demo.kafka_properties import properties_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
 
-from proxy import exit_codes
 from proxy.check import run as run_check
 from proxy.config import load
-from proxy.demo.kafka_properties import properties_text
+from proxy.process import exit_codes
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
 from tests.support.raw_client import RawClient
 from tests.support.secured_kafka import DESCRIBE, METADATA_TOPIC, READ, SecuredKafka, password
 from tests.support.tidegate import own_tidegate
+from tools.demo.kafka_properties import properties_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

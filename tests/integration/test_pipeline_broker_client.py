@@ -15,9 +15,8 @@ from pipeline.brokers.errors import (
     UnknownTopicError,
 )
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
-from protocol.client_messages import FETCH
-from protocol.sasl import SaslCredentials
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.client.messages import FETCH
+from protocol.client.sasl import SaslCredentials
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from proxy.upstream.settings import UpstreamSettings
@@ -31,6 +30,7 @@ from tests.support.raw_client import RawClient
 from tests.support.secured_kafka import HOST, READ, SecuredKafka, password
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 FETCH_VERSION, LIST_OFFSETS_VERSION = 17, 10
 BYTES_MAX = 300_000

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy import check, exit_codes
+from proxy import check
 from proxy.config import load
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import properties_text
+from proxy.process import exit_codes
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
@@ -27,6 +26,8 @@ from tests.support.s3_server import S3Server
 from tests.support.segments import filled_segment, metadata_of, segment_files, topic_partition
 from tests.support.tidegate import own_tidegate
 from tests.support.versitygw import versitygw
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
 
 pytestmark = pytest.mark.needs("versitygw")
 

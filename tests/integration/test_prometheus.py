@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.prometheus import (
@@ -25,6 +24,7 @@ from tests.support.prometheus import (
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "prometheus")]
 

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 import pytest
 from confluent_kafka import Producer
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.kafka import TIERED, fresh_name, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.tidegate import RunningTidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 READ_COMMITTED = 1
 VERSIONS = range(11, 18)

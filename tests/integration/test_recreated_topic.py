@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from tests.support.digests import read_with_confluent, read_with_confluent_group
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient, fetch_request, fetch_result
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

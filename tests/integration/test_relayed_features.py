@@ -27,13 +27,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
 )
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.client_programs import ClientPrograms, Said
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.kafka import fresh_name
 from tests.support.needs import JARS, ROOT
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.backfill_clients import Backfills
 from tests.support.digests import Digests, read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
 from tests.support.restarts import Kills, Moment, growing_tier, killable_tidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

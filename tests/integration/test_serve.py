@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy import exit_codes
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from proxy.process import exit_codes
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.serving import START_S_MAX, Serving, before_kafka, serving, without_kafka
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 
 def with_admin(kafka: KafkaCluster) -> dict[str, str]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TIERED, orders, own_cluster, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.errors import ErrorCode
 from tests.support.digests import confluent_consumer
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.integration
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from tests.support.kafka import TieredTopic
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.serving import Serving, before_kafka, serving
 from tests.support.versitygw import versitygw
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "versitygw")]
 

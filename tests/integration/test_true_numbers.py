@@ -15,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.tidegate_process import Tidegate
-from storage.cache.retries import ATTEMPTS_MAX
+from protocol.wire.errors import ErrorCode
 from storage.model import RemoteLogSegmentMetadata
+from storage.object_store.retries import ATTEMPTS_MAX
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.disk_cache import log_blocks_below
 from tests.support.kafka import TieredTopic, fresh_name, orders, tiered_topic
@@ -30,6 +28,8 @@ from tests.support.samples import Scrape
 from tests.support.scripted_http import s3_error
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.tidegate_process import Tidegate
 
 pytestmark = pytest.mark.integration
 

@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from protocol.wire.errors import ErrorCode
 from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, orders, own_cluster, produce, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.replicas import broker_ports, leaders_of, move_leaders
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from protocol.api_01_fetch import NO_TAGS
-from protocol.api_01_fetch_response import decode_response
-from protocol.errors import ErrorCode
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import METADATA_PARTITIONS
+from protocol.fetch.messages import NO_TAGS
+from protocol.fetch.response import decode_response
+from protocol.wire.errors import ErrorCode
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, own_cluster, produce, small_segments, wait_settled
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.replicas import broker_ports, leaders_of, move_leaders
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 

@@ -25,10 +25,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     UserScramCredentialUpsertion,
 )
 
-from protocol.client_messages import LIST_OFFSETS
-from protocol.sasl import SaslCredentials
-from proxy import check, exit_codes
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
+from protocol.client.messages import LIST_OFFSETS
+from protocol.client.sasl import SaslCredentials
+from proxy import check
+from proxy.process import exit_codes
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from proxy.upstream.frontier_client import (
@@ -55,6 +55,7 @@ from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.kafka import TieredTopic, fresh_name, orders, own_cluster, produce
 from tests.support.needs import JARS
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 HOST = "127.0.0.1"
 SESSION_LIFETIME_MS = 2000

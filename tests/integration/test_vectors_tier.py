@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from proxy.fetch_plan import plan_fetch
-from proxy.frontier import Frontier
+from proxy.fetch.frontier import Frontier
+from proxy.fetch.plan import plan_fetch
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState

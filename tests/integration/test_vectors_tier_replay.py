@@ -19,15 +19,15 @@ import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from protocol.api_01_fetch import FetchRequest, PartitionAnswer
-from protocol.errors import ErrorCode
-from protocol.identifiers import IsolationLevel
-from proxy.aborted_tails import AbortedTail, AbortedTails
-from proxy.assembly import lacks_aborts, tier_answer
-from proxy.authority import Authority
-from proxy.fetch_plan import TierPart, plan_fetch
-from proxy.frontier import Frontier
-from proxy.tier_storage import TierStorage
+from protocol.fetch.messages import FetchRequest, PartitionAnswer
+from protocol.wire.errors import ErrorCode
+from protocol.wire.identifiers import IsolationLevel
+from proxy.fetch.aborted_tails import AbortedTail, AbortedTails
+from proxy.fetch.assembly import lacks_aborts, tier_answer
+from proxy.fetch.authority import Authority
+from proxy.fetch.frontier import Frontier
+from proxy.fetch.plan import TierPart, plan_fetch
+from proxy.process.tier_storage import TierStorage
 from storage.object_store.registry import open_object_store
 from storage.reader import OffsetNotInTierError
 from tests.support.frozen_tier import (

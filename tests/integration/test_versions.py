@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from protocol.api_01_fetch_response import decode_response
+from protocol.fetch.response import decode_response
 from tests.support.differential import Asker, asker
 from tests.support.differential_known import KnownBatch, KnownPartition
 from tests.support.differential_questions import (

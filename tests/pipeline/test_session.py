@@ -87,7 +87,7 @@ def test_no_session_is_tried_under_another_java(tmp_path: Path, monkeypatch: pyt
         session.start_session("a job")
 
 
-@pytest.mark.parametrize("module", ["proxy.cli", "proxy.application", "pipeline.session"])
+@pytest.mark.parametrize("module", ["proxy.cli", "proxy.serve", "pipeline.session"])
 def test_spark_is_not_imported_by(module: str) -> None:
     """Given an installation without the extra, when Tidegate starts, then nothing asks for what is not there."""
     program = f"""

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from protocol.addresses import NodeAddress, carries_addresses, find_nodes, rewrite
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.identifiers import ApiKey
+from protocol.wire.addresses import NodeAddress, carries_addresses, find_nodes, rewrite
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 REWRITTEN = [

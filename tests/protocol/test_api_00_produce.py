@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.addresses import NodeAddress, find_nodes, rewrite
-from protocol.api_00_produce import ACKS_WITHIN_BYTES, locate, peek_acks
-from protocol.errors import PeerProtocolError
-from protocol.headers import encode_request_header
-from protocol.identifiers import ApiKey
-from protocol.primitives import write_string
+from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.headers import encode_request_header
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.primitives import write_string
+from protocol.wire.produce import ACKS_WITHIN_BYTES, locate, peek_acks
 from tests.support import kio_frames
 
 VERSIONS = range(14)

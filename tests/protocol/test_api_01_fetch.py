@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.api_01_fetch import (
+from protocol.fetch.messages import (
     NO_TAGS,
     FetchPartition,
     PartitionAnswer,
@@ -11,7 +11,7 @@ from protocol.api_01_fetch import (
     require_version,
     topic_key,
 )
-from protocol.errors import ErrorCode, LocalProtocolError
+from protocol.wire.errors import ErrorCode, LocalProtocolError
 
 TOPIC_ID = bytes(range(16))
 

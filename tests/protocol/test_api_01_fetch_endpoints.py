@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_01_fetch import NO_TAGS
-from protocol.api_01_fetch_endpoints import endpoints_of
-from protocol.api_01_fetch_response import encode_response
-from protocol.api_01_fetch_walker import find_nodes
-from protocol.endpoints import NodeAddress
-from protocol.errors import PeerProtocolError
-from protocol.primitives import write_string, write_uvarint
+from protocol.fetch.endpoints import endpoints_of
+from protocol.fetch.messages import NO_TAGS
+from protocol.fetch.response import encode_response
+from protocol.fetch.walker import find_nodes
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.primitives import write_string, write_uvarint
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9093)
 OURS = {1: ("tidegate", 19093), 2: ("tidegate.example", 19094)}

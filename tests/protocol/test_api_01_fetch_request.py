@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_01_fetch import (
+from protocol.fetch.messages import (
     FETCH_VERSION_MAX,
     FETCH_VERSION_MIN,
     NO_TAGS,
@@ -17,9 +17,9 @@ from protocol.api_01_fetch import (
     FetchPartition,
     FetchRequest,
 )
-from protocol.api_01_fetch_request import decode_request, encode_request, patch_session
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.headers import decode_request_header
+from protocol.fetch.request import decode_request, encode_request, patch_session
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.headers import decode_request_header
 from tests.support import kio_frames
 
 FETCH = 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.static.primitive import Records
 
-from protocol.api_01_fetch import (
+from protocol.fetch.messages import (
     FETCH_VERSION_MAX,
     FETCH_VERSION_MIN,
     NO_TAGS,
@@ -20,14 +20,14 @@ from protocol.api_01_fetch import (
     FetchResponse,
     PartitionAnswer,
 )
-from protocol.api_01_fetch_response import (
+from protocol.fetch.response import (
     SESSION_HEAD_BYTES,
     decode_response,
     encode_response,
     patch_session_id,
     peek_session,
 )
-from protocol.errors import ErrorCode, LocalProtocolError, PeerProtocolError
+from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from tests.support import kio_frames
 
 FETCH = 1

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_01_fetch import NO_TAGS, PartitionAnswer
-from protocol.api_01_fetch_response import decode_response, encode_response
-from protocol.api_01_fetch_walker import (
+from protocol.fetch.messages import NO_TAGS, PartitionAnswer
+from protocol.fetch.response import decode_response, encode_response
+from protocol.fetch.walker import (
     STEP_BYTES,
     UNUSED_TAG,
     FetchResponseWalker,
@@ -17,9 +17,9 @@ from protocol.api_01_fetch_walker import (
     locate,
     rewrite_endpoints,
 )
-from protocol.endpoints import NodeAddress
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.primitives import write_uvarint
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.primitives import write_uvarint
 from tests.support.kio_frames import with_length
 
 VERSIONS = [16, 17, 18]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from protocol.api_02_list_offsets import (
+from protocol.list_offsets import (
     LIST_OFFSETS_VERSION_MAX,
     LIST_OFFSETS_VERSION_MIN,
     NO_TAGS,
@@ -24,8 +24,8 @@ from protocol.api_02_list_offsets import (
     encode_response,
     patch_timestamp,
 )
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.headers import decode_request_header
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.headers import decode_request_header
 from tests.support import kio_frames
 
 LIST_OFFSETS = 2

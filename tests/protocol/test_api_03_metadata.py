@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.addresses import rewrite
-from protocol.api_03_metadata import topics
-from protocol.errors import PeerProtocolError
-from protocol.identifiers import ApiKey
+from protocol.wire.addresses import rewrite
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.metadata import topics
 from tests.support import kio_frames
 
 VERSIONS = kio_frames.versions_of(ApiKey.METADATA)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from protocol.addresses import NodeAddress, find_nodes, rewrite
-from protocol.api_10_find_coordinator import BATCHED_FROM, locate
-from protocol.identifiers import ApiKey
+from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.find_coordinator import BATCHED_FROM, locate
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 VERSIONS = kio_frames.versions_of(ApiKey.FIND_COORDINATOR)

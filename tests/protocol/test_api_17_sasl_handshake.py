@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_17_sasl_handshake import decode_request, encode_refusal
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.headers import encode_request_header
-from protocol.identifiers import ApiKey
+from protocol.sasl_handshake import decode_request, encode_refusal
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.headers import encode_request_header
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 every_version = pytest.mark.parametrize("api_version", kio_frames.versions_of(ApiKey.SASL_HANDSHAKE))

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import versions
-from protocol.api_18_api_versions import (
+from protocol.api_versions import (
     ApiVersionsResponse,
     decode_request,
     decode_response,
@@ -16,9 +15,10 @@ from protocol.api_18_api_versions import (
     rewrite_frame,
     rewrite_response,
 )
-from protocol.errors import PeerProtocolError
-from protocol.headers import encode_request_header
-from protocol.identifiers import ApiKey
+from protocol.wire import versions
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.headers import encode_request_header
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 VERSIONS = kio_frames.versions_of(ApiKey.API_VERSIONS)

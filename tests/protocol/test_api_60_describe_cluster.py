@@ -2,9 +2,9 @@
 
 import pytest
 
-from protocol.addresses import NodeAddress, find_nodes, rewrite
-from protocol.api_60_describe_cluster import ENDPOINT_TYPE_CONTROLLERS
-from protocol.identifiers import ApiKey
+from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.describe_cluster import ENDPOINT_TYPE_CONTROLLERS
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 VERSIONS = kio_frames.versions_of(ApiKey.DESCRIBE_CLUSTER)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.addresses import NodeAddress, find_nodes, rewrite
-from protocol.identifiers import ApiKey
+from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 NODES = [{"node_id": -1, "host": "", "port": -1}, {"node_id": 4, "host": "kafka-4", "port": 9092, "rack": None}]

@@ -12,7 +12,7 @@ import pytest
 from kio import index, serial
 from kio.schema.index import schema_name_map
 
-from protocol.client_messages import (
+from protocol.client.messages import (
     API_VERSIONS,
     APIS,
     FETCH,
@@ -26,7 +26,7 @@ from protocol.client_messages import (
     software_version,
     uuid_bytes,
 )
-from protocol.errors import PeerProtocolError, UnsupportedVersionError
+from protocol.wire.errors import PeerProtocolError, UnsupportedVersionError
 from tests.support.fake_broker import api_versions_values, encode_response
 
 FETCH_VALUES = {
@@ -64,7 +64,7 @@ def test_importing_the_upstream_package_does_not_import_kio() -> None:
 
 def test_preloading_imports_every_newest_schema() -> None:
     code = (
-        "import sys; from protocol.client_messages import preload_schemas; preload_schemas();"
+        "import sys; from protocol.client.messages import preload_schemas; preload_schemas();"
         "sys.exit('kio.schema.fetch.v18.response' not in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

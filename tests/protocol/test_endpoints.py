@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.endpoints import NodeAddress, nodes, read_endpoints, splice_addresses
-from protocol.errors import PeerProtocolError
-from protocol.primitives import Cursor, write_string, write_uvarint
+from protocol.wire.endpoints import NodeAddress, nodes, read_endpoints, splice_addresses
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.primitives import Cursor, write_string, write_uvarint
 
 addresses = st.builds(NodeAddress, st.integers(-1, 2**31 - 1), st.text(max_size=130), st.integers(-1, 2**31 - 1))
 racks = st.text(max_size=20) | st.none()

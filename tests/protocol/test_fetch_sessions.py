@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, key_of
-from protocol.api_01_fetch_request import decode_request
-from protocol.errors import ErrorCode
-from protocol.fetch_sessions import (
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, key_of
+from protocol.fetch.request import decode_request
+from protocol.fetch.sessions import (
     CONNECTION_SESSIONS_MAX,
     IDLE_S_MIN,
     PARTITION_BYTES,
@@ -22,7 +21,8 @@ from protocol.fetch_sessions import (
     SessionTable,
     next_epoch,
 )
-from protocol.headers import decode_request_header
+from protocol.wire.errors import ErrorCode
+from protocol.wire.headers import decode_request_header
 from tests.support.segments import topic_partition
 from tests.support.session_model import EPOCH_MAX, ModelEntry, ModelSession
 from tests.support.tier_world import ask, client_frame, fetch_of
@@ -356,7 +356,7 @@ def test_what_is_not_read_is_upstreams_for_good() -> None:
 
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_session_that_grows_too_large_is_upstreams_or_ends(monkeypatch: pytest.MonkeyPatch, grows: bool) -> None:
-    monkeypatch.setattr("protocol.fetch_sessions.PARTITIONS_MAX", 2)
+    monkeypatch.setattr("protocol.fetch.sessions.PARTITIONS_MAX", 2)
     slots = SessionSlots()
     table = SessionTable(slots)
     relayed, ours = opened(table, 2), opened(table, 2)

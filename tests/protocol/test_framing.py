@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.errors import PeerProtocolError
-from protocol.framing import (
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.framing import (
     BIG_BUFFERS_MAX,
     IDLE_BUFFER_BYTES,
     LENGTH_BYTES,

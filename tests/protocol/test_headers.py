@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import PeerProtocolError
-from protocol.headers import (
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.headers import (
     FLEXIBLE_FROM,
     REQUEST_HEADER_PREFIX_BYTES,
     RequestHeader,
@@ -16,7 +16,7 @@ from protocol.headers import (
     peek_request_prefix,
     response_body_position,
 )
-from protocol.identifiers import ApiKey
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 DECODED = [(api_key, version) for api_key in FLEXIBLE_FROM for version in kio_frames.versions_of(api_key)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kio.serial import writers
 from kio.static.primitive import uvarint
 
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 flexibilities = st.booleans()

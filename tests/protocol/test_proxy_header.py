@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import PeerProtocolError
-from protocol.proxy_header import HEADER_BYTES_MAX, V1_BYTES_MAX, V2_SIGNATURE, ProxyHeader, ProxyHeaderDecoder
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.proxy_header import HEADER_BYTES_MAX, V1_BYTES_MAX, V2_SIGNATURE, ProxyHeader, ProxyHeaderDecoder
 
 BEHIND = b"\x16\x03\x01 or a request\r\n"
 PORTS = st.integers(0, 65535)

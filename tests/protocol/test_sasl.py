@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol.client_messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from protocol.errors import AuthenticationFailedError, PeerProtocolError
-from protocol.sasl import Ask, Compute, SaslCredentials, SignIn, sign_in
+from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from protocol.client.sasl import Ask, Compute, SaslCredentials, SignIn, sign_in
+from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError
 
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import AuthenticationFailedError
-from protocol.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
+from protocol.client.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
+from protocol.wire.errors import AuthenticationFailedError
 
 # RFC 7677 §3
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.errors import LocalProtocolError
-from protocol.sequencing import ResponseSequencer, Turn
+from protocol.wire.errors import LocalProtocolError
+from protocol.wire.sequencing import ResponseSequencer, Turn
 
 
 def test_the_first_turn_is_current_at_once() -> None:

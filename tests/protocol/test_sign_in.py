@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from protocol.api_17_sasl_handshake import SaslHandshakeRequest
-from protocol.errors import LocalProtocolError, PeerProtocolError
-from protocol.headers import RequestHeader
-from protocol.identifiers import ApiKey
+from protocol.sasl_handshake import SaslHandshakeRequest
 from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SignIn
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.headers import RequestHeader
+from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
 SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from protocol import api_01_fetch_request, api_02_list_offsets
-from protocol.api_01_fetch import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, FetchRequest, PartitionAnswer
-from protocol.api_01_fetch_request import decode_request, decode_request_in_slices, encode_request
-from protocol.api_01_fetch_request import encode_request_in_slices as encode_fetch_in_slices
-from protocol.api_01_fetch_response import decode_response_in_slices, encode_response, encode_response_in_slices
-from protocol.api_02_list_offsets import (
+from protocol import list_offsets as api_02_list_offsets
+from protocol.fetch import request as api_01_fetch_request
+from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, FetchRequest, PartitionAnswer
+from protocol.fetch.request import decode_request, decode_request_in_slices, encode_request
+from protocol.fetch.request import encode_request_in_slices as encode_fetch_in_slices
+from protocol.fetch.response import decode_response_in_slices, encode_response, encode_response_in_slices
+from protocol.list_offsets import (
     ListOffsetsAnswer,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from protocol.errors import PeerProtocolError
-from protocol.headers import decode_request_header
-from protocol.primitives import TAGS_MAX
-from protocol.slices import SLICE_BYTES, SLICE_ITEMS, Slices, at_once, cut
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.headers import decode_request_header
+from protocol.wire.primitives import TAGS_MAX
+from protocol.wire.slices import SLICE_BYTES, SLICE_ITEMS, Slices, at_once, cut
 from tests.support.tier_world import client_frame, fetch_of
 
 VERSIONS = [4, 7, 11, 12, 17]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.index import api_key_map
 
-from protocol.identifiers import ApiKey
-from protocol.versions import NEWEST, OLDEST, cut, is_known
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.versions import NEWEST, OLDEST, cut, is_known
 from tests.support import kio_frames
 
 versions = st.integers(0, 40)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from protocol.api_01_fetch import PartitionAnswer
-from protocol.errors import ErrorCode
-from proxy import aborted_tails as module
-from proxy.aborted_tails import AbortedTail, AbortedTails
+from protocol.fetch.messages import PartitionAnswer
+from protocol.wire.errors import ErrorCode
+from proxy.fetch import aborted_tails as module
+from proxy.fetch.aborted_tails import AbortedTail, AbortedTails
 from tests.support.segments import topic_partition
 
 PARTITION = topic_partition()

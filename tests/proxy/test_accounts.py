@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.accounts import (
+from proxy.connection.accounts import (
     AT_ONCE_BYTES_MAX,
     GRANT_BYTES_MIN,
     PROGRESS_BYTES,

@@ -13,12 +13,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from protocol.addresses import NodeAddress
-from proxy.address_book import RETRY_S, AddressBook, Target
+from protocol.wire.addresses import NodeAddress
 from proxy.config.model import ProxyConfig, ReadPreference
-from proxy.demo.kafka_cluster import free_port
+from proxy.connection.address_book import RETRY_S, AddressBook, Target
 from proxy.readiness import Readiness
 from storage.config.model import HostPort
+from tools.demo.kafka_cluster import free_port
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 

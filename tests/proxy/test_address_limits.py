@@ -3,8 +3,8 @@
 import pytest
 
 from metrics.probes import RefusalReason
-from proxy import address_limits
-from proxy.address_limits import BURST_S, AddressLimits
+from proxy.connection import address_limits
+from proxy.connection.address_limits import BURST_S, AddressLimits
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from metrics.probes import Probes
-from proxy.admin import REQUEST_HEAD_BYTES_MAX, Streams, serve_admin
+from proxy.process.admin import REQUEST_HEAD_BYTES_MAX, Streams, serve_admin
 from proxy.readiness import Readiness
 from tests.support.waiting import HANG_S_MAX
 

@@ -8,10 +8,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.accounts import Wait
-from proxy.answer_sending import AnswerSending
-from proxy.client_reads import ClientReads
-from proxy.stream_end import ConnectionEnd
+from proxy.connection.accounts import Wait
+from proxy.connection.answer_sending import AnswerSending
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.stream_end import ConnectionEnd
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError

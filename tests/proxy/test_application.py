@@ -12,14 +12,14 @@ import structlog
 import trio
 
 from metrics.probes import ReloadOutcome
-from protocol.addresses import NodeAddress
-from proxy import exit_codes
-from proxy.address_book import AddressBook
-from proxy.application import run, serve
+from protocol.wire.addresses import NodeAddress
 from proxy.config import Config
-from proxy.known_brokers import KnownBrokersFile
-from proxy.logs import OUR_PACKAGES
-from proxy.reload import Cause
+from proxy.connection.address_book import AddressBook
+from proxy.connection.known_brokers import KnownBrokersFile
+from proxy.process import exit_codes
+from proxy.process.logs import OUR_PACKAGES
+from proxy.process.reload import Cause
+from proxy.serve import run, serve
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from tests.support.config_files import load_lines

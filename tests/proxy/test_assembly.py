@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_01_fetch import FetchPartition, FetchResponse, PartitionAnswer
-from protocol.api_01_fetch_response import decode_response
-from protocol.errors import ErrorCode
+from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnswer
+from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
-from proxy.aborted_tails import AbortedTail
-from proxy.assembly import (
+from protocol.wire.errors import ErrorCode
+from proxy.fetch.aborted_tails import AbortedTail
+from proxy.fetch.answer import FetchAnswer, encode_answer
+from proxy.fetch.assembly import (
     assemble,
     is_whole,
     lacks_aborts,
@@ -20,12 +21,11 @@ from proxy.assembly import (
     tier_answer,
     withhold_excess,
 )
-from proxy.authority import Authority
-from proxy.fetch_answer import FetchAnswer, encode_answer
-from proxy.fetch_plan import TierPart, key_of
-from proxy.frontier import Frontier
-from storage.aborted_transactions import TierAborts
+from proxy.fetch.authority import Authority
+from proxy.fetch.frontier import Frontier
+from proxy.fetch.plan import TierPart, key_of
 from storage.errors import CorruptObjectError
+from storage.log.aborted_transactions import TierAborts
 from storage.reader import TierRecords
 from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of

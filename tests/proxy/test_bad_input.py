@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from metrics.probes import CloseCause
 from metrics.tidegate_names import MALFORMED_FRAMES
-from protocol.errors import PeerProtocolError
-from protocol.identifiers import ApiKey
-from proxy.connection import HELD_REQUEST_BYTES_MAX
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.support import kio_frames
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from metrics.probes import CloseCause
-from protocol.identifiers import ApiKey
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 
 KIB = 1024

@@ -12,7 +12,7 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
-from proxy.certificates import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from proxy.process.certificates import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 

@@ -9,8 +9,9 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
-from proxy import check, exit_codes
+from protocol.client.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
+from proxy import check
+from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.metadata import serde

@@ -39,7 +39,7 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
         served.append(config)
         return code
 
-    fake_module(monkeypatch, "proxy.application", serve=serve)
+    fake_module(monkeypatch, "proxy.serve", serve=serve)
     assert cli.main(["serve", file]) == code
     assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
 
@@ -54,7 +54,7 @@ def test_a_signal_before_serve_listens_to_any_ends_the_start_and_a_reload_is_pas
         signal.raise_signal(signal.SIGTERM)
         pytest.fail("it went on")
 
-    fake_module(monkeypatch, "proxy.application", serve=serve)
+    fake_module(monkeypatch, "proxy.serve", serve=serve)
     with pytest.raises(SystemExit) as caught:
         cli.main(["serve", file])
     assert caught.value.code == 0
@@ -72,19 +72,6 @@ def test_check_writes_to_standard_output(
     fake_module(monkeypatch, "proxy.check", run=run)
     assert cli.main(["check", file]) == code
     assert capsys.readouterr().out == "replica\n"
-
-
-def test_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[cli.DemoOptions] = []
-
-    def main(options: cli.DemoOptions) -> int:
-        asked.append(options)
-        return 0
-
-    fake_module(monkeypatch, "proxy.demo.run", main=main)
-    assert cli.main(["demo"]) == 0
-    assert cli.main(["demo", "--keep", "--records", "1000"]) == 0
-    assert asked == [cli.DemoOptions(keep=False, records=300_000), cli.DemoOptions(keep=True, records=1000)]
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -112,13 +99,13 @@ def test_warnings_are_lines_too_and_stop_nothing(
 
 
 def test_an_interrupted_command_is_a_line_and_code_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def main(options: cli.DemoOptions) -> int:
+    def run(config: Config, out: TextIO) -> int:
         raise KeyboardInterrupt
 
-    fake_module(monkeypatch, "proxy.demo.run", main=main)
-    assert cli.main(["demo"]) == 1
+    fake_module(monkeypatch, "proxy.check", run=run)
+    assert cli.main(["check", file]) == 1
     assert capsys.readouterr().err == "tidegate: interrupted\n"
 
 
@@ -129,8 +116,6 @@ def test_an_interrupted_command_is_a_line_and_code_1(
         ["serve"],
         ["serve", "a", "b"],
         ["copy", "a"],
-        ["demo", "--records", "0"],
-        ["demo", "--records", "many"],
         ["--unknown"],
     ],
 )

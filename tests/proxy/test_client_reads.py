@@ -7,14 +7,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from proxy.assembly import assemble, tier_answer
-from proxy.authority import Authority
-from proxy.client_reads import ClientReads
-from proxy.fetch_answer import encode_answer
-from proxy.fetch_plan import TierPart, key_of
-from proxy.frontier import Frontier
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.upstream_wire import UpstreamWire
+from proxy.fetch.answer import encode_answer
+from proxy.fetch.assembly import assemble, tier_answer
+from proxy.fetch.authority import Authority
+from proxy.fetch.frontier import Frontier
+from proxy.fetch.plan import TierPart, key_of
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from storage.reader import TierRecords
 from tests.support.memory_transport import Conversation, conversation
 from tests.support.segments import filled_segment

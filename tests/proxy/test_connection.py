@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from metrics.probes import CloseCause
-from protocol.api_18_api_versions import encode_unsupported_version
-from protocol.endpoints import NodeAddress
-from protocol.identifiers import ApiKey
-from proxy.connection import LAST_ANSWER_STALL_S, ConnectionLimits
-from proxy.request_handlers import Relay
+from protocol.api_versions import encode_unsupported_version
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
+from proxy.connection.request_handlers import Relay
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.support import kio_frames
 from tests.support.memory_transport import (
     HEARTBEAT,

@@ -9,12 +9,12 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.probes import CloseCause
-from protocol.api_01_fetch import key_of
-from protocol.identifiers import ApiKey
-from proxy.assembly import assemble, tier_answer
-from proxy.fetch_answer import encode_answer
+from protocol.fetch.messages import key_of
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.upstream_wire import UpstreamWire
+from proxy.fetch.answer import encode_answer
+from proxy.fetch.assembly import assemble, tier_answer
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.proxy.test_client_reads import AUTHORITY, PART, REQUEST
 from tests.support.memory_transport import HELD_BYTES_MAX, LIMITS, conversation, request, response
 from tests.support.segments import filled_segment

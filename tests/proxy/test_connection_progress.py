@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import trio
 import trio.testing
 
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.proxy.test_connection import exchanged, fetch
 from tests.support.memory_transport import HEARTBEAT, conversation, request, response
 

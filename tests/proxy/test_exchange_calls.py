@@ -14,8 +14,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from proxy.request_handlers import Relay
-from proxy.tier_reads import READS_AT_ONCE_MAX
+from proxy.connection.request_handlers import Relay
+from proxy.fetch.tier_reads import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch

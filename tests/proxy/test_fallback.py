@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 import storage.errors
 from metrics.probes import FallbackReason
-from protocol.errors import ErrorCode
-from proxy.fallback import (
-    ASKS_MIN,
+from protocol.wire.errors import ErrorCode
+from proxy.connection.client_reads import ASKS_MIN
+from proxy.fetch.fallback import (
     COME_AGAIN_S_MAX,
     COME_AGAIN_S_MIN,
     SPELL_IDLE_S_MAX,
@@ -21,7 +21,6 @@ from proxy.fallback import (
     reason_of,
 )
 from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError
-from storage.batch_walk import CorruptLogError
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,
@@ -33,6 +32,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
+from storage.log.batch_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from protocol.api_01_fetch import FetchPartition
-from protocol.errors import ErrorCode
-from proxy.fetch_plan import (
+from protocol.fetch.messages import FetchPartition
+from protocol.wire.errors import ErrorCode
+from proxy.fetch.frontier import Frontier
+from proxy.fetch.plan import (
     FETCH_BYTES_MAX,
     FetchPlan,
     key_of,
@@ -20,7 +21,6 @@ from proxy.fetch_plan import (
     limited_to_budget,
     plan_fetch,
 )
-from proxy.frontier import Frontier
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of

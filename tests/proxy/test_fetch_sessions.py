@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import ErrorCode, PeerProtocolError
-from protocol.fetch_sessions import IDLE_S_MIN, SessionSlots
-from proxy.request_handlers import RELAY, Relay
+from protocol.fetch.sessions import IDLE_S_MIN, SessionSlots
+from protocol.wire.errors import ErrorCode, PeerProtocolError
+from proxy.connection.request_handlers import RELAY, Relay
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.session_model import EPOCH_MAX
 from tests.support.session_world import (
@@ -56,7 +56,7 @@ async def test_an_incremental_request_without_news_looks_up_no_partition(
         raise AssertionError("no partition is looked at")
 
     monkeypatch.setattr(world.tier, "partition", looked_up)
-    monkeypatch.setattr("protocol.fetch_sessions.FetchSession.asked", looked_up)
+    monkeypatch.setattr("protocol.fetch.sessions.FetchSession.asked", looked_up)
     assert told(await conversation.send()) == {}
     assert conversation.relayed
 

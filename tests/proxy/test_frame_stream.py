@@ -7,10 +7,10 @@ import trio
 import trio.testing
 
 from metrics.probes import CloseCause
-from protocol.errors import PeerProtocolError
-from protocol.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
-from proxy.frame_stream import FrameStream
-from proxy.stream_end import ConnectionEnd
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
+from proxy.connection.frame_stream import FrameStream
+from proxy.connection.stream_end import ConnectionEnd
 from tests.support.memory_transport import MemoryTransport, framed, open_accounts
 
 MIB = 1024 * 1024

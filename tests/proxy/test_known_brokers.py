@@ -11,8 +11,8 @@ import structlog
 import trio
 import trio.testing
 
-from protocol.addresses import NodeAddress
-from proxy.known_brokers import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
+from protocol.wire.addresses import NodeAddress
+from proxy.connection.known_brokers import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 SERVERS = ("a:9092", "b:9092")

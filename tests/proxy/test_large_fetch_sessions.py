@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import ErrorCode
+from protocol.wire.errors import ErrorCode
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session, told
 from tests.support.tier_world import ask
 
@@ -75,7 +75,12 @@ async def test_a_large_session_is_kept_in_slices(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """The same conversation, with a slice for each partition."""
-    for module in ("protocol.slices", "protocol.api_01_fetch_response", "proxy.slices", "proxy.fetch_sessions"):
+    for module in (
+        "protocol.wire.slices",
+        "protocol.fetch.response",
+        "proxy.connection.slices",
+        "proxy.fetch.sessions",
+    ):
         monkeypatch.setattr(f"{module}.SLICE_ITEMS", 1)
     conversation = Conversation(world)
     await conversation.send([ask(world.first, offset, max_bytes=100), ask(world.second, EMPTY_OFFSET)])

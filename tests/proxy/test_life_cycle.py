@@ -10,11 +10,11 @@ import structlog
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.life_cycle import LifeCycle
+from proxy.connection.server import Server
+from proxy.process.life_cycle import LifeCycle
+from proxy.process.reload import Cause, Reloader
+from proxy.process.systemd_notify import SystemdNotify
 from proxy.readiness import Readiness
-from proxy.reload import Cause, Reloader
-from proxy.server import Server
-from proxy.systemd_notify import SystemdNotify
 
 
 class ScriptedServer:

@@ -6,12 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.api_02_list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
-from protocol.errors import ErrorCode
-from proxy.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
-from proxy.list_offsets_service import LOOKUP_TIMEOUT_S, ListOffsetsService
+from protocol.list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
+from protocol.wire.errors import ErrorCode
+from proxy.fetch.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
+from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamUnsupportedError
-from storage.batch_records import ScanLimitError
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -19,7 +18,8 @@ from storage.errors import (
     RetriableRemoteStorageError,
     ThrottledError,
 )
-from storage.timestamp_search import FoundTimestamp
+from storage.log.batch_records import ScanLimitError
+from storage.log.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import BROKERS_OWN, OffsetsWorld, request_of
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH
@@ -342,7 +342,7 @@ async def test_the_connections_searches_are_counted_as_its_own(
 
 
 async def test_what_names_too_much_is_the_brokers_unread(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protocol.api_02_list_offsets.PARTITIONS_MAX", 2)
+    monkeypatch.setattr("protocol.list_offsets.PARTITIONS_MAX", 2)
     world.search.results[world.add()] = FOUND
     assert await world.is_relayed([("orders", number, 4000) for number in range(3)])
     assert world.search.searched == []

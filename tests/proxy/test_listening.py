@@ -7,13 +7,13 @@ from typing import cast
 import pytest
 import trio
 
-from protocol.addresses import NodeAddress
-from proxy.address_book import AddressBook
-from proxy.known_brokers import KnownBrokers
-from proxy.listening import address_of, listen, node_at
+from protocol.wire.addresses import NodeAddress
+from proxy.connection.address_book import AddressBook
+from proxy.connection.known_brokers import KnownBrokers
+from proxy.connection.listening import address_of, listen, node_at
+from proxy.connection.server import Server
+from proxy.connection.sni_addressing import SniAddressBook
 from proxy.readiness import Readiness
-from proxy.server import Server
-from proxy.sni_addressing import SniAddressBook
 from proxy.upstream.cluster import BrokerNode, Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from proxy import live_settings
 from proxy.config.keys import SERVE_KEYS
-from proxy.frontier import Frontiers
-from proxy.live_settings import LiveSettings
-from proxy.logs import LogFormat
-from proxy.server import Server
+from proxy.connection.server import Server
+from proxy.fetch.frontier import Frontiers
+from proxy.process import live_settings
+from proxy.process.live_settings import LiveSettings
+from proxy.process.logs import LogFormat
 from storage.config.kinds import Reload
 from storage.config.model import SecurityProtocol
 from tests.support.certificates import server_certificate

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from proxy.logs import DEPTH_MAX, ENTRIES_MAX, MASK, OUR_PACKAGES, VALUE_CHARS_MAX, LogFormat, configure_logs, is_secret
+from proxy.process.logs import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    MASK,
+    OUR_PACKAGES,
+    VALUE_CHARS_MAX,
+    LogFormat,
+    configure_logs,
+    is_secret,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from metrics.probes import Probes
-from proxy.loop_stall import watch_loop
+from proxy.process.loop_stall import watch_loop
 
 
 def value(probes: Probes, name: str) -> float | None:

@@ -12,11 +12,17 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.probes import CloseCause, RefusalReason
-from protocol.errors import PeerProtocolError
-from protocol.proxy_header import V2_SIGNATURE
-from proxy import server as server_module
-from proxy.original_client import HEADER_S_MAX, ClientAddress, UntrustedPeerError, original_address, own_address
-from proxy.slots import SlotLimits
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.proxy_header import V2_SIGNATURE
+from proxy.connection import server as server_module
+from proxy.connection.original_client import (
+    HEADER_S_MAX,
+    ClientAddress,
+    UntrustedPeerError,
+    original_address,
+    own_address,
+)
+from proxy.connection.slots import SlotLimits
 from tests.proxy.test_server import ASK, ask, ends, world
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import request

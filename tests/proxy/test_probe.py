@@ -4,11 +4,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.api_01_fetch import FetchPartition
-from protocol.errors import ErrorCode
-from proxy.fetch_service import FetchSettings
+from protocol.fetch.messages import FetchPartition
+from protocol.wire.errors import ErrorCode
+from proxy.fetch.service import FetchSettings
 from proxy.upstream.errors import UpstreamConnectionError
-from storage.aborted_transactions import TierAborts
+from storage.log.aborted_transactions import TierAborts
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of

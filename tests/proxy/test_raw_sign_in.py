@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.probes import CloseCause
-from protocol.identifiers import ApiKey
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 
 PIECES = [1, 7, None]

@@ -12,9 +12,9 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes, ReloadOutcome
 from metrics.registry import Registry
-from proxy.certificates import expires_at_s
 from proxy.config import Config, load
-from proxy.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
+from proxy.process.certificates import expires_at_s
+from proxy.process.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
 from storage.config.kinds import Reload
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol.errors import PeerProtocolError
-from protocol.identifiers import ApiKey
-from protocol.versions import NEWEST, OLDEST
-from proxy.router import RequestRoute, ResponseRoute, route_request, route_response
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.versions import NEWEST, OLDEST
+from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
 
 ANNOUNCED = [(key, version) for key, newest in NEWEST.items() for version in range(OLDEST.get(key, 0), newest + 1)]
 DECODED: dict[int, RequestRoute] = {

@@ -17,14 +17,14 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes, RefusalReason
 from metrics.registry import Registry
-from proxy import server as server_module
-from proxy import upstream_connect
-from proxy.address_book import Target
 from proxy.config.model import Network
-from proxy.request_handlers import RequestHandlers
-from proxy.server import Server, ServerSettings
-from proxy.slots import SlotLimits
-from proxy.sni_addressing import hear_server_names
+from proxy.connection import server as server_module
+from proxy.connection import upstream_connect
+from proxy.connection.address_book import Target
+from proxy.connection.request_handlers import RequestHandlers
+from proxy.connection.server import Server, ServerSettings
+from proxy.connection.slots import SlotLimits
+from proxy.connection.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import (

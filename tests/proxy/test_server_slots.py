@@ -13,9 +13,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.probes import CloseCause, RefusalReason
-from proxy.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
+from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import ScriptedHandlers, request

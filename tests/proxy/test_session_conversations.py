@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from protocol.api_01_fetch import FetchRequest, FetchResponse, PartitionAnswer
-from protocol.api_01_fetch_response import decode_response
+from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
+from protocol.fetch.response import decode_response
 from tests.support.segments import topic_partition
 from tests.support.session_model import SessionBroker, SessionClient
 from tests.support.tier_world import TierWorld, ask, client_frame, fetch_of

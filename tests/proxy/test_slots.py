@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metrics.probes import CloseCause, RefusalReason
-from proxy import slots as slots_module
-from proxy.slots import GRACE_S, LOOK_S, STUCK_S, Slot, SlotLimits, Slots
-from proxy.spells import SPELL_S, Spells
+from proxy.connection import slots as slots_module
+from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, Slot, SlotLimits, Slots
+from proxy.connection.spells import SPELL_S, Spells
 
 
 @dataclass

@@ -3,8 +3,8 @@
 import pytest
 
 from metrics.probes import CloseCause
-from protocol.errors import PeerProtocolError
-from proxy.stream_end import ConnectionEnd, end_of
+from protocol.wire.errors import PeerProtocolError
+from proxy.connection.stream_end import ConnectionEnd, end_of
 from proxy.upstream.errors import TransportError
 
 END = ConnectionEnd(CloseCause.LIMIT, "too much")

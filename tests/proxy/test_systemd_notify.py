@@ -13,7 +13,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from proxy.systemd_notify import SystemdNotify
+from proxy.process.systemd_notify import SystemdNotify
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.api_01_fetch import PartitionAnswer
-from proxy.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
+from protocol.fetch.messages import PartitionAnswer
+from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
 from proxy.upstream.cluster import PartitionLeader
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
-from storage.aborted_transactions import TierAborts
 from storage.errors import CorruptObjectError
+from storage.log.aborted_transactions import TierAborts
 from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition
 from storage.reader import OffsetNotInTierError, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
@@ -241,7 +241,7 @@ async def test_clients_cannot_fill_the_memory_with_names(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_tier(world, "a", "b", "c", "d")
-    monkeypatch.setattr("proxy.tier.UNKNOWN_NAMES_MAX", 3)
+    monkeypatch.setattr("proxy.fetch.tier.UNKNOWN_NAMES_MAX", 3)
     await world.tier.learn_topic_ids(["a", "b"])
     await world.tier.learn_topic_ids(["c", "d"])
     await world.tier.learn_topic_ids(["a", "c"])
@@ -272,7 +272,7 @@ async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWo
 async def test_one_request_has_so_many_names_asked_for_and_no_more(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.tier.NAMES_ASKED_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.tier.NAMES_ASKED_MAX", 2)
     in_tier(world, "a", "b", "c")
     await world.tier.learn_topic_ids(["a", "b", "c"])
     assert world.cluster.learned == [["a", "b"]]

@@ -11,14 +11,14 @@ import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.client_reads import ClientReads
-from proxy.fetch_plan import TierPart
-from proxy.tier_reads import READS_AT_ONCE_MAX, TierReads
+from proxy.connection.client_reads import ClientReads
+from proxy.fetch.plan import TierPart
+from proxy.fetch.tier_reads import READS_AT_ONCE_MAX, TierReads
 from proxy.upstream.errors import UpstreamConnectionError
-from storage.batch_walk import CorruptLogError
 from storage.cache.answer_blocks import Room
 from storage.errors import RetriableRemoteStorageError
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.log.batch_walk import CorruptLogError
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
@@ -268,7 +268,7 @@ async def test_stopped_reads_leave_the_nursery(world: TierWorld, autojump_clock:
 @pytest.mark.parametrize(
     ("fault", "level"),
     [
-        # Said once a spell, by proxy.fallback: a client may ask again 200 times a second.
+        # Said once a spell, by proxy.fetch.fallback: a client may ask again 200 times a second.
         (RetriableRemoteStorageError("503"), "debug"),
         (CorruptLogError("crc", 0, 1), "debug"),
         (UpstreamConnectionError("no leader"), "debug"),

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.tier_storage import EXPIRE_INTERVAL_S, store_kind
+from proxy.process.tier_storage import EXPIRE_INTERVAL_S, store_kind
 from storage.cache.blocks import MemoryBlocks
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.errors import ThrottledError

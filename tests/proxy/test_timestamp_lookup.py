@@ -7,12 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from protocol.api_02_list_offsets import ListOffsetsPartition
-from protocol.slices import SLICE_ITEMS
-from proxy.timestamp_lookup import SEARCHES_MAX, TierQuestion
-from storage.batch_records import ScanLimitError
+from protocol.list_offsets import ListOffsetsPartition
+from protocol.wire.slices import SLICE_ITEMS
+from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
-from storage.timestamp_search import FoundTimestamp
+from storage.log.batch_records import ScanLimitError
+from storage.log.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import OffsetsWorld
 from tests.support.stretches import Stretches
 from tests.support.tier_world import NODE_ID

@@ -15,10 +15,9 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
-from protocol.addresses import NodeAddress
-from proxy.fallback import Fallback, FallbackSettings
-from proxy.readiness import ConditionName, ConditionState, Readiness
-from proxy.upkeep import (
+from protocol.wire.addresses import NodeAddress
+from proxy.fetch.fallback import Fallback, FallbackSettings
+from proxy.process.upkeep import (
     CATALOG_INTERVAL_S,
     GAUGES_INTERVAL_S,
     TIER_ANSWER_S_MAX,
@@ -33,6 +32,7 @@ from proxy.upkeep import (
     take_gauges,
     watch_tier,
 )
+from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX, BrokerNode
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.gets import Slots

@@ -16,12 +16,12 @@ from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
-from proxy import upstream_connect
-from proxy.address_book import Target
+from proxy.connection import upstream_connect
+from proxy.connection.address_book import Target
+from proxy.connection.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
 from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.transport import Transport
-from proxy.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
 from tests.support.waiting import until
 
 SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.tier_storage import TierStorageSettings
+from proxy.process.tier_storage import TierStorageSettings
 from tests.simulation.consumer import ClientProfile, Position
 from tests.support.simulated_link import LATE, SLOW, STALLED, LinkProfile, Manner
 from tests.support.simulated_store import GIB, KIB, MIB, SimulatedTopic

@@ -1,6 +1,6 @@
 """A consumer of the storage side: what one connection's Fetches do to it, without the wire.
 
-One exchange is as in `proxy.exchange`: all partitions are read side by side, each up to `max_bytes`, under one
+One exchange is as in `proxy.fetch.exchange`: all partitions are read side by side, each up to `max_bytes`, under one
 deadline. The answer goes out when all reads have ended, `linger_s` after the first has records, or at the deadline;
 what a read has by then is its answer. The client takes the answer at its own rate and works on it; then its blocks are
 released, and the next exchange begins. There is one Fetch under way, and neither a probe nor an authority.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import ReadTime, TierReader, TierRecords
 

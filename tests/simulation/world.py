@@ -1,7 +1,8 @@
 """Runs one case: the real storage side over a simulated store, with consumers, in virtual time.
 
-What is real: `proxy.tier_storage.open_tier_storage`, so reader, catalog, caches, fills, read-ahead and planner. What is
-not: the store and its link, processor time (none is spent but what `ClientProfile` says), the proxy and its clients.
+What is real: `proxy.process.tier_storage.open_tier_storage`, so reader, catalog, caches, fills, read-ahead and planner.
+What is not: the store and its link, processor time (none is spent but what `ClientProfile` says), the proxy and its
+clients.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from proxy.tier_storage import open_tier_storage
+from proxy.process.tier_storage import open_tier_storage
 from storage.cache.disk import DiskBlocks
 from storage.model import RemoteLogSegmentMetadata
 from tests.simulation.cases import DISK, Case

@@ -13,7 +13,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.data_source import TidegateDataSource
 from pipeline.planning.stream_progress import TOPIC_IDS
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.differential_steps import admin_client
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments
 from tests.support.source_rows import (
@@ -26,6 +25,7 @@ from tests.support.source_rows import (
     written_offsets,
 )
 from tests.support.spark_topics import TRANSACTIONAL, TRIMMED, SparkTopics
+from tools.demo.kafka_cluster import KafkaCluster
 
 RECORDS = 400
 """Of one go: four segments of ten batches, three and a bit of which go to the tier."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.demo.kafka_properties import properties_text
 from tests.support import secret_search
 from tests.support.secret_search import files_below, found_in, ui_pages
 from tests.support.secured_kafka import password, secured_kafka
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_topics import PLAIN, SparkTopics
+from tools.demo.kafka_properties import properties_text
 from tools.spark_package.build import Built
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.kafka_properties import properties_text
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_package import USERS_NAMES, users_modules
 from tests.support.spark_topics import PLAIN, SparkTopics
+from tools.demo.kafka_properties import properties_text
 from tools.spark_package.build import NAME, Built
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]

@@ -9,11 +9,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import aborted_transactions as module
-from storage.aborted_transactions import AbortSearch, TierAborts
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.log import aborted_transactions as module
+from storage.log.aborted_transactions import AbortSearch, TierAborts
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tests.support.segments import build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from protocol.record_batches import read_header
-from storage.batch_placement import order_fault, placement_fault
+from storage.log.batch_placement import order_fault, placement_fault
 from tests.support.segments import data_batch, filled_segment, metadata_of, topic_partition
 
 SEGMENT = metadata_of(topic_partition(), filled_segment(5000))  # 20 batches of 10 records

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.record_batches import read_header
-from storage import batch_records
-from storage.batch_records import iterate_records
 from storage.errors import CorruptObjectError
+from storage.log import batch_records
+from storage.log.batch_records import iterate_records
 from tests.support.segments import control_batch, data_batch
 from tests.support.timed_batches import (
     CODECS,

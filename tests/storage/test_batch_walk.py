@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.record_batches import HEADER_BYTES
-from storage.batch_walk import (
+from storage.cache.blocks import Block, VerifiedRun
+from storage.errors import CorruptObjectError
+from storage.log.batch_walk import (
     CorruptLogError,
     FoundBatch,
     IndexMismatchError,
@@ -19,8 +21,6 @@ from storage.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
-from storage.cache.blocks import Block, VerifiedRun
-from storage.errors import CorruptObjectError
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
     SyntheticSegment,

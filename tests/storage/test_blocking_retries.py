@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 
-from storage.blocking_retries import call_with_retries
-from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -13,6 +11,8 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from storage.object_store.blocking_retries import call_with_retries
+from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 SEGMENT = metadata_of(topic_partition(), filled_segment())

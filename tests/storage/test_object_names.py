@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError
-from storage.model import LogSegmentData, RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
-from storage.object_names import (
+from storage.formats.object_names import (
     LOG_SUFFIX,
     OBJECT_SUFFIXES,
     is_topic_name,
@@ -18,6 +17,7 @@ from storage.object_names import (
     segment_of_object,
     sources_by_suffix,
 )
+from storage.model import LogSegmentData, RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
 from tests.support.segments import filled_segment, metadata_of, uuid_of
 
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from storage.cache.retries import ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -23,9 +22,10 @@ from storage.errors import (
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.indexes.offset_index import encode_offset_index
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.retries import ATTEMPTS_MAX
 from storage.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, filled_segment
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier

@@ -9,10 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.aborted_transactions import TierAborts
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.transaction_index import AbortedTransaction
+from storage.log.aborted_transactions import TierAborts
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.reader import TierRecords
 from tests.support.checked_tier import SEGMENTS, aiven_tier

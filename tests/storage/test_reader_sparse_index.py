@@ -4,11 +4,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from storage import batch_walk
 from storage.indexes import rebuild
 from storage.indexes.offset_index import encode_offset_index
+from storage.log import batch_walk
+from storage.log.timestamp_search import FoundTimestamp
 from storage.model import IndexType
-from storage.timestamp_search import FoundTimestamp
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
     SyntheticSegment,

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.tier_storage import EXPIRE_INTERVAL_S
+from proxy.process.tier_storage import EXPIRE_INTERVAL_S
 from storage.cache import read_ahead
 from storage.cache.read_ahead import START_ANSWERS
 from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
-from storage.segment_scan import BadBatch, BadBatchError, ScannedBatch, SegmentScan
-from storage.segment_window import HOLE_BYTES
+from storage.log.segment_scan import BadBatch, BadBatchError, ScannedBatch, SegmentScan
+from storage.log.segment_window import HOLE_BYTES
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
 
@@ -129,8 +129,8 @@ def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MIN", 0.0)
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MAX", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
     world = OneSegment(filled_segment())
     world.failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
     read = CountedStream.read
@@ -150,8 +150,8 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
 
 
 def test_trouble_that_does_not_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MIN", 0.0)
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MAX", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
     world = OneSegment(filled_segment())
     world.failures = [RetriableRemoteStorageError("503")] * 3
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.segment_window import HOLES_MAX, LogWindow, UnreadableBytesError
+from storage.log.segment_window import HOLES_MAX, LogWindow, UnreadableBytesError
 from tests.support.one_segment import OneSegment
 from tests.support.segments import filled_segment
 

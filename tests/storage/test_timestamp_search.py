@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from storage import timestamp_search
-from storage.batch_records import ScanLimitError
-from storage.batch_walk import CorruptLogError, IndexMismatchError, find_batch_by_time
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.log import timestamp_search
+from storage.log.batch_records import ScanLimitError
+from storage.log.batch_walk import CorruptLogError, IndexMismatchError, find_batch_by_time
+from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
-from storage.timestamp_search import FoundTimestamp, TimestampSearch
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier
 from tests.support.timed_batches import CODECS, CONTROL, TRANSACTIONAL, ZSTD, framed_batch, timed_batch, timed_messages

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ErrorCode
-from proxy import application, fallback
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.tier_storage import open_tier_storage
+from protocol.wire.errors import ErrorCode
+from proxy import serve as application
+from proxy.fetch import fallback
+from proxy.process.tier_storage import open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.object_keys import main_path
 from storage.model import RemoteLogSegmentMetadata
@@ -30,6 +30,7 @@ from tests.support.s3_front import S3Front
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.toxiproxy import Link
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 BLOCK_BYTES = 64 * 1024
 

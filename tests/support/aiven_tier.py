@@ -15,8 +15,6 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import METADATA_PARTITIONS
 from storage.formats.aiven.key_ring import KeyRing
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
@@ -24,6 +22,8 @@ from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLo
 from storage.object_store.s3 import S3Store
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
 from tests.support.s3_server import S3Server
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 STORAGE_MANAGER_CLASS = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 PREFIX = "rsm.config."

@@ -24,8 +24,8 @@ from storage.formats.aiven.encryption import AAD_BYTES, DATA_KEY_BYTES, OVERHEAD
 from storage.formats.aiven.key_ring import KeyRing
 from storage.formats.aiven.manifest import Manifest, SegmentEncryption, StoredIndex, encode_manifest
 from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.object_names import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata
-from storage.object_names import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.object_store.object_store import ObjectStore
 from tests.support.segments import object_path
 

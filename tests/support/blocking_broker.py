@@ -13,7 +13,7 @@ from typing import Any, Self
 from kio import index, serial
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import API_VERSIONS, APIS, METADATA, Api, Values, kio_uuid
+from protocol.client.messages import API_VERSIONS, APIS, METADATA, Api, Values, kio_uuid
 from tests.support.fake_broker import api_versions_values, encode_response
 
 Handler = Callable[[Any], Values | bytes | None]

@@ -23,7 +23,7 @@ from storage.formats.aiven.object_keys import main_path
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.object_store.filesystem import FileSystemStore
 from storage.remote_storage_manager import RemoteStorageManager

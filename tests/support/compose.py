@@ -34,10 +34,10 @@ from typing import Any, Final, Self
 
 import yaml
 
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
 from tests.support.needs import JARS, ROOT, SPARK_JARS, VERSITYGW
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
 
 COMPOSE_FILE: Final = ROOT / "docker-compose.yml"
 HOST: Final = "127.0.0.1"

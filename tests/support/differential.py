@@ -6,7 +6,7 @@ What must be equal: every field, tagged ones too, every record byte, and the abo
 addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
 - Partitions of a Fetch take from its max_bytes in request order. The broker takes for a local one what it gave, and
-  Tidegate does not wait for that (proxy.fetch_plan): behind one that gave more or less than its limit, and only there,
+  Tidegate does not wait for that (proxy.fetch.plan): behind one that gave more or less than its limit, and only there,
   one answer's bytes may be a prefix of the other's, if the limits can explain it.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
@@ -26,11 +26,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protocol.api_01_fetch import FetchResponse, PartitionAnswer
-from protocol.api_01_fetch_response import decode_response
-from protocol.api_01_fetch_walker import UNUSED_TAG
-from protocol.errors import ErrorCode
+from protocol.fetch.messages import FetchResponse, PartitionAnswer
+from protocol.fetch.response import decode_response
+from protocol.fetch.walker import UNUSED_TAG
 from protocol.record_batches import HEADER_BYTES, read_header
+from protocol.wire.errors import ErrorCode
 from tests.support.differential_questions import (
     OFFSET_FOR_LEADER_EPOCH,
     TOPIC_ID_VERSION_MIN,

@@ -11,8 +11,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from protocol.record_batches import HEADER_BYTES, read_header
-from proxy.demo.kafka_cluster import KafkaCluster, KafkaClusterError, PartitionOffsets
 from tests.support.raw_client import RawClient
+from tools.demo.kafka_cluster import KafkaCluster, KafkaClusterError, PartitionOffsets
 
 SETTLED_TIMEOUT_S = 120.0
 QUIET_S = 3.0

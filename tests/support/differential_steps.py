@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from tests.support.differential_known import local_logs, look_up, segment_starts, tiered_logs
 from tests.support.differential_schedule import (
     Cut,
@@ -24,6 +23,7 @@ from tests.support.differential_schedule import (
     Timestamps,
 )
 from tests.support.kafka import Record, produce
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 TIMESTAMP_STEP_MS = 10

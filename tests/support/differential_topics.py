@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.differential_known import KnownPartition, local_logs, look_up, wait_all_settled
 from tests.support.differential_schedule import Schedule
 from tests.support.differential_steps import (
@@ -30,6 +29,7 @@ from tests.support.differential_steps import (
     transactional_producer,
 )
 from tests.support.kafka import TIERED, Record, produce, small_segments
+from tools.demo.kafka_cluster import KafkaCluster
 
 PREFIX = "differential"
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.differential_known import KnownPartition
 from tests.support.differential_schedule import Schedule, draw_schedule
 from tests.support.differential_steps import HungProducerError
 from tests.support.differential_topics import CLUSTER_PROPERTIES, differential_topics
 from tests.support.kafka import own_cluster
 from tests.support.tidegate import RunningTidegate, own_tidegate
+from tools.demo.kafka_cluster import KafkaCluster
 
 QUESTIONS = int(os.environ.get("TIDEGATE_DIFFERENTIAL_QUESTIONS") or 5000)
 SEED = int(os.environ.get("TIDEGATE_DIFFERENTIAL_SEED") or random.SystemRandom().randrange(2**32))

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from kio import index, serial
 
-from protocol.client_messages import API_VERSIONS, APIS, Api, Values, build
+from protocol.client.messages import API_VERSIONS, APIS, Api, Values, build
 from proxy.upstream.errors import TransportError, UpstreamConnectionError
 from proxy.upstream.transport import Bytes, Transport
 

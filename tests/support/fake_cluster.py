@@ -7,7 +7,7 @@ from typing import Any
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import METADATA, Values
+from protocol.client.messages import METADATA, Values
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 
 

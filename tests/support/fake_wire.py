@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from protocol.api_01_fetch import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
-from protocol.api_01_fetch_request import decode_request
-from protocol.api_01_fetch_response import encode_response
-from protocol.api_01_fetch_walker import ENDPOINTS_VERSION_MIN
-from protocol.endpoints import NodeAddress
-from protocol.errors import ErrorCode
-from protocol.headers import decode_request_header
-from protocol.identifiers import ApiKey, IsolationLevel
-from proxy.upstream_wire import PendingAnswer
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
+from protocol.fetch.request import decode_request
+from protocol.fetch.response import encode_response
+from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.errors import ErrorCode
+from protocol.wire.headers import decode_request_header
+from protocol.wire.identifiers import ApiKey, IsolationLevel
+from proxy.connection.upstream_wire import PendingAnswer
 from storage.model import TopicIdPartition
 
 BATCH_BYTES = 100

@@ -11,9 +11,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.digests import Digests, Isolation, read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, orders, produce, small_segments, wait_settled
+from tools.demo.kafka_cluster import KafkaCluster
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 """One partition each."""

@@ -22,11 +22,11 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from protocol.api_01_fetch import FetchPartition, FetchRequest
-from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from protocol.fetch.messages import FetchPartition, FetchRequest
+from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.object_store import ObjectStore

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.honest_consumer import HonestConsumer, Measured, read_once
 from tests.support.kafka import Record, fresh_name, tiered_topic
 from tests.support.raw_client import FetchTarget, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 MIB = 1024 * 1024
 MEMORY_MAX_BYTES = 192 * MIB

@@ -14,13 +14,13 @@ from typing import Generic, TypeVar
 
 import trio
 
-from proxy import application
+from proxy import serve as application
 from proxy.config import load
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import properties_text
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
 
 VERSION = 17
 TIME_LIMIT_S = 240.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from confluent_kafka import Message, Producer
 
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from tests.support.needs import JARS
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 QUEUE_RECORDS_MAX = 90_000
 QUIET_S = 8.0

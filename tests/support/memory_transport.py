@@ -23,16 +23,16 @@ import trio.testing
 from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes, RelayProbe
 from metrics.registry import Registry
-from protocol.addresses import NodeAddress
-from protocol.api_02_list_offsets import decode_request as decode_list_offsets
-from protocol.headers import decode_request_header
-from proxy.accounts import Accounts, AccountSettings
-from proxy.client_reads import ClientReads
-from proxy.connection import ClientConnection, ConnectionLimits
-from proxy.request_handlers import RELAY, Answer, Relay
+from protocol.list_offsets import decode_request as decode_list_offsets
+from protocol.wire.addresses import NodeAddress
+from protocol.wire.headers import decode_request_header
+from proxy.connection.accounts import Accounts, AccountSettings
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.connection import ClientConnection, ConnectionLimits
+from proxy.connection.request_handlers import RELAY, Answer, Relay
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
-from proxy.upstream_wire import UpstreamWire
 from storage.cache.byte_budget import ByteBudget
 
 HEARTBEAT = 12

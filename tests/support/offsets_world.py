@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from protocol.api_02_list_offsets import (
+from protocol.list_offsets import (
     ListOffsetsAnswer,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -25,15 +25,16 @@ from protocol.api_02_list_offsets import (
     encode_request,
     encode_response,
 )
-from protocol.endpoints import NodeAddress
-from protocol.errors import ErrorCode
-from protocol.headers import decode_request_header
-from protocol.identifiers import ApiKey, IsolationLevel
-from proxy.list_offsets_service import ListOffsetsService
-from proxy.request_handlers import RELAY, Relay
-from proxy.timestamp_lookup import TimestampLookup
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.errors import ErrorCode
+from protocol.wire.headers import decode_request_header
+from protocol.wire.identifiers import ApiKey, IsolationLevel
+from proxy.connection.request_handlers import RELAY, Relay
+from proxy.connection.upstream_wire import PendingAnswer
+from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream_wire import PendingAnswer
+from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import (
     RemoteLogSegmentId,
@@ -42,7 +43,6 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.timestamp_search import FoundTimestamp, TimestampSearch
 from tests.support.fake_wire import FakePartitionLog
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from protocol.addresses import carries_addresses, find_nodes, rewrite
-from protocol.identifiers import ApiKey
-from protocol.primitives import Cursor
-from proxy.demo.kafka_cluster import KafkaCluster
+from protocol.wire.addresses import carries_addresses, find_nodes, rewrite
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.primitives import Cursor
+from tools.demo.kafka_cluster import KafkaCluster
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 _HEAD = struct.Struct(">hhi")

@@ -25,8 +25,8 @@ from metrics.family import Family, Kind
 from metrics.kip405 import ROWS, Writer
 from metrics.probes import Probes
 from metrics.tidegate_names import FAMILIES
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "deploy" / "prometheus"

@@ -23,7 +23,7 @@ from typing import Any, Self
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from protocol.api_01_fetch_response import decode_response
+from protocol.fetch.response import decode_response
 from tests.support.kio_frames import encode, fill, schema, with_length
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3

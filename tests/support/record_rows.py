@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
 from protocol.record_batches import read_header
-from storage.segment_scan import ScannedBatch
+from storage.log.segment_scan import ScannedBatch
 from tests.support.segments import FIRST_TIMESTAMP_MS, Record, encode_record
 from tests.support.timed_batches import LOG_APPEND_TIME, NONE, compressed, framed_batch
 

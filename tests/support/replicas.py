@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.raw_client import RawClient
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 ALTER_PARTITION_REASSIGNMENTS = 45
 

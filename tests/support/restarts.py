@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
-from proxy.demo.kafka_properties import HOST
 from storage.metadata.snapshot import SNAPSHOT_NAME
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments
 from tests.support.raw_client import RawClient, fetch_request
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import HOST
 
 SNAPSHOT_INTERVAL_MS = 200
 CACHE_MEMORY_BYTES = 2 * 1024 * 1024

@@ -26,10 +26,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     UserScramCredentialUpsertion,
 )
 
-from proxy.demo.kafka_cluster import KafkaCluster, free_port
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, orders, small_segments, tiered_topic
 from tests.support.needs import JARS
+from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 HOST: Final = "127.0.0.1"
 METADATA_TOPIC: Final = "__remote_log_metadata"

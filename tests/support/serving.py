@@ -13,11 +13,11 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.kafka_properties import properties_text
-from proxy.demo.tidegate_process import bootstrap_address
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import properties_text
+from tools.demo.tidegate_process import bootstrap_address
 
 START_S_MAX = 30.0
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"

@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from protocol.api_01_fetch import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer, PartitionKey, key_of
-from protocol.api_01_fetch_request import decode_request
-from protocol.api_01_fetch_response import decode_response, encode_response
-from protocol.errors import ErrorCode
-from protocol.headers import decode_request_header
-from protocol.identifiers import ApiKey
-from proxy.request_handlers import Relay
+from protocol.fetch.messages import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer, PartitionKey, key_of
+from protocol.fetch.request import decode_request
+from protocol.fetch.response import decode_response, encode_response
+from protocol.wire.errors import ErrorCode
+from protocol.wire.headers import decode_request_header
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.request_handlers import Relay
 from tests.support.fake_wire import FakeBrokerLog
 from tests.support.tier_world import FakeFetcher, client_frame
 

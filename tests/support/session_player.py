@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from protocol.errors import ErrorCode
+from protocol.wire.errors import ErrorCode
 from tests.support.raw_client import FetchedPartition, FetchResult, FetchTarget, RawClient, fetch_request, fetch_result
 
 LATE_S = 0.4

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
-from protocol.api_01_fetch import FetchPartition, FetchResponse
+from protocol.fetch.messages import FetchPartition, FetchResponse
 from storage.model import TopicIdPartition
 from tests.support.session_model import EPOCH_MAX, SessionBroker, SessionClient
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.demo.kafka_process import JavaProcess
+from tools.demo.kafka_process import JavaProcess
 
 WORKERS = 2
 WORKER_MEMORY = "1g"

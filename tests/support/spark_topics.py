@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
-from proxy.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from tests.support.differential_known import local_logs, partition_offsets, tiered_logs, wait_all_settled
 from tests.support.differential_steps import (
     FIRST_TIMESTAMP_MS,
@@ -28,6 +27,7 @@ from tests.support.differential_steps import (
 from tests.support.filled_topics import CODECS, odd_records
 from tests.support.kafka import TIERED, Record, own_cluster, produce, small_segments
 from tests.support.tidegate import RunningTidegate, own_tidegate
+from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
 PLAIN, COMPRESSED, TRANSACTIONAL, TRIMMED, WIDE = (
     f"spark-{kind}" for kind in ("plain", "compressed", "transactional", "trimmed", "wide")

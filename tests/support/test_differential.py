@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from protocol.api_01_fetch import PartitionAnswer
-from protocol.api_01_fetch_response import encode_response
-from protocol.errors import ErrorCode
+from protocol.fetch.messages import PartitionAnswer
+from protocol.fetch.response import encode_response
+from protocol.wire.errors import ErrorCode
 from tests.support.differential import ASKED_AGAIN_MAX, Asker, Outcome, compare
 from tests.support.differential_questions import FetchQuestion, FetchTarget, OffsetsQuestion
 from tests.support.kio_frames import encode, fill, schema, with_length

@@ -3,11 +3,11 @@
 import hashlib
 import socket
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.honest_consumer import HonestConsumer, read_once
 from tests.support.kafka import TieredTopic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster
 
 VERSION = 17
 ALL_BYTES = 16 * 1024 * 1024

@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.demo.kafka_cluster import KafkaCluster
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import FETCH, RawClient, fetch_request, fetch_result
 from tests.support.segments import data_batch
+from tools.demo.kafka_cluster import KafkaCluster
 
 EARLIEST, LATEST = -2, -1
 

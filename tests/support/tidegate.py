@@ -16,8 +16,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.demo.kafka_cluster import KafkaCluster
-from proxy.demo.tidegate_process import Tidegate
+from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.tidegate_process import Tidegate
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,15 @@ import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from proxy.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
 from storage.cache.index_cache import OffsetIndexCache
 from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.errors import RemoteResourceNotFoundError
-from storage.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.catalog import Catalog
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import (
     IndexType,
     LogSegmentData,

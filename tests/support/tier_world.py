@@ -15,19 +15,19 @@ import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
-from protocol.api_01_fetch import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
-from protocol.api_01_fetch_request import encode_request
-from protocol.api_01_fetch_response import decode_response
-from protocol.errors import ErrorCode
-from protocol.fetch_sessions import SessionSlots
-from proxy.authority import LogStartGeneration
-from proxy.client_reads import ClientReads
-from proxy.fallback import Fallback, FallbackSettings
-from proxy.fetch_service import FetchService, FetchSettings
-from proxy.frontier import Frontiers
-from proxy.lineages import Lineages
-from proxy.request_handlers import Relay
-from proxy.tier import Tier
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
+from protocol.fetch.request import encode_request
+from protocol.fetch.response import decode_response
+from protocol.fetch.sessions import SessionSlots
+from protocol.wire.errors import ErrorCode
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.request_handlers import Relay
+from proxy.fetch.authority import LogStartGeneration
+from proxy.fetch.fallback import Fallback, FallbackSettings
+from proxy.fetch.frontier import Frontiers
+from proxy.fetch.lineages import Lineages
+from proxy.fetch.service import FetchService, FetchSettings
+from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster, PartitionLeader, TopicMetadata
 from proxy.upstream.frontier_client import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -38,9 +38,9 @@ from proxy.upstream.frontier_client import (
     OffsetAnswer,
     OffsetQuery,
 )
-from storage.aborted_transactions import TierAborts
-from storage.leader_epoch_lineage import LeaderEpochLineage
+from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -3,7 +3,7 @@
     timed_batch(100, [(0, 1700), (3, 1650)], codec=4)            # v2, offsets 100 and 103, zstd
     timed_messages(1, [(100, 1700), (103, 1650)], codec=1)       # v1 messages in a gzip wrapper
 
-Bytes are made here by the formats' own words (KIP-98, KIP-32), independently of `storage.batch_records`.
+Bytes are made here by the formats' own words (KIP-98, KIP-32), independently of `storage.log.batch_records`.
 """
 
 import gzip

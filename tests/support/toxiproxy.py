@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
-from proxy.demo.kafka_properties import HOST
 from tests.support.needs import TOXIPROXY
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
+from tools.demo.kafka_properties import HOST
 
 API_TIMEOUT_S = 5.0
 

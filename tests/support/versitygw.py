@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxy.demo.kafka_cluster import free_port
-from proxy.demo.kafka_process import JavaProcess
-from proxy.demo.kafka_properties import HOST
 from tests.support.needs import VERSITYGW
 from tests.support.s3_server import CREDENTIALS, REGION, S3Server
 from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import free_port
+from tools.demo.kafka_process import JavaProcess
+from tools.demo.kafka_properties import HOST
 
 
 @contextmanager

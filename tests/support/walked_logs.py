@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from protocol import record_batches
 from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
-from storage.batch_placement import order_fault, placement_fault
 from storage.cache.blocks import Block
+from storage.log.batch_placement import order_fault, placement_fault
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.segments import Record, control_batch, data_batch, filled_segment, metadata_of
 from tests.support.tier import PARTITION

@@ -16,7 +16,7 @@ def test_a_cold_fetch_goes_from_the_connection_to_the_store_and_a_warm_one_stops
     traces: tuple[Trace, Trace],
 ) -> None:
     cold, warm = (trace.files() for trace in traces)
-    through = ["proxy/connection.py", "storage/reader.py", "storage/cache/blocks.py"]
+    through = ["proxy/connection/connection.py", "storage/reader.py", "storage/cache/blocks.py"]
     assert [file for file in cold if file in through] == through
     assert "storage/object_store/filesystem.py" in cold
     assert "storage/formats/aiven/compression.py" in cold, "worker threads are seen"

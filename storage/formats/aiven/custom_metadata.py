@@ -16,8 +16,8 @@
 
 from dataclasses import dataclass
 
-from protocol.errors import PeerProtocolError
-from protocol.primitives import Cursor, write_string, write_uvarint
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.primitives import Cursor, write_string, write_uvarint
 from storage.errors import CorruptObjectError
 from storage.formats.aiven.object_keys import KEY_BYTES_MAX
 from storage.model import CustomMetadata

@@ -6,7 +6,7 @@
 - The prefix is put in front as it is: no separator is added.
 - Ids are Kafka's 22 characters, which may begin with or contain `-`, as topic names may. A key is therefore taken
   apart by fixed widths from the right, never at a `-`.
-- Only topic names that Kafka accepts become part of a key (storage/object_names.py says why).
+- Only topic names that Kafka accepts become part of a key (storage/formats/object_names.py says why).
 """
 
 import enum
@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 
 from storage.errors import IllegalMetadataError
+from storage.formats.object_names import check_topic_name, is_topic_name
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
-from storage.object_names import check_topic_name, is_topic_name
 
 KEY_BYTES_MAX = 1024
 """S3's limit for a key, in UTF-8; Google's and Azure's are the same."""

@@ -19,8 +19,8 @@ from pipeline.brokers.errors import (
     TopicReplacedError,
     UnknownTopicError,
 )
-from protocol.client_messages import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
+from protocol.client.sasl import SaslCredentials
 from tests.support.blocking_broker import BlockingBroker
 
 ORDERS = b"orders-topic-id1"

@@ -9,8 +9,8 @@ from kio.schema.errors import ErrorCode
 from pipeline.brokers.cluster import BrokerCluster, PartitionLeader, code_name
 from pipeline.brokers.errors import BrokerAuthenticationError, BrokerConnectionError, BrokerError, BrokerRefusedError
 from pipeline.brokers.settings import ClientSettings
-from protocol.client_messages import METADATA, SASL_HANDSHAKE
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import METADATA, SASL_HANDSHAKE
+from protocol.client.sasl import SaslCredentials
 from storage.model import Uuid
 from tests.support.blocking_broker import BlockingBroker
 

@@ -23,7 +23,7 @@ from pipeline.brokers.errors import (
     BrokerUnsupportedError,
 )
 from pipeline.brokers.settings import ClientSettings
-from protocol.client_messages import (
+from protocol.client.messages import (
     API_VERSIONS,
     LIST_OFFSETS,
     METADATA,
@@ -32,7 +32,7 @@ from protocol.client_messages import (
     Values,
     encode_request,
 )
-from protocol.sasl import SaslCredentials
+from protocol.client.sasl import SaslCredentials
 from tests.support.blocking_broker import HOST, BlockingBroker
 from tests.support.waiting import wait_until
 

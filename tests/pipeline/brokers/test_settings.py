@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 
 from pipeline.brokers.settings import ClientSettings, client_settings
-from protocol.sasl import SaslCredentials
+from protocol.client.sasl import SaslCredentials
 from storage.config import load_tier_config
 from tests.support.certificates import server_certificate
 

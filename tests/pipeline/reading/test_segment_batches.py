@@ -14,8 +14,8 @@ from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.segment_batches import SegmentBatches
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
+from storage.log.segment_scan import BatchTooLargeError
 from storage.model import IndexType
-from storage.segment_scan import BatchTooLargeError
 from tests.support.one_segment import OneSegment
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
@@ -151,8 +151,8 @@ def test_a_start_that_is_no_batch_is_found_by_walking_from_the_segments_start() 
 
 
 def test_an_index_that_fails_for_a_moment_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MIN", 0.0)
-    monkeypatch.setattr("storage.cache.retries.BACKOFF_S_MAX", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
     world = OneSegment(filled_segment(BASE))
     world.index_failures = [RetriableRemoteStorageError("503")]
 

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
+from protocol.client.sasl import SaslCredentials
 from proxy.upstream import cluster as cluster_module
 from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.cluster import BrokerNode, Cluster, PartitionLeader

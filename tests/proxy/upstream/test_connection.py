@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import (
+from protocol.client.messages import (
     API_VERSIONS,
     FETCH,
     METADATA,

@@ -3,7 +3,7 @@
 import ssl
 from pathlib import Path
 
-from protocol.sasl import SaslCredentials
+from protocol.client.sasl import SaslCredentials
 from proxy.upstream.from_config import upstream_settings
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines

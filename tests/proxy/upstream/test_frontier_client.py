@@ -6,7 +6,7 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
+from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamUnsupportedError
 from proxy.upstream.frontier_client import (

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
+from protocol.client.messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from proxy.upstream.settings import UpstreamSettings

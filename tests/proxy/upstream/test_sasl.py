@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client_messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Values
-from protocol.sasl import SaslCredentials
+from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Values
+from protocol.client.sasl import SaslCredentials
 from proxy.upstream.connection import BrokerConnection, start_broker_connection
 from proxy.upstream.errors import UpstreamAuthenticationError
 from proxy.upstream.settings import UpstreamSettings

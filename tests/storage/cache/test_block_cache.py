@@ -13,8 +13,8 @@ from metrics.registry import Registry
 from storage.cache import block_cache, pace
 from storage.cache.blocks import Block, SegmentBlocks
 from storage.cache.disk import DiskBlocks
-from storage.cache.retries import ATTEMPTS_MAX
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
+from storage.object_store.retries import ATTEMPTS_MAX
 from tests.support.disk_cache import log_blocks_below
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment

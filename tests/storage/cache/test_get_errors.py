@@ -3,7 +3,6 @@
 import pytest
 
 from metrics.get_probe import GetOutcome
-from storage.cache.retries import outcome_of
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -13,6 +12,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
+from storage.object_store.retries import outcome_of
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.cache import retries
 from storage.cache.blocks import Block
 from storage.cache.flight import Flight
 from storage.cache.pace import SEEN_MIN, Pace
@@ -28,6 +27,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
+from storage.object_store import retries
 from storage.remote_storage_manager import SegmentStream
 from tests.support.scripted_gets import MIB, GetWorld, Script, ScriptedGet, ScriptedSegment
 from tests.support.simulated_time import Simulation, simulate

@@ -9,10 +9,10 @@ from metrics.get_probe import GetObject, GetProbe
 from metrics.registry import Registry
 from storage.cache import index_cache as index_cache_module
 from storage.cache.index_cache import FAILURE_AGE_S_MAX, OffsetIndexCache
-from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier

@@ -10,7 +10,6 @@ import trio.testing
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from metrics.registry import Registry
 from storage.cache.object_gets import ObjectGets
-from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,
@@ -18,6 +17,7 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
+from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
 from tests.support.samples import sum_of
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment, metadata_of, topic_partition
 

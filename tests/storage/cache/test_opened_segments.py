@@ -8,7 +8,6 @@ from metrics.cache_probes import CacheProbe
 from metrics.get_probe import GetProbe
 from metrics.registry import Registry
 from storage.cache.opened_segments import OpenedSegments
-from storage.cache.retries import ATTEMPTS_MAX, BACKOFF_S_MIN, CORRUPT_ATTEMPTS_MAX
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,
@@ -17,6 +16,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.model import RemoteLogSegmentMetadata
+from storage.object_store.retries import ATTEMPTS_MAX, BACKOFF_S_MIN, CORRUPT_ATTEMPTS_MAX
 from tests.support.opened_bytes import MEMORY_BYTES
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment
 from tests.support.tier import Tier, open_tier

@@ -4,15 +4,6 @@ import random
 
 import pytest
 
-from storage.cache.retries import (
-    ATTEMPTS_MAX,
-    BACKOFF_S_MAX,
-    BACKOFF_S_MIN,
-    FRESH_MS,
-    RETRY_AFTER_S_MAX,
-    Attempts,
-    as_retriable_if_fresh,
-)
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -20,6 +11,15 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
     StalledTransferError,
+)
+from storage.object_store.retries import (
+    ATTEMPTS_MAX,
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    FRESH_MS,
+    RETRY_AFTER_S_MAX,
+    Attempts,
+    as_retriable_if_fresh,
 )
 from tests.support.scripted_gets import FINISHED_MS, ScriptedSegment
 

@@ -9,9 +9,9 @@ import trio.testing
 
 from metrics.get_probe import GetProbe
 from metrics.registry import Registry
-from storage.cache.retries import RETRY_AFTER_S_MAX
 from storage.cache.throttle import Throttle
 from storage.errors import RetriableRemoteStorageError, ThrottledError
+from storage.object_store.retries import RETRY_AFTER_S_MAX
 
 GETS_MAX = 16
 SLOW_DOWN = ThrottledError("503")

@@ -10,11 +10,11 @@ import trio.testing
 from metrics.get_probe import GetObject, GetProbe
 from metrics.registry import Registry
 from storage.cache import transaction_index_cache as module
-from storage.cache.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 

@@ -1,0 +1,1 @@
+"""Our own questions to brokers: messages and sign-in."""

@@ -1,0 +1,1 @@
+"""Fetch: requests, responses, sessions."""

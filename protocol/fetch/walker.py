@@ -1,0 +1,306 @@
+"""Fetch responses that stream by, and the addresses in them (v16+, KIP-951).
+
+Upstream names the leaders of partitions that moved in NodeEndpoints, tagged field 0 at the very end of the response.
+Those are upstream's own addresses, so a client that believed them would go past Tidegate (design L7).
+
+Contract:
+- Held frames: `locate`, `find_nodes` and `rewrite_endpoints` put Tidegate's addresses there.
+- Frames too large to hold: `FetchResponseWalker` walks them as they pass and renames field 0, in place, to a number
+  that means nothing: the client skips it and asks Metadata instead, as it does before v16. The length stays, so
+  nothing has to wait.
+- Record bytes are skipped by count and never looked at; so are aborted transactions and unknown fields.
+
+v16, v17 and v18 have one layout: header tags · throttle, error, session · topics (id, partitions, tags) · tags.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from protocol.fetch.messages import FETCH_VERSION_MAX
+from protocol.wire.endpoints import AddressLayout, NodeAddress, SizedSection, nodes, read_endpoints, splice_layout
+from protocol.wire.errors import LocalProtocolError, PeerProtocolError
+from protocol.wire.framing import LENGTH_BYTES
+from protocol.wire.primitives import Cursor
+
+ENDPOINTS_VERSION_MIN = 16
+"""The first version whose response names addresses."""
+
+NODE_ENDPOINTS_TAG = 0
+UNUSED_TAG = 127
+"""The last tag number of one byte. Kafka numbers fields from 0 up and no message has more than a handful."""
+
+STEP_BYTES = 64
+"""No single step of the walk needs more than this before it: the longest is a partition's fixed fields, 35 bytes."""
+
+_INT32 = struct.Struct(">i")
+_TOPIC_ID_BYTES = 16
+_PARTITION_BYTES = 30  # partition, error code, high watermark, last stable offset, log start offset
+_ABORTED_BYTES = 16
+_RECORDS_POSITION = 35  # in a partition with no aborted transactions: their count is one byte, the replica id four
+
+
+class FetchResponseWalker:
+    """Walks one response frame, length field included, in whatever pieces it arrives.
+
+    Rule 1. Every byte is passed on once, in order; `feed` says how many may go now. It keeps none itself.
+    Rule 2. It holds back less than STEP_BYTES, and only while the frame goes on: a field is read when all of it is
+            surely there. Skipped bytes pass at once.
+    Rule 3. A count or length that does not fit in the rest of the frame is the peer's error, as are bytes left over.
+    """
+
+    __slots__ = (
+        "_aborted_left",
+        "_frame_bytes",
+        "_left_bytes",
+        "_partitions_left",
+        "_rename",
+        "_skip_bytes",
+        "_step",
+        "_tags_left",
+        "_topics_left",
+        "_walked",
+        "endpoints_position",
+    )
+
+    def __init__(self, api_version: int, *, rename: bool = True) -> None:
+        """
+        Args:
+            api_version: 16 or newer; older responses hold no addresses and are not walked.
+            rename: False only looks for the field; the view need not be writable then.
+
+        Raises:
+            LocalProtocolError: another version.
+        """
+        if not ENDPOINTS_VERSION_MIN <= api_version <= FETCH_VERSION_MAX:
+            raise LocalProtocolError(f"a Fetch v{api_version} response is not one to walk")
+        self.endpoints_position: int | None = None
+        """Where in the frame the NodeEndpoints field's number stands, once it was met."""
+        self._rename = rename
+        self._frame_bytes = 0  # length field included; 0 until that is here
+        self._left_bytes = 0
+        self._skip_bytes = 0
+        self._topics_left = 0
+        self._partitions_left = 0
+        self._aborted_left = 0
+        self._tags_left = 0
+        self._walked = False
+        # Functions, not bound methods: those would make each walker a cycle that only the collector can free.
+        self._step: Callable[[FetchResponseWalker, Cursor], None] = FetchResponseWalker._read_header
+
+    @property
+    def done(self) -> bool:
+        """Whether the whole frame was passed on."""
+        return self._walked and self._left_bytes == 0
+
+    def feed(self, view: memoryview) -> int:
+        """How many bytes of `view` may be forwarded now; the tag in them may have been renamed.
+
+        Args:
+            view: writable, beginning where the last call's count ended; what lies beyond the frame is not touched.
+                At least STEP_BYTES of it, or the rest of the frame, make a positive count sure.
+
+        Raises:
+            PeerProtocolError: the frame's inner structure contradicts its length, or a count is null or absurd.
+        """
+        if not self._frame_bytes:
+            if len(view) < LENGTH_BYTES:
+                return 0
+            self._frame_bytes = self._left_bytes = max(0, int(_INT32.unpack_from(view, 0)[0])) + LENGTH_BYTES
+        cursor = Cursor(view, 0, min(len(view), self._left_bytes))
+        while True:
+            if self._skip_bytes:
+                step_bytes = min(self._skip_bytes, cursor.end - cursor.position)
+                self._skip_bytes -= step_bytes
+                cursor.position += step_bytes
+            unread_bytes = cursor.end - cursor.position
+            if self._skip_bytes or (unread_bytes < STEP_BYTES and cursor.end < self._left_bytes):
+                break
+            if self._walked:
+                if unread_bytes:
+                    raise PeerProtocolError(f"{unread_bytes} bytes after the end of a Fetch response")
+                break
+            self._step(self, cursor)
+        self._left_bytes -= cursor.position
+        return cursor.position
+
+    def _skip(self, cursor: Cursor, size: int) -> None:
+        """Let the next `size` bytes pass unread, in this call or later ones."""
+        if size > self._left_bytes - cursor.position:
+            raise PeerProtocolError(f"a field of {size} bytes with {self._left_bytes - cursor.position} left")
+        self._skip_bytes = size
+
+    def _count(self, cursor: Cursor, *, nullable: bool = False) -> int:
+        """An array's count, 0 for null. Every element takes at least a byte, so the frame bounds it."""
+        count = cursor.compact_length()
+        if nullable and count == -1:
+            return 0
+        if not 0 <= count <= self._left_bytes - cursor.position:
+            raise PeerProtocolError(f"array of {count} elements with {self._left_bytes - cursor.position} bytes left")
+        return count
+
+    # The steps, in the order of the wire. Each reads one run of fields and names its successor.
+
+    def _read_header(self, cursor: Cursor) -> None:
+        cursor.skip(8)  # length, correlation id
+        self._tags_left = cursor.uvarint()
+        self._step = FetchResponseWalker._read_header_tag
+
+    def _read_header_tag(self, cursor: Cursor) -> None:
+        if self._pass_tag(cursor):
+            self._step = FetchResponseWalker._read_body
+
+    def _read_body(self, cursor: Cursor) -> None:
+        cursor.skip(4 + 2 + 4)  # throttle time, error code, session id
+        self._topics_left = self._count(cursor)
+        self._step = FetchResponseWalker._read_topic
+
+    def _read_topic(self, cursor: Cursor) -> None:
+        if self._topics_left == 0:
+            self._tags_left = cursor.uvarint()
+            self._step = FetchResponseWalker._read_response_tag
+            return
+        self._topics_left -= 1
+        cursor.skip(_TOPIC_ID_BYTES)
+        self._partitions_left = self._count(cursor)
+        self._step = FetchResponseWalker._read_partition
+
+    def _read_partition(self, cursor: Cursor) -> None:
+        self._pass_whole_partitions(cursor)
+        if cursor.end - cursor.position < STEP_BYTES and cursor.end < self._left_bytes:
+            return
+        if self._partitions_left == 0:
+            self._tags_left = cursor.uvarint()
+            self._step = FetchResponseWalker._read_topic_tag
+            return
+        self._partitions_left -= 1
+        cursor.skip(_PARTITION_BYTES)
+        self._aborted_left = self._count(cursor, nullable=True)
+        self._step = FetchResponseWalker._read_aborted
+
+    def _read_aborted(self, cursor: Cursor) -> None:
+        view, position, end, left = cursor.view, cursor.position, cursor.end, self._aborted_left
+        while left and end - position >= STEP_BYTES and view[position + _ABORTED_BYTES] == 0:
+            position += _ABORTED_BYTES + 1
+            left -= 1
+        cursor.position, self._aborted_left = position, left
+        if left == 0:
+            self._step = FetchResponseWalker._read_records
+        elif end - position >= STEP_BYTES or end == self._left_bytes:
+            self._aborted_left -= 1
+            cursor.skip(_ABORTED_BYTES)
+            self._tags_left = cursor.uvarint()
+            self._step = FetchResponseWalker._read_aborted_tag
+
+    def _read_aborted_tag(self, cursor: Cursor) -> None:
+        if self._pass_tag(cursor):
+            self._step = FetchResponseWalker._read_aborted
+
+    def _read_records(self, cursor: Cursor) -> None:
+        cursor.skip(4)  # preferred read replica
+        self._skip(cursor, max(cursor.compact_length(), 0))
+        self._step = FetchResponseWalker._read_partition_tags
+
+    def _read_partition_tags(self, cursor: Cursor) -> None:
+        self._tags_left = cursor.uvarint()
+        self._step = FetchResponseWalker._read_partition_tag
+
+    def _read_partition_tag(self, cursor: Cursor) -> None:
+        if self._pass_tag(cursor):
+            self._step = FetchResponseWalker._read_partition
+
+    def _read_topic_tag(self, cursor: Cursor) -> None:
+        if self._pass_tag(cursor):
+            self._step = FetchResponseWalker._read_topic
+
+    def _read_response_tag(self, cursor: Cursor) -> None:
+        start = cursor.position
+        if self._pass_tag(cursor):
+            self._walked = True
+            return
+        if Cursor(cursor.view, start, cursor.end).uvarint() == NODE_ENDPOINTS_TAG:
+            self.endpoints_position = self._frame_bytes - self._left_bytes + start
+            if self._rename:  # a varint may be padded: its continuation bit stays
+                cursor.view[start] = UNUSED_TAG | (cursor.view[start] & 0x80)
+
+    def _pass_tag(self, cursor: Cursor) -> bool:
+        """Pass one tagged field; True when there was none left."""
+        if self._tags_left == 0:
+            return True
+        self._tags_left -= 1
+        cursor.uvarint()
+        self._skip(cursor, cursor.uvarint())
+        return False
+
+    def _pass_whole_partitions(self, cursor: Cursor) -> None:
+        """Pass partitions that are here as a whole and have no aborted transactions and no tags: nearly all.
+
+        This is the loop that runs for every partition relayed, so it is written without calls; any other partition
+        is left to the steps.
+        """
+        view, position, end, left = cursor.view, cursor.position, cursor.end, self._partitions_left
+        while left and end - position >= STEP_BYTES and view[position + _PARTITION_BYTES] <= 1:
+            after = position + _RECORDS_POSITION
+            size = shift = 0
+            while shift < 35:
+                byte = view[after]
+                after += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            else:
+                break
+            if size > 1:
+                after += size - 1
+            if after >= end or view[after] != 0:
+                break
+            position = after + 1
+            left -= 1
+        cursor.position, self._partitions_left = position, left
+
+
+def locate(frame: memoryview, api_version: int) -> AddressLayout:
+    """Where the addresses of a whole response frame (length field included) stand.
+
+    Raises:
+        PeerProtocolError: truncated or malformed.
+    """
+    if api_version < ENDPOINTS_VERSION_MIN:
+        return AddressLayout((), flexible=True)
+    walker = FetchResponseWalker(api_version, rename=False)
+    if walker.feed(frame) != len(frame) or not walker.done:
+        raise PeerProtocolError(f"{len(frame)} bytes are not the frame that its length field promises")
+    if walker.endpoints_position is None:
+        return AddressLayout((), flexible=True)
+    cursor = Cursor(frame, walker.endpoints_position)
+    cursor.uvarint()
+    size_start = cursor.position
+    size = cursor.uvarint()
+    start = cursor.position
+    cursor.skip(size)
+    endpoints = read_endpoints(Cursor(frame, start, cursor.position))
+    return replace(endpoints, section=SizedSection(size_start, start, cursor.position))
+
+
+def find_nodes(frame: memoryview, api_version: int) -> list[NodeAddress]:
+    """The nodes that a whole response frame names: listeners for them are bound before it is passed on.
+
+    Raises:
+        PeerProtocolError: truncated or malformed.
+    """
+    return nodes(locate(frame, api_version).sites)
+
+
+def rewrite_endpoints(frame: memoryview, api_version: int, advertised: Mapping[int, tuple[str, int]]) -> bytes:
+    """A whole response frame with Tidegate's addresses, its length field corrected; nodes that `advertised` lacks are
+    left out.
+
+    Raises:
+        PeerProtocolError: truncated or malformed.
+    """
+    layout = locate(frame, api_version)
+    if not layout.sites:
+        return bytes(frame)
+    rewritten = splice_layout(frame, layout, advertised)
+    return _INT32.pack(len(rewritten) - LENGTH_BYTES) + rewritten[LENGTH_BYTES:]

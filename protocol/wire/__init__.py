@@ -1,0 +1,1 @@
+"""What all messages have in common: frames, headers, encodings, versions, addresses; and messages that only pass."""

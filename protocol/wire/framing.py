@@ -1,0 +1,183 @@
+"""Finding frames in a stream of bytes: int32 length, then that many bytes.
+
+Rule 1. A length is checked before a byte of its frame is kept: negative, shorter than a header or above the
+        limit is the peer's error.
+Rule 2. Nothing is copied to find a frame: `FrameBuffer` is one reusable buffer per direction, and its owner
+        handles views into it. A frame larger than the buffer is passed on in parts, or the owner reserves room.
+Rule 3. A view handed out is valid until the next `prepare`, `reserve` or `rest`, which only the owner calls.
+Rule 4. Big storage belongs to traffic, not to connections: a stream that falls silent gives it back (`rest`), and
+        the next one that needs it takes it from a pool, its pages already there. While BIG_BUFFERS_MAX are in use (of
+        streams whose peers take nothing, for one), others get on with SMALL_BUFFER_BYTES.
+Rule 5. Storage follows what has arrived, not what a length announces: it is doubled when it is full.
+"""
+
+import struct
+
+from protocol.wire.errors import PeerProtocolError
+
+LENGTH_BYTES = 4
+RECEIVE_BUFFER_BYTES = 256 * 1024
+"""Of a busy stream. Measured: a relay gains little beyond 256 KiB a read."""
+IDLE_BUFFER_BYTES = 4 * 1024
+"""Of a new or quiet stream: 1,000 idle connections must fit in 64 MiB (design §11), heartbeats fit in this."""
+QUIET_READS_MAX = 64
+"""So many reads in a row that an idle buffer would have held give the big buffer back."""
+
+BIG_BUFFERS_MAX = 128
+"""32 MiB in all."""
+SMALL_BUFFER_BYTES = 16 * 1024
+
+POOLED_BUFFERS_MAX = 32
+"""So many big buffers wait for their next stream: 8 MiB, and more streams than one core keeps busy at once."""
+
+_LENGTH = struct.Struct(">i")
+_NOTHING = memoryview(bytearray())
+
+_pool: list[bytearray] = []
+"""Big buffers that nobody uses. Shared by all streams; taking and giving back are atomic."""
+
+
+class _Big:
+    """How many big buffers are in use. Of the trio thread; others that use a FrameBuffer are few."""
+
+    in_use = 0
+
+
+def frame_size(view: memoryview, position: int, *, frame_bytes_max: int, body_bytes_min: int) -> int:
+    """The whole size, length field included, of the frame that begins at `position`.
+
+    Raises:
+        PeerProtocolError: the length is negative, below body_bytes_min or makes the frame exceed the limit.
+    """
+    length = int(_LENGTH.unpack_from(view, position)[0])
+    if length < body_bytes_min:
+        raise PeerProtocolError(f"frame length {length} is below {body_bytes_min}")
+    if length > frame_bytes_max:
+        raise PeerProtocolError(f"frame length {length} exceeds the limit of {frame_bytes_max} bytes")
+    return length + LENGTH_BYTES
+
+
+def pooled_buffers() -> int:
+    """How many big buffers wait for their next stream."""
+    return len(_pool)
+
+
+class FrameBuffer:
+    """Bytes received and not yet handled: `view[start:end]` of one buffer that follows the traffic.
+
+    It starts at IDLE_BUFFER_BYTES, becomes RECEIVE_BUFFER_BYTES when a read fills it, grows further only when a
+    frame must be held whole (`reserve`), and shrinks back. `close` must follow.
+    """
+
+    __slots__ = ("_quiet_reads", "_reserved_bytes", "_storage", "end", "start", "view")
+
+    def __init__(self) -> None:
+        self._storage: bytearray | None = bytearray(IDLE_BUFFER_BYTES)
+        """None while a big buffer is given back (`rest`)."""
+        self.view = memoryview(self._storage)
+        self._quiet_reads = 0
+        self._reserved_bytes = 0
+        self.start = 0
+        self.end = 0
+
+    def __del__(self) -> None:
+        # Not closed: its storage may still be referred to, so it goes to no other stream.
+        if self._storage is not None and len(self._storage) == RECEIVE_BUFFER_BYTES:
+            _Big.in_use -= 1
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What it holds in memory now."""
+        return len(self.view)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it holds no storage; `prepare` takes RECEIVE_BUFFER_BYTES then."""
+        return self._storage is None
+
+    def rest(self) -> None:
+        """Before a wait of unknown length: an empty buffer that is not small gives its storage back."""
+        if self.start == self.end and len(self.view) > IDLE_BUFFER_BYTES and not self._reserved_bytes:
+            if self._quiet_reads > QUIET_READS_MAX:
+                self._replace(IDLE_BUFFER_BYTES)
+            else:
+                self._give_back()
+                self._storage, self.view = None, _NOTHING
+
+    def prepare(self) -> memoryview:
+        """Non-empty space for the next read, at the cost of moving what is left to the front."""
+        left = self.end - self.start
+        capacity = len(self.view)
+        needed = max(left + 1, self._reserved_bytes)
+        if self._storage is None or capacity > RECEIVE_BUFFER_BYTES >= needed:
+            self._replace(_traffic_bytes(left))
+        elif capacity > IDLE_BUFFER_BYTES >= needed and self._quiet_reads > QUIET_READS_MAX:
+            self._replace(IDLE_BUFFER_BYTES)
+        elif left == capacity:
+            wanted = min(2 * capacity, needed) if self._reserved_bytes > left else 2 * capacity
+            self._replace(max(RECEIVE_BUFFER_BYTES, wanted))
+        elif self.start:
+            self._to_front()
+        return self.view[self.end :]
+
+    def received(self, size: int) -> None:
+        """So many bytes were read into what `prepare` gave."""
+        if size >= IDLE_BUFFER_BYTES:
+            self._quiet_reads = 0
+        else:
+            self._quiet_reads += 1
+        self.end += size
+        if self.end == len(self.view) < RECEIVE_BUFFER_BYTES:
+            larger = _traffic_bytes(self.end - self.start)
+            if larger > len(self.view):
+                self._replace(larger)
+
+    def consume(self, size: int) -> None:
+        """So many bytes from the start were handled."""
+        self.start += size
+        self._reserved_bytes = max(0, self._reserved_bytes - size)
+        if self.start == self.end:
+            self.start = self.end = 0
+
+    def reserve(self, size: int) -> None:
+        """A frame of `size` bytes that begins at `start` is to be held: room for it comes as it arrives, and stays
+        until it was consumed."""
+        self._reserved_bytes = size
+        if self.start + size > len(self.view) > self.end - self.start:
+            self._to_front()
+
+    def close(self) -> None:
+        """Hold nothing any more; what was received is lost."""
+        self._give_back()
+        self._storage, self.view = None, _NOTHING
+        self.start = self.end = self._reserved_bytes = 0
+
+    def _to_front(self) -> None:
+        left = self.end - self.start
+        self.view[:left] = self.view[self.start : self.end]
+        self.start, self.end = 0, left
+
+    def _replace(self, size: int) -> None:
+        left = self.end - self.start
+        storage = _pool.pop() if size == RECEIVE_BUFFER_BYTES and _pool else bytearray(size)
+        storage[:left] = self.view[self.start : self.end]
+        self._give_back()
+        _Big.in_use += size == RECEIVE_BUFFER_BYTES
+        self._storage, self.view = storage, memoryview(storage)
+        self.start, self.end = 0, left
+
+    def _give_back(self) -> None:
+        if self._storage is not None and len(self._storage) == RECEIVE_BUFFER_BYTES:
+            _Big.in_use -= 1
+            if len(_pool) < POOLED_BUFFERS_MAX:
+                _pool.append(self._storage)
+
+
+def _traffic_bytes(left_bytes: int) -> int:
+    """The size of a busy stream's buffer that holds so many bytes already."""
+    if _Big.in_use < BIG_BUFFERS_MAX or left_bytes >= SMALL_BUFFER_BYTES:
+        return RECEIVE_BUFFER_BYTES
+    return SMALL_BUFFER_BYTES

@@ -1,0 +1,238 @@
+"""What is held in memory for each client connection, and who gives way when that is too much (design L6).
+
+Two budgets, each for all connections: `held` for requests that are decoded, responses that are rewritten or merged;
+`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.answer_blocks`). Who finds no room
+waits in line, and then somebody gives way:
+
+Rule 1. A wait for a client that takes bytes counts anew whenever PROGRESS_BYTES have passed: one that takes a byte now
+        and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.
+Rule 2. Of the tier's blocks those of the longest wait are given up first: after `proxy.send.stall.ms`; or after
+        SHARE_WAIT_S, if the connection holds its share (what all would have alike) or more. Nothing is lost by that:
+        the answer reads them again when its client takes bytes (`proxy.connection.answer_sending`).
+Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.send.stall.ms`, or with its share or more
+        after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half of the
+        room that is left (`Account.granted`).
+Rule 4. While nobody waits in line, everybody may wait as long as it likes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import structlog
+import trio
+
+from metrics.probes import RelayProbe
+from storage.cache.byte_budget import ByteBudget
+
+PROGRESS_BYTES = 64 * 1024
+
+SHARE_WAIT_S = 0.1
+"""For the tier's blocks. A client over a slow line takes bytes at each of its round trips."""
+
+SHARE_WAIT_HELD_S = 1.0
+"""For held bytes: to be closed costs more than to read again."""
+
+RELIEF_INTERVAL_S = 0.05
+"""While somebody waits in line, so often is looked for who gives way."""
+
+GRANT_BYTES_MIN = 64 * 1024
+"""A Fetch of our own may always ask for that much: a client must get on, and one batch comes in any case."""
+
+AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
+"""So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
+Should it become too much all the same, rule 3 holds."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class AccountSettings:
+    """`send_stall_s`: `proxy.send.stall.ms`, in seconds. One for all connections; a reload changes it."""
+
+    send_stall_s: float
+
+
+class Releasable(Protocol):
+    """What holds the tier's blocks and can do without them."""
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that it holds."""
+        ...
+
+    def release(self) -> None:
+        """Hold none of them any more."""
+        ...
+
+
+class Wait:
+    """While it is entered a peer is waited for: it takes or sends bytes, slowly perhaps. Owned by whoever waits.
+
+    Args:
+        blocks: what could be given up meanwhile.
+        waits: those of its account that are entered.
+    """
+
+    __slots__ = ("_passed_bytes", "_waits", "blocks", "since_s")
+
+    def __init__(self, blocks: Releasable | None, waits: "list[Wait] | None" = None) -> None:
+        self.since_s = trio.current_time()
+        self.blocks = blocks
+        self._waits = [] if waits is None else waits
+        self._passed_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._waits.append(self)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._waits.remove(self)
+
+    def passed(self, size_bytes: int) -> None:
+        """So many bytes more went through."""
+        self._passed_bytes += size_bytes
+        if self._passed_bytes >= PROGRESS_BYTES:
+            self._passed_bytes = 0
+            self.since_s = trio.current_time()
+
+
+class Account:
+    """One connection's. `close` must follow.
+
+    Args:
+        end: ends the connection, with the reason for its log line; may be called more than once.
+    """
+
+    def __init__(self, accounts: "Accounts", end: Callable[[str], None]) -> None:
+        self.held_bytes = 0
+        self.end = end
+        self._accounts = accounts
+        self._waits: list[Wait] = []
+
+    @property
+    def waits_since_s(self) -> float | None:
+        """When the longest of its waits began, by trio's clock; None if it waits for no peer."""
+        return min((wait.since_s for wait in self._waits), default=None)
+
+    @property
+    def waits_with_blocks(self) -> list[Wait]:
+        """Those in which blocks are held."""
+        return [wait for wait in self._waits if wait.blocks is not None and wait.blocks.blocks_bytes]
+
+    def waiting(self, blocks: Releasable | None = None) -> Wait:
+        """To enter: while that lasts a peer is waited for.
+
+        Args:
+            blocks: what could be given up meanwhile.
+        """
+        return Wait(blocks, self._waits)
+
+    async def hold(self, size_bytes: int) -> None:
+        """Hold that much more: AT_ONCE_BYTES_MAX at once, and what is larger once there is room for it.
+
+        Cancellation: nothing is held.
+        """
+        if size_bytes <= AT_ONCE_BYTES_MAX:
+            self._accounts.overdraw(size_bytes)
+        elif not self._accounts.held.try_acquire(size_bytes):
+            await self._accounts.held.acquire(size_bytes, self)
+        self.held_bytes += size_bytes
+
+    def let_go(self, size_bytes: int) -> None:
+        """Hold that much less."""
+        if size_bytes:
+            self.held_bytes -= size_bytes
+            self._accounts.held.release(size_bytes)
+
+    def granted(self, wanted_bytes: int) -> int:
+        """How much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""
+        return min(wanted_bytes, max(GRANT_BYTES_MIN, self._accounts.held.room // 2))
+
+    def close(self) -> None:
+        """The connection has ended: all it held is free."""
+        self._accounts.closed(self)
+        self.let_go(self.held_bytes)
+
+
+class Accounts:
+    """All of them. Owned by the trio thread; `run` must be running.
+
+    Args:
+        answers: the budget of the tier's blocks that answers hold.
+    """
+
+    def __init__(self, held: ByteBudget, answers: ByteBudget, settings: AccountSettings, probe: RelayProbe) -> None:
+        self.held = held
+        self._answers = answers
+        self._settings = settings
+        self._probe = probe
+        self._open: dict[Account, None] = {}
+        self._short = trio.Event()
+        for budget in (held, answers):
+            budget.when_short(lambda: self._short.set())
+
+    def __len__(self) -> int:
+        """Open accounts."""
+        return len(self._open)
+
+    def open(self, end: Callable[[str], None]) -> Account:
+        """The account of a new connection."""
+        account = Account(self, end)
+        self._open[account] = None
+        return account
+
+    def closed(self, account: Account) -> None:
+        """Its connection has ended."""
+        self._open.pop(account, None)
+
+    def overdraw(self, size_bytes: int) -> None:
+        """Hold that much more for somebody at once."""
+        self.held.overdraw(size_bytes)
+        if self._is_held_short:
+            self._short.set()
+
+    @property
+    def _is_held_short(self) -> bool:
+        return self.held.is_short or self.held.held > self.held.bytes_max
+
+    async def run(self) -> None:
+        """Find who gives way, whenever somebody waits in line or more is held than there is room for."""
+        while True:
+            await self._short.wait()
+            while self._answers.is_short or self._is_held_short:
+                self._relieve_answers()
+                self._relieve_held()
+                await trio.sleep(RELIEF_INTERVAL_S)
+            self._short = trio.Event()
+
+    def _relieve_answers(self) -> None:
+        waits = sorted((wait for account in self._open for wait in account.waits_with_blocks), key=lambda w: w.since_s)
+        share_bytes = self._answers.bytes_max // (len(waits) + 1)
+        for wait in waits:
+            if not self._answers.is_short:
+                return
+            assert wait.blocks is not None
+            if self._is_to_give_way(wait.since_s, wait.blocks.blocks_bytes >= share_bytes, SHARE_WAIT_S):
+                released_bytes = wait.blocks.blocks_bytes
+                wait.blocks.release()
+                self._probe.on_answer_released(released_bytes)
+
+    def _relieve_held(self) -> None:
+        if not self._is_held_short:
+            return
+        holders = [account for account in self._open if account.held_bytes]
+        share_bytes = self.held.bytes_max // (len(holders) + 1)
+        waiting = [(since_s, account) for account in holders if (since_s := account.waits_since_s) is not None]
+        for since_s, account in sorted(waiting, key=lambda pair: pair[0]):
+            if self._is_to_give_way(since_s, account.held_bytes >= share_bytes, SHARE_WAIT_HELD_S):
+                waited_s = trio.current_time() - since_s
+                account.end(
+                    f"waited {waited_s:.1f} s for its peer and held {account.held_bytes} bytes, "
+                    "which others wait for (proxy.held.bytes.max)"
+                )
+                return  # one at a time: its bytes are free in a moment
+
+    def _is_to_give_way(self, since_s: float, has_share: bool, share_wait_s: float) -> bool:
+        waited_s = trio.current_time() - since_s
+        return waited_s >= self._settings.send_stall_s or (has_share and waited_s >= share_wait_s)

@@ -1,0 +1,563 @@
+"""One client connection and its one upstream connection, from accept to close.
+
+Two loops. The request loop finds frames from the client, asks the router and relays, holds or exchanges them.
+The response loop finds frames from upstream, matches each with the request it answers and relays, rewrites or
+delivers it.
+
+Rule 1. A broker answers one connection's requests in order, so the oldest expectation is the one answered; another
+        correlation id means that we lost count, and ends the connection.
+Rule 2. While an exchange runs, no further request is read: a broker too handles one request of a connection at a
+        time. So whatever is relayed after an exchange is also answered after it, and only an exchange that asked
+        upstream nothing can finish before an earlier response: it waits for its turn.
+Rule 3. The client's transport has one writer at a time: the holder of the current turn.
+Rule 4. When one side closes, so does the other, after the answer that is being sent, if the client takes it. A fault
+        ends this connection with one log line, nothing else.
+Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it sends next is read when upstream has
+        answered, and nothing of ours is sent.
+Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
+        was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
+Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
+        client does not take gives up what can be read again (`proxy.connection.answer_sending`); for what cannot, the
+        connection may end (`proxy.connection.accounts`). What is relayed is held back, nothing else.
+Rule 8. Before a client has signed in, where upstream demands it, its frames are small, and nothing of ours is done for
+        it: no decoding, no question, no read. `protocol.sign_in` says when it has, before it hears so itself.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+import trio
+
+from metrics.probes import CloseCause, Direction, RelayProbe, Route
+from protocol import api_versions as api_18_api_versions
+from protocol import sasl_handshake as api_17_sasl_handshake
+from protocol.fetch import walker as api_01_fetch_walker
+from protocol.fetch.messages import REQUEST_BYTES_MAX
+from protocol.fetch.walker import FetchResponseWalker
+from protocol.sign_in import (
+    AUTHENTICATE_HEAD_BYTES,
+    HANDSHAKE_HEAD_BYTES,
+    RAW_ANSWER_BYTES_MAX,
+    RAW_HEAD_BYTES,
+    SignIn,
+)
+from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.framing import LENGTH_BYTES
+from protocol.wire.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.produce import peek_acks
+from protocol.wire.sequencing import ResponseSequencer, Turn
+from proxy.connection.accounts import Accounts, Wait
+from proxy.connection.answer_sending import AnswerSending
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.frame_stream import CORRELATION_ID_BYTES, FrameStream
+from proxy.connection.request_handlers import RELAY, Answer, Relay, RequestHandlers
+from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
+from proxy.connection.stream_end import ConnectionEnd, end_of
+from proxy.connection.upstream_wire import PendingAnswer
+from proxy.upstream.errors import TransportError
+from proxy.upstream.transport import Bytes, Transport
+
+HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1
+"""Of a request that is looked at: one that is larger is left unread but for its head, and may be as large as what is
+relayed."""
+
+OWN_CORRELATION_ID_FIRST = 0x7D000000
+"""Ours are told from clients', which count from 0, in a packet capture; nothing else depends on it."""
+
+LAST_ANSWER_STALL_S = 30.0
+"""When the other side has ended, a client that takes nothing for so long gets no more of its last answer."""
+
+FRAME_BYTES_MAX = 2**31 - 1
+"""What a length field can say."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of one connection (design L6), in bytes and requests.
+
+    `unauthenticated_frame_bytes_max` is for frames before sign-in, where `demands_sign_in` says that upstream wants
+    one, and always for what is part of a sign-in: SaslHandshake, raw tokens, and ApiVersions where we answer it.
+    """
+
+    request_frame_bytes_max: int
+    response_held_bytes_max: int
+    relay_rewrite_bytes_max: int
+    inflight_requests_max: int
+    unauthenticated_frame_bytes_max: int = 512 * 1024
+    demands_sign_in: bool = False
+
+
+class Advertiser(Protocol):
+    """The listeners that stand for upstream's brokers."""
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        of one that is left out."""
+        ...
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A request that upstream has yet to answer. `correlation_id` is None for a raw SASL token, which has none."""
+
+    correlation_id: int | None
+    api_key: int
+    api_version: int
+    route: ResponseRoute
+    relay: Relay = RELAY
+    turn: Turn | None = None
+    own: PendingAnswer | None = None
+
+
+def _nothing() -> None:
+    pass
+
+
+class ClientConnection:
+    """Runs until either side ends.
+
+    Args:
+        node_id: the broker at the other end, None if not known.
+        on_signed_in: called once, when the client first counts as signed in: as `run` begins, where upstream demands
+            no sign-in.
+    """
+
+    def __init__(
+        self,
+        client: Transport,
+        upstream: Transport,
+        *,
+        node_id: int | None,
+        limits: ConnectionLimits,
+        addresses: Advertiser,
+        handlers: Callable[[ClientReads], RequestHandlers],
+        accounts: Accounts,
+        probe: RelayProbe,
+        on_signed_in: Callable[[], None] = _nothing,
+    ) -> None:
+        self.asked = 0
+        """Grows with each request of the client."""
+        self.answered = 0
+        """Grows with each part of an answer."""
+        self._on_signed_in = on_signed_in
+        self._client = client
+        self._upstream = upstream
+        self._node_id = node_id
+        self._limits = limits
+        self._addresses = addresses
+        self._account = accounts.open(self._give_way)
+        self._reads = ClientReads(self._account, client.peer_name)
+        self._handlers = handlers(self._reads)
+        self._probe = probe
+        self._sequencer = ResponseSequencer()
+        self._expected: deque[_Expected] = deque()
+        self._sign_in = SignIn(is_demanded=limits.demands_sign_in)
+        self._on_signed_in = on_signed_in
+        self._own_correlation_id = OWN_CORRELATION_ID_FIRST
+        self._changed = trio.Event()
+        self._answering: Wait | None = None
+        """The wait for the client to take an answer of ours."""
+        self._exchanging = False
+        self._draining = False
+        self._receiving = trio.CancelScope()
+        self._scope = trio.CancelScope()
+        self._end: ConnectionEnd | None = None
+        self._own_bytes = 0
+        """Of the answers to requests of our own that this exchange got."""
+        self._requests = FrameStream(
+            client,
+            CloseCause.CLIENT,
+            lambda size: probe.on_relayed(Direction.CLIENT_TO_UPSTREAM, size),
+            self._account,
+        )
+        self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
+
+    @property
+    def node_id(self) -> int | None:
+        return self._node_id
+
+    @property
+    def is_signed_in(self) -> bool:
+        """The client has signed in, or upstream demands no sign-in."""
+        return self._sign_in.is_signed_in
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether a request that came whole, or is passed on, has no whole answer yet."""
+        return self._exchanging or bool(self._expected) or self._sequencer.in_flight > 0
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer of ours is being sent: `answered` grows when it has gone."""
+        return self._answering is not None
+
+    async def run(self) -> CloseCause:
+        """Serve the connection until it ends; both transports are closed then.
+
+        Cancellation: both transports are aborted.
+        """
+        try:
+            if self._sign_in.is_signed_in:
+                self._on_signed_in()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._response_loop, CloseCause.CLIENT)
+                    await self._guard(self._request_loop, CloseCause.UPSTREAM)
+            await self._client.aclose()
+        finally:
+            self._client.abort()
+            self._upstream.abort()
+            self._handlers.close()
+            self._requests.close()
+            self._responses.close()
+            self._account.close()
+        return self._report()
+
+    def drain(self) -> None:
+        """Take no further request; end when those under way are answered."""
+        self._draining = True
+        self._receiving.cancel()
+
+    # The request side.
+
+    async def _request_loop(self) -> None:
+        while await self._receive_requests():
+            while not self._draining and await self._next_request():
+                pass
+        while self._sequencer.in_flight:
+            await self._wait_change()
+        raise ConnectionEnd(CloseCause.DRAIN if self._draining else CloseCause.CLIENT)
+
+    async def _receive_requests(self) -> bool:
+        """More bytes from the client; False at its end or when draining. Only this wait is cut short by a drain."""
+        if self._draining:
+            return False
+        with trio.CancelScope() as self._receiving:
+            return await self._requests.receive()
+        return False
+
+    async def _next_request(self) -> bool:
+        """Handle one request, or one raw token; False when more bytes are needed to do so."""
+        if self._sign_in.is_raw:
+            return await self._next_token()
+        stream = self._requests
+        if not self._sign_in.is_signed_in:
+            self._next_small_size("a request before sign-in")
+        size = stream.next_frame_size(
+            frame_bytes_max=self._limits.request_frame_bytes_max, body_bytes_min=REQUEST_HEADER_PREFIX_BYTES
+        )
+        if size is None:
+            return False
+        while self._sequencer.in_flight >= self._limits.inflight_requests_max:
+            await self._wait_change()
+        if self._draining:
+            return False
+        self.asked += 1
+        prefix = peek_request_prefix(stream.buffer.view, stream.buffer.start + LENGTH_BYTES)
+        route = route_request(prefix.api_key, prefix.api_version, is_signed_in=self._sign_in.is_signed_in)
+        if route is RequestRoute.RELAY:
+            await self._relay(prefix, size)
+        elif route is RequestRoute.UNKNOWN_API_VERSIONS:
+            await self._refuse_api_versions(prefix, size)
+        elif route is RequestRoute.PRODUCE:
+            await self._relay(prefix, size, answered=await self._produce_is_answered(prefix, size))
+        elif route is RequestRoute.SASL_AUTHENTICATE:
+            follow = partial(self._sign_in.on_authenticate_answer, prefix.api_version)
+            await self._relay(prefix, size, relay=Relay(AUTHENTICATE_HEAD_BYTES, follow))
+        else:
+            await self._hold(route, prefix, size)
+        return True
+
+    async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool = True, relay: Relay = RELAY) -> None:
+        api_key, api_version = prefix.api_key, prefix.api_version
+        route = route_response(api_key, api_version)
+        self._probe.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
+        if answered:
+            turn = self._sequencer.allocate()
+            self._expected.append(_Expected(prefix.correlation_id, api_key, api_version, route, relay, turn))
+        self._note_authority(route)
+        await self._requests.pass_on(size, self._upstream)
+
+    async def _next_token(self) -> bool:
+        """Handle one raw token, or find that there are no more; False when more bytes are needed to do so."""
+        sign_in = self._sign_in
+        while sign_in.awaits_broker:
+            await self._wait_change()
+        if self._draining:
+            return False
+        if not sign_in.is_raw:
+            return True
+        size = self._next_small_size("a SASL token")
+        if size is None:
+            return False
+        self.asked += 1
+        sign_in.on_raw_token()
+        relay, turn = Relay(RAW_HEAD_BYTES, sign_in.on_raw_answer), self._sequencer.allocate()
+        route = ResponseRoute.AUTHENTICATION
+        self._expected.append(_Expected(None, ApiKey.SASL_AUTHENTICATE, 0, route, relay, turn))
+        self._note_authority(route)
+        await self._requests.pass_on(size, self._upstream)
+        return True
+
+    def _next_small_size(self, what: str) -> int | None:
+        """The size of the frame at the buffer's start, as soon as it is told, if no larger than before sign-in."""
+        size = self._requests.next_frame_size(frame_bytes_max=FRAME_BYTES_MAX, body_bytes_min=0)
+        if size is not None:
+            self._check_small(what, size)
+        return size
+
+    def _check_small(self, what: str, size: int) -> None:
+        if size - LENGTH_BYTES > self._limits.unauthenticated_frame_bytes_max:
+            detail = f"{what} of {size - LENGTH_BYTES} bytes exceeds proxy.frame.unauthenticated.bytes.max"
+            raise ConnectionEnd(CloseCause.LIMIT, detail)
+
+    def _note_authority(self, route: ResponseRoute) -> None:
+        if route is ResponseRoute.AUTHENTICATION:
+            self._handlers.forget_authority()
+        elif route is ResponseRoute.LOG_START_MOVES:
+            self._handlers.on_log_start_moved()
+
+    async def _refuse_api_versions(self, prefix: RequestPrefix, size: int) -> None:
+        self._check_small("an ApiVersions request", size)
+        self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+        await self._requests.hold(size)
+        self._requests.buffer.consume(size)
+        refusal = api_18_api_versions.encode_unsupported_version(prefix.correlation_id)
+        await self._answer(self._sequencer.allocate(), [refusal])
+
+    async def _produce_is_answered(self, prefix: RequestPrefix, size: int) -> bool:
+        buffer = self._requests.buffer
+        while True:
+            at_hand = min(size, len(buffer))
+            frame = buffer.view[buffer.start : buffer.start + at_hand]
+            acks = peek_acks(frame, prefix.api_version, 0)
+            if acks is not None:
+                return acks != 0
+            if at_hand == size:
+                raise PeerProtocolError("a Produce request ends before its acks")
+            await self._requests.receive_inside()
+
+    async def _hold(self, route: RequestRoute, prefix: RequestPrefix, size: int) -> None:
+        if route is RequestRoute.SASL_HANDSHAKE:
+            self._check_small("a SaslHandshake request", size)
+        frame = await self._requests.hold(min(size, HELD_REQUEST_BYTES_MAX))
+        self._exchanging = True
+        try:
+            if route is RequestRoute.FETCH:
+                await self._exchange(await self._handlers.fetch(frame, self), prefix, size)
+            elif route is RequestRoute.LIST_OFFSETS:
+                await self._exchange(await self._handlers.list_offsets(frame, self), prefix, size)
+            else:
+                await self._sasl_handshake(frame, prefix, size)
+        finally:
+            self._exchanging = False
+
+    async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
+        request = api_17_sasl_handshake.decode_request(frame)
+        if self._sign_in.refuses(request):
+            fields = {"client": self._client.peer_name, "mechanism": request.mechanism, "version": prefix.api_version}
+            _log.warning("sasl_handshake_refused", **fields)
+            refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
+            await self._exchange([refusal], prefix, size)
+            # As a broker does that does not know a mechanism.
+            raise ConnectionEnd(CloseCause.CLIENT, "its SaslHandshake was refused")
+        self._sign_in.on_handshake(request)
+        follow = partial(self._sign_in.on_handshake_answer, request)
+        await self._relay(prefix, size, relay=Relay(HANDSHAKE_HEAD_BYTES, follow))
+
+    async def _exchange(self, outcome: Answer | Relay, prefix: RequestPrefix, size: int) -> None:
+        if isinstance(outcome, Relay):
+            await self._relay(prefix, size, relay=outcome)
+            return
+        try:
+            self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+            await self._requests.discard(size)
+            await self._answer(self._sequencer.allocate(), outcome)
+        finally:
+            self._handlers.on_answered()
+            own_bytes, self._own_bytes = self._own_bytes, 0
+            self._account.let_go(own_bytes)
+
+    async def _answer(self, turn: Turn, buffers: Sequence[Bytes]) -> None:
+        sending = AnswerSending(buffers, self._reads)
+        with self._account.waiting(sending) as wait:
+            while not turn.is_current:
+                await self._wait_change()
+            self._answering = wait
+            try:
+                await sending.send(self._client, wait)
+            except TransportError as error:
+                raise ConnectionEnd(CloseCause.CLIENT, str(error)) from error
+            finally:
+                self._answering = None
+        self._complete(turn)
+
+    # Requests of our own, for exchanges.
+
+    def next_correlation_id(self) -> int:
+        """An id for a request of our own."""
+        self._own_correlation_id += 1
+        if self._own_correlation_id >= 0x7FFFFFFF:
+            self._own_correlation_id = OWN_CORRELATION_ID_FIRST
+        return self._own_correlation_id
+
+    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+        """Send a request of our own in its place in the stream."""
+        pending = PendingAnswer()
+        self._expected.append(_Expected(correlation_id, api_key, api_version, ResponseRoute.RELAY, own=pending))
+        await self._upstream.send_all(frame)
+        return pending
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """The listeners that stand for these brokers."""
+        return await self._addresses.advertise(nodes)
+
+    # The response side.
+
+    async def _response_loop(self) -> None:
+        stream = self._responses
+        while await stream.receive():
+            while (size := self._next_response_size()) is not None:
+                await self._next_response(size)
+        raise ConnectionEnd(CloseCause.UPSTREAM)
+
+    def _next_response_size(self) -> int | None:
+        if self._expected and self._expected[0].correlation_id is None:
+            return self._responses.next_frame_size(frame_bytes_max=RAW_ANSWER_BYTES_MAX, body_bytes_min=0)
+        # Upstream's frames are not bounded as a whole: they are streamed. What is held is bounded where it is.
+        return self._responses.next_frame_size(frame_bytes_max=FRAME_BYTES_MAX, body_bytes_min=CORRELATION_ID_BYTES)
+
+    def _whose_answer(self) -> _Expected:
+        """Rule 1; a raw token's answer has nothing to be checked by."""
+        if self._expected and self._expected[0].correlation_id is None:
+            return self._expected.popleft()
+        buffer = self._responses.buffer
+        start = buffer.start + LENGTH_BYTES
+        correlation_id = int.from_bytes(buffer.view[start : start + CORRELATION_ID_BYTES], "big", signed=True)
+        if not self._expected or self._expected[0].correlation_id != correlation_id:
+            raise PeerProtocolError(f"upstream answered {correlation_id}, whose turn it is not")
+        return self._expected.popleft()
+
+    async def _next_response(self, size: int) -> None:
+        expected = self._whose_answer()
+        if expected.own is not None:
+            self._require_holdable(size, expected)
+            expected.own.deliver(await self._responses.take(size))
+            self.answered += 1
+            self._own_bytes += size
+            return
+        assert expected.turn is not None
+        assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
+        await self._pass_response(size, expected)
+        self._complete(expected.turn)
+        self._note_authority(expected.route)
+
+    async def _pass_response(self, size: int, expected: _Expected) -> None:
+        was_signed_in = self._sign_in.is_signed_in
+        if expected.relay.on_response_head is not None:
+            expected.relay.on_response_head(await self._responses.hold(min(size, expected.relay.head_bytes)))
+        if not was_signed_in:
+            # Before the client hears the answer: what it sends next is sent by somebody who has signed in.
+            self._sign_in.on_answer(expected.api_key)
+            if self._sign_in.is_signed_in:
+                self._on_signed_in()
+        if expected.route is ResponseRoute.FETCH and size > self._limits.relay_rewrite_bytes_max:
+            walker = FetchResponseWalker(expected.api_version)
+            await self._responses.pass_on_through(size, self._client, walker.feed)
+        elif expected.route in _REWRITTEN:
+            rewritten = await self._rewritten(await self._held_response(size, expected), expected)
+            # What is smaller lies in the buffer that a busy stream has anyway.
+            held_bytes = len(rewritten) if len(rewritten) > self._limits.relay_rewrite_bytes_max else 0
+            if held_bytes:
+                await self._account.hold(held_bytes)
+            with self._account.waiting():
+                await self._client.send_all(rewritten)
+            self._account.let_go(held_bytes)
+            self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
+            self._responses.buffer.consume(size)
+        else:
+            await self._responses.pass_on(size, self._client)
+
+    async def _rewritten(self, frame: memoryview, expected: _Expected) -> bytes | memoryview:
+        api_key, api_version = expected.api_key, expected.api_version
+        if expected.route is ResponseRoute.API_VERSIONS:
+            return api_18_api_versions.rewrite_frame(api_version, frame)
+        if expected.route is ResponseRoute.FETCH:
+            nodes = api_01_fetch_walker.find_nodes(frame, api_version)
+            if not nodes:
+                return frame
+            return api_01_fetch_walker.rewrite_endpoints(frame, api_version, await self._addresses.advertise(nodes))
+        nodes = find_nodes(api_key, api_version, frame)
+        return rewrite(api_key, api_version, frame, await self._addresses.advertise(nodes))
+
+    async def _held_response(self, size: int, expected: _Expected) -> memoryview:
+        self._require_holdable(size, expected)
+        return await self._responses.hold(size)
+
+    def _require_holdable(self, size: int, expected: _Expected) -> None:
+        if size > self._limits.response_held_bytes_max:
+            raise ConnectionEnd(
+                CloseCause.LIMIT,
+                f"a response of {size} bytes with api key {expected.api_key} exceeds proxy.response.held.bytes.max",
+            )
+
+    def _on_answer_passed(self, size: int) -> None:
+        self.answered += 1
+        self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+
+    # Both.
+
+    def _complete(self, turn: Turn) -> None:
+        self.answered += 1
+        turn.complete()
+        self._changed.set()
+
+    async def _wait_change(self) -> None:
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    async def _guard(self, loop: Callable[[], Awaitable[None]], destination: CloseCause) -> None:
+        """Run a loop to its end, whatever it is, and end the other one too.
+
+        Args:
+            destination: where the loop sends to, so the side that broke when a send fails.
+        """
+        try:
+            await loop()
+        except* Exception as group:  # a cancellation beside it goes its own way
+            self._end = self._end or end_of(group, destination)
+        while self._answering is not None and trio.current_time() < self._answering.since_s + LAST_ANSWER_STALL_S:
+            with trio.move_on_at(self._answering.since_s + LAST_ANSWER_STALL_S):
+                await self._wait_change()
+        self._scope.cancel()
+
+    def _give_way(self, reason: str) -> None:
+        """Others wait for the memory that is held for this client."""
+        self._end = self._end or ConnectionEnd(CloseCause.LIMIT, reason)
+        self._scope.cancel()
+
+    def _report(self) -> CloseCause:
+        end = self._end or ConnectionEnd(CloseCause.DRAIN)
+        if end.cause is CloseCause.MALFORMED_FRAME:
+            self._probe.on_malformed_frame()
+        fields = {"client": self._client.peer_name, "cause": end.cause.value, "detail": end.detail}
+        if end.fault is not None:
+            _log.error("connection_closed", **fields, exc_info=end.fault)
+        elif end.cause in _WORTH_A_WARNING:
+            _log.warning("connection_closed", **fields)
+        else:
+            _log.debug("connection_closed", **fields)
+        return end.cause
+
+
+_ALWAYS_REWRITTEN = frozenset({ResponseRoute.ADDRESSES, ResponseRoute.API_VERSIONS})
+_REWRITTEN = _ALWAYS_REWRITTEN | {ResponseRoute.FETCH}
+_WORTH_A_WARNING = frozenset({CloseCause.MALFORMED_FRAME, CloseCause.LIMIT, CloseCause.FAULT})

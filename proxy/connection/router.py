@@ -1,0 +1,95 @@
+"""What happens to a request: the only place that decides (design §3.4). Pure.
+
+Everything not named here is relayed unread. An api key or version that we do not announce is the client's
+error, as it is at a broker: relaying it could hand out addresses that nobody rewrote.
+"""
+
+import enum
+
+from protocol.list_offsets import LIST_OFFSETS_VERSION_MIN
+from protocol.wire.addresses import carries_addresses
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.versions import is_known
+
+
+class RequestRoute(enum.Enum):
+    """What the request side does."""
+
+    RELAY = "relay"
+    """Bytes pass as they come."""
+    PRODUCE = "produce"
+    """Relayed; acks are peeked, as acks=0 has no response."""
+    FETCH = "fetch"
+    """Held whole and decoded: an exchange, or relayed after all."""
+    LIST_OFFSETS = "list_offsets"
+    """Held whole and decoded, then forwarded. v0, which asks for lists of offsets, is relayed."""
+    SASL_HANDSHAKE = "sasl_handshake"
+    """Held whole, for the mechanism that it names (`protocol.sign_in`)."""
+    SASL_AUTHENTICATE = "sasl_authenticate"
+    """Relayed; its answer may be the one that signs the client in."""
+    UNKNOWN_API_VERSIONS = "unknown_api_versions"
+    """ApiVersions newer than we know: answered by us, as a broker would. Upstream may know that version, and its
+    answer in a shape that we do not know could not be cut."""
+
+
+class ResponseRoute(enum.Enum):
+    """What the response side does."""
+
+    RELAY = "relay"
+    """Streamed as it comes."""
+    ADDRESSES = "addresses"
+    """Held whole; brokers' addresses are replaced by our listeners'."""
+    API_VERSIONS = "api_versions"
+    """Held whole; versions are cut."""
+    FETCH = "fetch"
+    """Walked as it streams by, held only when small (design L7)."""
+    AUTHENTICATION = "authentication"
+    """Relayed; afterwards the client may be somebody else, so good probes are forgotten."""
+    LOG_START_MOVES = "log_start_moves"
+    """Relayed; afterwards good probes are forgotten on every connection."""
+
+
+_REQUEST_ROUTES: dict[int, RequestRoute] = {
+    ApiKey.PRODUCE: RequestRoute.PRODUCE,
+    ApiKey.FETCH: RequestRoute.FETCH,
+    ApiKey.LIST_OFFSETS: RequestRoute.LIST_OFFSETS,
+    ApiKey.SASL_HANDSHAKE: RequestRoute.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE: RequestRoute.SASL_AUTHENTICATE,
+}
+
+_COSTS_WORK = frozenset({RequestRoute.FETCH, RequestRoute.LIST_OFFSETS})
+"""Decoded, and followed by questions and reads of ours: only for who has signed in."""
+
+_RESPONSE_ROUTES: dict[int, ResponseRoute] = {
+    ApiKey.API_VERSIONS: ResponseRoute.API_VERSIONS,
+    ApiKey.SASL_AUTHENTICATE: ResponseRoute.AUTHENTICATION,
+    ApiKey.DELETE_RECORDS: ResponseRoute.LOG_START_MOVES,
+    ApiKey.DELETE_TOPICS: ResponseRoute.LOG_START_MOVES,
+}
+
+
+def route_request(api_key: int, api_version: int, *, is_signed_in: bool = True) -> RequestRoute:
+    """What to do with a request. Before sign-in, what would cost us work is relayed: the broker refuses it.
+
+    Raises:
+        PeerProtocolError: an api key or version that is not announced.
+    """
+    if not is_known(api_key, api_version):
+        if api_key == ApiKey.API_VERSIONS:
+            return RequestRoute.UNKNOWN_API_VERSIONS
+        raise PeerProtocolError(f"request with api key {api_key} version {api_version}, which is not announced")
+    if api_key == ApiKey.LIST_OFFSETS and api_version < LIST_OFFSETS_VERSION_MIN:
+        return RequestRoute.RELAY
+    route = _REQUEST_ROUTES.get(api_key, RequestRoute.RELAY)
+    return RequestRoute.RELAY if not is_signed_in and route in _COSTS_WORK else route
+
+
+def route_response(api_key: int, api_version: int) -> ResponseRoute:
+    """What to do with the response to a request that was relayed."""
+    route = _RESPONSE_ROUTES.get(api_key)
+    if route is not None:
+        return route
+    if not carries_addresses(api_key, api_version):
+        return ResponseRoute.RELAY
+    return ResponseRoute.FETCH if api_key == ApiKey.FETCH else ResponseRoute.ADDRESSES

@@ -1,1 +1,0 @@
-"""`tidegate demo` and the real Kafka that it and the tests run: started from Maven's jars, gone when we are."""

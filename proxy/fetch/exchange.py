@@ -1,0 +1,242 @@
+"""What happens to a Fetch. Read me first.
+
+    client ──Fetch──▶ plan: which partitions lie below the frontier?
+                       │ none: the frame is relayed as it came
+                       ▼
+        probe on the client's own connection: may it? HW, LSO, log start
+                       │    beside it, reads of partitions that it was allowed before
+                       ▼
+        tier reads ──▶ its own Fetch for the rest
+                       │
+                       ▼
+        each read is judged ──▶ what the tier has not, or fails to read, is asked of the broker too
+                       │
+                       ▼
+                    assembly: one answer per partition, in request order
+
+Nothing of the tier leaves without the probe's word, and nothing is fetched for a client that never had it (design L1):
+the first read of a partition on a connection starts after its probe, later ones beside theirs
+(`proxy.fetch.authority`). One deadline holds for all of it (L3); a read that misses it is answered empty, and its fill
+goes on for the next request. A probe's answer is waited for as the client waits for its broker, without an end of our
+own: to answer in a hung broker's place would hide from clients that they have to turn away from it. But from the
+deadline on nothing is held for it (`proxy.fetch.tier_reads`, rule 4).
+
+A read that fails is the broker's to do (`proxy.fetch.fallback`, L2); what the broker cannot take at the moment is put
+off.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import trio
+
+from metrics.probes import Direction, Probes
+from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
+from protocol.wire.identifiers import IsolationLevel
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.slices import in_slices
+from proxy.fetch.answer import FetchAnswer
+from proxy.fetch.assembly import (
+    assemble_in_slices,
+    lacks_aborts,
+    pass_whole,
+    starved_behind,
+    tier_answer,
+    withhold_excess,
+)
+from proxy.fetch.authority import Authority
+from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
+from proxy.fetch.own_fetch import OwnFetch
+from proxy.fetch.plan import FetchPlan, PartitionKey, TierPart, key_of, leave_out, limited_to_budget
+from proxy.fetch.probe import Prober, Verdicts
+from proxy.fetch.tier import Tier
+from proxy.fetch.tier_reads import TierReads
+from storage.reader import OffsetNotInTierError, TierRecords
+
+BROKER_WAIT_MS_MAX = 5000
+"""What a broker may take for a partition that the tier failed to read."""
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """The parts of a plan by who answers them; `failed` and `later` with what the broker vouched for."""
+
+    answers: dict[PartitionKey, PartitionAnswer]
+    """Answered: by the probe, or with the tier's records."""
+    given_back: list[TierPart]
+    """Not the tier's after all: the broker's."""
+    failed: list[tuple[TierPart, Authority]] = field(default_factory=list)
+    """The tier's, which fails: the broker's as far as it goes (`Fallback.at_broker`)."""
+    later: list[tuple[TierPart, Authority]] = field(default_factory=list)
+    """Put off."""
+    exceeding: set[PartitionKey] = field(default_factory=set)
+    """Those whose records are more than their share."""
+
+    @property
+    def has_news(self) -> bool:
+        return any(answer.records_bytes or answer.error_code for answer in self.answers.values())
+
+
+async def exchange(
+    request: FetchRequest,
+    plan: FetchPlan,
+    *,
+    tier: Tier,
+    fallback: Fallback,
+    prober: Prober,
+    own_fetch: OwnFetch,
+    probes: Probes,
+    client: ClientReads,
+    deadline_s: float,
+    linger_s: float,
+) -> FetchAnswer:
+    """Answer a Fetch that has tier partitions.
+
+    What the answer is made of is held by `client` until its `release`.
+    """
+    started_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        committed = request.isolation_level == IsolationLevel.READ_COMMITTED
+        reads = TierReads(tier, probes.tier, nursery, deadline_s=deadline_s, committed=committed, client=client)
+        try:
+            # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
+            reads.start(
+                part for part in plan.tier if prober.has_right(part) and not fallback.is_in_spell(part.partition)
+            )
+            verdicts = await prober.probe(request, plan.tier)
+            if verdicts.whole is None:
+                plan = _go_on(request, plan, verdicts, reads, fallback)
+                await own_fetch.until_ready(request, plan, reads, linger_s)
+        finally:
+            reads.stop()
+    if (whole := verdicts.whole or own_fetch.whole) is not None:
+        return pass_whole(whole)
+
+    parts = _sort(request, verdicts, reads, fallback, client, started_s)
+    put_off = parts.later + await _ask_broker(request, plan, parts, own_fetch, fallback, prober.node_id)
+    if put_off and own_fetch.whole is None:
+        if not (own_fetch.has_news or parts.has_news):
+            await own_fetch.until_news(request, plan, comes_again_s(started_s, request.max_wait_ms))
+        # Beside records an empty answer brings the client back soon enough, and is no reason to doubt the leader.
+        is_beside_news = own_fetch.has_news or parts.has_news
+        for part, authority in put_off:
+            empty = tier_answer(request, part, authority, None)
+            parts.answers[key_of(part.asked)] = empty if is_beside_news else _come_again(part)
+    if own_fetch.whole is not None:
+        return pass_whole(own_fetch.whole)
+    brokers = own_fetch.by_key
+    answers = {**parts.answers, **brokers}
+    if (whole := await _withhold_excess(request, plan, answers, parts.exceeding, own_fetch)) is not None:
+        return pass_whole(whole)
+    probes.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
+    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
+    throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
+    sections = [*verdicts.sections, *own_fetch.sections]
+    return await in_slices(assemble_in_slices(request, answers, throttle_time_ms, sections))
+
+
+def _go_on(
+    request: FetchRequest, plan: FetchPlan, verdicts: Verdicts, reads: TierReads, fallback: Fallback
+) -> FetchPlan:
+    """After the probe: share out what answered partitions leave to the others, and start the reads that it allows."""
+    plan, changed = leave_out(request, plan, {part for part, _ in verdicts.answered})
+    vouched = {part for part, _ in verdicts.vouched}
+    # Learned anew: their reads began under another leader epoch.
+    reads.settle(vouched, [*verdicts.learned_anew, *changed])
+    reads.start(
+        part
+        for part in plan.tier
+        if part in vouched and part not in reads.parts and fallback.reads_tier(part.partition)
+    )
+    return plan
+
+
+def _sort(
+    request: FetchRequest,
+    verdicts: Verdicts,
+    reads: TierReads,
+    fallback: Fallback,
+    client: ClientReads,
+    started_s: float,
+) -> _Sorted:
+    """Say of each part who answers it."""
+    parts = _Sorted({key_of(part.asked): answer for part, answer in verdicts.answered}, [*verdicts.given_back])
+    for part, authority in verdicts.vouched:
+        result = reads.results.get(part)
+        if isinstance(result, OffsetNotInTierError) or lacks_aborts(authority, result):
+            parts.given_back.append(part)
+            continue
+        match _way_of(part, result, reads, fallback, client, started_s):
+            case Way.BROKER:
+                parts.failed.append((part, authority))
+            case Way.LATER:
+                parts.later.append((part, authority))
+            case Way.TIER:
+                records = result if isinstance(result, TierRecords) else None
+                if records is not None and records.size_bytes > part.budget_bytes:
+                    parts.exceeding.add(key_of(part.asked))
+                parts.answers[key_of(part.asked)] = tier_answer(request, part, authority, records)
+    return parts
+
+
+def _way_of(
+    part: TierPart,
+    result: TierRecords | Exception | None,
+    reads: TierReads,
+    fallback: Fallback,
+    client: ClientReads,
+    started_s: float,
+) -> Way:
+    partition, offset = part.partition, part.asked.fetch_offset
+    if isinstance(result, TierRecords):
+        if result.size_bytes:
+            client.patience.end(partition)
+            fallback.served(partition)
+        return Way.TIER
+    if part not in reads.parts:
+        return Way.BROKER if part.budget_bytes else Way.TIER
+    if result is None and part not in reads.expired:
+        return Way.TIER  # cut short by the linger: that it is late says nothing of the tier
+    return fallback.judge(partition, offset, result, patience=client.patience, started_s=started_s)
+
+
+async def _ask_broker(
+    request: FetchRequest, plan: FetchPlan, parts: _Sorted, own_fetch: OwnFetch, fallback: Fallback, node_id: int
+) -> list[tuple[TierPart, Authority]]:
+    """Have the broker read what the tier does not, as much as falls to each in its place of the client's request;
+    returns what it cannot take at the moment."""
+    with fallback.at_broker(node_id, len(parts.failed)) as granted:
+        taken = [part for part, _ in parts.failed[:granted]]
+        theirs = {*parts.given_back, *taken}
+        asked = [part for part in plan.tier if part in theirs]
+        if asked:
+            charged_bytes = sum(part.budget_bytes for part in asked)
+            # Brokers before 3.8 let a remote read take the request's wait, later ones have a limit of their own.
+            wait_ms = min(request.max_wait_ms, BROKER_WAIT_MS_MAX) if charged_bytes else 0
+            await own_fetch.ask(request, [*map(limited_to_budget, asked)], charged_bytes, max_wait_ms=wait_ms)
+        for part in taken if own_fetch.whole is None else ():
+            fallback.on_broker_read(part.partition, own_fetch.bytes_of(part.asked))
+    return parts.failed[granted:]
+
+
+async def _withhold_excess(
+    request: FetchRequest,
+    plan: FetchPlan,
+    answers: dict[PartitionKey, PartitionAnswer],
+    exceeding: Collection[PartitionKey],
+    own_fetch: OwnFetch,
+) -> FetchResponse | None:
+    """Empty what is beyond its limit and not due, and ask once more for local partitions that had to do without; the
+    broker's answer, if it then answers the request as a whole."""
+    withheld = withhold_excess(request, answers, {*exceeding, *own_fetch.exceeding})
+    # Each round has fewer: those that were withheld are not asked for again.
+    while starved := starved_behind(withheld, plan.local, answers):
+        await own_fetch.ask(request, starved, plan.local_bytes_max)
+        keys = {key_of(asked) for asked in starved}
+        answers.update((key, own_fetch.by_key[key]) for key in keys if key in own_fetch.by_key)
+        withheld = withhold_excess(request, answers, own_fetch.exceeding & keys)
+    return own_fetch.whole
+
+
+def _come_again(part: TierPart) -> PartitionAnswer:
+    return PartitionAnswer.error(part.asked.topic, part.asked.topic_id, part.asked.partition, COME_AGAIN)

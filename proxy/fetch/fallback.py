@@ -1,0 +1,247 @@
+"""The broker is the way out (design L2): what the tier fails to read is read by the broker, a little at a time.
+
+A broker that runs remote storage can read every offset that Tidegate reads. So when a read fails for a reason of ours
+or of the store, its partition goes to the broker, and comes back to the tier when that works again.
+
+Rule 1. A fault that will not pass by itself opens a spell for its reason: the partition is not read from the tier while
+        it lasts. So does an offset that was asked for three times and `fallback.after.ms`, and of which no byte came.
+        Faults that may pass (a reset, a store that throttles) do not: the broker reads the same bucket.
+Rule 2. When a spell's time is up, one of its partitions tries the tier. If that works, all are free; if not, the spell
+        lasts longer, up to SPELL_S_MAX. A partition that was never in trouble is in no spell: what is cached is served.
+        The broker's word comes first: a client that may not read a partition does not use up its try.
+Rule 3. At most `fallback.partitions.max` partitions are read by one broker at a time, or an outage of the store would
+        become one of the brokers. The others are told to come again (9), and not at once (`comes_again_s`).
+Rule 4. One log line when a spell begins and one when it ends; metrics and /readyz say why, and how much.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from metrics.probes import FallbackProbe, FallbackReason
+from protocol.wire.errors import ErrorCode
+from proxy.connection.client_reads import Patience
+from proxy.upstream.errors import UpstreamError
+from storage.errors import (
+    CorruptObjectError,
+    MetadataNotReadyError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+    ThrottledError,
+)
+from storage.model import TopicIdPartition
+
+COME_AGAIN = ErrorCode.REPLICA_NOT_AVAILABLE
+"""What clients get for a fault of the tier: they ask for metadata and try again. Never OFFSET_OUT_OF_RANGE, on which
+they would jump, and not UNKNOWN_SERVER_ERROR, which some of them report to their user."""
+
+COME_AGAIN_S_MIN = 0.5
+COME_AGAIN_S_MAX = 30.0
+"""A client that is told to come again was held so long at least: else it would come 200 times a second. Beyond the
+minimum as long as it offers to wait (`max_wait_ms`), as a broker without records would hold it."""
+
+SPELL_S_MIN = 10.0
+SPELL_S_MAX = 60.0
+"""How long the tier is left alone: doubled each time that it fails again."""
+
+SPELL_IDLE_S_MAX = 120.0
+"""A spell whose partitions nobody has asked for so long is over: nobody would try the tier."""
+
+SPELL_PARTITIONS_MAX = 100_000
+"""Partitions in spells; one more is not remembered, and tries the tier each time."""
+
+_REASONS: tuple[tuple[type[Exception], FallbackReason | None], ...] = (
+    (StalledTransferError, FallbackReason.STALLED),
+    (RetriableRemoteStorageError, None),
+    (MetadataNotReadyError, None),
+    (UpstreamError, FallbackReason.IDENTITY),
+    (RemoteAccessDeniedError, FallbackReason.DENIED),
+    (RemoteResourceNotFoundError, FallbackReason.NOT_FOUND),
+    (CorruptObjectError, FallbackReason.CORRUPT),
+)
+
+_log = structlog.get_logger(__name__)
+
+
+def reason_of(fault: Exception) -> FallbackReason | None:
+    """Why a fault sends its partition to the broker; None if it may pass by itself. What is not named in the table is
+    a fault of ours."""
+    for kind, reason in _REASONS:
+        if isinstance(fault, kind):
+            return reason
+    return FallbackReason.FAULT
+
+
+def comes_again_s(started_s: float, max_wait_ms: int) -> float:
+    """When a request that began at `started_s` may be told to come again, by the same clock (rule 3)."""
+    return started_s + max(COME_AGAIN_S_MIN, min(max_wait_ms / 1000, COME_AGAIN_S_MAX))
+
+
+class Way(enum.Enum):
+    """What becomes of a partition after its read."""
+
+    TIER = "tier"
+    """What the tier gave is its answer, nothing yet included."""
+    BROKER = "broker"
+    """The broker is to read it."""
+    LATER = "later"
+    """Neither: the client is to come again."""
+
+
+@dataclass(slots=True)
+class FallbackSettings:
+    """`after_s`: `fallback.after.ms`, in seconds. One for all connections; a reload changes it."""
+
+    after_s: float
+    partitions_max: int
+
+
+@dataclass(slots=True)
+class _Spell:
+    reason: FallbackReason
+    detail: str
+    opened_s: float
+    until_s: float
+    asked_s: float
+    length_s: float
+    partitions: set[TopicIdPartition] = field(default_factory=set)
+    trial: TopicIdPartition | None = None
+    """The partition that tries the tier, and has not yet been heard of."""
+    failed_last: TopicIdPartition | None = None
+
+
+class Fallback:
+    """All spells, and what brokers read at the moment. One for the process; owned by the trio thread."""
+
+    def __init__(self, settings: FallbackSettings, probe: FallbackProbe) -> None:
+        self.settings = settings
+        self._probe = probe
+        self._spells: dict[FallbackReason, _Spell] = {}
+        self._spell_of: dict[TopicIdPartition, _Spell] = {}
+        self._reading: Counter[int] = Counter()
+
+    def is_in_spell(self, partition: TopicIdPartition) -> bool:
+        """Whether the tier failed the partition of late; says nothing of whether it is to try again."""
+        return bool(self._spell_of) and partition in self._spell_of
+
+    def reads_tier(self, partition: TopicIdPartition) -> bool:
+        """Whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).
+
+        Asked once for each read that the broker has vouched for: the answer makes it the one that tries.
+        """
+        spell = self._spell_of.get(partition)
+        if spell is None:
+            return True
+        now = spell.asked_s = trio.current_time()
+        # Another one first, if another is asked for: this one may fail for a reason that is its own.
+        earliest_s = spell.until_s + (SPELL_S_MIN if partition == spell.failed_last else 0.0)
+        if now < (earliest_s if len(spell.partitions) > 1 else spell.until_s):
+            return False
+        spell.trial, spell.until_s = partition, now + SPELL_S_MIN
+        return True
+
+    def judge(
+        self,
+        partition: TopicIdPartition,
+        offset: int,
+        fault: Exception | None,
+        *,
+        patience: Patience,
+        started_s: float,
+    ) -> Way:
+        """What becomes of a read of `offset`, by a request that began at `started_s`, that brought no byte in time.
+
+        Args:
+            fault: None if it was only late.
+        """
+        reason = None if fault is None else reason_of(fault)
+        if reason is None:
+            if isinstance(fault, ThrottledError):
+                return Way.LATER
+            if not patience.is_over(partition, offset, started_s, self.settings.after_s):
+                return Way.TIER if fault is None else Way.LATER
+            reason = FallbackReason.LATE
+        after_ms = round(self.settings.after_s * 1000)
+        self.failed(partition, offset, reason, str(fault) if fault is not None else f"no byte within {after_ms} ms")
+        return Way.BROKER
+
+    def failed(self, partition: TopicIdPartition, offset: int, reason: FallbackReason, detail: str) -> None:
+        """A read failed for a reason of ours or of the store: its partition is the broker's for now."""
+        now = trio.current_time()
+        spell = self._spells.get(reason)
+        if spell is None:
+            spell = self._spells[reason] = _Spell(reason, detail, now, now + SPELL_S_MIN, now, SPELL_S_MIN)
+            _log.warning(
+                "tier_fallback_begun", reason=reason.value, partition=str(partition), offset=offset, detail=detail
+            )
+        elif spell.trial == partition:
+            spell.trial, spell.failed_last, spell.detail = None, partition, detail
+            spell.length_s = min(2 * spell.length_s, SPELL_S_MAX)
+            spell.until_s = now + spell.length_s
+        before = self._spell_of.get(partition)
+        if before is not spell and before is not None:
+            self._leave(before, partition)
+        if before is not None or len(self._spell_of) < SPELL_PARTITIONS_MAX:
+            spell.partitions.add(partition)
+            self._spell_of[partition] = spell
+        self._probe.on_spell(reason, len(spell.partitions))
+
+    def served(self, partition: TopicIdPartition) -> None:
+        """The tier gave records of it."""
+        if self._spell_of and (spell := self._spell_of.get(partition)) is not None:
+            self._end(spell, "the tier works again")
+
+    @contextmanager
+    def at_broker(self, node_id: int, partitions: int) -> Iterator[int]:
+        """So many partitions are to be read by that broker; how many of them may be, while the block lasts (rule 3)."""
+        granted = max(0, min(partitions, self.settings.partitions_max - self._reading[node_id]))
+        self._reading[node_id] += granted
+        self._probe.on_refused(partitions - granted)
+        try:
+            yield granted
+        finally:
+            self._reading[node_id] -= granted
+            if not self._reading[node_id]:
+                del self._reading[node_id]
+
+    def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:
+        """The broker has answered for a partition that it was given."""
+        spell = self._spell_of.get(partition)
+        self._probe.on_read(FallbackReason.LATE if spell is None else spell.reason, records_bytes)
+
+    def complaints(self) -> list[str]:
+        """What an operator is to know, a line for each spell; spells of which nobody wants anything end."""
+        now = trio.current_time()
+        for spell in [spell for spell in self._spells.values() if now - spell.asked_s > SPELL_IDLE_S_MAX]:
+            self._end(spell, "nobody reads them")
+        return [
+            f"tier reads of {len(spell.partitions)} partitions are left to the brokers ({spell.reason.value}) "
+            f"for {now - spell.opened_s:.0f} s: {spell.detail}"
+            for spell in self._spells.values()
+        ]
+
+    def _leave(self, spell: _Spell, partition: TopicIdPartition) -> None:
+        spell.partitions.discard(partition)
+        self._probe.on_spell(spell.reason, len(spell.partitions))
+        if not spell.partitions:
+            self._end(spell, "its partitions fail for another reason")
+
+    def _end(self, spell: _Spell, why: str) -> None:
+        del self._spells[spell.reason]
+        for partition in spell.partitions:
+            del self._spell_of[partition]
+        self._probe.on_spell(spell.reason, 0)
+        _log.info(
+            "tier_fallback_ended",
+            reason=spell.reason.value,
+            partitions=len(spell.partitions),
+            seconds=round(trio.current_time() - spell.opened_s),
+            why=why,
+        )

@@ -1,0 +1,194 @@
+"""Reading the configuration again while the process runs: on SIGHUP, and when one of its files has changed.
+
+Rules:
+1. A configuration with a problem changes nothing: each problem is a line, and the old one goes on.
+2. What the table of keys marks as reloadable is followed (`proxy.process.live_settings`), old and new value in a line
+   each; what differs otherwise is named as needing a restart. Secrets are shown masked.
+3. A file is read when two looks in a row saw it in the same new state: a change is often of several files.
+4. Nothing here ends the process.
+"""
+
+import enum
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from metrics.probes import Probes, ReloadOutcome
+from proxy.config import keys as table
+from proxy.config.effective import UNSET
+from proxy.config.model import Config, EffectiveKey, ServerTls
+from proxy.process.certificates import CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from proxy.process.file_watch import FileWatch, Seen, look
+from storage.config.errors import ConfigError
+from storage.config.kinds import Reload
+
+WATCH_INTERVAL_S = 2.0
+
+CONTENT = "(content)"
+"""Stands for a file's content in a line about a change."""
+
+_TLS_KEYS = frozenset(
+    {
+        table.PROXY_TLS_CERTIFICATE_FILE.name,
+        table.PROXY_TLS_KEY_FILE.name,
+        table.PROXY_TLS_KEY_PASSWORD.name,
+        table.PROXY_TLS_CLIENT_CA_FILE.name,
+        table.PROXY_TLS_CLIENT_AUTH.name,
+    }
+)
+
+_log = structlog.get_logger(__name__)
+
+
+class Cause(enum.StrEnum):
+    """Why the configuration is read again."""
+
+    SIGNAL = "SIGHUP"
+    FILES = "files changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key whose value is another now, as it may be shown."""
+
+    key: str
+    old: str
+    new: str
+    reload: Reload
+
+
+def changes(old: Config, new: Config, *, has_tls: bool) -> Iterator[Change]:
+    """What differs between two configurations, and when a running process follows.
+
+    Args:
+        has_tls: whether clients are served by TLS now, which only a restart changes.
+    """
+    old_keys, new_keys = ({key.name: key for key in config.effective} for config in (old, new))
+    turns_tls = has_tls != (new.proxy.tls is not None)
+    named: set[str] = set()
+    for name in [*new_keys, *(name for name in old_keys if name not in new_keys)]:
+        before, after = old_keys.get(name), new_keys.get(name)
+        if (before and before.text) != (after and after.text):
+            named.add(name)
+            key = table.SERVE_KEYS.by_name.get(name)
+            restart = key is None or (turns_tls and name in _TLS_KEYS)
+            yield Change(name, _shown(before), _shown(after), Reload.RESTART if restart or not key else key.reload)
+    if not named & _TLS_KEYS:
+        yield from _tls_content(old.proxy.tls, new.proxy.tls)
+    if old.upstream.security != new.upstream.security:
+        if not any(name.startswith("upstream.") for name in named):
+            yield Change("upstream.ssl.*", CONTENT, CONTENT, Reload.RESTART)
+    elif old.metadata_client.security != new.metadata_client.security and not named:
+        yield Change("remote.log.metadata.*.ssl.*", CONTENT, CONTENT, Reload.RESTART)
+
+
+class Reloader:
+    """Holds the configuration that runs, and changes it.
+
+    Args:
+        load: reads files and environment again; may block.
+        follow: makes the process follow; raises ssl.SSLError, with nothing changed, when OpenSSL refuses a certificate.
+    """
+
+    def __init__(
+        self, config: Config, load: Callable[[], Config], follow: Callable[[Config], None], probes: Probes
+    ) -> None:
+        self._started = config
+        self._last = config
+        """The last one that was read without a problem: what may be followed is followed as it says."""
+        self._tls = config.proxy.tls
+        self._load = load
+        self._follow = follow
+        self._probe = probes.config
+        self._certificates = CertificateWatch(probes.tls)
+        self._restart_needed: list[Change] = []
+        self._reading = trio.Lock()
+        self._watch = FileWatch({})
+
+    async def run(self) -> None:
+        """Watch the files and the certificates; until cancelled."""
+        self._watch.acted_upon(await self._look())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._certificates.run, self._chains)
+            while True:
+                await trio.sleep(WATCH_INTERVAL_S)
+                if self._watch.has_settled(await self._look()):
+                    await self.reload(Cause.FILES)
+
+    async def reload(self, cause: Cause) -> ReloadOutcome:
+        """Read the configuration again, now."""
+        async with self._reading:
+            _log.info("config_reload", cause=cause.value)
+            # Before they are read: a change in between is then one that is still to be acted upon.
+            self._watch.acted_upon(await self._look())
+            outcome = await self._reload()
+            self._probe.on_reload(outcome, time.time(), len(self._restart_needed))
+            return outcome
+
+    async def _reload(self) -> ReloadOutcome:
+        try:
+            wanted = await trio.to_thread.run_sync(self._load)
+            has_tls = self._tls is not None
+            differences = [*changes(self._last, wanted, has_tls=has_tls)]
+            self._follow(wanted)
+        except ConfigError as error:
+            return _refused(error.problems)
+        except ssl.SSLError as error:
+            return _refused([f"{table.PROXY_TLS_CERTIFICATE_FILE.name}: {error}"])
+        except Exception as error:  # a fault of ours here must not end a process that serves
+            _log.error("config_reload_fault", exc_info=error)
+            return ReloadOutcome.REFUSED
+        followed = [change for change in differences if change.reload is not Reload.RESTART]
+        waiting = [
+            change for change in changes(self._started, wanted, has_tls=has_tls) if change.reload is Reload.RESTART
+        ]
+        is_unchanged = not followed and waiting == self._restart_needed
+        self._say(followed, waiting, wanted)
+        self._last, self._restart_needed = wanted, waiting
+        if has_tls and wanted.proxy.tls is not None:
+            self._tls = wanted.proxy.tls
+        self._certificates.tell(self._chains())
+        return ReloadOutcome.UNCHANGED if is_unchanged else ReloadOutcome.OK
+
+    def _say(self, followed: Iterable[Change], waiting: Iterable[Change], wanted: Config) -> None:
+        for change in followed:
+            _log.info("config_changed", key=change.key, old=change.old, new=change.new, effect=change.reload.value)
+        for change in waiting:
+            _log.warning("config_restart_needed", key=change.key, old=change.old, new=change.new)
+        for warning in wanted.warnings:
+            if warning not in self._last.warnings:
+                _log.warning("config_warning", reason=warning)
+
+    def _chains(self) -> dict[str, bytes]:
+        return certificates_in_use(self._started, self._tls)
+
+    async def _look(self) -> Seen:
+        return await trio.to_thread.run_sync(look, sorted({*self._started.files.values(), *self._last.files.values()}))
+
+
+def _refused(problems: Iterable[str]) -> ReloadOutcome:
+    for problem in problems:
+        _log.error("config_problem", problem=problem, effect="the old configuration goes on")
+    return ReloadOutcome.REFUSED
+
+
+def _tls_content(old: ServerTls | None, new: ServerTls | None) -> Iterator[Change]:
+    """Files that are named as before and hold something else."""
+    if old is None or new is None:
+        return
+    at = Reload.NEW_CONNECTIONS
+    if old.certificate_chain_pem != new.certificate_chain_pem:
+        before, after = (f"valid until {shown_date(expires_at_s(tls.certificate_chain_pem))}" for tls in (old, new))
+        yield Change(table.PROXY_TLS_CERTIFICATE_FILE.name, before, after, at)
+    if old.private_key_pem != new.private_key_pem:
+        yield Change(table.PROXY_TLS_KEY_FILE.name, CONTENT, CONTENT, at)
+    if old.client_ca_certificates_pem != new.client_ca_certificates_pem:
+        yield Change(table.PROXY_TLS_CLIENT_CA_FILE.name, CONTENT, CONTENT, at)
+
+
+def _shown(key: EffectiveKey | None) -> str:
+    return UNSET if key is None else key.value

@@ -1,0 +1,341 @@
+"""The tier's reading side put together: caches, fills, read-ahead and the reader over them.
+
+Budgets (design §6, §8): blocks in memory, blocks read ahead and not yet read, GETs under way, answers not yet sent. The
+last two share `tier.inflight.bytes.max`, half each: a client that is slow to take its answer must not stop fills,
+and fills must not stop answers that have all they need.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from metrics.probes import Probes
+from storage.buffers import give_back
+from storage.cache.answer_blocks import AnswerBlocks
+from storage.cache.block_cache import BlockCache
+from storage.cache.blocks import Block, BlockKey, MemoryBlocks, SegmentBlocks
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.disk import DiskBlocks
+from storage.cache.disk_level import DiskLevel
+from storage.cache.gets import Gets, Slots
+from storage.cache.index_cache import OffsetIndexCache
+from storage.cache.kept_indexes import KeptIndexes
+from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.pace import Pace
+from storage.cache.read_ahead import Prefetcher, ReadAhead
+from storage.cache.throttle import Throttle
+from storage.cache.time_index_cache import TimeIndexCache
+from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.log.timestamp_search import TimestampSearch
+from storage.metadata.catalog import Catalog
+from storage.model import RemoteLogSegmentId, Uuid
+from storage.reader import TierReader
+from storage.remote_storage_manager import RemoteStorageManager
+
+EXPIRE_INTERVAL_S = 60.0
+
+REMOVED_AT_ONCE = 256
+"""Deleted segments that the caches drop before the event loop goes on: a few milliseconds."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierStorageSettings:
+    """Sizes in bytes. `retention_s` None: until evicted. `hedge_gets_per_minute_min` −1: never.
+
+    `indexes_bytes_max`: half of it is for offset indexes, a quarter for manifests, an eighth each for the others.
+    """
+
+    block_bytes: int
+    memory_bytes_max: int
+    readahead_stream_bytes_max: int
+    readahead_total_bytes_max: int
+    inflight_bytes_max: int
+    indexes_bytes_max: int
+    gets_max: int
+    hedge_gets_per_minute_min: int = -1
+    retention_s: float | None = None
+
+
+@dataclass(slots=True)
+class TierStorage:
+    """What was put together. Owned by the trio thread; `run` must be running."""
+
+    reader: TierReader
+    opened: OpenedSegments
+    indexes: OffsetIndexCache
+    transaction_indexes: TransactionIndexCache
+    time_indexes: TimeIndexCache
+    timestamps: TimestampSearch
+    blocks: BlockCache
+    disk: DiskLevel | None
+    answers: ByteBudget
+    _read_ahead: ReadAhead
+    _gets: Gets
+    _removed: deque[Uuid] = field(default_factory=deque)
+    _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
+
+    def slots(self) -> Slots:
+        """What the GETs of segments' logs have of the slots for them."""
+        return self._gets.slots
+
+    def streams(self) -> list[dict[str, object]]:
+        """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""
+        return [
+            {
+                "client": str(stream.reader),
+                "topic": stream.partition.topic,
+                "partition": stream.partition.partition,
+                "segment_start_offset": stream.segment.start_offset,
+                "segment_end_offset": stream.segment.end_offset,
+                "position_bytes": stream.end,
+                "segment_bytes": stream.segment.segment_size_bytes,
+                "bytes_per_s": round(stream.bytes_per_s),
+                "window_bytes": stream.window_bytes,
+                "ahead_bytes": stream.ahead_bytes,
+                "waits_for": stream.stalled_by.value,
+            }
+            for stream in self._read_ahead
+        ]
+
+    async def run(self) -> None:
+        """What goes on beside the reads."""
+        async with trio.open_nursery() as nursery:
+            if self.disk is not None:
+                nursery.start_soon(self.disk.run)
+            while True:
+                await trio.sleep(EXPIRE_INTERVAL_S)
+                self.blocks.expire()
+                await trio.to_thread.run_sync(give_back)
+                self._read_ahead.drop_idle()
+
+    async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:
+        """Drop from disk what an earlier process left of segments that are no more."""
+        if self.disk is not None and (dropped := await self.disk.drop_unknown(known_among)):
+            _log.info("cache_swept", blocks=dropped)
+
+    def segment_removed(self, segment_id: RemoteLogSegmentId) -> None:
+        """The catalog's news from whichever thread applied the record; the trio thread is woken once for many.
+
+        What waits is bounded by the records between two turns of the event loop, or by the one partition that went.
+        """
+        self._removed.append(segment_id.id)
+        self._token.run_sync_soon(self._drop_removed, idempotent=True)
+
+    def _drop_removed(self) -> None:
+        for _ in range(min(len(self._removed), REMOVED_AT_ONCE)):
+            self.drop_segment(self._removed.popleft())
+        if self._removed:
+            self._token.run_sync_soon(self._drop_removed, idempotent=True)
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """A segment was deleted: nothing of it is served from here any more."""
+        self.opened.drop_segment(segment_id)
+        self.indexes.drop_segment(segment_id)
+        self.transaction_indexes.drop_segment(segment_id)
+        self.time_indexes.drop_segment(segment_id)
+        self.blocks.drop_segment(segment_id)
+        self._read_ahead.forget_segment(segment_id)
+
+
+def open_tier_storage(
+    settings: TierStorageSettings,
+    storage_manager: RemoteStorageManager,
+    catalog: Catalog,
+    *,
+    nursery: trio.Nursery,
+    limiter: trio.CapacityLimiter,
+    probes: Probes,
+    disk_blocks: DiskBlocks | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
+) -> TierStorage:
+    """Everything between catalog and object store.
+
+    Args:
+        nursery: the application's; loads live in it.
+        limiter: bounds GETs of manifests and indexes.
+        now_ms: another clock than the time of day, for tests.
+    """
+    probes.gets.on_store(store_kind(storage_manager.identity))
+    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
+    throttle = Throttle(settings.gets_max, probes.gets)
+    parts = opened, indexes, transaction_indexes, time_indexes = _segment_parts(
+        settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, throttle, probes, now_ms
+    )
+    gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
+    blocks, gets, read_ahead, prefetcher = _block_parts(
+        settings, opened, indexes, disk, nursery, gets_budget, throttle, probes, now_ms
+    )
+    answers = AnswerBlocks(answers_budget)
+    reader = TierReader(
+        catalog=catalog,
+        opened=opened,
+        indexes=indexes,
+        transaction_indexes=transaction_indexes,
+        cache=blocks,
+        answers=answers,
+        prefetcher=prefetcher,
+    )
+    timestamps = TimestampSearch(
+        catalog=catalog, opened=opened, indexes=indexes, time_indexes=time_indexes, cache=blocks, answers=answers
+    )
+    return TierStorage(reader, *parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
+
+
+def store_kind(identity: str) -> str:
+    """What GETs are counted under, from a storage manager's identity: `s3`, `filesystem`; `local` for files of its own.
+
+    An identity is the format and then the store's own, which begins with its kind and a colon.
+    """
+    kind, colon, _ = identity.partition(" ")[2].partition(":")
+    return kind if colon and kind.isidentifier() else "local"
+
+
+def _segment_parts(
+    bytes_max: int,
+    storage_manager: RemoteStorageManager,
+    kept: KeptIndexes,
+    nursery: trio.Nursery,
+    limiter: trio.CapacityLimiter,
+    throttle: Throttle,
+    probes: Probes,
+    now_ms: Callable[[], int],
+) -> tuple[OpenedSegments, OffsetIndexCache, TransactionIndexCache, TimeIndexCache]:
+    """Manifests and indexes in memory."""
+    gets, cache = probes.gets, probes.cache
+    opened = OpenedSegments(
+        storage_manager,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        cache=cache,
+        bytes_max=bytes_max // 4,
+        now_ms=now_ms,
+        throttle=throttle,
+    )
+    indexes = OffsetIndexCache(
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        probe=cache,
+        kept=kept,
+        bytes_max=bytes_max // 2,
+        now_ms=now_ms,
+        throttle=throttle,
+    )
+    transaction_indexes = TransactionIndexCache(
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        kept=kept,
+        bytes_max=bytes_max // 8,
+        now_ms=now_ms,
+        throttle=throttle,
+    )
+    time_indexes = TimeIndexCache(
+        opened,
+        nursery=nursery,
+        limiter=limiter,
+        gets=gets,
+        probe=cache,
+        kept=kept,
+        bytes_max=bytes_max // 8,
+        now_ms=now_ms,
+        throttle=throttle,
+    )
+    return opened, indexes, transaction_indexes, time_indexes
+
+
+def _block_parts(
+    settings: TierStorageSettings,
+    opened: OpenedSegments,
+    indexes: OffsetIndexCache,
+    disk: DiskLevel | None,
+    nursery: trio.Nursery,
+    budget: ByteBudget,
+    throttle: Throttle,
+    probes: Probes,
+    now_ms: Callable[[], int],
+) -> tuple[BlockCache, Gets, ReadAhead, Prefetcher | None]:
+    """Blocks of logs: where they are kept, what fetches them, and what asks for them ahead of need, if anything."""
+    pace = Pace(settings.gets_max, settings.hedge_gets_per_minute_min)
+    read_ahead = _read_ahead(settings, pace, probes)
+    memory = _memory(settings, probes, read_ahead)
+    prefetcher: Prefetcher | None = None
+
+    def land(key: BlockKey, block: Block, demanded: bool) -> None:
+        blocks.land(key, block, demanded)
+
+    def reach_bytes(reader: Hashable, source: SegmentBlocks, start: int) -> int:
+        return 0 if prefetcher is None else prefetcher.reach_bytes(reader, source, start)
+
+    gets = Gets(
+        nursery,
+        gets_max=settings.gets_max,
+        inflight=budget,
+        pace=pace,
+        throttle=throttle,
+        gets=probes.gets,
+        cache=probes.cache,
+        land=land,
+        batch_start=indexes.batch_start,
+        now_ms=now_ms,
+    )
+    blocks = BlockCache(
+        memory=memory,
+        gets=gets,
+        disk=disk,
+        block_bytes=settings.block_bytes,
+        probe=probes.cache,
+        reach_bytes=reach_bytes,
+    )
+    if settings.readahead_stream_bytes_max:
+        prefetcher = Prefetcher(
+            nursery,
+            read_ahead,
+            cache=blocks,
+            gets=gets,
+            memory=memory,
+            open_segment=opened.get,
+            fetch_index=indexes.fetch_soon,
+        )
+    return blocks, gets, read_ahead, prefetcher
+
+
+def _read_ahead(settings: TierStorageSettings, pace: Pace, probes: Probes) -> ReadAhead:
+    return ReadAhead(
+        settings.readahead_stream_bytes_max,
+        settings.readahead_total_bytes_max,
+        probe=probes.read_ahead,
+        clock=trio.current_time,
+        is_link_free=lambda: pace.is_link_free,
+    )
+
+
+def _memory(settings: TierStorageSettings, probes: Probes, read_ahead: ReadAhead) -> MemoryBlocks:
+    return MemoryBlocks(
+        settings.memory_bytes_max,
+        unread_bytes_max=settings.readahead_total_bytes_max,
+        retention_s=settings.retention_s,
+        clock=trio.current_time,
+        probe=probes.cache,
+        read_ahead_probe=probes.read_ahead,
+        on_wasted=read_ahead.on_wasted,
+    )
+
+
+def _inflight_budgets(bytes_max: int, probes: Probes) -> tuple[ByteBudget, ByteBudget]:
+    """For GETs under way, and for answers not yet sent."""
+
+    def report(_held_bytes: int) -> None:
+        probes.gets.on_inflight_bytes(gets_budget.held + answers_budget.held)
+
+    gets_budget, answers_budget = ByteBudget(bytes_max // 2, report), ByteBudget(bytes_max - bytes_max // 2, report)
+    return gets_budget, answers_budget

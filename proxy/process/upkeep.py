@@ -1,0 +1,292 @@
+"""What the application does between requests: follow upstream's brokers, watch catalog and tier, take gauges.
+
+Each task runs until cancelled and lives through every failure of what it watches: a failure is a condition of
+`proxy.readiness`, logged once a spell.
+"""
+
+import gc
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+import structlog
+import trio
+
+from metrics.probes import Probes
+from protocol.wire.addresses import NodeAddress
+from proxy.connection.address_book import AddressBook
+from proxy.connection.known_brokers import KnownBrokersFile
+from proxy.connection.sni_addressing import SniAddressBook
+from proxy.fetch.fallback import Fallback
+from proxy.readiness import ConditionName, ConditionState, Readiness
+from proxy.upstream.cluster import TOPICS_MAX, Cluster
+from proxy.upstream.errors import UpstreamError
+from storage.cache.gets import Slots
+from storage.errors import (
+    MetadataNotReadyError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+)
+from storage.metadata.catalog import Catalog
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import RemoteStorageManager
+
+UPSTREAM_INTERVAL_S = 5.0
+"""How often upstream's brokers are asked for, to listen for those that are new and no more for those that left. A new
+one that a relayed answer names before that has its listener at once."""
+
+TOPICS_INTERVAL_S = 30.0
+"""How often learned topics are: a name that became another topic is found at once by the probe, which goes by id."""
+
+UPSTREAM_RETRY_S = 0.5
+UPSTREAM_ANSWER_S_MAX = 10.0
+"""A broker that is out of reach may not even refuse: without a limit /readyz would say ready for half a minute."""
+
+CATALOG_INTERVAL_S = 0.2
+TIER_INTERVAL_S = 30.0
+TIER_OBJECTS_LISTED_MAX = 1000
+"""One page, to see whether there is any segment where none of those that were asked for is."""
+TIER_SEGMENTS_ASKED_MAX = 3
+"""Of different partitions, one after another while the store does not have the one before: it may have been deleted."""
+
+TIER_RETRY_S = 5.0
+TIER_ANSWER_S_MAX = 10.0
+GAUGES_INTERVAL_S = 1.0
+MEASURE_INTERVAL_S = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+async def follow_upstream(
+    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
+) -> None:
+    """Keep the brokers, their listeners, and the names and leaders of the topics that were asked for, current."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow_topics, cluster)
+        await _follow_brokers(cluster, addresses, known, readiness)
+
+
+async def _follow_brokers(
+    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
+) -> None:
+    failing = False
+    while True:
+        try:
+            with trio.fail_after(UPSTREAM_ANSWER_S_MAX):
+                await cluster.refresh()
+        except (UpstreamError, trio.TooSlowError) as error:
+            reason = str(error) or f"no broker answers within {UPSTREAM_ANSWER_S_MAX} s"
+            if not failing:
+                _log.warning("upstream_unavailable", reason=reason)
+            failing = True
+            readiness.upstream_unavailable(reason)
+            await addresses.retry_withheld()
+            await trio.sleep(UPSTREAM_RETRY_S)
+            continue
+        if failing:
+            _log.info("upstream_back", brokers=len(cluster.brokers))
+        failing = False
+        brokers = [NodeAddress(node.node_id, node.host, node.port) for node in cluster.brokers.values()]
+        await addresses.follow(brokers)
+        known.note(brokers, addresses.free_ports)
+        if brokers and len(addresses.withheld) == len(brokers):
+            readiness.upstream_unavailable("none of the brokers can be listened for")
+        else:
+            # Not before they are listened for: clients that are sent here go to them at once.
+            readiness.upstream_answered(len(brokers))
+        await trio.sleep(UPSTREAM_INTERVAL_S)
+
+
+async def _follow_topics(cluster: Cluster) -> None:
+    """Each learned topic once in TOPICS_INTERVAL_S, in small requests spread over it."""
+    while True:
+        names = cluster.topic_names()
+        parts = [names[at : at + TOPICS_MAX] for at in range(0, len(names), TOPICS_MAX)] or [[]]
+        for part in parts:
+            await trio.sleep(TOPICS_INTERVAL_S / len(parts))
+            try:
+                with trio.move_on_after(UPSTREAM_ANSWER_S_MAX):
+                    if part:
+                        await cluster.learn_topics(names=part)
+            except UpstreamError as error:
+                # It is said, once a spell, by the task that asks for the brokers.
+                _log.debug("topics_not_refreshed", topics=len(part), reason=str(error))
+
+
+async def follow_catalog(
+    event_log: TopicMetadataEventLog,
+    manager: TopicBasedRemoteLogMetadataManager,
+    catalog: Catalog,
+    readiness: Readiness,
+    probes: Probes,
+) -> None:
+    """Tell readiness how far the catalog is, and which metadata partitions are in trouble."""
+    live = False
+    undecodable = 0
+    while True:
+        failure, behind = event_log.failure(), _behind(event_log, manager)
+        if failure is not None:
+            readiness.catalog_unavailable(failure)
+        elif behind is None:
+            readiness.catalog_unavailable("the metadata topic has not been described yet")
+        elif behind:
+            readiness.catalog_unavailable(f"{behind} metadata partitions are being read")
+        elif catalog.refused_partitions:
+            readiness.catalog_degraded(
+                f"the catalog is full (catalog.segments.max): {catalog.refused_partitions} partitions are left out"
+            )
+        else:
+            readiness.catalog_live(catalog.segment_count)
+            if not live:
+                live = True
+                # What the catalog holds is not garbage: the collector need not look at it again.
+                gc.freeze()
+        _note_problems(event_log.problems(), readiness)
+        while undecodable < manager.undecodable_records:
+            undecodable += 1
+            probes.catalog.on_record_undecodable()
+        probes.catalog.on_segments(catalog.segment_count)
+        probes.catalog.on_refused_partitions(catalog.refused_partitions)
+        await trio.sleep(CATALOG_INTERVAL_S if not live else GAUGES_INTERVAL_S)
+
+
+async def measure_catalog(
+    event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager, catalog: Catalog, probes: Probes
+) -> None:
+    """Take the gauges that cost something: sizes by topic, and how far each metadata partition is behind its end."""
+    topics: set[str] = set()
+    while True:
+        sizes = await trio.to_thread.run_sync(catalog.topic_sizes)
+        probes.catalog.on_memory(await trio.to_thread.run_sync(catalog.memory_bytes))
+        for topic in topics - sizes.keys():
+            probes.catalog.on_topic(topic, 0, 0)
+        topics |= sizes.keys()
+        for topic, (segments, size_bytes) in sizes.items():
+            probes.catalog.on_topic(topic, segments, size_bytes)
+        try:
+            ends = await event_log.sample_high_watermarks()
+        except RemoteStorageError as error:
+            _log.debug("catalog_lag_unknown", reason=str(error))
+        else:
+            for number, end_offset in ends.items():
+                probes.catalog.on_partition_lag(number, max(0, end_offset - manager.position(number)))
+        await trio.sleep(MEASURE_INTERVAL_S)
+
+
+def _behind(event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager) -> int | None:
+    """How many metadata partitions are not read to their end; None until it is known how many there are."""
+    try:
+        count = event_log.partition_count()
+    except MetadataNotReadyError:
+        return None
+    return sum(not manager.is_caught_up(number) for number in range(count))
+
+
+def _note_problems(problems: Mapping[int, str], readiness: Readiness) -> None:
+    for number in readiness.partition_problems.keys() - problems.keys():
+        readiness.partition_recovered(number)
+    for number, reason in problems.items():
+        readiness.partition_problem(number, reason)
+
+
+async def watch_tier(
+    storage_manager: RemoteStorageManager,
+    some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]],
+    limiter: trio.CapacityLimiter,
+    readiness: Readiness,
+) -> None:
+    """See whether the object store answers: by a small index of some segment, or by its own question when there is no
+    segment yet."""
+    questions = _TierQuestions(limiter, readiness)
+    # Before the first client needs it: the first GET would wait for a second's imports.
+    await questions.ask(storage_manager.warm_up)
+    await questions.ask(storage_manager.ask)
+    # A catalog that is not live names segments that were deleted long ago, and one that is empty yet may not stay so.
+    while not await _within(questions.pause_s, readiness.wait_catalog):
+        await questions.ask(storage_manager.ask)
+    while True:
+        if await questions.ask(partial(_try_tier, storage_manager, some_segments)):
+            readiness.tier_answered()
+        await trio.sleep(questions.pause_s)
+
+
+class _TierQuestions:
+    """Asks the store, one question after another, and tells of failures."""
+
+    def __init__(self, limiter: trio.CapacityLimiter, readiness: Readiness) -> None:
+        self._limiter = limiter
+        self._readiness = readiness
+        self._failing = False
+
+    @property
+    def pause_s(self) -> float:
+        return TIER_RETRY_S if self._failing else TIER_INTERVAL_S
+
+    async def ask(self, question: Callable[[], None]) -> bool:
+        """Whether it answers as it should."""
+        errors: Sequence[BaseException] = ()
+        try:
+            # A store that hangs is asked once, and told of meanwhile; at the end the thread is left behind, as
+            # nobody wants its answer any more.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._say_late)
+                await trio.to_thread.run_sync(question, limiter=self._limiter, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
+        except* RemoteStorageError as group:
+            errors = group.exceptions
+        if errors:
+            self._failed("; ".join(map(str, errors)))
+        elif self._failing:
+            _log.info("tier_answers")
+            self._failing = False
+        return not errors
+
+    async def _say_late(self) -> None:
+        await trio.sleep(TIER_ANSWER_S_MAX)
+        self._failed(f"no answer within {TIER_ANSWER_S_MAX} s")
+
+    def _failed(self, reason: str) -> None:
+        self._readiness.tier_failed(reason)
+        if not self._failing:
+            degraded = self._readiness.conditions[ConditionName.TIER].state is ConditionState.DEGRADED
+            _log.warning("tier_degraded" if degraded else "tier_unavailable", reason=reason)
+        self._failing = True
+
+
+def _try_tier(
+    storage_manager: RemoteStorageManager, some_segments: Callable[[int], Sequence[RemoteLogSegmentMetadata]]
+) -> None:
+    """Blocking. Raises RemoteStorageError if the store does not answer, or holds no segment though some are known."""
+    absent: RemoteResourceNotFoundError | None = None
+    for segment in some_segments(TIER_SEGMENTS_ASKED_MAX):
+        try:
+            storage_manager.fetch_index(segment, IndexType.LEADER_EPOCH)
+        except RemoteStoreNotFoundError:
+            raise
+        except RemoteResourceNotFoundError as error:
+            absent = error
+        else:
+            return
+    if absent is None:
+        storage_manager.ask()
+    elif not any(found.segment_id for found in islice(storage_manager.list_objects(), TIER_OBJECTS_LISTED_MAX)):
+        raise absent  # no segment at all: not the brokers' bucket or prefix
+
+
+async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:
+    with trio.move_on_after(limit_s):
+        await event()
+        return True
+    return False
+
+
+async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, probes: Probes) -> None:
+    """Feed the gauges that nobody's request moves, and tell readiness of what the brokers read for us."""
+    while True:
+        busy, total, waiting = slots()
+        probes.tier.on_reader_slots(busy, total, waiting)
+        readiness.left_to_brokers(fallback.complaints())
+        await trio.sleep(GAUGES_INTERVAL_S)

@@ -1,0 +1,321 @@
+"""`tidegate serve`: everything put together, from configuration to clean shutdown.
+
+One nursery holds all that outlives a client: fills, accept loops, own connections, upkeep. Signals are
+`proxy.process.life_cycle`'s matter.
+"""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from metrics.kip405 import Kip405Names
+from metrics.probes import Probes
+from metrics.registry import Registry
+from protocol.client.messages import preload_schemas
+from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
+from proxy.config.load import load
+from proxy.config.memory_shares import INDEXES_SHARE, SESSIONS_SHARE, memory_share
+from proxy.config.model import Config
+from proxy.connection.accounts import Accounts
+from proxy.connection.address_book import AddressBook
+from proxy.connection.client_reads import ClientReads
+from proxy.connection.known_brokers import KnownBrokersFile
+from proxy.connection.listening import listen, node_at
+from proxy.connection.server import Server
+from proxy.connection.sni_addressing import SniAddressBook
+from proxy.fetch.authority import LogStartGeneration
+from proxy.fetch.fallback import Fallback
+from proxy.fetch.frontier import Frontiers
+from proxy.fetch.lineages import Lineages
+from proxy.fetch.service import FetchService
+from proxy.fetch.tier import CatalogTail, Tier
+from proxy.offsets.service import ListOffsetsService
+from proxy.offsets.timestamp_lookup import TimestampLookup
+from proxy.process import exit_codes
+from proxy.process.admin import serve_admin
+from proxy.process.allocator import keep_freed_memory
+from proxy.process.catalog_start import start_catalog
+from proxy.process.client_exchanges import ClientExchanges
+from proxy.process.life_cycle import SIGNALS, LifeCycle
+from proxy.process.live_settings import LiveSettings
+from proxy.process.logs import LogFormat, configure_logs
+from proxy.process.loop_stall import watch_loop
+from proxy.process.reload import Reloader
+from proxy.process.systemd_notify import SystemdNotify
+from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
+from proxy.process.upkeep import follow_upstream, take_gauges, watch_tier
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.from_config import upstream_settings
+from proxy.upstream.frontier_client import FrontierClient
+from storage.cache.block_cipher import BlockCipher
+from storage.cache.byte_budget import ByteBudget
+from storage.cache.disk import DiskBlocks
+from storage.config.ssl_contexts import client_ssl_context
+from storage.errors import StorageConfigError
+from storage.metadata.catalog import Catalog
+from storage.registry import open_remote_storage_manager
+from storage.remote_storage_manager import RemoteStorageManager
+
+
+@dataclass(slots=True)
+class Application:
+    """What runs, for those who start it in tests and in the demo; implements `proxy.process.life_cycle.Running`."""
+
+    bootstrap: tuple[str, int]
+    admin: tuple[str, int]
+    readiness: Readiness
+    probes: Probes
+    server: Server
+    addresses: AddressBook | SniAddressBook
+    catalog: Catalog
+    cluster: Cluster
+    settings: LiveSettings
+    reloader: Reloader
+    closing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def drain_timeout_s(self) -> float:
+        return self.settings.drain_timeout_s
+
+    @property
+    def ready_line(self) -> str:
+        """What is said at the first readiness."""
+        host, port = self.bootstrap
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        brokers, segments = len(self.cluster.brokers), self.catalog.segment_count
+        return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
+
+
+async def serve(config: Config) -> int:
+    """Run until a signal; the exit code."""
+    keep_freed_memory()
+    configure_logs(config.log.level.value, LogFormat(config.log.format.value))
+    exit_code = exit_codes.DONE
+    with trio.open_signal_receiver(*SIGNALS) as signals:
+        try:
+            await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
+        except* StorageConfigError as group:
+            exit_code = exit_codes.USAGE
+            _say_errors(group)
+        except* OSError as group:
+            exit_code = exit_codes.FOUND_WRONG
+            _say_errors(group)
+    return exit_code
+
+
+def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            _say_errors(error)
+        else:
+            print(f"tidegate: {error}", file=sys.stderr)
+
+
+@asynccontextmanager
+async def run(
+    config: Config,
+    *,
+    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
+) -> AsyncIterator[Application]:
+    """The application, listening; it is torn down when the block is left.
+
+    Args:
+        open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
+
+    Raises:
+        OSError: a listener cannot be bound (names address and key).
+        RemoteStorageError: the storage plug-in's configuration is wrong.
+    """
+    names = Kip405Names(config.metrics.kip405_names.value)
+    probes = Probes(Registry(names, config.metrics.topics_max))
+    readiness, settings = Readiness(probes.health), LiveSettings(config)
+    storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
+    disk_blocks: DiskBlocks | None = None
+    try:
+        disk_blocks = _disk_blocks(config, storage_manager.identity, probes)
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+            # A second of imports, better now than in the first question's way.
+            await trio.to_thread.run_sync(preload_schemas)
+            limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
+            catalog = Catalog(config.catalog.segments_max)
+            started_catalog = await start_catalog(config, cluster, catalog, readiness, probes, nursery)
+            tier_storage = open_tier_storage(
+                _tier_storage_settings(config),
+                storage_manager,
+                catalog,
+                nursery=nursery,
+                limiter=limiter,
+                probes=probes,
+                disk_blocks=disk_blocks,
+            )
+            nursery.start_soon(tier_storage.run)
+            nursery.start_soon(_close_at_end, storage_manager)
+            tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
+            fallback = Fallback(settings.fallback, probes.fallback)
+            accounts = _accounts(config, settings, tier_storage, probes)
+            nursery.start_soon(accounts.run)
+            server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)
+            known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
+            nursery.start_soon(server.watch)
+            addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
+            nursery.start_soon(known.run)
+            admin_listen, streams = config.admin.listen, tier_storage.streams
+            admin = await nursery.start(
+                serve_admin, admin_listen.host, admin_listen.port, readiness, probes.registry, streams
+            )
+            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
+            nursery.start_soon(reloader.run)
+            nursery.start_soon(follow_upstream, cluster, addresses, known, readiness)
+            nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
+            nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, probes)
+            nursery.start_soon(_sweep, readiness, tier_storage, catalog)
+            nursery.start_soon(watch_loop, probes.loop)
+            application = Application(
+                bootstrap, admin, readiness, probes, server, addresses, catalog, cluster, settings, reloader
+            )
+            yield application
+            with application.closing:
+                await started_catalog.aclose()
+            nursery.cancel_scope.cancel()
+    finally:
+        if disk_blocks is not None:
+            disk_blocks.close()
+        storage_manager.close()
+
+
+async def _close_at_end(storage_manager: RemoteStorageManager) -> None:
+    """The nursery ends when its threads do, and one may wait for a store that says nothing more."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        storage_manager.close()
+
+
+async def _sweep(readiness: Readiness, tier_storage: TierStorage, catalog: Catalog) -> None:
+    # Not before the catalog is live: until then it does not know all that is in the tier.
+    await readiness.wait_ready()
+    await tier_storage.drop_unknown(catalog.known_among)
+
+
+def _tier_storage_settings(config: Config) -> TierStorageSettings:
+    cache, readahead, tier = config.cache, config.readahead, config.tier
+    return TierStorageSettings(
+        block_bytes=cache.block_bytes,
+        memory_bytes_max=cache.memory_bytes,
+        readahead_stream_bytes_max=readahead.stream_bytes_max,
+        readahead_total_bytes_max=readahead.total_bytes_max,
+        inflight_bytes_max=tier.inflight_bytes_max,
+        indexes_bytes_max=memory_share(config.memory_bytes_max, INDEXES_SHARE),
+        gets_max=tier.concurrent_gets_max,
+        hedge_gets_per_minute_min=tier.hedge_gets_per_minute_min,
+        retention_s=_retention_s(config),
+    )
+
+
+def _retention_s(config: Config) -> float | None:
+    return None if config.cache.retention_ms < 0 else config.cache.retention_ms / 1000
+
+
+def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | None:
+    cache = config.cache
+    if cache.path is None or cache.disk_bytes == 0:
+        return None
+    return DiskBlocks(
+        cache.path,
+        bytes_max=cache.disk_bytes,
+        identity=identity,
+        cipher=_block_cipher(config),
+        retention_s=_retention_s(config),
+        probe=probes.cache,
+    )
+
+
+def _tier(
+    settings: LiveSettings,
+    cluster: Cluster,
+    catalog: Catalog,
+    tail: CatalogTail,
+    tier_storage: TierStorage,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> tuple[Tier, TimestampLookup]:
+    catalog.on_segment_removed(tier_storage.segment_removed)
+    client = FrontierClient(cluster)
+    frontiers = settings.frontiers = Frontiers(client, nursery, age_s_max=settings.frontier_age_s_max)
+    lineages = Lineages(client, cluster, catalog, nursery)
+    tier = Tier(
+        catalog=catalog,
+        tail=tail,
+        reader=tier_storage.reader,
+        frontiers=frontiers,
+        lineages=lineages,
+        cluster=cluster,
+        probe=probes.tier,
+    )
+    lookup = TimestampLookup(
+        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, probe=probes.tier
+    )
+    return tier, lookup
+
+
+def _block_cipher(config: Config) -> BlockCipher | None:
+    if not config.cache.encrypt:
+        return None
+    key_file = config.cache.encrypt_key_file
+    return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
+
+
+def _accounts(config: Config, settings: LiveSettings, tier_storage: TierStorage, probes: Probes) -> Accounts:
+    held_bytes_max = config.proxy.held_bytes_max
+    held = ByteBudget(held_bytes_max, probes.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
+    return Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
+
+
+def _server(
+    config: Config,
+    settings: LiveSettings,
+    cluster: Cluster,
+    tier: Tier,
+    lookup: TimestampLookup,
+    fallback: Fallback,
+    accounts: Accounts,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> Server:
+    generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
+    slots = SessionSlots(
+        partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
+        on_changed=probes.relay.on_fetch_sessions,
+    )
+
+    def handlers(client: ClientReads) -> ClientExchanges:
+        fetches = FetchService(
+            tier=tier,
+            client=client,
+            fallback=fallback,
+            settings=settings.fetch,
+            generation=generation,
+            slots=slots,
+            probes=probes,
+        )
+        offsets = ListOffsetsService(lookup, fallback, timeout_s=settings.list_offsets_timeout_s)
+        return ClientExchanges(fetches, offsets, generation)
+
+    server = settings.server = Server(
+        settings.server_settings,
+        nursery,
+        handlers=handlers,
+        accounts=accounts,
+        node_at=lambda host, port: node_at(cluster, host, port),
+        probe=probes.relay,
+        upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
+        proxy_trusted=config.proxy.protocol_trusted,
+        known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
+    )
+    return server

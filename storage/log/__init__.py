@@ -1,0 +1,1 @@
+"""A segment's log: walking its batches, their records, aborted transactions, look-ups by time."""

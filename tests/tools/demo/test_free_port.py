@@ -1,0 +1,42 @@
+"""A port is given once, whoever asks."""
+
+import socket
+import subprocess
+import sys
+
+from tests.support.needs import ROOT
+from tools.demo.kafka_cluster import free_port
+
+HOST = "127.0.0.1"
+ASK_FOR_THAT_ONE = """
+import random, sys
+from tools.demo.kafka_cluster import KafkaClusterError, free_port
+
+class Stubborn:
+    def randrange(self, *_):
+        return int(sys.argv[1])
+
+random.SystemRandom = Stubborn
+try:
+    print("given", free_port())
+except KafkaClusterError as error:
+    print(error)
+"""
+
+
+def test_a_port_is_not_given_to_another_process_though_nobody_listens_yet() -> None:
+    port = free_port()
+    command = (sys.executable, "-c", ASK_FOR_THAT_ONE, str(port))
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == f"no free port found on {HOST}\n"
+
+
+def test_a_port_can_be_listened_at_and_is_below_those_of_outgoing_connections() -> None:
+    port = free_port()
+    assert port < 32_768
+    socket.create_server((HOST, port)).close()
+
+
+def test_no_port_is_given_twice() -> None:
+    ports = [free_port() for _ in range(100)]
+    assert len(set(ports)) == len(ports)

@@ -1,0 +1,55 @@
+import signal
+
+import pytest
+
+from tools.demo.interrupts import Interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_raises_and_later_ones_do_nothing(number: signal.Signals) -> None:
+    with Interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_waits_for_the_end_of_a_held_block() -> None:
+    reached = []
+
+    def start_something(interrupts: Interrupts) -> None:
+        with interrupts.held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            reached.append("the end of the block")
+        reached.append("behind the block")
+
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            start_something(interrupts)
+        assert reached == ["the end of the block"]
+        start_something(interrupts)
+        assert reached[-1] == "behind the block"
+
+
+def test_a_held_block_without_a_signal_raises_nothing() -> None:
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_nothing_is_raised_once_signals_are_ignored() -> None:
+    with Interrupts() as interrupts:
+        interrupts.ignore()
+        signal.raise_signal(signal.SIGINT)
+        with interrupts.held():
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_the_handlers_from_before_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Interrupts():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
