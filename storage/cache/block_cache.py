@@ -115,8 +115,13 @@ class BlockCache:
         Args:
             likely_bytes: what the reader is likely to ask for next, so that a GET may bring it too.
         """
-        found: list[Block | None] = [self._resident(source, number, reader) for number in range(first, last + 1)]
+        found = [self._resident(source, number, reader) for number in range(first, last + 1)]
         missing = [first + at for at, block in enumerate(found) if block is None]
+        if missing:
+            # A thread hands over several blocks at once: one that was not there yet may have come with one behind it.
+            for number in missing:
+                found[number - first] = self._memory.get(source.key(number), reader)
+            missing = [number for number in missing if found[number - first] is None]
         if not missing:
             yield AskedBlocks(self._memory, deque(found), deque(), reader)
             return

@@ -1,5 +1,6 @@
 """The block cache: hits, shared fills, quarantine, budget, both levels; the store is scripted."""
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from metrics.registry import Registry
 from storage.cache import block_cache, pace
 from storage.cache.blocks import Block, SegmentBlocks
 from storage.cache.disk import DiskBlocks
+from storage.cache.gets import Transfer
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.object_store.retries import ATTEMPTS_MAX
 from tests.support.disk_cache import log_blocks_below
@@ -288,6 +290,26 @@ async def test_gets_ahead_hold_at_most_half_of_the_budget(nursery: trio.Nursery)
         await trio.to_thread.run_sync(gate.wait_for_callers, 4)
         gate.release()
     await tier.settled()
+
+
+async def test_blocks_that_come_while_others_are_looked_for_are_not_missing(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread hands two blocks over between the look at the first and the look at the second."""
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+    take, looks = Transfer.take, itertools.count()
+
+    def take_late(transfer: Transfer) -> list[tuple[int, Block]]:
+        return take(transfer) if next(looks) else []
+
+    with tier.store.stall_body(after_bytes=2 * BLOCK) as gate:
+        fetch_ahead(tier, 0, 3)
+        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
+        monkeypatch.setattr(Transfer, "take", take_late)
+        with tier.cache.ask(tier.source(), 0, 1, "one") as asked:
+            assert [bytes((await asked.next()).data) for _ in range(2)] == CUT[:2]
+    await tier.settled()
+    assert tier.store.log_fetches() == [(0, 3 * BLOCK - 1)]
 
 
 # --- what a GET that somebody waits for brings along ---
