@@ -328,6 +328,7 @@ def _memory(settings: TierStorageSettings, probes: Probes, read_ahead: ReadAhead
         probe=probes.cache,
         read_ahead_probe=probes.read_ahead,
         on_wasted=read_ahead.on_wasted,
+        on_evicted=read_ahead.on_evicted,
     )
 
 

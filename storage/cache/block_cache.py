@@ -160,6 +160,7 @@ class BlockCache:
         grid = source.grid
         first, stop = grid.number_at(start), grid.number_at(end - 1) + 1
         while first < stop and self._place(source, first) in (Place.HERE, Place.UNDER_WAY):
+            self._memory.expect(source.key(first))
             first += 1
         if first < stop and self._place(source, first) is Place.ON_DISK:
             return self._read_disk_ahead(source, first, stop, room_bytes)

@@ -164,6 +164,7 @@ class MemoryBlocks:
         unread_bytes_max: of blocks that nobody has read yet (`readahead.total.max.bytes`).
         retention_s: `expire` drops what was not used for longer; None: nothing (`cache.retention.ms`).
         on_wasted: called with the key of each block that is wasted, after it has left; it must not call back here.
+        on_evicted: the same of each block that was read and leaves for want of room.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class MemoryBlocks:
         probe: CacheProbe,
         read_ahead_probe: ReadAheadProbe,
         on_wasted: Callable[[BlockKey], None] = lambda key: None,
+        on_evicted: Callable[[BlockKey], object] = lambda key: None,
     ) -> None:
         self.bytes_max = bytes_max
         self.unread_bytes_max = unread_bytes_max
@@ -184,6 +186,7 @@ class MemoryBlocks:
         self._probe = probe
         self._read_ahead_probe = read_ahead_probe
         self._on_wasted = on_wasted
+        self._on_evicted = on_evicted
         self._read: dict[BlockKey, Block] = {}
         self._policy: ScanResistantPolicy[BlockKey] = ScanResistantPolicy()
         self._unread: OrderedDict[BlockKey, _Unread] = OrderedDict()
@@ -228,6 +231,11 @@ class MemoryBlocks:
     def contains(self, key: BlockKey) -> bool:
         """Whether the block is here, read or unread; it does not count as a use."""
         return key in self._read or key in self._unread
+
+    def expect(self, key: BlockKey) -> None:
+        """A reader is on its way to the block, if it is here."""
+        if key in self._read:
+            self._policy.expect(key)
 
     def put(self, key: BlockKey, block: Block, reader: Hashable = None) -> None:
         """Keep a block that `reader` has asked for, in place of what was here."""
@@ -282,6 +290,7 @@ class MemoryBlocks:
         while self._policy.size_bytes + size > self.bytes_max:
             self._unlist(victim := self._policy.evict())
             del self._read[victim]
+            self._on_evicted(victim)
             evicted += 1
         if evicted:
             self._probe.on_evicted(CacheLevel.MEMORY, evicted)

@@ -19,6 +19,8 @@ Rule 7. No more goes than is needed: the extent whose turn it is gives up its bl
         no other extent gives any up before it is empty. A block of it that is used meanwhile stays, in a new extent.
 Rule 8. Of an extent that its last reader is still in, the newest block stays when the others go, as if it had come
         only now: the reader's next Fetch begins there. So there may be as many readers as probation has blocks.
+Rule 9. An extent that a reader is on its way to goes last in its queue, and a block of the one that is going stays: a
+        scan of more than fits would otherwise drop, block by block, just what it is about to read.
 """
 
 from collections import OrderedDict
@@ -119,6 +121,18 @@ class ScanResistantPolicy(Generic[K]):
         else:
             self._enter(block.extent, hash(reader))
 
+    def expect(self, key: K) -> None:
+        """Say that a reader is on its way to the block (rule 9).
+
+        Raises:
+            KeyError: it is not here.
+        """
+        extent = self._blocks[key].extent
+        if extent is self._going:
+            self._keep(extent, key)
+        else:
+            (self._main if extent.is_main else self._probation).move_to_end(extent.name)
+
     def remove(self, key: K) -> None:
         """Forget a block, if it is here, and leave no ghost: it is gone for another reason than want of room."""
         if key in self._blocks:
@@ -175,7 +189,7 @@ class ScanResistantPolicy(Generic[K]):
             self._main[name] = extent
         del self._extents[name]
         if len(extent.keys) > 1 and self._is_being_read(extent):
-            self._keep_newest(extent)
+            self._keep(extent, next(reversed(extent.keys)))
         else:
             self._remember(extent, is_of_main=from_main)
         return extent
@@ -183,16 +197,20 @@ class ScanResistantPolicy(Generic[K]):
     def _is_being_read(self, extent: "_Extent[K]") -> bool:
         return extent.reader_hash is not None and self._entered.get(extent.reader_hash) is extent
 
-    def _keep_newest(self, extent: "_Extent[K]") -> None:
-        key = next(reversed(extent.keys))
+    def _keep(self, going: "_Extent[K]", key: K) -> None:
+        """Let one of its blocks stay, as if it had come only now."""
         block = self._blocks[key]
-        del extent.keys[key]
-        extent.size_bytes -= block.size_bytes
-        kept = block.extent = _Extent(extent.name, extent.reader_hash, is_main=False)
+        del going.keys[key]
+        going.size_bytes -= block.size_bytes
+        kept = self._extents.get(going.name)
+        if kept is None:
+            kept = _Extent(going.name, going.reader_hash, is_main=False)
+            self._extents[kept.name] = self._probation[kept.name] = kept
+        block.extent = kept
         kept.keys[key] = None
-        kept.size_bytes = block.size_bytes
-        self._probation_bytes += block.size_bytes
-        self._extents[kept.name] = self._probation[kept.name] = kept
+        kept.size_bytes += block.size_bytes
+        if not kept.is_main:
+            self._probation_bytes += block.size_bytes
 
     def _put(self, key: K, block: "_Block[K]") -> None:
         extent = block.extent

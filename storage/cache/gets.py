@@ -479,8 +479,14 @@ class Gets:
         received_bytes = get.source.stored_bytes(came) if came else 0
         self._gets.on_end(GetObject.LOG, outcome, now_s - transfer.sent_s, received_bytes)
         if outcome is GetOutcome.OK and transfer.begun_s is not None:
+            body_s = now_s - transfer.begun_s
             all_in_use = self._ahead_running + 1 >= self.pace.gets
-            self.pace.on_end(now_s, received_bytes, now_s - transfer.begun_s, all_in_use=all_in_use)
+            self.pace.on_end(now_s, received_bytes, body_s, all_in_use=all_in_use, bodies=self._bodies(transfer))
+
+    def _bodies(self, ended: Transfer) -> int:
+        """Those that are being received, and the one that has just ended."""
+        receiving = (each for get in self._running for each in get.transfers if each.begun_s is not None)
+        return 1 + sum(each is not ended for each in receiving)
 
     def _release(self, get: _Get, size_bytes: int) -> None:
         get.reserved_bytes -= size_bytes

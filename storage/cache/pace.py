@@ -5,8 +5,9 @@ comes later: so the number of GETs follows what connections achieve, and no numb
 
 Rule 1. GETS_START at first. While all are in use, each GET that ends adds one as long as connections are as fast as
         they were at best in the last minute, and half of one while they are nearly that. It takes half of one away
-        once they are much slower: then they share a link, or a processor, that is full. Between the two nothing
-        changes.
+        once they are much slower: then they share a link that is full. Between the two nothing changes. But fewer
+        must bring as much: where all of them together have become slower with their number, it was not the link that
+        made each slow (a busy processor does that too), and their number goes back to where they brought most.
 Rule 2. GETs grow with what their stream has read: the first bytes of a stream are waited for, and a long one shall cost
         few GETs. None is so large that it lasts longer than GET_S.
 Rule 3. An answer is late when 95 in 100 came sooner; a body, when it is slower than a quarter of what is usual. One
@@ -26,6 +27,11 @@ GETS_MIN = 4
 FAST = 0.85
 CROWDED = 0.65
 """Of the best. What lies between is left alone, so that connections which differ by nature do not move the number."""
+
+KEPT = 0.9
+LOST = 0.8
+"""Of the most that all connections together have brought: less than the one, and no more GETs are taken away; less than
+the other, and they are added again."""
 
 FREE = 0.95
 """Of the best: more bytes under way would come sooner."""
@@ -94,6 +100,9 @@ class Pace:
         self.connection_bytes_per_s: float | None = None
         """What one connection usually achieves; None: not known yet."""
         self._best = _Best()
+        self._together: float | None = None
+        self._most = _Best()
+        self._gets_of_most = self._gets
         self._second_gets_per_minute_min = second_gets_per_minute_min
         self._saved = 0
         # GETs by second, so that a minute costs at most 61 entries at any rate.
@@ -142,20 +151,27 @@ class Pace:
         self._late_s = None
         self._usual_first_byte_s = _mean(self._usual_first_byte_s, first_byte_s)
 
-    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool) -> None:
+    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool, bodies: int = 1) -> None:
         """A GET's body took so long, from its first byte to its last.
 
         Args:
             all_in_use: as many GETs as `gets` were under way.
+            bodies: that were being received then, this one among them.
         """
         if stored_bytes < SAMPLE_BYTES_MIN or body_s < SAMPLE_S_MIN:
             return
-        mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, stored_bytes / body_s)
+        speed = stored_bytes / body_s
+        mean = self.connection_bytes_per_s = _mean(self.connection_bytes_per_s, speed)
         best = self._best.of(now_s, mean)
-        if mean < CROWDED * best:
+        together = self._together = _mean(self._together, bodies * speed)
+        if together >= self._most.of(now_s, together):
+            self._gets_of_most = self._gets
+        if mean < CROWDED * best and together >= KEPT * self._most.known:
             self._gets = max(float(min(GETS_MIN, self._gets_max)), self._gets - STEP)
         elif mean >= FAST * best and all_in_use:
             self._gets = min(float(self._gets_max), self._gets + (1.0 if self.is_link_free else STEP))
+        elif all_in_use and together < LOST * self._most.known and self._gets < self._gets_of_most:
+            self._gets = min(self._gets_of_most, self._gets + STEP)
 
     def answer_late_after_s(self, now_s: float) -> float | None:
         """How long to wait for an answer before it is late; None: for ever."""

@@ -16,8 +16,8 @@ Rule 3. No window is larger than `stream_bytes_max`, nor than its share of `tota
 Rule 4. Whoever can start a GET takes the stream that has the least ahead of its reader (`nearest`), and asks for as
         much as a GET is large; so GETs stay large, and no stream waits for another's far future.
 Rule 5. Segments that begin within the window and two GETs are wanted at once, if only their manifests and indexes.
-Rule 6. What was asked for is not asked for again, also if it fails (the reader will meet that), unless it was dropped
-        unread.
+Rule 6. What was asked for, or was here when it would have been, is not asked for again, also if it fails (the reader
+        will meet that), unless it was dropped before its reader came to it.
 
 Working: a GET of 12 MiB takes 30 ms + 12 MiB / 60 MB/s = 0.24 s, so a window of W bytes yields W / 0.24 s: 128 MiB
 give 560 MB/s over eleven connections, 4.5 Gbit/s. A link of 10 Gbit/s takes a window of 288 MiB.
@@ -280,6 +280,16 @@ class ReadAhead:
 
     def on_wasted(self, key: BlockKey) -> None:
         """A block that was read ahead is dropped unread: streams that still have it before them get less (rule 2)."""
+        for stream in self.on_evicted(key):
+            if stream.window_bytes and not stream.was_halved:
+                stream.was_halved = True
+                stream.sequential_bytes = 0
+                halved = max(_smallest(stream), self.window(stream) // 2)
+                stream.window_bytes = min(halved, self._stream_bytes_max)
+
+    def on_evicted(self, key: BlockKey) -> list[Stream]:
+        """A block is dropped; the streams that still had it before them, which may ask for it again (rule 6)."""
+        found = []
         for stream in self._by_segment.get(key.segment_id, ()):
             ahead = next(ahead for ahead in stream.segments if ahead.segment_id == key.segment_id)
             if ahead.blocks is None or (start := ahead.blocks.grid.start(key.number)) >= ahead.position:
@@ -290,11 +300,8 @@ class ReadAhead:
                 start = max(start, stream.end)
             _pull_back(stream, ahead, start)
             self._measure(stream)
-            if stream.window_bytes and not stream.was_halved:
-                stream.was_halved = True
-                stream.sequential_bytes = 0
-                halved = max(_smallest(stream), self.window(stream) // 2)
-                stream.window_bytes = min(halved, self._stream_bytes_max)
+            found.append(stream)
+        return found
 
     def on_failed(self, segment_id: Uuid) -> None:
         """A GET of that segment failed that nobody waited for."""

@@ -117,6 +117,9 @@ class World:
     def wasted(self, number: int, index: int = 0) -> None:
         self.read_ahead.on_wasted(BlockKey(self.segments[index].segment_id.id, number))
 
+    def evicted(self, number: int, index: int = 0) -> None:
+        self.read_ahead.on_evicted(BlockKey(self.segments[index].segment_id.id, number))
+
     def streams(self) -> float:
         return next(
             sample.value

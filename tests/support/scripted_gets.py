@@ -204,7 +204,7 @@ class ScriptedSegment:
 class UntaughtPace(Pace):
     """Never learns how fast the store is, so nothing is ever late: a test machine's pauses are not the store's."""
 
-    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool) -> None:
+    def on_end(self, now_s: float, stored_bytes: float, body_s: float, *, all_in_use: bool, bodies: int = 1) -> None:
         """As Pace.on_end; not heeded."""
 
 

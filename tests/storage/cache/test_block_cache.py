@@ -271,6 +271,16 @@ async def test_a_get_ahead_is_as_large_as_it_is_to_be_and_begins_where_something
     assert sorted(tier.store.log_fetches()) == [(0, 2999), (3000, 8999), (9000, 14999)]
 
 
+async def test_what_read_ahead_comes_to_is_not_what_is_evicted_next(nursery: trio.Nursery) -> None:
+    """Blocks 0 to 15 are here and a reader is on its way to the oldest: what makes room is another one."""
+    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=16 * BLOCK, readahead_bytes_max=20 * BLOCK)
+    await fetch(tier, 0, 15, "one")
+    assert fetch_ahead(tier, 0, 2) == (2 * BLOCK, 0)
+    await fetch(tier, 20, 21, "one")
+    assert await fetch(tier, 0, 1, "two") == b"".join(CUT[:2])
+    assert tier.store.log_fetches() == [(0, 16 * BLOCK - 1), (20 * BLOCK, 22 * BLOCK - 1)]
+
+
 async def test_nothing_is_fetched_ahead_without_room_for_what_is_missing(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
     await fetch(tier, 1, 2)

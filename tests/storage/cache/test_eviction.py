@@ -299,6 +299,11 @@ class PolicyMachine(RuleBasedStateMachine):
         self.used_at_s[key] = self.now_s
         self.used_at_s.move_to_end(key)
 
+    @precondition(lambda self: self.sizes)
+    @rule(data=st.data())
+    def expect(self, data: st.DataObject) -> None:
+        self.policy.expect(data.draw(st.sampled_from(sorted(self.sizes))))
+
     @rule(seconds=st.integers(1, 5))
     def wait(self, seconds: int) -> None:
         self.now_s += seconds

@@ -116,6 +116,25 @@ def test_a_block_that_is_used_while_its_extent_goes_stays() -> None:
     assert 5 in cache.policy
 
 
+def test_blocks_that_a_reader_is_on_its_way_to_go_last() -> None:
+    cache = Cache()
+    cache.scan(range(CAPACITY), "first")
+    for key in range(EXTENT, 3 * EXTENT):
+        cache.policy.expect(key)
+    evicted = [cache.policy.evict() for _ in range(CAPACITY - 1)]
+    assert evicted == [*range(EXTENT), *range(3 * EXTENT, CAPACITY - 1), *range(EXTENT, 3 * EXTENT)]
+
+
+def test_a_block_that_is_expected_while_its_extent_goes_stays() -> None:
+    cache = Cache()
+    cache.scan(range(CAPACITY), "first")
+    assert cache.policy.evict() == 0
+    cache.policy.expect(5)
+    cache.policy.expect(6)
+    assert [cache.policy.evict() for _ in range(EXTENT)] == [1, 2, 3, 4, 7, EXTENT, EXTENT + 1, EXTENT + 2]
+    assert cache.runs()[0] == range(5, 7)
+
+
 def test_a_block_that_comes_back_while_its_extent_goes_is_not_the_next_to_go() -> None:
     cache = Cache()
     cache.scan(range(CAPACITY), "first")

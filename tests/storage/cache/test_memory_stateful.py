@@ -108,6 +108,7 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
         self.probe = WatchingCacheProbe(self.watch)
         self.read_ahead_probe = WatchingReadAheadProbe(self.watch)
         self.told_wasted: Counter[BlockKey] = Counter()
+        self.told_evicted: list[BlockKey] = []
         self.watch.table = self.table = SmallExtents(
             bytes_max,
             unread_bytes_max=unread_bytes_max,
@@ -116,6 +117,7 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
             probe=self.probe,
             read_ahead_probe=self.read_ahead_probe,
             on_wasted=self.hear_wasted,
+            on_evicted=self.told_evicted.append,
         )
         self.table.extent_bytes = extent_bytes
         self.read: dict[BlockKey, Block] = {}
@@ -147,6 +149,8 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
         assert size_of(gone) >= over
         # No more than were needed: without the last to go, whichever it was, there would not have been room.
         assert not gone or size_of(gone) - max(len(victim.data) for victim in gone.values()) < over
+        assert sorted(self.told_evicted) == sorted(gone)
+        self.told_evicted.clear()
         for victim in gone:
             del self.read[victim]
         self.evicted += len(gone)

@@ -35,10 +35,19 @@ MB = 1_000_000
 NOW_S = 1000.0
 
 
-def ends(pace: Pace, bytes_per_s: float, times: int = 1, *, now_s: float = NOW_S, all_in_use: bool = True) -> None:
-    """GETs of a second end."""
+def ends(
+    pace: Pace,
+    bytes_per_s: float,
+    times: int = 1,
+    *,
+    now_s: float = NOW_S,
+    all_in_use: bool = True,
+    link_bytes_per_s: float = 600 * MB,
+) -> None:
+    """GETs of a second end, of as many as fill the link at that speed."""
     for _ in range(times):
-        pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use)
+        bodies = round(link_bytes_per_s / bytes_per_s)
+        pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use, bodies=bodies)
 
 
 # --- how fast a connection is ---
@@ -128,6 +137,29 @@ def test_between_fast_and_crowded_nothing_changes(fraction: float, change: int) 
     ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
     ends(pace, fraction * 100 * MB, 40)
     assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change
+
+
+def test_fewer_gets_that_bring_less_are_added_again() -> None:
+    """Each is slow for another reason than the link: the processor is busy, say."""
+    pace = Pace(32)
+    for bodies in (GETS_START, *(round(pace.gets) for _ in range(100))):
+        pace.on_end(NOW_S, 60 * MB, 1.0, all_in_use=False, bodies=bodies)
+    seen = []
+    for _ in range(200):
+        pace.on_end(NOW_S, 20 * MB, 1.0, all_in_use=True, bodies=pace.gets)
+        seen.append(pace.gets)
+    assert min(seen) > GETS_MIN
+    assert seen[-1] == GETS_START, "where they brought most"
+
+
+def test_the_most_is_forgotten_as_the_best_is() -> None:
+    """What a link gave before it became slower for good is no reason for more GETs."""
+    pace = Pace(32)
+    ends(pace, 60 * MB, 10, all_in_use=False)
+    period_s = 2 * BEST_PERIOD_S + 1
+    ends(pace, 10 * MB, 60, now_s=NOW_S + period_s, link_bytes_per_s=100 * MB)
+    ends(pace, 5 * MB, 60, now_s=NOW_S + 2 * period_s, link_bytes_per_s=100 * MB)
+    assert pace.gets == GETS_MIN
 
 
 def test_the_best_is_forgotten_after_a_minute_or_so() -> None:

@@ -167,6 +167,16 @@ def test_a_wasted_block_is_asked_for_again_and_what_lies_before_it_is_not(world:
     assert world.pieces[0][:2] == (0, 100 * MIB)
 
 
+def test_a_block_that_was_here_and_is_evicted_is_asked_for_and_costs_no_window(world: World) -> None:
+    world.scan(0, mib(0, 20), waited=True)
+    world.evicted(100)
+    world.evicted(5)
+    world.pieces.clear()
+    world.scan(0, mib(20, 100))
+    assert world.pieces[0][:2] == (0, 100 * MIB)
+    assert world.ahead_bytes(100 * MIB) > 128 * MIB - GET_BYTES
+
+
 def test_waste_of_what_nobody_wants_any_more_harms_nobody(world: World) -> None:
     world.scan(0, mib(0, 30), waited=True)
     before = world.read_ahead.ahead_bytes
