@@ -87,9 +87,7 @@ def _serve(file: Path) -> int:
         import trio
 
         from proxy.serve import serve
-        from storage.buffers import use_few_arenas
 
-        use_few_arenas()
         return trio.run(serve, config)
     finally:
         for number, handler in before:

@@ -29,13 +29,6 @@ LOOK_MAX = 64
 _FREE = 3
 """References to a free buffer while it is looked at: the queue's, the variable's and the argument's."""
 
-ARENAS_MAX = 2
-"""glibc gives each thread an arena of its own until there are eight for each core, and each keeps what was once in use
-in it. Threads here wait for sockets most of the time: two of them rarely want memory at once."""
-
-_M_ARENA_MAX = -8
-"""Of mallopt(3)."""
-
 _lock = threading.Lock()
 _kept: dict[int, deque[bytearray]] = {}
 
@@ -65,13 +58,6 @@ def unfilled(size_bytes: int) -> bytearray:
         buffer = _bytearray_of(None, size_bytes)
         kept.append(buffer)
         return buffer
-
-
-def use_few_arenas() -> bool:
-    """Let all threads share ARENAS_MAX arenas, if the C library has such a thing; whether it has. To be called before
-    there are threads."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and mallopt(_M_ARENA_MAX, ARENAS_MAX) == 1
 
 
 def give_back() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.buffers import ARENAS_MAX, KEPT_BYTES_MIN, drop_free, unfilled
+from storage.buffers import KEPT_BYTES_MIN, drop_free, unfilled
 
 KEPT = 1024 * 1024
 
@@ -107,33 +107,6 @@ def test_threads_never_get_the_same_one() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-_COUNT_ARENAS = """
-import ctypes, re, sys, threading
-from storage.buffers import use_few_arenas
-if sys.argv[1] == "few":
-    assert use_few_arenas()
-keep, here = [], threading.Barrier(12)
-def work():
-    keep.append([bytes(1000 + number) for number in range(1000)])
-    here.wait()
-threads = [threading.Thread(target=work) for _ in range(12)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-ctypes.CDLL(None).malloc_stats()
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="arenas are glibc's")
-def test_threads_share_a_few_arenas() -> None:
-    def arenas(how: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", _COUNT_ARENAS, how], check=True, capture_output=True, text=True, timeout=60
-        )
-        return done.stderr.count("Arena ")
-
-    assert arenas("few") <= ARENAS_MAX < arenas("as many as there are threads")
 
 
 _GIVE_BACK = """
