@@ -4,6 +4,8 @@
 #   make demo           a real Kafka, Tidegate in front, a real client       (ARGS=--keep leaves them running)
 #   make test           every test but the long ones, in JOBS processes     (ARGS='-k name' and the like)
 #   make test-long      the long ones
+#   make test-busy      every test but the long ones, beside two busy loops
+#   make test-fragile   twenty times beside four loops, what has failed on a busy machine before
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
@@ -33,7 +35,13 @@ PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header
 
-.PHONY: spark-package setup doctor demo spark test test-tools test-long differential soak lint bench lock
+FRAGILE := tests/contract tests/faults/test_slow_store.py tests/integration/test_life_cycle.py \
+	tests/integration/test_catalog_snapshot.py tests/integration/test_true_numbers.py tests/integration/test_versions.py \
+	tests/pipeline/decoding/test_inflation.py tests/proxy/test_catalog_snapshot.py tests/proxy/test_reload.py \
+	tests/proxy/test_server.py tests/proxy/test_upkeep.py tests/proxy/upstream/test_transport.py \
+	tests/storage/cache/test_gets.py tests/storage/metadata/test_manager.py
+
+.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long differential soak lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -77,6 +85,13 @@ demo: setup
 
 test: setup spark
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" $(ARGS)
+
+# The whole suite beside two busy loops, and twenty times beside four what has failed on a busy machine before.
+test-busy: setup spark
+	$(BIN)/python -m tools.busy --loops 2 $(MAKE) test
+
+test-fragile: setup
+	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE) $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
 	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete
