@@ -26,7 +26,14 @@ def test_nothing_to_run_is_a_wrong_command_line() -> None:
 
 
 def test_loops_end_with_the_block_also_when_it_fails() -> None:
-    with pytest.raises(LookupError), busy(1) as loops:
-        assert [loop.poll() for loop in loops] == [None]
-        raise LookupError
-    assert all(loop.poll() is not None for loop in loops)
+    seen = []
+
+    def fail() -> None:
+        with busy(1) as loops:
+            seen.extend(loops)
+            assert [loop.poll() for loop in loops] == [None]
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+    assert [loop.poll() is None for loop in seen] == [False]
