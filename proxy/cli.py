@@ -110,7 +110,7 @@ def _check(file: Path) -> int:
 def _load(file: Path) -> "Config | None":
     """The configuration, its warnings on standard error; None after every problem was written there, a line each."""
     from proxy.config import load
-    from storage.config.errors import ConfigError
+    from storage.config import ConfigError
 
     try:
         config = load(file, os.environ)

@@ -18,8 +18,7 @@ from metrics.registry import Registry
 from protocol.client.messages import preload_schemas
 from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
 from proxy.config.load import load
-from proxy.config.memory_shares import INDEXES_SHARE, SESSIONS_SHARE, memory_share
-from proxy.config.model import Config
+from proxy.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
 from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import AddressBook
 from proxy.connection.client_reads import ClientReads

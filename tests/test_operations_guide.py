@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.keys import SERVE_KEYS
+from proxy.config.model import SERVE_KEYS
 
 ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "operations.md"

@@ -70,7 +70,7 @@ def _main(arguments: argparse.Namespace) -> int:
     from pipeline.jobs.job_context import USAGE, UsageError
     from pipeline.logs import configure_logs
     from pipeline.session import SessionError, missing_packages
-    from storage.config.errors import ConfigError
+    from storage.config import ConfigError
     from storage.errors import StorageConfigError
 
     configure_logs()

@@ -1,7 +1,7 @@
 """The configuration: `load(path, environ)` gives a checked `Config`, or raises `ConfigError` with every problem.
 
-keys    the table of serve's keys              build   the groups, and the checks across keys
-model   the typed result                       later   what is refused in this version
+model       every key of serve and the typed result     load    what is derived, and the checks across keys
+reference   docs/configuration.md
 
 What other readers of the tier need of the same file too is in `storage.config`.
 """

@@ -1,38 +1,68 @@
 """`load`: FILE and the environment in, a checked Config out, or every problem at once.
 
-The order is: gather what was given (`storage.config.sources`), parse it (`storage.config.values`), build the groups
-and check them against each other (`storage.config.build`, `build`), refuse what this version does not do (`later`).
+The order is: gather what was given (`storage.config.sources`), take over the plug-in's cache sizes, parse, derive what
+was left open, make the groups and check them against each other, refuse what this version does not do (`LATER`).
 Nothing stops at the first problem.
+
+Aiven's chunk cache keys (`rsm.config.fetch.chunk.cache.*`) give our cache's values unless ours are set. An operator who
+sized the plugin's cache has said what a reader of this tier needs. Sizes of −1 and 0 mean "unlimited" and "none" there
+and are not taken; nor is the path: the plugin wipes its folder at every start, so sharing it would cost us ours. What
+comes out of memory is taken up to our own budget only, because that heap was the broker's.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from proxy.config import aiven_inheritance, build, later
-from proxy.config import keys as table
-from proxy.config.effective import effective_keys
-from proxy.config.model import AdminConfig, Config, EffectiveKey, LogConfig, MetricsConfig
-from storage.config import build as shared_build
-from storage.config import keys
-from storage.config import tier_keys as tier
-from storage.config.broker_config import Plugin
-from storage.config.errors import ConfigError
-from storage.config.later import refusals
-from storage.config.sizes import format_size
-from storage.config.sources import Setting, Settings, gather
-from storage.config.values import Values
-
-_FILE_KEYS: Final = (
-    keys.BROKER_CONFIG,
-    table.PROXY_TLS_CERTIFICATE_FILE,
-    table.PROXY_TLS_KEY_FILE,
-    table.PROXY_TLS_CLIENT_CA_FILE,
-    keys.UPSTREAM_SSL_CA_LOCATION,
-    keys.UPSTREAM_SSL_CERTIFICATE_LOCATION,
-    keys.UPSTREAM_SSL_KEY_LOCATION,
-    keys.UPSTREAM_SSL_KEYSTORE_LOCATION,
+from proxy.config.model import (
+    CACHE_MEMORY_SHARE,
+    HELD_SHARE,
+    LATER,
+    NODE_ID_VARIABLE,
+    READAHEAD_TOTAL_SHARE,
+    SERVE_KEYS,
+    TIER_INFLIGHT_SHARE,
+    AdminConfig,
+    AuthorityConfig,
+    CacheConfig,
+    CatalogConfig,
+    ClientAuth,
+    Config,
+    EffectiveKey,
+    LogConfig,
+    MetricsConfig,
+    ProxyConfig,
+    ReadAheadConfig,
+    ServerTls,
+    TierConfig,
+    memory_share,
 )
+from storage.config.keys import Key
+from storage.config.kinds import MIB, format_size
+from storage.config.security import attempt, trusted
+from storage.config.sources import ConfigError, Setting, Settings, Values, gather
+from storage.config.ssl_contexts import file_identity
+from storage.config.tier_client import STORAGE_MANAGER_CLASS, refusals, tier_client_fields
+
+UNSET: Final = "(unset)"
+"""Shown for a key without value and default."""
+
+# Over 30 ms and 60 MB/s a connection, ten GETs of 12 MiB at once; half of it would hold one partition to 280 MB/s.
+READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
+
+AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
+
+_BUDGETS: Final = {
+    "cache.memory.bytes": CACHE_MEMORY_SHARE,
+    "readahead.total.max.bytes": READAHEAD_TOTAL_SHARE,
+    "tier.inflight.bytes.max": TIER_INFLIGHT_SHARE,
+    "proxy.held.bytes.max": HELD_SHARE,
+}
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -42,70 +72,215 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     broker nor the tier is asked anything here.
     """
     problems: list[str] = []
-    settings = gather(path, environ, table.SERVE_KEYS, problems)
-    # The plugin's cache sizes are cut to our budget, so that one number has to be known before the rest is parsed.
-    memory_bytes_max = Values(table.SERVE_KEYS, settings.table, [], []).of(table.MEMORY_MAX_BYTES)
-    aiven_inheritance.inherit(settings, memory_bytes_max)
-    values = Values(table.SERVE_KEYS, settings.table, problems, settings.warnings)
-    config = _config(path, settings, values)
-    problems.extend(refusals(later.LATER, config))
+    settings = gather(path, environ, SERVE_KEYS, problems)
+    _inherit_from_aiven(settings)
+    values = Values(SERVE_KEYS, settings, problems)
+    _derive_budgets(values)
+    _derive_listeners(values)
+    _derive_snapshot_path(values)
+    shared = tier_client_fields(settings, values)
+    proxy = values.group(ProxyConfig, tls=_server_tls(values))
+    cache, readahead, admin = values.group(CacheConfig), values.group(ReadAheadConfig), values.group(AdminConfig)
+    _check_listeners(proxy, admin, values)
+    _check_server_names(proxy, values)
+    _check_proxy_headers(proxy, values)
+    _check_cache(cache, readahead, values)
+    config = values.group(
+        Config,
+        **shared | {"warnings": tuple(values.warnings)},
+        proxy=proxy,
+        tier=values.group(TierConfig),
+        cache=cache,
+        readahead=readahead,
+        authority=values.group(AuthorityConfig),
+        catalog=values.group(CatalogConfig),
+        admin=admin,
+        log=values.group(LogConfig),
+        metrics=values.group(MetricsConfig),
+        effective=_effective(settings, values.derived),
+        files={"": path}
+        | {key.name: values[key.name] for key in SERVE_KEYS.keys if key.names_file and values[key.name]},
+    )
+    problems.extend(refusals(LATER, config))
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def _config(path: Path, settings: Settings, values: Values) -> Config:
-    budgets = build.memory_budgets(values)
-    upstream, listeners = shared_build.upstream_config(values), build.proxy_config(values, budgets)
-    readahead, cache, catalog = (
-        build.readahead_config(values, budgets),
-        build.cache_config(values, budgets),
-        build.catalog_config(values),
-    )
-    admin = AdminConfig(listen=values.of(table.ADMIN_LISTEN))
-    if admin.listen == listeners.listen and admin.listen.port != 0:
-        values.wrong(table.ADMIN_LISTEN, f"is {table.PROXY_LISTEN.name} too")
-    derived = {name: format_size(size_bytes) for name, size_bytes in budgets.items()}
-    derived[tier.READAHEAD_STREAM_MAX_BYTES.name] = format_size(readahead.stream_bytes_max)
-    if listeners.tls_sni_pattern is None:
-        derived[table.PROXY_ADVERTISED_HOST.name] = listeners.advertised_host
-        derived[table.PROXY_BROKER_PORT_START.name] = str(listeners.broker_port_start)
-    if catalog.snapshot_path is not None:
-        derived[tier.CATALOG_SNAPSHOT_PATH.name] = str(catalog.snapshot_path)
-    return Config(
-        mode=values.of(keys.MODE),
-        upstream=upstream,
-        proxy=listeners,
-        tier=build.tier_config(values, budgets),
-        cache=cache,
-        readahead=readahead,
-        authority=build.authority_config(values),
-        catalog=catalog,
-        admin=admin,
-        log=LogConfig(level=values.of(table.LOG_LEVEL), format=values.of(table.LOG_FORMAT)),
-        metrics=MetricsConfig(
-            kip405_names=values.of(table.METRICS_KIP405_NAMES), topics_max=values.of(table.METRICS_TOPICS_MAX)
-        ),
-        metadata_client=shared_build.metadata_client_config(settings, upstream, values.problems),
-        memory_bytes_max=values.of(table.MEMORY_MAX_BYTES),
-        remote_storage_manager_class_name=values.of(tier.STORAGE_MANAGER_CLASS),
-        remote_storage_config=shared_build.texts(settings.storage),
-        remote_log_metadata_manager_class_name=values.of(tier.METADATA_MANAGER_CLASS),
-        remote_log_metadata_config=shared_build.texts(settings.metadata),
-        effective=_effective(settings, derived),
-        files=_files(path, values),
-        warnings=tuple(settings.warnings),
-    )
+def _inherit_from_aiven(settings: Settings) -> None:
+    """Add the plugin's values to the table's settings where those are unset and the plugin is Aiven's."""
+    manager = settings.table.get(STORAGE_MANAGER_CLASS)
+    if manager is None or manager.text is None or manager.text.strip() != AIVEN_PLUGIN_CLASS:
+        return
+    # The sizes are cut to our budget, so that this one number has to be known before the rest is parsed.
+    memory_bytes_max: int = Values(SERVE_KEYS, settings, [])["memory.max.bytes"]
+    cache_class = _aiven_text(settings, "class")
+    if cache_class.endswith("MemoryChunkCache"):
+        share = memory_share(memory_bytes_max, CACHE_MEMORY_SHARE)
+        _take_from_aiven(settings, "size", "cache.memory.bytes", share)
+    elif cache_class:
+        _take_from_aiven(settings, "size", "cache.disk.bytes", None)
+    _take_from_aiven(settings, "retention.ms", "cache.retention.ms", None)
+    readahead_bytes = memory_share(memory_bytes_max, READAHEAD_TOTAL_SHARE)
+    _take_from_aiven(settings, "prefetch.max.size", "readahead.stream.max.bytes", readahead_bytes)
 
 
-def _files(path: Path, values: Values) -> Mapping[str, Path]:
-    named = {key.name: values.optional(key) for key in _FILE_KEYS}
-    return {"": path, **{name: file for name, file in named.items() if file is not None}}
+def _take_from_aiven(settings: Settings, name: str, key: str, maximum: int | None) -> None:
+    text = _aiven_text(settings, name)
+    if key in settings.table or re.fullmatch(r"\d{1,18}", text) is None or int(text) == 0:
+        return
+    theirs = settings.storage[AIVEN_CACHE_PREFIX + name]
+    ours = text if maximum is None else str(min(int(text), maximum))
+    origin = f"{theirs.origin} {settings.prefixes.storage}{AIVEN_CACHE_PREFIX}{name}"
+    settings.table[key] = replace(theirs, text=ours, raw=ours, origin=origin)
+
+
+def _aiven_text(settings: Settings, name: str) -> str:
+    setting = settings.storage.get(AIVEN_CACHE_PREFIX + name)
+    return "" if setting is None or setting.text is None else setting.text.strip()
+
+
+def _derive_budgets(values: Values) -> None:
+    """What no one set is its share of `memory.max.bytes`, of which all together cannot take more than there is."""
+    memory_bytes_max: int = values["memory.max.bytes"]
+    for name, share in _BUDGETS.items():
+        budget_bytes = memory_share(memory_bytes_max, share)
+        values.derive(name, budget_bytes, format_size(budget_bytes))
+    total_bytes = sum(values[name] for name in _BUDGETS)
+    if total_bytes > memory_bytes_max:
+        names = " + ".join(_BUDGETS)
+        values.wrong(
+            "memory.max.bytes", f"less than {names} = {format_size(total_bytes)}: raise it or lower one of them"
+        )
+    stream_bytes_max = min(READAHEAD_STREAM_BYTES_DEFAULT, values["readahead.total.max.bytes"])
+    values.derive("readahead.stream.max.bytes", stream_bytes_max, format_size(stream_bytes_max))
+
+
+def _derive_listeners(values: Values) -> None:
+    values.derive("proxy.broker.ports", MappingProxyType({}))
+    listen = values.group(ProxyConfig).listen
+    if values.is_set("proxy.tls.sni.pattern"):
+        # Clients are told neither the listen host nor a port of a broker's own.
+        values.derive("proxy.advertised.host", listen.host)
+        values.derive("proxy.broker.port.start", 0)
+        return
+    values.derive("proxy.advertised.host", listen.host, listen.host)
+    # A bootstrap listener on any free port has no "next" one: brokers get any free port too.
+    port_start = 0 if listen.port == 0 else listen.port + 1
+    values.derive("proxy.broker.port.start", port_start, str(port_start))
+
+
+def _derive_snapshot_path(values: Values) -> None:
+    cache_path: Path | None = values["cache.path"]
+    if cache_path is not None:
+        values.derive("catalog.snapshot.path", cache_path / "catalog", str(cache_path / "catalog"))
+
+
+def _check_listeners(proxy: ProxyConfig, admin: AdminConfig, values: Values) -> None:
+    names_advertised = values.is_set("proxy.advertised.host") or values.is_set("proxy.tls.sni.pattern")
+    if not names_advertised and _is_wildcard(proxy.listen.host):
+        values.wrong(
+            "proxy.listen", "a wildcard address is nothing that clients can be told: set proxy.advertised.host"
+        )
+    if proxy.broker_port_start > 65535:
+        values.wrong("proxy.listen", "no port is left after it: set proxy.broker.port.start")
+    if proxy.listen.port in proxy.broker_ports.values():
+        values.wrong("proxy.broker.ports", f"port {proxy.listen.port} is the bootstrap listener's")
+    if admin.listen == proxy.listen and admin.listen.port != 0:
+        values.wrong("admin.listen", "is proxy.listen too")
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ip_address(host).is_unspecified
+    except ValueError:
+        return False  # a host name
+
+
+def _check_server_names(proxy: ProxyConfig, values: Values) -> None:
+    """`proxy.tls.sni.pattern` is what clients are told in place of hosts and ports."""
+    if not values.is_set("proxy.tls.sni.pattern"):
+        return
+    if not values.is_set("proxy.tls.certificate.file"):
+        values.wrong("proxy.tls.sni.pattern", "needs proxy.tls.certificate.file")
+    for name in ("proxy.broker.port.start", "proxy.broker.ports"):
+        if values.is_set(name):
+            values.wrong(name, "cannot be set together with proxy.tls.sni.pattern, which has one port for all brokers")
+    if NODE_ID_VARIABLE in proxy.advertised_host:
+        values.wrong(
+            "proxy.advertised.host",
+            f"cannot hold {NODE_ID_VARIABLE} together with proxy.tls.sni.pattern, which is what clients are told",
+        )
+    elif values.is_set("proxy.advertised.host"):
+        values.warnings.append("proxy.advertised.host has no effect: clients are told proxy.tls.sni.pattern")
+    if values.is_set("proxy.broker.id.min"):
+        values.warnings.append("proxy.broker.id.min has no effect: proxy.tls.sni.pattern has one port for all brokers")
+
+
+def _check_proxy_headers(proxy: ProxyConfig, values: Values) -> None:
+    if proxy.protocol and not values.is_set("proxy.protocol.trusted"):
+        values.wrong(
+            "proxy.protocol",
+            "whoever connects could claim any address: set proxy.protocol.trusted to the balancers' ones",
+        )
+    if proxy.protocol_trusted is not None and not proxy.protocol:
+        values.wrong("proxy.protocol.trusted", "needs proxy.protocol = true")
+
+
+def _check_cache(cache: CacheConfig, readahead: ReadAheadConfig, values: Values) -> None:
+    if readahead.stream_bytes_max > readahead.total_bytes_max:
+        limit = f"readahead.total.max.bytes = {format_size(readahead.total_bytes_max)}"
+        values.wrong("readahead.stream.max.bytes", f"at most {limit}")
+    if cache.encrypt_key_file is not None and not cache.encrypt:
+        values.wrong("cache.encrypt.key.file", "needs cache.encrypt = true")
+    if cache.encrypt and cache.path is None:
+        values.wrong("cache.encrypt", "needs cache.path")
+    if cache.block_bytes > cache.memory_bytes:
+        values.wrong("cache.block.bytes", f"at most cache.memory.bytes = {format_size(cache.memory_bytes)}")
+
+
+def _server_tls(values: Values) -> ServerTls | None:
+    """TLS towards clients from `proxy.tls.*`; None when no certificate is set."""
+    given = values.group(ProxyConfig)
+    certificate = given.tls_certificate_file
+    if certificate is None:
+        for name in ("proxy.tls.key.file", "proxy.tls.client.ca.file", "proxy.tls.client.auth"):
+            if values.is_set(name) and not values.is_set("proxy.tls.certificate.file"):
+                values.wrong(name, "needs proxy.tls.certificate.file")
+        return None
+    if given.tls_client_auth is not ClientAuth.NONE and given.tls_client_ca_file is None:
+        values.wrong("proxy.tls.client.auth", "needs proxy.tls.client.ca.file")
+    own = attempt(
+        lambda: file_identity(certificate, given.tls_key_file, given.tls_key_password),
+        lambda reason: values.wrong("proxy.tls.certificate.file", reason),
+    )
+    client_ca_pem = trusted(values, "proxy.tls.client.ca.file")
+    if own is None:
+        return None
+    return ServerTls(
+        certificate_chain_pem=own[0],
+        private_key_pem=own[1],
+        client_ca_certificates_pem=client_ca_pem,
+        client_auth=given.tls_client_auth,
+    )
 
 
 def _effective(settings: Settings, derived: Mapping[str, str]) -> tuple[EffectiveKey, ...]:
-    plugins: dict[str, Setting] = {}
-    for plugin in Plugin:
-        for name, setting in settings.plugin(plugin).items():
-            plugins[settings.prefixes.spelled(plugin, name)] = setting
-    return effective_keys(settings.table, plugins, derived)
+    """The table's keys in its order, then the plug-ins' (by whole name), each with its origin."""
+    shown: list[EffectiveKey] = []
+    for key in SERVE_KEYS.keys:
+        setting = settings.table.get(key.name)
+        if setting is not None:
+            shown.append(_given(key.name, setting, key))
+        elif key.name in derived:
+            shown.append(EffectiveKey(name=key.name, value=derived[key.name], origin="derived", text=derived[key.name]))
+        else:
+            value = key.default or UNSET
+            shown.append(EffectiveKey(name=key.name, value=value, origin="default", text=value))
+    shown += [_given(name, setting, None) for name, setting in sorted(settings.plugins().items())]
+    return tuple(shown)
+
+
+def _given(name: str, setting: Setting, key: Key | None) -> EffectiveKey:
+    text = setting.raw if setting.text is None else setting.text
+    return EffectiveKey(name=name, value=setting.masked(name, key), origin=setting.origin, text=text)

@@ -5,13 +5,10 @@ A test holds the file to what `reference()` returns, so the document cannot fall
 
 import sys
 from pathlib import Path
-from typing import Any
 
-from proxy.config.keys import SERVE_KEYS
-from proxy.config.later import LATER
-from storage.config.broker_config import CLIENT_PREFIXES
-from storage.config.environment import variable_name
-from storage.config.kinds import Key
+from proxy.config.model import LATER, SERVE_KEYS
+from storage.config.keys import Key
+from storage.config.sources import CLIENT_PREFIXES, variable_name
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -107,14 +104,15 @@ def reference() -> str:
         for prefix in CLIENT_PREFIXES
     )
     text = INTRODUCTION.format(disk=variable_name("cache.disk.bytes"), clients=clients, client_rows=rows)
-    for group in SERVE_KEYS.groups:
-        text += f"\n## {group.title}\n\n| key | kind | default | reload | |\n|---|---|---|---|---|\n"
-        text += "".join(_row(key) for key in group.keys)
+    for key in SERVE_KEYS.keys:
+        if key.section is not None:
+            text += f"\n## {key.section}\n\n| key | kind | default | reload | |\n|---|---|---|---|---|\n"
+        text += _row(key)
     text += "\n## Not in this version\n\nThese are read and checked, and refused until what they turn on is there:\n\n"
     return text + "".join(f"- `{later.key}`: {later.feature}\n" for later in LATER)
 
 
-def _row(key: Key[Any]) -> str:
+def _row(key: Key) -> str:
     name = " or ".join(f"`{name}`" for name in (key.name, *key.aliases))
     default = f"`{key.default}`" if key.default is not None else key.default_words
     if default is None:

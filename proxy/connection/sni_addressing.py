@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from protocol.wire.addresses import NodeAddress
-from proxy.config.listener_kinds import NODE_ID_MAX, NODE_ID_VARIABLE
+from proxy.config.model import NODE_ID_MAX, NODE_ID_VARIABLE
 from proxy.connection.address_book import Target
 
 _NODE_ID = re.compile("0|[1-9][0-9]{0,9}")
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SniPattern:
-    """A host name that holds `$(nodeId)` once, as `proxy.config.listener_kinds` lets it through."""
+    """A host name that holds `$(nodeId)` once, as `proxy.config.model` lets it through."""
 
     text: str
 

@@ -12,9 +12,7 @@ import structlog
 import trio
 
 from metrics.process_probes import TlsProbe
-from proxy.config import keys as table
 from proxy.config.model import Config, ServerTls
-from storage.config import keys
 
 EXPIRY_WARNING_S: Final = 30 * 86_400.0
 WARNING_INTERVAL_S: Final = 86_400.0
@@ -34,10 +32,10 @@ def certificates_in_use(config: Config, server_tls: ServerTls | None) -> dict[st
     """
     chains: dict[str, bytes] = {}
     if server_tls is not None:
-        chains[table.PROXY_TLS_CERTIFICATE_FILE.name] = server_tls.certificate_chain_pem
+        chains["proxy.tls.certificate.file"] = server_tls.certificate_chain_pem
     upstream = config.upstream.security.tls
     if upstream is not None and upstream.certificate_chain_pem is not None:
-        store, certificate = keys.UPSTREAM_SSL_KEYSTORE_LOCATION.name, keys.UPSTREAM_SSL_CERTIFICATE_LOCATION.name
+        store, certificate = "upstream.ssl.keystore.location", "upstream.ssl.certificate.location"
         chains[store if store in config.files else certificate] = upstream.certificate_chain_pem
     metadata = config.metadata_client.security.tls
     if metadata is not None and metadata != upstream and metadata.certificate_chain_pem is not None:

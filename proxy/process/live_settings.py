@@ -7,8 +7,7 @@ is: a test holds each of them to that. Keys that need a restart keep the values 
 import ssl
 from typing import TYPE_CHECKING
 
-from proxy.config.model import Config, ReadPreference
-from proxy.config.ssl_contexts import server_ssl_context
+from proxy.config.model import ClientAuth, Config, ReadPreference, ServerTls
 from proxy.connection.accounts import AccountSettings
 from proxy.connection.connection import ConnectionLimits
 from proxy.connection.server import Server, ServerSettings
@@ -17,9 +16,16 @@ from proxy.connection.sni_addressing import hear_server_names
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
 from proxy.process.logs import LogFormat, configure_logs
+from storage.config.ssl_contexts import load_identity
 
 if TYPE_CHECKING:
     from proxy.fetch.frontier import Frontiers
+
+_VERIFY_MODES = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
 
 
 class LiveSettings:
@@ -97,3 +103,14 @@ class LiveSettings:
         if self._hears_names:
             hear_server_names(context)
         return context
+
+
+def server_ssl_context(tls: ServerTls) -> ssl.SSLContext:
+    """For connections from clients; the context towards brokers is in `storage.config.ssl_contexts`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.client_ca_certificates_pem is not None:
+        context.load_verify_locations(cadata=tls.client_ca_certificates_pem.decode("ascii"))
+    context.verify_mode = _VERIFY_MODES[tls.client_auth]
+    load_identity(context, tls.certificate_chain_pem, tls.private_key_pem)
+    return context

@@ -18,27 +18,21 @@ import structlog
 import trio
 
 from metrics.probes import Probes, ReloadOutcome
-from proxy.config import keys as table
-from proxy.config.effective import UNSET
-from proxy.config.model import Config, EffectiveKey, ServerTls
+from proxy.config.load import UNSET
+from proxy.config.model import SERVE_KEYS, Config, EffectiveKey, ServerTls
 from proxy.process.certificates import CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from proxy.process.file_watch import FileWatch, Seen, look
-from storage.config.errors import ConfigError
-from storage.config.kinds import Reload
+from storage.config import ConfigError
+from storage.config.keys import Reload
 
 WATCH_INTERVAL_S = 2.0
 
 CONTENT = "(content)"
 """Stands for a file's content in a line about a change."""
 
+# What TLS towards clients is made of; the pattern of server names is about addresses, and needs a restart.
 _TLS_KEYS = frozenset(
-    {
-        table.PROXY_TLS_CERTIFICATE_FILE.name,
-        table.PROXY_TLS_KEY_FILE.name,
-        table.PROXY_TLS_KEY_PASSWORD.name,
-        table.PROXY_TLS_CLIENT_CA_FILE.name,
-        table.PROXY_TLS_CLIENT_AUTH.name,
-    }
+    key.name for key in SERVE_KEYS.keys if key.name.startswith("proxy.tls.") and key.reload is Reload.NEW_CONNECTIONS
 )
 
 _log = structlog.get_logger(__name__)
@@ -74,7 +68,7 @@ def changes(old: Config, new: Config, *, has_tls: bool) -> Iterator[Change]:
         before, after = old_keys.get(name), new_keys.get(name)
         if (before and before.text) != (after and after.text):
             named.add(name)
-            key = table.SERVE_KEYS.by_name.get(name)
+            key = SERVE_KEYS.by_name.get(name)
             restart = key is None or (turns_tls and name in _TLS_KEYS)
             yield Change(name, _shown(before), _shown(after), Reload.RESTART if restart or not key else key.reload)
     if not named & _TLS_KEYS:
@@ -138,7 +132,7 @@ class Reloader:
         except ConfigError as error:
             return _refused(error.problems)
         except ssl.SSLError as error:
-            return _refused([f"{table.PROXY_TLS_CERTIFICATE_FILE.name}: {error}"])
+            return _refused([f"proxy.tls.certificate.file: {error}"])
         except Exception as error:  # a fault of ours here must not end a process that serves
             _log.error("config_reload_fault", exc_info=error)
             return ReloadOutcome.REFUSED
@@ -183,11 +177,11 @@ def _tls_content(old: ServerTls | None, new: ServerTls | None) -> Iterator[Chang
     at = Reload.NEW_CONNECTIONS
     if old.certificate_chain_pem != new.certificate_chain_pem:
         before, after = (f"valid until {shown_date(expires_at_s(tls.certificate_chain_pem))}" for tls in (old, new))
-        yield Change(table.PROXY_TLS_CERTIFICATE_FILE.name, before, after, at)
+        yield Change("proxy.tls.certificate.file", before, after, at)
     if old.private_key_pem != new.private_key_pem:
-        yield Change(table.PROXY_TLS_KEY_FILE.name, CONTENT, CONTENT, at)
+        yield Change("proxy.tls.key.file", CONTENT, CONTENT, at)
     if old.client_ca_certificates_pem != new.client_ca_certificates_pem:
-        yield Change(table.PROXY_TLS_CLIENT_CA_FILE.name, CONTENT, CONTENT, at)
+        yield Change("proxy.tls.client.ca.file", CONTENT, CONTENT, at)
 
 
 def _shown(key: EffectiveKey | None) -> str:

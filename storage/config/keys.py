@@ -1,77 +1,148 @@
-"""The part of the table of keys that all readers of the tier share: who writes it, and how brokers are reached.
+"""A key of the configuration is written once: as the field that holds its value.
 
-The tier's own keys are in `tier_keys`; which of both a reader without a proxy takes, `tier_client` says.
+    send_stall_ms: int = key(
+        "proxy.send.stall.ms", integer(100, 3_600_000), "A client that …", default="30000", reload=Reload.AT_ONCE
+    )
+
+A dataclass with such fields is a group of keys, and a `KeyTable` is a row of groups. Everything else follows: what a
+file may hold and how it is parsed (`storage.config.sources`), the environment's names, masking, `tidegate check`'s
+table, what a reload may change, and docs/configuration.md. mypy holds a field's type to that of the key's kind.
 """
 
-from typing import Final
+import difflib
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage.config.kinds import HOST_PORTS, IDENTIFICATION, PATH, TEXT, Key, KeyGroup, one_of
-from storage.config.model import Mode, SaslMechanism, SecurityProtocol
+from storage.config.kinds import Kind
 
-MODE = Key(
-    name="mode", kind=one_of(Mode), default="replica", doc="`replica`: the brokers write the tier; `standalone`: we do."
-)
-BROKER_CONFIG = Key(
-    name="broker.config",
-    kind=PATH,
-    doc="The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
-)
-UPSTREAM_BOOTSTRAP_SERVERS = Key(
-    name="upstream.bootstrap.servers", kind=HOST_PORTS, stand_in="unset:1", doc="The brokers that are asked first."
-)
-UPSTREAM_SECURITY_PROTOCOL = Key(
-    name="upstream.security.protocol",
-    kind=one_of(SecurityProtocol),
-    default="PLAINTEXT",
-    doc="How brokers are reached. Clients' upstream connections take only the transport from it.",
-)
-UPSTREAM_SASL_MECHANISM = Key(
-    name="upstream.sasl.mechanism",
-    kind=one_of(SaslMechanism),
-    aliases=("upstream.sasl.mechanisms",),
-    doc="Tidegate's own mechanism; clients' exchanges are relayed, whatever they use.",
-)
-UPSTREAM_SASL_USERNAME = Key(name="upstream.sasl.username", kind=TEXT, doc="Tidegate's own user.")
-UPSTREAM_SASL_PASSWORD = Key(name="upstream.sasl.password", kind=TEXT, secret=True, doc="Its password.")
-UPSTREAM_SSL_CA_LOCATION = Key(
-    name="upstream.ssl.ca.location", kind=PATH, doc="PEM file of CA certificates; unset: the system's."
-)
-UPSTREAM_SSL_CERTIFICATE_LOCATION = Key(
-    name="upstream.ssl.certificate.location", kind=PATH, doc="PEM file of Tidegate's own certificate and its chain."
-)
-UPSTREAM_SSL_KEY_LOCATION = Key(
-    name="upstream.ssl.key.location", kind=PATH, doc="PEM file of its private key; unset: the certificate's file."
-)
-UPSTREAM_SSL_KEY_PASSWORD = Key(
-    name="upstream.ssl.key.password", kind=TEXT, secret=True, doc="The private key's password."
-)
-UPSTREAM_SSL_KEYSTORE_LOCATION = Key(
-    name="upstream.ssl.keystore.location", kind=PATH, doc="PKCS#12 file instead of certificate and key."
-)
-UPSTREAM_SSL_KEYSTORE_PASSWORD = Key(
-    name="upstream.ssl.keystore.password", kind=TEXT, secret=True, doc="The PKCS#12 file's password."
-)
-UPSTREAM_SSL_IDENTIFICATION = Key(
-    name="upstream.ssl.endpoint.identification.algorithm",
-    kind=IDENTIFICATION,
-    default="https",
-    doc="`none` checks the broker's certificate but not its host name.",
-)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-UPSTREAM_GROUP: Final = KeyGroup(
-    "Upstream: Tidegate's own identity, named as librdkafka names it",
-    (
-        UPSTREAM_BOOTSTRAP_SERVERS,
-        UPSTREAM_SECURITY_PROTOCOL,
-        UPSTREAM_SASL_MECHANISM,
-        UPSTREAM_SASL_USERNAME,
-        UPSTREAM_SASL_PASSWORD,
-        UPSTREAM_SSL_CA_LOCATION,
-        UPSTREAM_SSL_CERTIFICATE_LOCATION,
-        UPSTREAM_SSL_KEY_LOCATION,
-        UPSTREAM_SSL_KEY_PASSWORD,
-        UPSTREAM_SSL_KEYSTORE_LOCATION,
-        UPSTREAM_SSL_KEYSTORE_PASSWORD,
-        UPSTREAM_SSL_IDENTIFICATION,
-    ),
-)
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+
+_METADATA: Final = "key"
+_NEAR: Final = 0.6
+_FIRST_WORD_NEAR: Final = 0.75  # one letter of four
+
+
+class Reload(StrEnum):
+    """When a running process follows a key that was changed; the words stand in docs/configuration.md."""
+
+    RESTART = "restart"
+    AT_ONCE = "at once"
+    NEW_CONNECTIONS = "new connections"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What is known of one key; `key` says what the options mean."""
+
+    name: str
+    kind: Kind[Any]
+    doc: str
+    default: str | None
+    default_words: str | None
+    section: str | None
+    aliases: tuple[str, ...]
+    secret: bool
+    of_broker: bool
+    names_file: bool
+    reload: Reload
+
+    @property
+    def required(self) -> bool:
+        return self.default is None and self.default_words is None and not self.kind.may_be_unset
+
+    @property
+    def default_value(self) -> Any:
+        """The default as a value; None if the key has none of its own."""
+        return None if self.default is None else self.kind.parse(self.default)
+
+
+def key(
+    name: str,
+    kind: Kind[T],
+    doc: str,
+    *,
+    default: str | None = None,
+    default_words: str | None = None,
+    section: str | None = None,
+    aliases: tuple[str, ...] = (),
+    secret: bool = False,
+    of_broker: bool = False,
+    names_file: bool = False,
+    reload: Reload = Reload.RESTART,
+) -> T:
+    """A dataclass's field for one key.
+
+    A key without `default` and `default_words` is required, unless its kind is an `optional` one.
+
+    Args:
+        default: text as a file would hold it.
+        default_words: how the value follows from other keys (`Values.derive`).
+        section: the section of the reference that begins with this key.
+        aliases: other spellings.
+        secret: shown masked, and left out of the group's repr.
+        of_broker: taken from the broker's file too.
+        names_file: a file that is read with the configuration, and watched.
+    """
+    made = Key(
+        name=name,
+        kind=kind,
+        doc=doc,
+        default=default,
+        default_words=default_words,
+        section=section,
+        aliases=aliases,
+        secret=secret,
+        of_broker=of_broker,
+        names_file=names_file,
+        reload=reload,
+    )
+    has_default = default is not None or kind.may_be_unset
+    unchecked: Any = made.default_value if has_default else MISSING
+    made_field: T = field(default=unchecked, repr=not secret, metadata={_METADATA: made})
+    return made_field
+
+
+def keys_of(group: "type[DataclassInstance]") -> dict[str, Key]:
+    """The keys of a group by the fields that hold their values, in the order of the fields."""
+    return {field.name: field.metadata[_METADATA] for field in fields(group) if _METADATA in field.metadata}
+
+
+class KeyTable:
+    """What one program takes out of a properties file, and which keys of it are another program's.
+
+    One file serves several programs. What is in a program's table is checked; what begins with one of `others`
+    (`proxy.`) is passed over, since the program whose key it is checks it; anything else is a misspelling.
+    """
+
+    def __init__(self, *groups: "type[DataclassInstance]", others: tuple[str, ...] = ()) -> None:
+        self.keys: tuple[Key, ...] = tuple(key for group in groups for key in keys_of(group).values())
+        """In the reference's order."""
+        self.by_name: Mapping[str, Key] = MappingProxyType(
+            {name: key for key in self.keys for name in (key.name, *key.aliases)}
+        )
+        """By every spelling that a file may use."""
+        self.others = others
+
+    def is_anothers(self, name: str) -> bool:
+        """Whether a key is not of this table and not checked here."""
+        return name not in self.by_name and name.startswith(self.others)
+
+    def nearest(self, name: str, plugin_prefixes: tuple[str, ...]) -> str | None:
+        """The nearest right key: of the table, of a plug-in or another program with its beginning spelt right."""
+        parts = name.split(".")
+        candidates = list(self.by_name)
+        for prefix in plugin_prefixes:
+            depth = prefix.count(".")
+            if len(parts) > depth:
+                candidates.append(prefix + ".".join(parts[depth:]))
+        first_words = [prefix.removesuffix(".") for prefix in self.others]
+        for word in difflib.get_close_matches(parts[0], first_words, n=1, cutoff=_FIRST_WORD_NEAR):
+            candidates.append(".".join((word, *parts[1:])))
+        return next(iter(difflib.get_close_matches(name, candidates, n=1, cutoff=_NEAR)), None)

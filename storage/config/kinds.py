@@ -1,21 +1,32 @@
-"""The kinds of value a key may have: each a parser from text and the words that the reference shows for it.
+"""The kinds of value that a key may have: each a parser from text, and the words that the reference shows for it.
 
-A parser raises ValueError with the end of a sentence ("must be …", "at most 16 MiB"); whoever calls it puts key and
-value before that, so a parser never names either.
+- A parser raises ValueError with the end of a sentence ("must be …", "at most 16 MiB"). Whoever calls it puts key and
+  value before that, so a parser never names either.
+- A size is plain bytes (`1048576`) or a number with a binary unit (`64 KiB`, `1.5 GiB`). Decimal and one-letter units
+  are refused: `1G` means a different number to different programs, and a budget must not.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from storage.config.model import HostPort
-from storage.config.sizes import format_size, parse_size
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+TIB: Final = 1024 * GIB
+
+UNITS: Final = {"": 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)")
 
 HOST_LENGTH_MAX: Final = 253  # RFC 1035: the longest name in text form
 
@@ -29,45 +40,13 @@ class Kind(Generic[T]):
 
     words: str
     parse: Callable[[str], T]
+    may_be_unset: bool = False
+    """Whether a key of this kind is None when nobody gives it a value."""
 
 
-class Reload(StrEnum):
-    """When a running process follows a key that was changed; the words stand in docs/configuration.md."""
-
-    RESTART = "restart"
-    AT_ONCE = "at once"
-    NEW_CONNECTIONS = "new connections"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key(Generic[T]):
-    """One key of the table.
-
-    `default` is text as a file would hold it; None with `default_words` None means the key is unset by default.
-    `stand_in` is what the checks go on with after a missing required key was reported: no Config ever holds it.
-    """
-
-    name: str
-    kind: Kind[T]
-    doc: str
-    default: str | None = None
-    default_words: str | None = None
-    stand_in: str | None = None
-    secret: bool = False
-    aliases: tuple[str, ...] = ()
-    reload: Reload = Reload.RESTART
-
-    @property
-    def required(self) -> bool:
-        return self.stand_in is not None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyGroup:
-    """A section of the table and of the reference."""
-
-    title: str
-    keys: tuple[Key[Any], ...]
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    """The same kind of value, or None when nobody gives one."""
+    return Kind(kind.words, kind.parse, may_be_unset=True)
 
 
 def integer(minimum: int, maximum: int) -> Kind[int]:
@@ -82,12 +61,35 @@ def integer(minimum: int, maximum: int) -> Kind[int]:
 
 
 def size(minimum_bytes: int, maximum_bytes: int) -> Kind[int]:
-    """A number of bytes (`storage.config.sizes`), both limits included."""
+    """A number of bytes, both limits included."""
 
     def parse(text: str) -> int:
         return _within(parse_size(text), minimum_bytes, maximum_bytes, format_size)
 
     return Kind(f"size, {format_size(minimum_bytes)} to {format_size(maximum_bytes)}", parse)
+
+
+def parse_size(text: str) -> int:
+    """The number of bytes that a text means.
+
+    Raises ValueError for anything but digits with an optional binary unit, and for a fraction of a byte.
+    """
+    match = _SIZE.fullmatch(text)
+    unit = None if match is None else next((u for u in UNITS if u.lower() == match[2].lower()), None)
+    if match is None or unit is None:
+        raise ValueError("must be bytes or a number with B, KiB, MiB, GiB or TiB")
+    size_bytes = Fraction(match[1]) * UNITS[unit]
+    if size_bytes.denominator != 1:
+        raise ValueError("must be a whole number of bytes")
+    return int(size_bytes)
+
+
+def format_size(size_bytes: int) -> str:
+    """The shortest exact text for a size: the largest unit that divides it, or else plain bytes."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes >= UNITS[unit] and size_bytes % UNITS[unit] == 0:
+            return f"{size_bytes // UNITS[unit]} {unit}"
+    return str(size_bytes)
 
 
 def one_of(names: type[E]) -> Kind[E]:

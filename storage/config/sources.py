@@ -1,22 +1,116 @@
-"""Where values come from, and which one counts: environment over FILE over broker.config.
+"""Where values come from, which one counts (environment over FILE over broker.config), and what it is, typed.
 
-FILE holds only keys of the table, of other programs, of plug-ins and declared providers: anything else is a problem
-that names the nearest right key, because a misspelt limit that is silently ignored is worse than a start that fails.
-Only the broker's file may hold strangers. No variable of a stranger's or of another program's key is looked up.
+- FILE holds only keys of the table, of other programs, of plug-ins and declared providers: anything else is a problem
+  that names the nearest right key, because a misspelt limit that is silently ignored is worse than a start that fails.
+  No variable of a stranger's or of another program's key is looked up.
+- The broker's file may hold strangers. Taken from it are the table's keys that say so (`of_broker`), and the plug-ins'.
+- In the environment a key is `TIDEGATE_` + its name in capitals, `.` → `_`, `_` → `__`, `-` → `___`. Capitals lose a
+  key's own case, so a variable is first matched against the keys that are known (our table, and what the files hold)
+  and only else spelled back, in small letters.
+- A wrong value is reported and its default goes on in its place, so that one start reports all problems. The
+  configuration made from such values is thrown away.
 """
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage.config import environment, keys
-from storage.config import tier_keys as tier
-from storage.config.broker_config import TABLE_KEYS_TAKEN, Plugin, PluginPrefixes
-from storage.config.errors import ConfigError
-from storage.config.key_table import KeyTable
-from storage.config.kinds import Key
-from storage.config.properties_file import PropertiesError, Property, read_properties
-from storage.config.providers import Resolver, UnresolvedVariableError, is_provider_key, resolver
+from storage.config.keys import Key, KeyTable, keys_of
+from storage.config.properties_file import (
+    PROVIDERS_KEY,
+    PropertiesError,
+    Property,
+    Resolver,
+    UnresolvedVariableError,
+    has_variable,
+    read_properties,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+G = TypeVar("G", bound="DataclassInstance")
+
+BROKER_CONFIG: Final = "broker.config"
+STORAGE_PREFIX: Final = "remote.log.storage.manager.impl.prefix"
+METADATA_PREFIX: Final = "remote.log.metadata.manager.impl.prefix"
+
+# The metadata topic's clients. Kafka reads them under the metadata prefix (TopicBasedRemoteLogMetadataManagerConfig);
+# bare ones are taken too, and the prefixed ones win.
+COMMON_CLIENT_PREFIX: Final = "remote.log.metadata.common.client."
+CONSUMER_PREFIX: Final = "remote.log.metadata.consumer."
+PRODUCER_PREFIX: Final = "remote.log.metadata.producer."
+CLIENT_PREFIXES: Final = (COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, PRODUCER_PREFIX)
+
+VARIABLE_PREFIX: Final = "TIDEGATE_"
+# Switches of our own test suite and tools; they configure no process, and no one should be warned of them.
+NOT_CONFIGURATION: Final = frozenset(
+    {
+        "TIDEGATE_DIFFERENTIAL_QUESTIONS",
+        "TIDEGATE_HYPOTHESIS_PROFILE",
+        "TIDEGATE_OFFLINE",
+        "TIDEGATE_REQUIRE_ALL",
+        "TIDEGATE_VECTORS",
+    }
+)
+_TO_VARIABLE: Final = {".": "_", "_": "__", "-": "___"}
+_FROM_VARIABLE: Final = {"_": ".", "__": "_", "___": "-"}
+
+HIDDEN: Final = "[hidden]"
+"""Kafka's own mark in place of a secret."""
+# Names of Kafka's clients, of Aiven's plugin and of the cloud SDKs behind it. Rather one too many than one too few.
+_SECRET_WORDS = re.compile(
+    r"password|passphrase|secret|jaas|token|credential|connection\.string|account\.key|access\.key|private|"
+    r"keystore\.(key|certificate\.chain)|encryption\.key$",
+    re.IGNORECASE,
+)
+# A path to a secret, a class or a switch is none.
+_HARMLESS_END = re.compile(r"\.(file|path|location|class|type|enabled|default|id|mechanism)$", re.IGNORECASE)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. `problems` holds every one found, one line each, without secrets."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems: tuple[str, ...] = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class Plugin(Enum):
+    """Whose a free key is."""
+
+    STORAGE = auto()
+    METADATA = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PluginPrefixes:
+    """What the plug-ins' keys begin with in one file. A plug-in sees its keys with the prefix off, as in Kafka."""
+
+    storage: str
+    metadata: str
+
+    def owner(self, name: str) -> tuple[Plugin, str] | None:
+        """Whose key a name is, and what that plug-in calls it; None: no plug-in's."""
+        for plugin, prefix in ((Plugin.STORAGE, self.storage), (Plugin.METADATA, self.metadata)):
+            if name.startswith(prefix) and len(name) > len(prefix):
+                return plugin, name[len(prefix) :]
+        if any(name.startswith(prefix) and len(name) > len(prefix) for prefix in CLIENT_PREFIXES):
+            return Plugin.METADATA, name
+        return None
+
+    def spelled(self, plugin: Plugin, name: str) -> str:
+        """The whole key of a plug-in's own name."""
+        return (self.storage if plugin is Plugin.STORAGE else self.metadata) + name
+
+    def is_bare(self, name: str) -> bool:
+        """Whether a metadata client's key is written without the metadata prefix, so that the prefixed one wins."""
+        owner = self.owner(name)
+        return owner is not None and owner[1] == name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +122,22 @@ class Setting:
     origin: str
     folder: Path
     """What a relative path is relative to: the folder of the file, or the working folder for the environment."""
+
+    def masked(self, name: str, key: Key | None) -> str:
+        """The value as it may be shown. `key` is the table's entry, None for a plug-in's key.
+
+        A secret of the table, and a plug-in's key whose name sounds like one, is hidden. A plug-in's value that comes
+        out of a provider is shown as it was written (`${file:…}`): what someone keeps outside the file is not for
+        printing, whatever its key is called.
+        """
+        if is_secret_name(name) if key is None else key.secret:
+            return HIDDEN
+        return self.raw if self.text is None or (key is None and has_variable(self.raw)) else self.text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a plug-in's key must be taken for a secret."""
+    return _SECRET_WORDS.search(name) is not None and _HARMLESS_END.search(name) is None
 
 
 @dataclass(slots=True)
@@ -43,6 +153,82 @@ class Settings:
     def plugin(self, plugin: Plugin) -> dict[str, Setting]:
         return self.storage if plugin is Plugin.STORAGE else self.metadata
 
+    def plugins(self) -> dict[str, Setting]:
+        """What was given to both plug-ins, by whole key."""
+        return {
+            self.prefixes.spelled(plugin, name): setting
+            for plugin in Plugin
+            for name, setting in self.plugin(plugin).items()
+        }
+
+
+class Values:
+    """The table's keys for one start, typed. `problems` grows, and the settings' warnings do."""
+
+    def __init__(self, table: KeyTable, settings: Settings, problems: list[str]) -> None:
+        self.problems = problems
+        self.warnings = settings.warnings
+        self.derived: dict[str, str] = {}
+        """What keys without a value of their own got from others, as it may be shown."""
+        self._table = table
+        self._settings = settings.table
+        self._values = {key.name: self._parsed(key) for key in table.keys}
+
+    def __getitem__(self, name: str) -> Any:
+        """The value given or the default; None when there is neither, or a required key is missing."""
+        return self._values[name]
+
+    def is_set(self, name: str) -> bool:
+        """Whether someone gave this key, rightly or wrongly."""
+        return name in self._settings
+
+    def derive(self, name: str, value: object, shown: str | None = None) -> None:
+        """Give a key that has no value one that follows from others; `shown` None: it is shown as unset."""
+        if self._values[name] is None:
+            self._values[name] = value
+            if shown is not None:
+                self.derived[name] = shown
+
+    def group(self, group: type[G], **others: object) -> G:
+        """A group of keys with its values; `others` are the fields that are no keys."""
+        make: Callable[..., G] = group
+        return make(**{field: self._values[key.name] for field, key in keys_of(group).items()}, **others)
+
+    def wrong(self, name: str, reason: str) -> None:
+        """Note a problem with a key, also one whose text was fine by itself."""
+        setting = self._settings.get(name)
+        shown = "" if setting is None else f" = {setting.masked(name, self._table.by_name[name])}"
+        self.problems.append(f"{'' if setting is None else f'{setting.origin}: '}{name}{shown}: {reason}")
+
+    def _parsed(self, key: Key) -> Any:
+        setting = self._settings.get(key.name)
+        if setting is None and key.required:
+            self.problems.append(f"{key.name} is required: {key.doc}")
+        if setting is None or setting.text is None:
+            return key.default_value
+        try:
+            # A password may begin or end with a blank; nothing else here can.
+            value = key.kind.parse(setting.text if key.secret else setting.text.strip())
+        except ValueError as error:
+            self.wrong(key.name, str(error))
+            return key.default_value
+        return setting.folder / value if isinstance(value, Path) else value
+
+
+def variable_name(key: str) -> str:
+    """The variable that sets a key: `cache.disk.bytes` → `TIDEGATE_CACHE_DISK_BYTES`."""
+    return VARIABLE_PREFIX + re.sub(r"[._-]", lambda match: _TO_VARIABLE[match[0]], key).upper()
+
+
+def key_name(variable: str) -> str:
+    """The key that a variable spells, in small letters.
+
+    Exact for every key without capitals and without two of `.`, `_`, `-` in a row. A longer run of underscores is
+    read in threes from its left.
+    """
+    spelled = variable.removeprefix(VARIABLE_PREFIX).lower()
+    return re.sub(r"_{1,3}", lambda match: _FROM_VARIABLE[match[0]], spelled)
+
 
 def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: list[str]) -> Settings:
     """What the environment, FILE and the broker's file give to the keys of `table` and to the plug-ins.
@@ -56,16 +242,17 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     variables = {
         name: Setting(value, value, f"environment {name}", Path.cwd())
         for name, value in sorted(environ.items())
-        if name.startswith(environment.PREFIX) and name not in environment.NOT_CONFIGURATION
+        if name.startswith(VARIABLE_PREFIX) and name not in NOT_CONFIGURATION
     }
     broker = _broker_file(own, variables, environ, problems)
-    settings = Settings()
-    settings.warnings += own.repeated_keys(table)
-    broker_prefixes = PluginPrefixes("", "")
+    settings = Settings(warnings=own.repeated_keys(table))
     if broker is not None:
-        broker_prefixes = _prefixes(problems, broker, {}, PluginPrefixes("", ""))
-        _take_broker(broker, table, broker_prefixes, settings)
-    settings.prefixes = _prefixes(problems, own, variables, broker_prefixes)
+        settings.prefixes = _prefixes(problems, table, broker, {}, settings.prefixes)
+        settings.table = {
+            key.name: setting for key in table.keys if key.of_broker and (setting := broker.setting(key.name))
+        }
+        _take_plugin_keys(broker, table, settings)
+    settings.prefixes = _prefixes(problems, table, own, variables, settings.prefixes)
     _take_own(own, table, settings, problems)
     _take_environment(variables, table, settings)
     return settings
@@ -85,16 +272,14 @@ class _File:
         self.label = label
         self.properties = properties
         self.folder = path.absolute().parent
-        self._resolver: Resolver = resolver({name: p.text for name, p in properties.items()}, environ, self.folder)
+        self._resolver = Resolver({name: p.text for name, p in properties.items()}, environ, self.folder)
         self._problems = problems
         self._resolved: dict[str, Setting] = {}
 
     def setting(self, name: str) -> Setting | None:
-        if name not in self.properties:
-            return None
-        if name not in self._resolved:
+        if name in self.properties and name not in self._resolved:
             self._resolved[name] = self._resolve(name)
-        return self._resolved[name]
+        return self._resolved.get(name)
 
     def _resolve(self, name: str) -> Setting:
         given = self.properties[name]
@@ -117,47 +302,37 @@ class _File:
 def _broker_file(
     own: _File, variables: Mapping[str, Setting], environ: Mapping[str, str], problems: list[str]
 ) -> _File | None:
-    name = keys.BROKER_CONFIG.name
-    setting = variables.get(environment.variable_name(name)) or own.setting(name)
+    setting = variables.get(variable_name(BROKER_CONFIG)) or own.setting(BROKER_CONFIG)
     if setting is None or not setting.text:
         return None
     path = setting.folder / setting.text.strip()
     try:
         return _File(f"broker.config {path.name}", path, read_properties(path), environ, problems)
     except PropertiesError as error:
-        problems.append(f"{setting.origin}: {name}: {error}")
+        problems.append(f"{setting.origin}: {BROKER_CONFIG}: {error}")
         return None
 
 
 def _prefixes(
-    problems: list[str], file: _File, variables: Mapping[str, Setting], inherited: PluginPrefixes
+    problems: list[str], table: KeyTable, file: _File, variables: Mapping[str, Setting], inherited: PluginPrefixes
 ) -> PluginPrefixes:
-    def prefix(key: Key[str], otherwise: str) -> str:
-        setting = variables.get(environment.variable_name(key.name)) or file.setting(key.name)
+    def prefix(name: str, otherwise: str) -> str:
+        default = table.by_name[name].default or ""
+        setting = variables.get(variable_name(name)) or file.setting(name)
         if setting is None or setting.text is None:
-            return otherwise or key.default or ""
+            return otherwise or default
         if not setting.text.strip():
-            problems.append(f"{setting.origin}: {key.name} must not be empty: every key would be the plug-in's")
-            return key.default or ""
+            problems.append(f"{setting.origin}: {name} must not be empty: every key would be the plug-in's")
+            return default
         return setting.text.strip()
 
-    return PluginPrefixes(
-        prefix(tier.STORAGE_MANAGER_PREFIX, inherited.storage), prefix(tier.METADATA_MANAGER_PREFIX, inherited.metadata)
-    )
+    return PluginPrefixes(prefix(STORAGE_PREFIX, inherited.storage), prefix(METADATA_PREFIX, inherited.metadata))
 
 
-def _take_broker(broker: _File, table: KeyTable, prefixes: PluginPrefixes, settings: Settings) -> None:
-    for key in TABLE_KEYS_TAKEN:
-        setting = broker.setting(key.name)
-        if setting is not None:
-            settings.table[key.name] = setting
-    _take_plugin_keys(broker, table, prefixes, settings)
-
-
-def _take_plugin_keys(file: _File, table: KeyTable, prefixes: PluginPrefixes, settings: Settings) -> None:
+def _take_plugin_keys(file: _File, table: KeyTable, settings: Settings) -> None:
     # Bare client keys first, so that the prefixed ones of the same file overwrite them.
-    for name in sorted(file.properties, key=prefixes.is_bare, reverse=True):
-        owner = prefixes.owner(name)
+    for name in sorted(file.properties, key=settings.prefixes.is_bare, reverse=True):
+        owner = settings.prefixes.owner(name)
         setting = file.setting(name) if owner is not None and name not in table.by_name else None
         if owner is not None and setting is not None:
             settings.plugin(owner[0])[owner[1]] = setting
@@ -176,26 +351,27 @@ def _take_own(own: _File, table: KeyTable, settings: Settings, problems: list[st
                 problems.append(f"{setting.origin}: {name} contradicts {taken[key.name]}: keep one of them")
             taken[key.name] = name
             settings.table[key.name] = setting
-        elif setting is not None and owner is None and not is_provider_key(name):
-            problems.append(f"{setting.origin}: {_unknown_key(name, table, settings.prefixes)}")
-    _take_plugin_keys(own, table, settings.prefixes, settings)
+        elif setting is not None and owner is None and not f"{name}.".startswith(f"{PROVIDERS_KEY}."):
+            nearest = table.nearest(name, (settings.prefixes.storage, settings.prefixes.metadata))
+            hint = "" if nearest is None else f"; the nearest is {nearest}"
+            problems.append(
+                f"{setting.origin}: unknown key {name}{hint}"
+                " (a broker's own keys belong in the file that broker.config names)"
+            )
+    _take_plugin_keys(own, table, settings)
 
 
 def _take_environment(variables: Mapping[str, Setting], table: KeyTable, settings: Settings) -> None:
-    plugin_keys = [settings.prefixes.spelled(plugin, name) for plugin in Plugin for name in settings.plugin(plugin)]
-    known = {environment.variable_name(name): name for name in (*table.by_name, *plugin_keys)}
+    known = {variable_name(name): name for name in (*table.by_name, *settings.plugins())}
     for variable, setting in variables.items():
-        name = known.get(variable) or environment.key_name(variable)
+        name = known.get(variable) or key_name(variable)
         key, owner = table.by_name.get(name), settings.prefixes.owner(name)
         if key is not None:
             settings.table[key.name] = setting
         elif owner is not None:
             settings.plugin(owner[0])[owner[1]] = setting
         elif not table.is_anothers(name):
-            settings.warnings.append(environment.unknown_variable(variable, table.by_name))
-
-
-def _unknown_key(name: str, table: KeyTable, prefixes: PluginPrefixes) -> str:
-    nearest = table.nearest(name, (prefixes.storage, prefixes.metadata))
-    hint = "" if nearest is None else f"; the nearest is {nearest}"
-    return f"unknown key {name}{hint} (a broker's own keys belong in the file that broker.config names)"
+            # A warning only: Kubernetes injects some of our prefix.
+            near = difflib.get_close_matches(variable, map(variable_name, table.by_name), n=1, cutoff=0.85)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            settings.warnings.append(f"environment variable {variable} names no key and is ignored{hint}")

@@ -5,24 +5,135 @@ plug-ins and tier reads is checked; serve's own keys (`proxy.*`, `cache.*`, …)
 `tidegate check` checks them and their files may be on another machine. A misspelt key is an error here too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from storage.config import tier_keys as tier
-from storage.config.build import metadata_client_config, texts, upstream_config
-from storage.config.errors import ConfigError
-from storage.config.key_table import KeyTable
-from storage.config.keys import BROKER_CONFIG, MODE, UPSTREAM_GROUP
-from storage.config.kinds import KeyGroup
-from storage.config.later import IDENTITIES_LATER, refusals
-from storage.config.model import MetadataClientConfig, UpstreamConfig
-from storage.config.sources import gather
-from storage.config.values import Values
+from storage.config.keys import KeyTable, Reload, key
+from storage.config.kinds import MIB, PATH, TEXT, TIB, integer, one_of, optional, size
+from storage.config.model import MetadataClientConfig, Mode, SaslCredentials, SaslMechanism, UpstreamConfig
+from storage.config.security import UpstreamKeys, metadata_client_config, texts, upstream_config
+from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
+
+C = TypeVar("C", contravariant=True)
+
+FETCH_WAIT_MS_LIMIT: Final = 5_000
+"""Five seconds cap a tier read (design L3)."""
+
+STORAGE_MANAGER_CLASS: Final = "remote.log.storage.manager.class.name"
+METADATA_MANAGER_CLASS: Final = "remote.log.metadata.manager.class.name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierClientConfig:
+    """How to reach brokers and tier. The two plug-in mappings hold their keys with the impl prefix off."""
+
+    mode: Mode = key(
+        "mode",
+        one_of(Mode),
+        "`replica`: the brokers write the tier; `standalone`: we do.",
+        section="General",
+        default="replica",
+    )
+    broker_config: Path | None = key(
+        BROKER_CONFIG,
+        optional(PATH),
+        "The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
+        names_file=True,
+    )
+    upstream: UpstreamConfig
+    metadata_client: MetadataClientConfig
+    remote_storage_manager_class_name: str
+    remote_storage_config: Mapping[str, str] = field(repr=False)
+    remote_log_metadata_manager_class_name: str
+    remote_log_metadata_config: Mapping[str, str] = field(repr=False)
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginKeys:
+    """Which plug-ins know the tier, and what their own keys begin with."""
+
+    storage_manager_class_name: str = key(
+        STORAGE_MANAGER_CLASS,
+        TEXT,
+        "Kafka's `org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
+        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
+        section="The tier, named as the broker names it",
+        of_broker=True,
+    )
+    storage_manager_prefix: str = key(
+        STORAGE_PREFIX,
+        TEXT,
+        "What the storage plug-in's own keys begin with.",
+        default="rsm.config.",
+        of_broker=True,
+    )
+    metadata_manager_class_name: str = key(
+        METADATA_MANAGER_CLASS,
+        TEXT,
+        "`tidegate.InMemory` is for tests and imports.",
+        default="org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
+        of_broker=True,
+    )
+    metadata_manager_prefix: str = key(
+        METADATA_PREFIX,
+        TEXT,
+        "What the metadata plug-in's own keys begin with.",
+        default="rlmm.config.",
+        of_broker=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierReadsConfig:
+    """How the tier is read. `hedge_gets_per_minute_min` −1: never."""
+
+    fetch_wait_ms_max: int = key(
+        "remote.fetch.max.wait.ms",
+        integer(0, FETCH_WAIT_MS_LIMIT),
+        "How long a tier read may take if the client's own `max_wait` is shorter.",
+        section="Tier reads",
+        default="500",
+        reload=Reload.AT_ONCE,
+    )
+    list_offsets_timeout_ms: int = key(
+        "remote.list.offsets.request.timeout.ms",
+        integer(1, 3_600_000),
+        "How long a look-up by time may take in the tier; a shorter time that the request names counts instead.",
+        default="30000",
+        reload=Reload.NEW_CONNECTIONS,
+    )
+    linger_ms: int = key(
+        "tier.linger.ms",
+        integer(0, FETCH_WAIT_MS_LIMIT),
+        "How much longer once another partition of the request has records.",
+        default="20",
+        reload=Reload.AT_ONCE,
+    )
+    concurrent_gets_max: int = key(
+        "tier.concurrent.gets.max", integer(1, 1024), "GETs under way at once.", default="32"
+    )
+    inflight_bytes_max: int = key(
+        "tier.inflight.bytes.max",
+        size(16 * MIB, TIB),
+        "Bytes of GETs under way and of answers not yet sent, half of it each.",
+        default_words="512 MiB, from `memory.max.bytes`",
+    )
+    hedge_gets_per_minute_min: int = key(
+        "tier.hedge.gets.per.minute.min",
+        integer(-1, 1_000_000),
+        "From this rate of GETs on, one whose first byte is later than 95 in 100 gets a second; −1: never.",
+        default="60",
+    )
+
 
 TIER_CLIENT_KEYS: Final = KeyTable(
-    (KeyGroup("General", (MODE, BROKER_CONFIG)), UPSTREAM_GROUP, tier.PLUGIN_GROUP, tier.TIER_READS_GROUP),
+    TierClientConfig,
+    UpstreamKeys,
+    PluginKeys,
+    TierReadsConfig,
     others=(
         "admin.",
         "authority.",
@@ -40,17 +151,37 @@ TIER_CLIENT_KEYS: Final = KeyTable(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierClientConfig:
-    """How to reach brokers and tier. The two plug-in mappings hold their keys with the impl prefix off."""
+@dataclass(frozen=True, slots=True)
+class Later(Generic[C]):
+    """What the table promises and this version does not do yet; the entry goes when the feature comes.
 
-    upstream: UpstreamConfig
-    metadata_client: MetadataClientConfig
-    remote_storage_manager_class_name: str
-    remote_storage_config: Mapping[str, str] = field(repr=False)
-    remote_log_metadata_manager_class_name: str
-    remote_log_metadata_config: Mapping[str, str] = field(repr=False)
-    warnings: tuple[str, ...]
+    The key is parsed and checked like any other; only a value that would change what the process does, and silently
+    would not, is refused: when `applies` says that a configuration holds it.
+    """
+
+    key: str
+    feature: str
+    applies: Callable[[C], bool]
+
+
+def _is_oauthbearer(sasl: SaslCredentials | None) -> bool:
+    return sasl is not None and sasl.mechanism is SaslMechanism.OAUTHBEARER
+
+
+IDENTITIES_LATER: Final[tuple[Later[TierClientConfig], ...]] = (
+    Later(
+        "upstream.sasl.mechanism",
+        "OAUTHBEARER as Tidegate's own identity",
+        lambda config: _is_oauthbearer(config.upstream.security.sasl),
+    ),
+    Later(
+        "remote.log.metadata.common.client.sasl.mechanism",
+        "OAUTHBEARER as Tidegate's own identity",
+        lambda config: (
+            _is_oauthbearer(config.metadata_client.security.sasl) and not _is_oauthbearer(config.upstream.security.sasl)
+        ),
+    ),
+)
 
 
 def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig:
@@ -61,18 +192,30 @@ def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig
     """
     problems: list[str] = []
     settings = gather(path, environ, TIER_CLIENT_KEYS, problems)
-    values = Values(TIER_CLIENT_KEYS, settings.table, problems, settings.warnings)
-    upstream = upstream_config(values)
-    config = TierClientConfig(
-        upstream=upstream,
-        metadata_client=metadata_client_config(settings, upstream, problems),
-        remote_storage_manager_class_name=values.of(tier.STORAGE_MANAGER_CLASS),
-        remote_storage_config=texts(settings.storage),
-        remote_log_metadata_manager_class_name=values.of(tier.METADATA_MANAGER_CLASS),
-        remote_log_metadata_config=texts(settings.metadata),
-        warnings=tuple(settings.warnings),
-    )
+    values = Values(TIER_CLIENT_KEYS, settings, problems)
+    config = values.group(TierClientConfig, **tier_client_fields(settings, values))
     problems.extend(refusals(IDENTITIES_LATER, config))
     if problems:
         raise ConfigError(problems)
     return config
+
+
+def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
+    """The fields of TierClientConfig that are no keys."""
+    upstream = upstream_config(values)
+    return {
+        "upstream": upstream,
+        "metadata_client": metadata_client_config(settings, upstream, values.problems),
+        "remote_storage_manager_class_name": values[STORAGE_MANAGER_CLASS],
+        "remote_storage_config": texts(settings.storage),
+        "remote_log_metadata_manager_class_name": values[METADATA_MANAGER_CLASS],
+        "remote_log_metadata_config": texts(settings.metadata),
+        "warnings": tuple(values.warnings),
+    }
+
+
+def refusals(entries: Iterable[Later[C]], config: C) -> Iterator[str]:
+    """One sentence for each value that this version would have to ignore."""
+    for later in entries:
+        if later.applies(config):
+            yield f"{later.key}: {later.feature} comes in a later version; leave the key unset"

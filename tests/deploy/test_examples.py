@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config.keys import PROXY_DRAIN_TIMEOUT_MS
 from proxy.config.load import load
-from proxy.config.model import Config
+from proxy.config.model import SERVE_KEYS, Config
 from storage.registry import open_remote_storage_manager
 from tests.support.compose import docker_instructions
 from tests.support.needs import ROOT
@@ -104,7 +103,7 @@ def test_kubernetes_runs_the_image_as_its_own_user_on_a_read_only_root(stateful_
 
 
 def test_the_default_drain_is_below_every_grace_period() -> None:
-    drain_s = int(PROXY_DRAIN_TIMEOUT_MS.default or 0) / 1000
+    drain_s = SERVE_KEYS.by_name["proxy.drain.timeout.ms"].default_value / 1000
     unit = (DEPLOY / "systemd" / "tidegate.service").read_text("utf-8")
     stop_s = next(line.partition("=")[2] for line in unit.splitlines() if line.startswith("TimeoutStopSec="))
     assert int(stop_s) > drain_s

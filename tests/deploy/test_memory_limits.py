@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.keys import MEMORY_MAX_BYTES
-from storage.config.sizes import MIB
+from proxy.config.model import SERVE_KEYS
+from storage.config.kinds import MIB
 from tests.support.needs import ROOT
 
 BESIDE_BYTES = 150 * MIB
@@ -35,7 +35,7 @@ def found(path: Path, pattern: str) -> int:
 )
 def test_the_limit_is_what_resident_memory_stays_below(limit: Path, pattern: str, properties: Path | None) -> None:
     memory_bytes_max = (
-        MEMORY_MAX_BYTES.kind.parse(MEMORY_MAX_BYTES.default or "")
+        SERVE_KEYS.by_name["memory.max.bytes"].default_value
         if properties is None
         else found(properties, r"memory\.max\.bytes=([\d.]+) ([MG]iB)")
     )

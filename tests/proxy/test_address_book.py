@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from protocol.wire.addresses import NodeAddress
-from proxy.config.model import ProxyConfig, ReadPreference
+from proxy.config.model import ProxyConfig
 from proxy.connection.address_book import RETRY_S, AddressBook, Target
 from proxy.readiness import Readiness
 from storage.config.model import HostPort
@@ -29,26 +29,8 @@ def proxy_config(**changes: Any) -> ProxyConfig:
         listen=HostPort("127.0.0.1", 0),
         advertised_host="127.0.0.1",
         broker_port_start=0,
-        broker_id_min=0,
         broker_ports={},
-        advertised_port_start=None,
-        read_prefer=ReadPreference.LOCAL,
-        tls=None,
-        tls_sni_pattern=None,
-        protocol_trusted=None,
-        connections_max=100,
-        connections_idle_ms_max=3_600_000,
-        connections_max_per_ip=None,
-        connections_rate_per_ip=None,
-        request_frame_bytes_max=1 << 20,
-        unauthenticated_frame_bytes_max=1 << 19,
-        response_held_bytes_max=1 << 20,
-        inflight_requests_max=8,
         held_bytes_max=1 << 24,
-        send_stall_ms=30_000,
-        relay_rewrite_bytes_max=1 << 16,
-        upstream_connect_timeout_ms=1000,
-        drain_timeout_ms=1000,
     )
     return dataclasses.replace(config, **changes)
 

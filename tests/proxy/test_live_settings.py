@@ -9,16 +9,18 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from proxy.config.keys import SERVE_KEYS
+from proxy.config.model import SERVE_KEYS, ClientAuth, ServerTls
 from proxy.connection.server import Server
 from proxy.fetch.frontier import Frontiers
 from proxy.process import live_settings
-from proxy.process.live_settings import LiveSettings
+from proxy.process.live_settings import LiveSettings, server_ssl_context
 from proxy.process.logs import LogFormat
-from storage.config.kinds import Reload
-from storage.config.model import SecurityProtocol
+from storage.config.keys import Reload
+from storage.config.model import ClientTls, SecurityProtocol
+from storage.config.ssl_contexts import client_ssl_context
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
+from tests.support.tls_handshake import handshake
 
 See = Callable[[LiveSettings], object]
 
@@ -78,7 +80,7 @@ def tls_lines(folder: Path, **other: str) -> str:
 
 
 def test_each_reloadable_key_has_a_case_here() -> None:
-    marked = {key.name for key in SERVE_KEYS.all_keys() if key.reload is not Reload.RESTART}
+    marked = {key.name for key in SERVE_KEYS.keys if key.reload is not Reload.RESTART}
     assert marked == {*FOLLOWED, *LOGS, *TLS}
 
 
@@ -198,3 +200,31 @@ def test_names_go_on_to_be_heard_with_a_new_certificate(tmp_path: Path) -> None:
     live.follow(load_lines(tmp_path, lines))
     assert live.server_settings.client_tls is not None
     assert live.server_settings.client_tls.sni_callback is not None
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> tuple[bytes, bytes]:
+    certificate_file, key_file = server_certificate(tmp_path)
+    return certificate_file.read_bytes(), key_file.read_bytes()
+
+
+def test_a_trusted_server_is_accepted_and_asks_for_no_certificate(pem: tuple[bytes, bytes]) -> None:
+    server = server_ssl_context(ServerTls(certificate_chain_pem=pem[0], private_key_pem=pem[1]))
+    done = handshake(client_ssl_context(ClientTls(ca_certificates_pem=pem[0])), server, "localhost")
+    assert done.version() == "TLSv1.3"
+    assert done.getpeercert() is None
+
+
+def test_a_client_shows_its_certificate_when_it_must(pem: tuple[bytes, bytes]) -> None:
+    server = server_ssl_context(
+        ServerTls(
+            certificate_chain_pem=pem[0],
+            private_key_pem=pem[1],
+            client_ca_certificates_pem=pem[0],
+            client_auth=ClientAuth.REQUIRED,
+        )
+    )
+    known = ClientTls(ca_certificates_pem=pem[0], certificate_chain_pem=pem[0], private_key_pem=pem[1])
+    assert handshake(client_ssl_context(known), server, "localhost").getpeercert()
+    with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+        handshake(client_ssl_context(ClientTls(ca_certificates_pem=pem[0])), server, "localhost")

@@ -15,7 +15,7 @@ from metrics.registry import Registry
 from proxy.config import Config, load
 from proxy.process.certificates import expires_at_s
 from proxy.process.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
-from storage.config.kinds import Reload
+from storage.config.keys import Reload
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.tier_config_files import tier_file

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Config, load
-from storage.config.errors import ConfigError
+from storage.config import ConfigError
 from tests.support.tier_config_files import tier_file
 
 

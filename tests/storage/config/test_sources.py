@@ -1,11 +1,13 @@
-"""Which value counts, what may stand where, and what is said about the rest."""
+"""Which value counts, what may stand where, what is said about the rest, and what is shown of it."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.config import ConfigError, load_tier_config
-from storage.config.sources import Settings, gather
+from storage.config.sources import Settings, gather, is_secret_name, key_name, variable_name
 from storage.config.tier_client import TIER_CLIENT_KEYS
 from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
 from tests.support.vectors import vector
@@ -112,6 +114,8 @@ def test_metadata_clients_are_taken_bare_and_prefixed_and_the_prefixed_win(tmp_p
     ("line", "nearest"),
     [
         ("tier.lingers.ms=1", "tier.linger.ms"),
+        ("upstrem.bootstrap.servers=a:1", "upstream.bootstrap.servers"),
+        ("prxy.listen=a:1", "proxy.listen"),
         ("bootstrap.servers=a:1", "upstream.bootstrap.servers"),
         ("rsm.confg.chunk.size=1", "rsm.config.chunk.size"),
         (
@@ -210,3 +214,67 @@ def test_a_real_brokers_file_gives_the_tiers_part(tmp_path: Path) -> None:
     assert config.remote_storage_config["chunk.size"] == "65536"
     assert len(config.remote_storage_config) == 12
     assert config.remote_log_metadata_config["remote.log.metadata.topic.num.partitions"] == "5"
+
+
+WORDS = st.text(alphabet="abcxyz019", min_size=1, max_size=5)
+
+
+@st.composite
+def key_names(draw: st.DrawFn) -> str:
+    """Words joined by single separators, as every key of ours and nearly every plug-in's key is."""
+    name = draw(WORDS)
+    for word in draw(st.lists(WORDS, max_size=6)):
+        name += draw(st.sampled_from("._-")) + word
+    return name
+
+
+@pytest.mark.parametrize(
+    ("key", "variable"),
+    [
+        ("mode", "TIDEGATE_MODE"),
+        ("cache.disk.bytes", "TIDEGATE_CACHE_DISK_BYTES"),
+        ("rsm.config.a_b-c", "TIDEGATE_RSM_CONFIG_A__B___C"),
+    ],
+)
+def test_a_key_becomes_a_variable_and_back(key: str, variable: str) -> None:
+    assert variable_name(key) == variable
+    assert key_name(variable) == key
+
+
+@given(key_names())
+def test_every_key_in_small_letters_survives_both_ways(key: str) -> None:
+    assert key_name(variable_name(key)) == key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rlmm.config.remote.log.metadata.common.client.sasl.jaas.config",
+        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.password",
+        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.key",
+        "rsm.config.storage.aws.secret.access.key",
+        "rsm.config.storage.aws.session.token",
+        "rsm.config.storage.azure.account.key",
+        "rsm.config.storage.azure.sas.token",
+        "rsm.config.storage.azure.connection.string",
+        "rsm.config.storage.gcs.credentials.json",
+    ],
+)
+def test_a_secret_is_known_by_its_name(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rsm.config.encryption.key.pairs.key1.private.key.file",
+        "rsm.config.encryption.key.pair.id",
+        "rsm.config.storage.gcs.credentials.path",
+        "rsm.config.storage.aws.credentials.provider.class",
+        "rsm.config.chunk.size",
+        "rsm.config.key.prefix",
+        "rlmm.config.remote.log.metadata.common.client.sasl.mechanism",
+    ],
+)
+def test_a_path_a_class_or_a_number_is_none(name: str) -> None:
+    assert not is_secret_name(name)
