@@ -32,7 +32,8 @@ from benchmarks.support.copies import counting_tidegate
 from benchmarks.support.exchanges import Exchanges, Wanted, exchange_for
 from benchmarks.support.stage import JARS, JVM_OPTIONS, Address, Stage, stage_on
 from benchmarks.support.tidegate_usage import cpu_s
-from proxy.process.logs import LogFormat, configure_logs
+from proxy.config.model import LogFormat
+from proxy.process.logs import configure_logs
 from tools.demo.kafka_cluster import KafkaCluster
 
 RECORD_BYTES = 1024

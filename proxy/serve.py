@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
 from protocol.client.messages import preload_schemas
@@ -41,7 +40,7 @@ from proxy.process.catalog_start import start_catalog
 from proxy.process.client_exchanges import ClientExchanges
 from proxy.process.life_cycle import SIGNALS, LifeCycle
 from proxy.process.live_settings import LiveSettings
-from proxy.process.logs import LogFormat, configure_logs
+from proxy.process.logs import configure_logs
 from proxy.process.loop_stall import watch_loop
 from proxy.process.reload import Reloader
 from proxy.process.systemd_notify import SystemdNotify
@@ -93,7 +92,7 @@ class Application:
 async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
     keep_freed_memory()
-    configure_logs(config.log.level.value, LogFormat(config.log.format.value))
+    configure_logs(config.log.level, config.log.format)
     exit_code = exit_codes.DONE
     with trio.open_signal_receiver(*SIGNALS) as signals:
         try:
@@ -130,8 +129,7 @@ async def run(
         OSError: a listener cannot be bound (names address and key).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
-    names = Kip405Names(config.metrics.kip405_names.value)
-    probes = Probes(Registry(names, config.metrics.topics_max))
+    probes = Probes(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(probes.health), LiveSettings(config)
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     disk_blocks: DiskBlocks | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from metrics.kip405 import Kip405Names
 from storage.config.keys import KeyTable, Reload, key
 from storage.config.kinds import (
     BOOLEAN,
@@ -146,16 +147,10 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
+    """How a line looks."""
+
     JSON = "json"
     CONSOLE = "console"
-
-
-class Kip405Names(StrEnum):
-    """Which of KIP-405's metric names are shown: today's, the first ones, or both."""
-
-    CURRENT = "current"
-    ORIGINAL = "original"
-    BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from proxy.connection.slots import SlotLimits
 from proxy.connection.sni_addressing import hear_server_names
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
-from proxy.process.logs import LogFormat, configure_logs
+from proxy.process.logs import configure_logs
 from storage.config.ssl_contexts import load_identity
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class LiveSettings:
         if config.proxy.tls != self._tls and (config.proxy.tls is None) == (self._tls is None):
             self._client_tls, self._tls = self._context(config), config.proxy.tls
         if config.log != self._log:
-            configure_logs(config.log.level.value, LogFormat(config.log.format.value))
+            configure_logs(config.log.level, config.log.format)
             self._log = config.log
         self._take(config)
         if self.server is not None:

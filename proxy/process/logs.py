@@ -10,7 +10,6 @@ Rules, held for structlog and for the standard library's logging alike (storage 
 Libraries' loggers pass from WARNING on, whatever the level of ours.
 """
 
-import enum
 import json
 import logging
 import re
@@ -22,6 +21,8 @@ from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from proxy.config.model import LogFormat
 
 VALUE_CHARS_MAX = 2000
 """Longer than any message of ours, short enough for one line of any log store."""
@@ -44,13 +45,6 @@ _SECRET_KEY = re.compile(
     r"|shared_?key|encrypt(ion)?_key$|key_?pem|keystore_key|ssl_key$|connection_?string|assertion"
 )
 """Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
-
-
-class LogFormat(enum.StrEnum):
-    """How a line looks."""
-
-    CONSOLE = "console"
-    JSON = "json"
 
 
 def configure_logs(

@@ -37,21 +37,28 @@ class Reload(StrEnum):
     NEW_CONNECTIONS = "new connections"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Key:
-    """What is known of one key; `key` says what the options mean."""
+    """What is known of one key. Without `default` and `default_words` it is required, unless its kind is `optional`."""
 
     name: str
     kind: Kind[Any]
     doc: str
-    default: str | None
-    default_words: str | None
-    section: str | None
-    aliases: tuple[str, ...]
-    secret: bool
-    of_broker: bool
-    names_file: bool
-    reload: Reload
+    default: str | None = None
+    """Text as a file would hold it."""
+    default_words: str | None = None
+    """How the value follows from other keys (`Values.derive`)."""
+    section: str | None = None
+    """The section of the reference that begins with this key."""
+    aliases: tuple[str, ...] = ()
+    """Other spellings."""
+    secret: bool = False
+    """Shown masked, and left out of the group's repr."""
+    of_broker: bool = False
+    """Taken from the broker's file too."""
+    names_file: bool = False
+    """A file that is read with the configuration, and watched."""
+    reload: Reload = Reload.RESTART
 
     @property
     def required(self) -> bool:
@@ -63,49 +70,15 @@ class Key:
         return None if self.default is None else self.kind.parse(self.default)
 
 
-def key(
-    name: str,
-    kind: Kind[T],
-    doc: str,
-    *,
-    default: str | None = None,
-    default_words: str | None = None,
-    section: str | None = None,
-    aliases: tuple[str, ...] = (),
-    secret: bool = False,
-    of_broker: bool = False,
-    names_file: bool = False,
-    reload: Reload = Reload.RESTART,
-) -> T:
-    """A dataclass's field for one key.
+def key(name: str, kind: Kind[T], doc: str, **options: Any) -> T:
+    """A dataclass's field for one key; `options` are those of `Key`.
 
-    A key without `default` and `default_words` is required, unless its kind is an `optional` one.
-
-    Args:
-        default: text as a file would hold it.
-        default_words: how the value follows from other keys (`Values.derive`).
-        section: the section of the reference that begins with this key.
-        aliases: other spellings.
-        secret: shown masked, and left out of the group's repr.
-        of_broker: taken from the broker's file too.
-        names_file: a file that is read with the configuration, and watched.
+    Raises ValueError, at import, if the default is beyond the kind's own limits.
     """
-    made = Key(
-        name=name,
-        kind=kind,
-        doc=doc,
-        default=default,
-        default_words=default_words,
-        section=section,
-        aliases=aliases,
-        secret=secret,
-        of_broker=of_broker,
-        names_file=names_file,
-        reload=reload,
-    )
-    has_default = default is not None or kind.may_be_unset
-    unchecked: Any = made.default_value if has_default else MISSING
-    made_field: T = field(default=unchecked, repr=not secret, metadata={_METADATA: made})
+    made = Key(name, kind, doc, **options)
+    has_default = made.default is not None or kind.may_be_unset
+    default: Any = made.default_value if has_default else MISSING
+    made_field: T = field(default=default, repr=not made.secret, metadata={_METADATA: made})
     return made_field
 
 

@@ -23,7 +23,6 @@ from storage.config.keys import Key, KeyTable, keys_of
 from storage.config.properties_file import (
     PROVIDERS_KEY,
     PropertiesError,
-    Property,
     Resolver,
     UnresolvedVariableError,
     has_variable,
@@ -236,7 +235,7 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     What is wrong is appended to `problems`; ConfigError is raised only if FILE cannot be read.
     """
     try:
-        own = _File(path.name, path, read_properties(path), environ, problems)
+        own = _File(path.name, path, environ, problems)
     except PropertiesError as error:
         raise ConfigError([str(error)]) from error
     variables = {
@@ -261,18 +260,12 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
 class _File:
     """One properties file with its providers; a value is resolved once, when it is first asked for."""
 
-    def __init__(
-        self,
-        label: str,
-        path: Path,
-        properties: Mapping[str, Property],
-        environ: Mapping[str, str],
-        problems: list[str],
-    ) -> None:
+    def __init__(self, label: str, path: Path, environ: Mapping[str, str], problems: list[str]) -> None:
+        """Raises PropertiesError."""
         self.label = label
-        self.properties = properties
+        self.properties = read_properties(path)
         self.folder = path.absolute().parent
-        self._resolver = Resolver({name: p.text for name, p in properties.items()}, environ, self.folder)
+        self._resolver = Resolver({name: p.text for name, p in self.properties.items()}, environ, self.folder)
         self._problems = problems
         self._resolved: dict[str, Setting] = {}
 
@@ -307,7 +300,7 @@ def _broker_file(
         return None
     path = setting.folder / setting.text.strip()
     try:
-        return _File(f"broker.config {path.name}", path, read_properties(path), environ, problems)
+        return _File(f"broker.config {path.name}", path, environ, problems)
     except PropertiesError as error:
         problems.append(f"{setting.origin}: {BROKER_CONFIG}: {error}")
         return None

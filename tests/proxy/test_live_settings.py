@@ -9,12 +9,11 @@ from typing import Any, cast
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from proxy.config.model import SERVE_KEYS, ClientAuth, ServerTls
+from proxy.config.model import SERVE_KEYS, ClientAuth, LogFormat, ServerTls
 from proxy.connection.server import Server
 from proxy.fetch.frontier import Frontiers
 from proxy.process import live_settings
 from proxy.process.live_settings import LiveSettings, server_ssl_context
-from proxy.process.logs import LogFormat
 from storage.config.keys import Reload
 from storage.config.model import ClientTls, SecurityProtocol
 from storage.config.ssl_contexts import client_ssl_context
@@ -120,7 +119,7 @@ def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert configured == []
     changed = load_lines(tmp_path, f"{key}={LOGS[key]}\n")
     live.follow(changed)
-    assert configured == [(changed.log.level.value, LogFormat(changed.log.format.value))]
+    assert configured == [(changed.log.level, changed.log.format)]
 
 
 @pytest.mark.parametrize("key", ["proxy.tls.certificate.file", "proxy.tls.client.auth", "proxy.tls.client.ca.file"])

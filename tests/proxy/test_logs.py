@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from proxy.config.model import LogFormat
 from proxy.process.logs import (
     DEPTH_MAX,
     ENTRIES_MAX,
     MASK,
     OUR_PACKAGES,
     VALUE_CHARS_MAX,
-    LogFormat,
     configure_logs,
     is_secret,
 )

@@ -42,10 +42,6 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_relative_paths_are_relative_to_their_file(tmp_path: Path) -> None:
-    assert load_lines(tmp_path, "cache.path=cache\n").cache.path == tmp_path / "cache"
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"])
 def test_a_wildcard_address_needs_an_advertised_host(host: str, tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, f"proxy.listen={host}:19092\n")
@@ -197,16 +193,9 @@ def test_every_key_is_shown_once_in_the_tables_order(tmp_path: Path) -> None:
 
 
 def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_text("rsm.config.a=1\nrsm.config.b=1\nrsm.config.c=1\n")
-    config = load_lines(
-        tmp_path,
-        "broker.config=server.properties\nrsm.config.b=2\nrsm.config.c=2\nlog.level=debug\n",
-        environ={"TIDEGATE_RSM_CONFIG_C": "3", "TIDEGATE_LOG_LEVEL": "error"},
-    )
-    assert shown(config, "rsm.config.a") == ("1", "broker.config server.properties:1")
-    assert shown(config, "rsm.config.b") == ("2", "tidegate.properties:4")
-    assert shown(config, "rsm.config.c") == ("3", "environment TIDEGATE_RSM_CONFIG_C")
+    config = load_lines(tmp_path, "log.level=debug\nlog.format=json\n", environ={"TIDEGATE_LOG_LEVEL": "error"})
     assert shown(config, "log.level") == ("error", "environment TIDEGATE_LOG_LEVEL")
+    assert shown(config, "log.format") == ("json", "tidegate.properties:4")
     assert shown(config, "tier.linger.ms") == ("20", "default")
 
 

@@ -129,10 +129,11 @@ def test_an_unknown_key_of_file_is_told_the_nearest(line: str, nearest: str, tmp
     assert problem.startswith(f"tidegate.properties:3: unknown key {line.partition('=')[0]}; the nearest is {nearest} ")
 
 
-def test_a_key_near_to_nothing_is_refused_too(tmp_path: Path) -> None:
-    (problem,) = tier_problems_of(tmp_path, "zzz=1")
+@pytest.mark.parametrize("key", ["zzz", "config.providersx"])
+def test_a_key_near_to_nothing_is_refused_too(key: str, tmp_path: Path) -> None:
+    (problem,) = tier_problems_of(tmp_path, f"{key}=1")
     assert problem == (
-        "tidegate.properties:3: unknown key zzz (a broker's own keys belong in the file that broker.config names)"
+        f"tidegate.properties:3: unknown key {key} (a broker's own keys belong in the file that broker.config names)"
     )
 
 
