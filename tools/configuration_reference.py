@@ -7,8 +7,9 @@ behind the code.
 import sys
 from pathlib import Path
 
-from proxy.config.model import LATER, SERVE_KEYS
+from proxy.config.model import SERVE_KEYS
 from storage.config.keys import Key
+from storage.config.tier_client import LATER
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "configuration.md"
 FIRST_SECTION = "\n## General\n"
@@ -22,7 +23,7 @@ def reference(document: str) -> str:
             text += f"\n## {key.section}\n\n| key | kind | default | reload | |\n|---|---|---|---|---|\n"
         text += _row(key)
     text += "\n## Not in this version\n\nThese are read and checked, and refused until what they turn on is there:\n\n"
-    return text + "".join(f"- `{later.key}`: {later.feature}\n" for later in LATER)
+    return text + "".join(f"- `{name}`: {feature}\n" for name, feature in LATER.items())
 
 
 def _row(key: Key) -> str:

@@ -1,7 +1,7 @@
 """`load`: FILE and the environment in, a checked Config out, or every problem at once.
 
 The order is: gather what was given (`storage.config.sources`), take over the plug-in's cache sizes, parse, derive what
-was left open, make the groups and check them against each other, refuse what this version does not do (`LATER`).
+was left open, make the groups and check them against each other, refuse what this version does not do.
 Nothing stops at the first problem.
 
 Aiven's chunk cache keys (`rsm.config.fetch.chunk.cache.*`) give our cache's values unless ours are set. An operator who
@@ -21,7 +21,6 @@ from typing import Final
 from proxy.config.model import (
     CACHE_MEMORY_SHARE,
     HELD_SHARE,
-    LATER,
     NODE_ID_VARIABLE,
     READAHEAD_TOTAL_SHARE,
     SERVE_KEYS,
@@ -43,10 +42,11 @@ from proxy.config.model import (
 )
 from storage.config.keys import Key
 from storage.config.kinds import MIB, format_size
+from storage.config.model import Mode
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather
 from storage.config.ssl_contexts import file_identity
-from storage.config.tier_client import STORAGE_MANAGER_CLASS, refusals, tier_client_fields
+from storage.config.tier_client import STORAGE_MANAGER_CLASS, refusal, refused_identities, tier_client_fields
 
 UNSET: Final = "(unset)"
 """Shown for a key without value and default."""
@@ -101,7 +101,9 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         files={"": path}
         | {key.name: values[key.name] for key in SERVE_KEYS.keys if key.names_file and values[key.name]},
     )
-    problems.extend(refusals(LATER, config))
+    if config.mode is Mode.STANDALONE:
+        problems.append(refusal("mode"))
+    problems += refused_identities(config)
     if problems:
         raise ConfigError(problems)
     return config
@@ -131,7 +133,7 @@ def _take_from_aiven(settings: Settings, name: str, key: str, maximum: int | Non
         return
     theirs = settings.storage[AIVEN_CACHE_PREFIX + name]
     ours = text if maximum is None else str(min(int(text), maximum))
-    origin = f"{theirs.origin} {settings.prefixes.storage}{AIVEN_CACHE_PREFIX}{name}"
+    origin = f"{theirs.origin} {settings.storage_prefix}{AIVEN_CACHE_PREFIX}{name}"
     settings.table[key] = replace(theirs, text=ours, raw=ours, origin=origin)
 
 

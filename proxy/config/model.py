@@ -36,9 +36,9 @@ from storage.config.kinds import (
     parse_port,
     size,
 )
-from storage.config.model import HostPort, Mode
+from storage.config.model import HostPort
 from storage.config.security import UpstreamKeys
-from storage.config.tier_client import IDENTITIES_LATER, Later, PluginKeys, TierClientConfig, TierReadsConfig
+from storage.config.tier_client import PluginKeys, TierClientConfig, TierReadsConfig
 
 Network = IPv4Network | IPv6Network
 """One address is a network too."""
@@ -597,9 +597,4 @@ SERVE_KEYS: Final = KeyTable(
     CatalogConfig,
     AdminConfig,
     MetricsConfig,
-)
-
-LATER: Final[tuple[Later[Config], ...]] = (
-    Later("mode", "standalone mode", lambda config: config.mode is Mode.STANDALONE),
-    *IDENTITIES_LATER,
 )

@@ -17,7 +17,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -39,7 +39,6 @@ from storage.config.sources import (
     CLIENT_PREFIXES,
     COMMON_CLIENT_PREFIX,
     CONSUMER_PREFIX,
-    Plugin,
     Setting,
     Settings,
     Values,
@@ -218,8 +217,7 @@ def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problem
     for name, setting in settings.metadata.items():
         for prefix in CLIENT_PREFIXES:
             if name.startswith(prefix):
-                whole_key = settings.prefixes.spelled(Plugin.METADATA, name)
-                by_prefix[prefix][name.removeprefix(prefix)] = (whole_key, setting)
+                by_prefix[prefix][name.removeprefix(prefix)] = (settings.metadata_prefix + name, setting)
     common, consumer, producer = (
         texts({name: setting for name, (_, setting) in by_prefix[prefix].items()}) for prefix in CLIENT_PREFIXES
     )
@@ -354,35 +352,27 @@ class JaasError(Exception):
     """The text is no login module that we can use; the message is the end of a sentence and holds no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoginModule:
-    class_name: str
-    options: Mapping[str, str] = field(repr=False)
-
-
 def jaas_credentials(text: str, mechanism: SaslMechanism) -> SaslCredentials:
     """What a login module gives to a mechanism. Raises JaasError if they do not fit or something is missing."""
-    module = parse_login_module(text)
-    mechanisms = _MODULE_MECHANISMS.get(module.class_name)
+    class_name, options = parse_login_module(text)
+    mechanisms = _MODULE_MECHANISMS.get(class_name)
     if mechanisms is None:
-        kerberos = ": Kerberos is not supported" if module.class_name.endswith("Krb5LoginModule") else ""
-        raise JaasError(f"names the login module {module.class_name}{kerberos}; PLAIN, SCRAM and OAUTHBEARER are read")
+        kerberos = ": Kerberos is not supported" if class_name.endswith("Krb5LoginModule") else ""
+        raise JaasError(f"names the login module {class_name}{kerberos}; PLAIN, SCRAM and OAUTHBEARER are read")
     if mechanism not in mechanisms:
-        raise JaasError(f"names {module.class_name}, which is not for the mechanism {mechanism}")
+        raise JaasError(f"names {class_name}, which is not for the mechanism {mechanism}")
     if mechanism is SaslMechanism.OAUTHBEARER:
-        return SaslCredentials(mechanism=mechanism, options=module.options)
-    if module.options.get("tokenauth", "false").lower() == "true":
+        return SaslCredentials(mechanism=mechanism, options=options)
+    if options.get("tokenauth", "false").lower() == "true":
         raise JaasError("asks for a delegation token, which is not supported")
     for option in ("username", "password"):
-        if not module.options.get(option):
+        if not options.get(option):
             raise JaasError(f"has no {option}")
-    return SaslCredentials(
-        mechanism=mechanism, username=module.options["username"], password=module.options["password"]
-    )
+    return SaslCredentials(mechanism=mechanism, username=options["username"], password=options["password"])
 
 
-def parse_login_module(text: str) -> LoginModule:
-    """The one entry of a `sasl.jaas.config`. Raises JaasError."""
+def parse_login_module(text: str) -> tuple[str, Mapping[str, str]]:
+    """The one entry of a `sasl.jaas.config`: its class and options. Raises JaasError."""
     if len(text) > JAAS_LENGTH_MAX:
         raise JaasError(f"is longer than {JAAS_LENGTH_MAX} characters")
     tokens = _tokens(text)
@@ -401,7 +391,7 @@ def parse_login_module(text: str) -> LoginModule:
         options[name] = _word(tokens, f"a value of {name}")
     if next(tokens, None) is not None:
         raise JaasError("must hold exactly one login module")
-    return LoginModule(class_name, MappingProxyType(options))
+    return class_name, MappingProxyType(options)
 
 
 def _word(tokens: Iterator[tuple[str, str]], what: str) -> str:

@@ -15,7 +15,6 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -79,39 +78,6 @@ class ConfigError(Exception):
         super().__init__("\n".join(self.problems))
 
 
-class Plugin(Enum):
-    """Whose a free key is."""
-
-    STORAGE = auto()
-    METADATA = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class PluginPrefixes:
-    """What the plug-ins' keys begin with in one file. A plug-in sees its keys with the prefix off, as in Kafka."""
-
-    storage: str
-    metadata: str
-
-    def owner(self, name: str) -> tuple[Plugin, str] | None:
-        """Whose key a name is, and what that plug-in calls it; None: no plug-in's."""
-        for plugin, prefix in ((Plugin.STORAGE, self.storage), (Plugin.METADATA, self.metadata)):
-            if name.startswith(prefix) and len(name) > len(prefix):
-                return plugin, name[len(prefix) :]
-        if any(name.startswith(prefix) and len(name) > len(prefix) for prefix in CLIENT_PREFIXES):
-            return Plugin.METADATA, name
-        return None
-
-    def spelled(self, plugin: Plugin, name: str) -> str:
-        """The whole key of a plug-in's own name."""
-        return (self.storage if plugin is Plugin.STORAGE else self.metadata) + name
-
-    def is_bare(self, name: str) -> bool:
-        """Whether a metadata client's key is written without the metadata prefix, so that the prefixed one wins."""
-        owner = self.owner(name)
-        return owner is not None and owner[1] == name
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A value that someone gave. `text` None: its variable could not be resolved, which has been reported."""
@@ -141,24 +107,36 @@ def is_secret_name(name: str) -> bool:
 
 @dataclass(slots=True)
 class Settings:
-    """The strongest value of each key: of the table by its canonical name, of the plug-ins by their own names."""
+    """The strongest value of each key: of the table by its canonical name, of the plug-ins by their own names.
+
+    A plug-in sees its keys with the prefix off, as in Kafka.
+    """
 
     table: dict[str, Setting] = field(default_factory=dict)
     storage: dict[str, Setting] = field(default_factory=dict)
     metadata: dict[str, Setting] = field(default_factory=dict)
-    prefixes: PluginPrefixes = field(default_factory=lambda: PluginPrefixes("", ""))
+    storage_prefix: str = ""
+    metadata_prefix: str = ""
     warnings: list[str] = field(default_factory=list)
 
-    def plugin(self, plugin: Plugin) -> dict[str, Setting]:
-        return self.storage if plugin is Plugin.STORAGE else self.metadata
+    def plugin_of(self, name: str) -> tuple[dict[str, Setting], str] | None:
+        """The plug-in's settings that a key belongs to, and what that plug-in calls it; None: no plug-in's."""
+        for settings, prefix in ((self.storage, self.storage_prefix), (self.metadata, self.metadata_prefix)):
+            if name.startswith(prefix) and len(name) > len(prefix):
+                return settings, name[len(prefix) :]
+        if any(name.startswith(prefix) and len(name) > len(prefix) for prefix in CLIENT_PREFIXES):
+            return self.metadata, name
+        return None
+
+    def is_bare(self, name: str) -> bool:
+        """Whether a metadata client's key is written without the metadata prefix, so that the prefixed one wins."""
+        found = self.plugin_of(name)
+        return found is not None and found[1] == name
 
     def plugins(self) -> dict[str, Setting]:
         """What was given to both plug-ins, by whole key."""
-        return {
-            self.prefixes.spelled(plugin, name): setting
-            for plugin in Plugin
-            for name, setting in self.plugin(plugin).items()
-        }
+        storage = {self.storage_prefix + name: setting for name, setting in self.storage.items()}
+        return storage | {self.metadata_prefix + name: setting for name, setting in self.metadata.items()}
 
 
 class Values:
@@ -246,12 +224,12 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     broker = _broker_file(own, variables, environ, problems)
     settings = Settings(warnings=own.repeated_keys(table))
     if broker is not None:
-        settings.prefixes = _prefixes(problems, table, broker, {}, settings.prefixes)
+        _take_prefixes(broker, {}, table, settings, problems)
         settings.table = {
             key.name: setting for key in table.keys if key.of_broker and (setting := broker.setting(key.name))
         }
         _take_plugin_keys(broker, table, settings)
-    settings.prefixes = _prefixes(problems, table, own, variables, settings.prefixes)
+    _take_prefixes(own, variables, table, settings, problems)
     _take_own(own, table, settings, problems)
     _take_environment(variables, table, settings)
     return settings
@@ -306,36 +284,37 @@ def _broker_file(
         return None
 
 
-def _prefixes(
-    problems: list[str], table: KeyTable, file: _File, variables: Mapping[str, Setting], inherited: PluginPrefixes
-) -> PluginPrefixes:
-    def prefix(name: str, otherwise: str) -> str:
+def _take_prefixes(
+    file: _File, variables: Mapping[str, Setting], table: KeyTable, settings: Settings, problems: list[str]
+) -> None:
+    def prefix(name: str, inherited: str) -> str:
         default = table.by_name[name].default or ""
         setting = variables.get(variable_name(name)) or file.setting(name)
         if setting is None or setting.text is None:
-            return otherwise or default
+            return inherited or default
         if not setting.text.strip():
             problems.append(f"{setting.origin}: {name} must not be empty: every key would be the plug-in's")
             return default
         return setting.text.strip()
 
-    return PluginPrefixes(prefix(STORAGE_PREFIX, inherited.storage), prefix(METADATA_PREFIX, inherited.metadata))
+    settings.storage_prefix = prefix(STORAGE_PREFIX, settings.storage_prefix)
+    settings.metadata_prefix = prefix(METADATA_PREFIX, settings.metadata_prefix)
 
 
 def _take_plugin_keys(file: _File, table: KeyTable, settings: Settings) -> None:
     # Bare client keys first, so that the prefixed ones of the same file overwrite them.
-    for name in sorted(file.properties, key=settings.prefixes.is_bare, reverse=True):
-        owner = settings.prefixes.owner(name)
-        setting = file.setting(name) if owner is not None and name not in table.by_name else None
-        if owner is not None and setting is not None:
-            settings.plugin(owner[0])[owner[1]] = setting
+    for name in sorted(file.properties, key=settings.is_bare, reverse=True):
+        plugin = settings.plugin_of(name)
+        setting = file.setting(name) if plugin is not None and name not in table.by_name else None
+        if plugin is not None and setting is not None:
+            plugin[0][plugin[1]] = setting
 
 
 def _take_own(own: _File, table: KeyTable, settings: Settings, problems: list[str]) -> None:
     taken: dict[str, str] = {}
     for name in own.properties:
-        owner = settings.prefixes.owner(name)
-        if owner is None and table.is_anothers(name):
+        plugin = settings.plugin_of(name)
+        if plugin is None and table.is_anothers(name):
             continue
         setting = own.setting(name)
         key = table.by_name.get(name)
@@ -344,8 +323,8 @@ def _take_own(own: _File, table: KeyTable, settings: Settings, problems: list[st
                 problems.append(f"{setting.origin}: {name} contradicts {taken[key.name]}: keep one of them")
             taken[key.name] = name
             settings.table[key.name] = setting
-        elif setting is not None and owner is None and not f"{name}.".startswith(f"{PROVIDERS_KEY}."):
-            nearest = table.nearest(name, (settings.prefixes.storage, settings.prefixes.metadata))
+        elif setting is not None and plugin is None and not f"{name}.".startswith(f"{PROVIDERS_KEY}."):
+            nearest = table.nearest(name, (settings.storage_prefix, settings.metadata_prefix))
             hint = "" if nearest is None else f"; the nearest is {nearest}"
             problems.append(
                 f"{setting.origin}: unknown key {name}{hint}"
@@ -358,11 +337,11 @@ def _take_environment(variables: Mapping[str, Setting], table: KeyTable, setting
     known = {variable_name(name): name for name in (*table.by_name, *settings.plugins())}
     for variable, setting in variables.items():
         name = known.get(variable) or key_name(variable)
-        key, owner = table.by_name.get(name), settings.prefixes.owner(name)
+        key, plugin = table.by_name.get(name), settings.plugin_of(name)
         if key is not None:
             settings.table[key.name] = setting
-        elif owner is not None:
-            settings.plugin(owner[0])[owner[1]] = setting
+        elif plugin is not None:
+            plugin[0][plugin[1]] = setting
         elif not table.is_anothers(name):
             # A warning only: Kubernetes injects some of our prefix.
             near = difflib.get_close_matches(variable, map(variable_name, table.by_name), n=1, cutoff=0.85)

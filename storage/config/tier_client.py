@@ -5,18 +5,16 @@ plug-ins and tier reads is checked; serve's own keys (`proxy.*`, `cache.*`, …)
 `tidegate check` checks them and their files may be on another machine. A misspelt key is an error here too.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from storage.config.keys import KeyTable, Reload, key
 from storage.config.kinds import MIB, PATH, TEXT, TIB, integer, one_of, optional, size
-from storage.config.model import MetadataClientConfig, Mode, SaslCredentials, SaslMechanism, UpstreamConfig
+from storage.config.model import MetadataClientConfig, Mode, SaslMechanism, UpstreamConfig
 from storage.config.security import UpstreamKeys, metadata_client_config, texts, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
-
-C = TypeVar("C", contravariant=True)
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
 """Five seconds cap a tier read (design L3)."""
@@ -151,37 +149,16 @@ TIER_CLIENT_KEYS: Final = KeyTable(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Later(Generic[C]):
-    """What the table promises and this version does not do yet; the entry goes when the feature comes.
+LATER: Final = {
+    "mode": "standalone mode",
+    "upstream.sasl.mechanism": "OAUTHBEARER as Tidegate's own identity",
+    "remote.log.metadata.common.client.sasl.mechanism": "OAUTHBEARER as Tidegate's own identity",
+}
+"""What keys promise and this version does not do yet; an entry goes when its feature comes.
 
-    The key is parsed and checked like any other; only a value that would change what the process does, and silently
-    would not, is refused: when `applies` says that a configuration holds it.
-    """
-
-    key: str
-    feature: str
-    applies: Callable[[C], bool]
-
-
-def _is_oauthbearer(sasl: SaslCredentials | None) -> bool:
-    return sasl is not None and sasl.mechanism is SaslMechanism.OAUTHBEARER
-
-
-IDENTITIES_LATER: Final[tuple[Later[TierClientConfig], ...]] = (
-    Later(
-        "upstream.sasl.mechanism",
-        "OAUTHBEARER as Tidegate's own identity",
-        lambda config: _is_oauthbearer(config.upstream.security.sasl),
-    ),
-    Later(
-        "remote.log.metadata.common.client.sasl.mechanism",
-        "OAUTHBEARER as Tidegate's own identity",
-        lambda config: (
-            _is_oauthbearer(config.metadata_client.security.sasl) and not _is_oauthbearer(config.upstream.security.sasl)
-        ),
-    ),
-)
+Such a key is parsed and checked like any other; only a value that would change what the process does, and silently
+would not, is refused. A reader of the tier does not care who writes it: `mode` is refused by `serve` alone.
+"""
 
 
 def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig:
@@ -194,7 +171,7 @@ def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig
     settings = gather(path, environ, TIER_CLIENT_KEYS, problems)
     values = Values(TIER_CLIENT_KEYS, settings, problems)
     config = values.group(TierClientConfig, **tier_client_fields(settings, values))
-    problems.extend(refusals(IDENTITIES_LATER, config))
+    problems += refused_identities(config)
     if problems:
         raise ConfigError(problems)
     return config
@@ -214,8 +191,17 @@ def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
     }
 
 
-def refusals(entries: Iterable[Later[C]], config: C) -> Iterator[str]:
-    """One sentence for each value that this version would have to ignore."""
-    for later in entries:
-        if later.applies(config):
-            yield f"{later.key}: {later.feature} comes in a later version; leave the key unset"
+def refusal(name: str) -> str:
+    """The sentence about a value that this version would have to ignore."""
+    return f"{name}: {LATER[name]} comes in a later version; leave the key unset"
+
+
+def refused_identities(config: TierClientConfig) -> list[str]:
+    """Refusals of Tidegate's own identity: the metadata topic's client may have it from upstream, which is one."""
+    for name, client in (
+        ("upstream.sasl.mechanism", config.upstream),
+        ("remote.log.metadata.common.client.sasl.mechanism", config.metadata_client),
+    ):
+        if client.security.sasl is not None and client.security.sasl.mechanism is SaslMechanism.OAUTHBEARER:
+            return [refusal(name)]
+    return []

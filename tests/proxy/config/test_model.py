@@ -6,7 +6,6 @@ from proxy.config import model
 from proxy.config.model import (
     CACHE_MEMORY_SHARE,
     INDEXES_SHARE,
-    LATER,
     READAHEAD_TOTAL_SHARE,
     SERVE_KEYS,
     SESSIONS_SHARE,
@@ -16,7 +15,7 @@ from proxy.config.model import (
 from storage.config.kinds import MIB, parse_size
 from storage.config.model import HostPort
 from storage.config.sources import key_name, variable_name
-from storage.config.tier_client import TIER_CLIENT_KEYS
+from storage.config.tier_client import LATER, TIER_CLIENT_KEYS
 
 
 def test_no_two_keys_of_the_table_share_a_variable() -> None:
@@ -40,7 +39,7 @@ def test_serve_itself_passes_nothing_over() -> None:
 
 
 def test_every_refusal_stands_under_a_key_that_exists() -> None:
-    assert all(later.key in SERVE_KEYS.by_name or later.key.startswith("remote.log.metadata.") for later in LATER)
+    assert all(name in SERVE_KEYS.by_name or name.startswith("remote.log.metadata.") for name in LATER)
 
 
 def test_the_default_memory_gives_the_tables_budgets() -> None:

@@ -197,16 +197,16 @@ def test_oauthbearer_keeps_the_modules_options() -> None:
 
 
 def test_quotes_escapes_and_comments_are_javas() -> None:
-    module = parse_login_module(
+    _, options = parse_login_module(
         'a.B required // to the end "of the line"\n /* and ; this */ a="x\\"y\\\\z\\n\\101\\7q" b=\'"\' c-d_e$=w1.2 ;\n'
     )
-    assert dict(module.options) == {"a": 'x"y\\z\nA\x07q', "b": '"', "c-d_e$": "w1.2"}
+    assert dict(options) == {"a": 'x"y\\z\nA\x07q', "b": '"', "c-d_e$": "w1.2"}
 
 
 @given(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"], exclude_characters="\n"), max_size=30))
 def test_any_text_survives_quoting(password: str) -> None:
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
-    assert parse_login_module(f'a.B required p="{quoted}";').options["p"] == password
+    assert parse_login_module(f'a.B required p="{quoted}";')[1]["p"] == password
 
 
 @pytest.mark.parametrize(
