@@ -47,7 +47,7 @@ from benchmarks.support.processor_time import watch
 from benchmarks.support.stage import Address, bootstrap_of
 from benchmarks.support.tier_fetch import Run, Seeker, TierReadError, read_partitions, read_streams
 from benchmarks.support.tier_usage import TierUsage
-from proxy.config.model import CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, TIER_INFLIGHT_SHARE, memory_share
+from proxy.config.model import BUDGET_SHARES, memory_share
 from tools.demo.steps import StepFailed
 
 EXIT_TERMINATED = 143
@@ -303,8 +303,8 @@ def rss_check(name: str, peak_mib: float, budgets: float) -> Check:
 
 def budgets_mib(memory_bytes_max: int) -> float:
     """What `memory.max.bytes` makes of the three budgets that are not set themselves."""
-    shares = (CACHE_MEMORY_SHARE, READAHEAD_TOTAL_SHARE, TIER_INFLIGHT_SHARE)
-    return sum(memory_share(memory_bytes_max, share) for share in shares) / MIB
+    names = ("cache.memory.bytes", "readahead.total.max.bytes", "tier.inflight.bytes.max")
+    return sum(memory_share(memory_bytes_max, BUDGET_SHARES[name]) for name in names) / MIB
 
 
 @contextmanager
@@ -328,7 +328,7 @@ def _describe(stage: ColdStage, options: ColdOptions, report: ColdReport) -> Non
             f"batches of {batch_kib} KiB, {topic.batch_bytes:,.0f} bytes on average: {sizes} of log in {counts} "
             f"partitions; log bytes per stored byte: {ratios}"
         )
-    cache_mb = memory_share(MEMORY_BYTES_DEFAULT, CACHE_MEMORY_SHARE) / 1e6
+    cache_mb = memory_share(MEMORY_BYTES_DEFAULT, BUDGET_SHARES["cache.memory.bytes"]) / 1e6
     report.notes.append(
         f"the memory cache holds {cache_mb:.0f} MB. boto3 with {THREADS} threads fetches the same stored bytes and "
         "neither decrypts nor inflates; MB/s are of log bytes on both sides, so a ratio is one of times"

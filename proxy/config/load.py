@@ -19,12 +19,9 @@ from types import MappingProxyType
 from typing import Final
 
 from proxy.config.model import (
-    CACHE_MEMORY_SHARE,
-    HELD_SHARE,
+    BUDGET_SHARES,
     NODE_ID_VARIABLE,
-    READAHEAD_TOTAL_SHARE,
     SERVE_KEYS,
-    TIER_INFLIGHT_SHARE,
     AdminConfig,
     AuthorityConfig,
     CacheConfig,
@@ -56,13 +53,6 @@ READAHEAD_STREAM_BYTES_DEFAULT: Final = 128 * MIB
 
 AIVEN_PLUGIN_CLASS: Final = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
 AIVEN_CACHE_PREFIX: Final = "fetch.chunk.cache."
-
-_BUDGETS: Final = {
-    "cache.memory.bytes": CACHE_MEMORY_SHARE,
-    "readahead.total.max.bytes": READAHEAD_TOTAL_SHARE,
-    "tier.inflight.bytes.max": TIER_INFLIGHT_SHARE,
-    "proxy.held.bytes.max": HELD_SHARE,
-}
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Config:
@@ -118,12 +108,12 @@ def _inherit_from_aiven(settings: Settings) -> None:
     memory_bytes_max: int = Values(SERVE_KEYS, settings, [])["memory.max.bytes"]
     cache_class = _aiven_text(settings, "class")
     if cache_class.endswith("MemoryChunkCache"):
-        share = memory_share(memory_bytes_max, CACHE_MEMORY_SHARE)
-        _take_from_aiven(settings, "size", "cache.memory.bytes", share)
+        cache_bytes = memory_share(memory_bytes_max, BUDGET_SHARES["cache.memory.bytes"])
+        _take_from_aiven(settings, "size", "cache.memory.bytes", cache_bytes)
     elif cache_class:
         _take_from_aiven(settings, "size", "cache.disk.bytes", None)
     _take_from_aiven(settings, "retention.ms", "cache.retention.ms", None)
-    readahead_bytes = memory_share(memory_bytes_max, READAHEAD_TOTAL_SHARE)
+    readahead_bytes = memory_share(memory_bytes_max, BUDGET_SHARES["readahead.total.max.bytes"])
     _take_from_aiven(settings, "prefetch.max.size", "readahead.stream.max.bytes", readahead_bytes)
 
 
@@ -145,12 +135,12 @@ def _aiven_text(settings: Settings, name: str) -> str:
 def _derive_budgets(values: Values) -> None:
     """What no one set is its share of `memory.max.bytes`, of which all together cannot take more than there is."""
     memory_bytes_max: int = values["memory.max.bytes"]
-    for name, share in _BUDGETS.items():
+    for name, share in BUDGET_SHARES.items():
         budget_bytes = memory_share(memory_bytes_max, share)
         values.derive(name, budget_bytes, format_size(budget_bytes))
-    total_bytes = sum(values[name] for name in _BUDGETS)
+    total_bytes = sum(values[name] for name in BUDGET_SHARES)
     if total_bytes > memory_bytes_max:
-        names = " + ".join(_BUDGETS)
+        names = " + ".join(BUDGET_SHARES)
         values.wrong(
             "memory.max.bytes", f"less than {names} = {format_size(total_bytes)}: raise it or lower one of them"
         )

@@ -57,11 +57,13 @@ _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 # design §6: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96 MiB, what else is held
 # for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter, catalog and connections.
 MEMORY_SHARES_TOTAL: Final = 1536
-CACHE_MEMORY_SHARE: Final = 256
-READAHEAD_TOTAL_SHARE: Final = 512
-TIER_INFLIGHT_SHARE: Final = 512
+BUDGET_SHARES: Final = {
+    "cache.memory.bytes": 256,
+    "readahead.total.max.bytes": 512,
+    "tier.inflight.bytes.max": 512,
+    "proxy.held.bytes.max": 64,
+}
 INDEXES_SHARE: Final = 96
-HELD_SHARE: Final = 64
 SESSIONS_SHARE: Final = 64
 
 
@@ -552,9 +554,6 @@ class EffectiveKey:
     value: str
     origin: str
     text: str = field(repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.value}  ({self.origin})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 import trio
 from trio.testing import MockClock
@@ -173,25 +174,21 @@ async def test_turning_tls_on_or_off_waits_for_a_restart(tmp_path: Path) -> None
         assert world.waiting == 0
 
 
-def test_renewed_files_towards_brokers_wait_for_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        ("upstream.ssl.*", "upstream.ssl.ca.location"),
+        ("remote.log.metadata.*.ssl.*", "rlmm.config.remote.log.metadata.consumer.ssl.truststore.location"),
+    ],
+)
+def test_renewed_files_towards_brokers_wait_for_a_restart(key: str, line: str, tmp_path: Path) -> None:
     server_certificate(tmp_path)
-    lines = "upstream.security.protocol=SSL\nupstream.ssl.ca.location=server.pem\n"
+    lines = f"upstream.security.protocol=SSL\n{line}=server.pem\n"
     before = load_lines(tmp_path, lines)
     assert list(changes(before, load_lines(tmp_path, lines), has_tls=False)) == []
     server_certificate(tmp_path)
     (change,) = changes(before, load_lines(tmp_path, lines), has_tls=False)
-    assert change == Change("upstream.ssl.*", "(content)", "(content)", Reload.RESTART)
-
-
-def test_renewed_files_of_the_metadata_client_wait_for_a_restart(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    lines = (
-        "upstream.security.protocol=SSL\nrlmm.config.remote.log.metadata.consumer.ssl.truststore.location=server.pem\n"
-    )
-    before = load_lines(tmp_path, lines)
-    server_certificate(tmp_path)
-    (change,) = changes(before, load_lines(tmp_path, lines), has_tls=False)
-    assert (change.key, change.reload) == ("remote.log.metadata.*.ssl.*", Reload.RESTART)
+    assert change == Change(key, "(content)", "(content)", Reload.RESTART)
 
 
 async def test_changed_files_are_read_without_being_asked_to(tmp_path: Path, mock_clock: MockClock) -> None:
