@@ -89,7 +89,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         metrics=values.group(MetricsConfig),
         effective=_effective(settings, values.derived),
         files={"": path}
-        | {key.name: values[key.name] for key in SERVE_KEYS.keys if key.names_file and values[key.name]},
+        | {key.name: values[key.name] for key in SERVE_KEYS.keys if key.kind.is_file and values[key.name]},
     )
     if config.mode is Mode.STANDALONE:
         problems.append(refusal("mode"))

@@ -20,6 +20,7 @@ from metrics.kip405 import Kip405Names
 from storage.config.keys import KeyTable, Reload, key
 from storage.config.kinds import (
     BOOLEAN,
+    FILE,
     GIB,
     HOST_LENGTH_MAX,
     KIB,
@@ -236,16 +237,14 @@ class ProxyConfig:
     )
     tls_certificate_file: Path | None = key(
         "proxy.tls.certificate.file",
-        optional(PATH),
+        optional(FILE),
         "PEM file of the certificate (and chain) shown to clients; setting it turns TLS on, which needs a restart.",
-        names_file=True,
         reload=Reload.NEW_CONNECTIONS,
     )
     tls_key_file: Path | None = key(
         "proxy.tls.key.file",
-        optional(PATH),
+        optional(FILE),
         "PEM file of its private key; unset: the certificate's file.",
-        names_file=True,
         reload=Reload.NEW_CONNECTIONS,
     )
     tls_key_password: str | None = key(
@@ -257,9 +256,8 @@ class ProxyConfig:
     )
     tls_client_ca_file: Path | None = key(
         "proxy.tls.client.ca.file",
-        optional(PATH),
+        optional(FILE),
         "PEM file of the CA certificates that clients' ones must chain to.",
-        names_file=True,
         reload=Reload.NEW_CONNECTIONS,
     )
     tls_client_auth: ClientAuth = key(

@@ -56,8 +56,6 @@ class Key:
     """Shown masked, and left out of the group's repr."""
     of_broker: bool = False
     """Taken from the broker's file too."""
-    names_file: bool = False
-    """A file that is read with the configuration, and watched."""
     reload: Reload = Reload.RESTART
 
     @property

@@ -42,11 +42,13 @@ class Kind(Generic[T]):
     parse: Callable[[str], T]
     may_be_unset: bool = False
     """Whether a key of this kind is None when nobody gives it a value."""
+    is_file: bool = False
+    """Whether it names a file that is read with the configuration, and watched."""
 
 
 def optional(kind: Kind[T]) -> Kind[T | None]:
     """The same kind of value, or None when nobody gives one."""
-    return Kind(kind.words, kind.parse, may_be_unset=True)
+    return Kind(kind.words, kind.parse, may_be_unset=True, is_file=kind.is_file)
 
 
 def integer(minimum: int, maximum: int) -> Kind[int]:
@@ -167,5 +169,6 @@ def _parse_identification(value: str) -> bool:
 BOOLEAN: Final = Kind("`true` or `false`", _parse_boolean)
 TEXT: Final = Kind("text", _parse_text)
 PATH: Final = Kind("path", lambda value: Path(_parse_text(value)))
+FILE: Final = Kind("path", PATH.parse, is_file=True)
 HOST_PORTS: Final = Kind("host:port, …", _parse_host_ports)
 IDENTIFICATION: Final = Kind("`https` or `none`", _parse_identification)

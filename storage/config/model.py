@@ -1,4 +1,4 @@
-"""The configuration of a reader of the tier: frozen, typed, checked. `storage.config.build` makes its parts.
+"""The parts of a configuration that no single key is: frozen, typed, checked. `storage.config.security` makes them.
 
 Field names are the keys' words with units last. Secrets are left out of every repr.
 """

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from storage.config import ssl_contexts
 from storage.config.keys import key
-from storage.config.kinds import HOST_PORTS, IDENTIFICATION, PATH, TEXT, Kind, one_of, optional
+from storage.config.kinds import FILE, HOST_PORTS, IDENTIFICATION, TEXT, Kind, one_of, optional
 from storage.config.model import (
     ClientSecurity,
     ClientTls,
@@ -103,31 +103,19 @@ class UpstreamKeys:
     sasl_username: str | None = key("upstream.sasl.username", optional(TEXT), "Tidegate's own user.")
     sasl_password: str | None = key("upstream.sasl.password", optional(TEXT), "Its password.", secret=True)
     ssl_ca: Path | None = key(
-        "upstream.ssl.ca.location",
-        optional(PATH),
-        "PEM file of CA certificates; unset: the system's.",
-        names_file=True,
+        "upstream.ssl.ca.location", optional(FILE), "PEM file of CA certificates; unset: the system's."
     )
     ssl_certificate: Path | None = key(
-        "upstream.ssl.certificate.location",
-        optional(PATH),
-        "PEM file of Tidegate's own certificate and its chain.",
-        names_file=True,
+        "upstream.ssl.certificate.location", optional(FILE), "PEM file of Tidegate's own certificate and its chain."
     )
     ssl_key: Path | None = key(
-        "upstream.ssl.key.location",
-        optional(PATH),
-        "PEM file of its private key; unset: the certificate's file.",
-        names_file=True,
+        "upstream.ssl.key.location", optional(FILE), "PEM file of its private key; unset: the certificate's file."
     )
     ssl_key_password: str | None = key(
         "upstream.ssl.key.password", optional(TEXT), "The private key's password.", secret=True
     )
     ssl_keystore: Path | None = key(
-        "upstream.ssl.keystore.location",
-        optional(PATH),
-        "PKCS#12 file instead of certificate and key.",
-        names_file=True,
+        "upstream.ssl.keystore.location", optional(FILE), "PKCS#12 file instead of certificate and key."
     )
     ssl_keystore_password: str | None = key(
         "upstream.ssl.keystore.password", optional(TEXT), "The PKCS#12 file's password.", secret=True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.config.keys import KeyTable, Reload, key
-from storage.config.kinds import MIB, PATH, TEXT, TIB, integer, one_of, optional, size
+from storage.config.kinds import FILE, MIB, TEXT, TIB, integer, one_of, optional, size
 from storage.config.model import MetadataClientConfig, Mode, SaslMechanism, UpstreamConfig
 from storage.config.security import UpstreamKeys, metadata_client_config, texts, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
@@ -36,9 +36,8 @@ class TierClientConfig:
     )
     broker_config: Path | None = key(
         BROKER_CONFIG,
-        optional(PATH),
+        optional(FILE),
         "The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
-        names_file=True,
     )
     upstream: UpstreamConfig
     metadata_client: MetadataClientConfig
@@ -62,11 +61,7 @@ class PluginKeys:
         of_broker=True,
     )
     storage_manager_prefix: str = key(
-        STORAGE_PREFIX,
-        TEXT,
-        "What the storage plug-in's own keys begin with.",
-        default="rsm.config.",
-        of_broker=True,
+        STORAGE_PREFIX, TEXT, "What the storage plug-in's own keys begin with.", default="rsm.config.", of_broker=True
     )
     metadata_manager_class_name: str = key(
         METADATA_MANAGER_CLASS,

@@ -14,7 +14,7 @@ class Here:
     here: str = key("tier.here", TEXT, "Here.", aliases=("tier.heres",), reload=Reload.AT_ONCE)
     count: int = key("tier.count", integer(1, 9), "How many.", default="3")
     length: int = key("tier.length", integer(1, 9), "How long.", default_words="the count")
-    file: Path | None = key("tier.file", optional(PATH), "Where.", names_file=True)
+    file: Path | None = key("tier.file", optional(PATH), "Where.")
     secret: str | None = key("tier.secret", optional(TEXT), "A secret.", secret=True)
     made: str = "no key"
 
