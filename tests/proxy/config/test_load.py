@@ -42,6 +42,63 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     )
 
 
+SNI = "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
+CERTIFICATE = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ("proxy.listen=127.0.0.1:65535\n", "no port is left after it: set proxy.broker.port.start"),
+        ("proxy.broker.ports=1:19092\n", "proxy.broker.ports = 1:19092: port 19092 is the bootstrap listener's"),
+        ("admin.listen=127.0.0.1:19092\n", "admin.listen = 127.0.0.1:19092: is proxy.listen too"),
+        (
+            "cache.memory.bytes=1 GiB\n",
+            "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes + tier.inflight.bytes.max"
+            " + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them",
+        ),
+        (
+            "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n",
+            "readahead.stream.max.bytes = 33 MiB: at most readahead.total.max.bytes = 32 MiB",
+        ),
+        (
+            "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n",
+            "cache.block.bytes = 4 MiB: at most cache.memory.bytes = 2 MiB",
+        ),
+        ("cache.encrypt=maybe\n", "cache.encrypt = maybe: must be true or false"),
+        ("cache.encrypt.key.file=key\n", "cache.encrypt.key.file = key: needs cache.encrypt = true"),
+        ("cache.encrypt=true\n", "cache.encrypt = true: needs cache.path"),
+        ("proxy.protocol=true\n", "set proxy.protocol.trusted to the balancers' ones"),
+        ("proxy.protocol.trusted=10.0.0.7\n", "needs proxy.protocol = true"),
+        ("proxy.tls.key.file=server.key\n", "proxy.tls.key.file = server.key: needs proxy.tls.certificate.file"),
+        (f"{CERTIFICATE}proxy.tls.client.auth=requested\n", "needs proxy.tls.client.ca.file"),
+        (SNI, "proxy.tls.sni.pattern = broker-$(nodeId).example: needs proxy.tls.certificate.file"),
+        (
+            f"{CERTIFICATE}proxy.listen=0.0.0.0:19092\nproxy.tls.sni.pattern=kafka.example\n",
+            "proxy.tls.sni.pattern = kafka.example: must hold $(nodeId) exactly once",
+        ),
+        (
+            f"{SNI}{CERTIFICATE}proxy.broker.port.start=20000\n",
+            "proxy.broker.port.start = 20000: cannot be set together with proxy.tls.sni.pattern, which has one port for"
+            " all brokers",
+        ),
+        (
+            f"{SNI}{CERTIFICATE}proxy.broker.ports=1:20000\n",
+            "proxy.broker.ports = 1:20000: cannot be set together with proxy.tls.sni.pattern, which has one port for"
+            " all brokers",
+        ),
+        (
+            f"{SNI}{CERTIFICATE}proxy.advertised.host=b-$(nodeId).example\n",
+            "cannot hold $(nodeId) together with proxy.tls.sni.pattern, which is what clients are told",
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_one_problem(lines: str, problem: str, tmp_path: Path) -> None:
+    server_certificate(tmp_path)
+    (found,) = problems_of(tmp_path, lines)
+    assert found.endswith(problem)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "*", "", "[0:0:0:0:0:0:0:0]"])
 def test_a_wildcard_address_needs_an_advertised_host(host: str, tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, f"proxy.listen={host}:19092\n")
@@ -55,12 +112,6 @@ def test_brokers_get_any_free_port_when_the_bootstrap_listener_does(tmp_path: Pa
     assert load_lines(tmp_path, "proxy.broker.port.start=0\n").proxy.broker_port_start == 0
 
 
-def test_ports_that_clash_or_run_out_are_refused(tmp_path: Path) -> None:
-    assert "no port is left" in problems_of(tmp_path, "proxy.listen=127.0.0.1:65535\n")[0]
-    assert "bootstrap listener's" in problems_of(tmp_path, "proxy.broker.ports=1:19092\n")[0]
-    assert "is proxy.listen too" in problems_of(tmp_path, "admin.listen=127.0.0.1:19092\n")[0]
-
-
 def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> None:
     config = load_lines(tmp_path, "memory.max.bytes=3 GiB\ncache.memory.bytes=64 MiB\n")
     assert config.cache.memory_bytes == 64 * MIB
@@ -72,21 +123,6 @@ def test_budgets_derive_from_memory_unless_set_themselves(tmp_path: Path) -> Non
 def test_small_memory_makes_read_ahead_of_one_stream_small_too(tmp_path: Path) -> None:
     config = load_lines(tmp_path, "readahead.total.max.bytes=32 MiB\n")
     assert config.readahead.stream_bytes_max == 32 * MIB
-    (problem,) = problems_of(tmp_path, "readahead.total.max.bytes=32 MiB\nreadahead.stream.max.bytes=33 MiB\n")
-    assert problem.endswith("readahead.stream.max.bytes = 33 MiB: at most readahead.total.max.bytes = 32 MiB")
-
-
-def test_budgets_beyond_the_memory_are_refused(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, "cache.memory.bytes=1 GiB\n")
-    assert problem == (
-        "memory.max.bytes: less than cache.memory.bytes + readahead.total.max.bytes + tier.inflight.bytes.max"
-        " + proxy.held.bytes.max = 2112 MiB: raise it or lower one of them"
-    )
-
-
-def test_a_block_larger_than_the_cache_is_refused(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, "cache.memory.bytes=2 MiB\ncache.block.bytes=4 MiB\n")
-    assert problem.endswith("cache.block.bytes = 4 MiB: at most cache.memory.bytes = 2 MiB")
 
 
 def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
@@ -105,15 +141,16 @@ def test_secrets_are_shown_nowhere(tmp_path: Path) -> None:
     assert config.upstream.security.sasl.password == secret
     assert config.remote_storage_config["harmless"] == secret
     assert secret not in repr(config)
+    # A change of a secret is seen by its text, which nothing shows.
+    secrets = {key.name: key.value for key in config.effective if key.text == secret}
+    assert secrets == {
+        "upstream.sasl.password": "[hidden]",
+        "rsm.config.storage.aws.secret.access.key": "[hidden]",
+        "rsm.config.harmless": "${dir:.:secret}",
+    }
     assert secret not in repr([(key.value, key) for key in config.effective])
-    assert shown(config, "upstream.sasl.password")[0] == "[hidden]"
-    assert shown(config, "rsm.config.harmless")[0] == "${dir:.:secret}"
     failing = problems_of(tmp_path, f"{lines}mode=x\nupstream.sasl.mechanisms=y\nproxy.tls.key.password={secret}\n")
     assert secret not in "\n".join(failing)
-
-
-SNI = "proxy.tls.sni.pattern=broker-$(nodeId).example\n"
-CERTIFICATE = "proxy.tls.certificate.file=server.pem\nproxy.tls.key.file=server.key\n"
 
 
 def test_server_names_put_all_brokers_on_one_port(tmp_path: Path) -> None:
@@ -123,29 +160,6 @@ def test_server_names_put_all_brokers_on_one_port(tmp_path: Path) -> None:
     assert config.proxy.tls_sni_pattern == "broker-$(nodeId).example"
     assert shown(config, "proxy.broker.port.start") == ("(unset)", "default")
     assert config.warnings == ()
-
-
-def test_server_names_need_tls(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path, SNI)
-    assert problem.endswith("proxy.tls.sni.pattern = broker-$(nodeId).example: needs proxy.tls.certificate.file")
-
-
-def test_a_wrong_pattern_is_one_problem_that_names_its_key(tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    lines = f"{CERTIFICATE}proxy.listen=0.0.0.0:19092\nproxy.tls.sni.pattern=kafka.example\n"
-    (problem,) = problems_of(tmp_path, lines)
-    assert problem.endswith("proxy.tls.sni.pattern = kafka.example: must hold $(nodeId) exactly once")
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["proxy.broker.port.start=20000", "proxy.broker.ports=1:20000", "proxy.advertised.host=b-$(nodeId).example"],
-)
-def test_what_server_names_stand_instead_of_is_refused_beside_them(line: str, tmp_path: Path) -> None:
-    server_certificate(tmp_path)
-    (problem,) = problems_of(tmp_path, f"{SNI}{CERTIFICATE}{line}\n")
-    assert line.partition("=")[0] in problem
-    assert "together with proxy.tls.sni.pattern" in problem
 
 
 def test_what_server_names_leave_without_effect_is_a_warning(tmp_path: Path) -> None:
@@ -171,10 +185,6 @@ def test_the_files_that_were_read_are_named_by_key(tmp_path: Path) -> None:
 
 def test_proxy_headers_are_taken_only_from_who_is_trusted(tmp_path: Path) -> None:
     assert load_lines(tmp_path, "").proxy.protocol_trusted is None
-    (problem,) = problems_of(tmp_path, "proxy.protocol=true\n")
-    assert problem.endswith("set proxy.protocol.trusted to the balancers' ones")
-    (problem,) = problems_of(tmp_path, "proxy.protocol.trusted=10.0.0.7\n")
-    assert problem.endswith("needs proxy.protocol = true")
     config = load_lines(tmp_path, "proxy.protocol=true\nproxy.protocol.trusted=10.0.0.7\n")
     assert [str(network) for network in config.proxy.protocol_trusted or ()] == ["10.0.0.7/32"]
 
@@ -199,25 +209,12 @@ def test_an_origin_is_a_line_a_variable_or_the_default(tmp_path: Path) -> None:
     assert shown(config, "tier.linger.ms") == ("20", "default")
 
 
-def test_a_secret_is_known_by_its_text_and_shown_by_its_mask_alone(tmp_path: Path) -> None:
-    config = load_lines(tmp_path, "rsm.config.password=a-secret\nproxy.tls.key.password=a-secret\n", minimal=True)
-    secrets = [key for key in config.effective if key.text == "a-secret"]
-    assert [key.value for key in secrets] == ["[hidden]", "[hidden]"]
-    assert "a-secret" not in repr(secrets)
-
-
 def test_what_this_version_would_ignore_is_refused_a_sentence_each(tmp_path: Path) -> None:
     sasl = "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.username=a\nupstream.sasl.password=b\n"
     assert problems_of(tmp_path, f"{sasl}upstream.sasl.mechanism=OAUTHBEARER\nmode=standalone\n") == (
         "mode: standalone mode comes in a later version; leave the key unset",
         "upstream.sasl.mechanism: OAUTHBEARER as Tidegate's own identity comes in a later version; leave the key unset",
     )
-
-
-def test_an_encrypted_cache_needs_its_switch_and_a_folder(tmp_path: Path) -> None:
-    assert problems_of(tmp_path, "cache.encrypt=maybe\n")[0].endswith("must be true or false")
-    assert "needs cache.encrypt = true" in problems_of(tmp_path, "cache.encrypt.key.file=key\n")[0]
-    assert "needs cache.path" in problems_of(tmp_path, "cache.encrypt=true\n")[0]
 
 
 def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
@@ -230,9 +227,6 @@ def test_tls_towards_clients_is_on_with_a_certificate(tmp_path: Path) -> None:
     assert config.proxy.tls is not None
     assert config.proxy.tls.client_auth == "required"
     assert config.proxy.tls.client_ca_certificates_pem == certificate.read_bytes()
-    assert "needs proxy.tls.certificate.file" in problems_of(tmp_path, "proxy.tls.key.file=server.key\n")[0]
-    lacking = "proxy.tls.certificate.file=both.pem\nproxy.tls.client.auth=requested\n"
-    assert "needs proxy.tls.client.ca.file" in problems_of(tmp_path, lacking)[0]
 
 
 AIVEN = (
