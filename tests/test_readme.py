@@ -31,8 +31,3 @@ def test_the_properties_file_is_one_that_loads(tmp_path: Path) -> None:
 def test_the_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", _readme())) <= targets
-
-
-def test_the_documents_that_it_links_to_exist() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", _readme()):
-        assert (ROOT / target).exists(), target

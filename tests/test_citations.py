@@ -1,0 +1,59 @@
+"""What text and code cite is there: every document and every anchor, in docstrings, comments and Markdown links."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.test_tidy import FILES, ROOT, none_of, relative, text_of
+
+CITED = re.compile(r"(?<![\w/.-])((?:docs|benchmarks)/[\w-]+\.md|[A-Z]+\.md)(?:#([\w-]+))?")
+LINKED = re.compile(r"\]\(([\w./-]*)(?:#([\w-]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+EXPLICIT = re.compile(r'<a id="([\w-]+)"></a>')
+
+
+@cache
+def anchors(document: Path) -> frozenset[str]:
+    """Explicit ones, and those that GitHub makes of headings."""
+    text = text_of(document)
+    headings = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text))
+    return frozenset([*EXPLICIT.findall(text), *headings])
+
+
+def dead(path: Path, document: Path, anchor: str) -> Iterator[str]:
+    if not document.exists():
+        yield f"{relative(path)}: {document.name} is not there"
+    elif anchor and anchor not in anchors(document):
+        yield f"{relative(path)}: {document.name} has no #{anchor}"
+
+
+def test_every_cited_document_and_anchor_is_there() -> None:
+    none_of(
+        [
+            problem
+            for path in FILES
+            if path.suffix in (".md", ".py")
+            for document, anchor in CITED.findall(text_of(path))
+            for problem in dead(path, ROOT / document, anchor)
+        ]
+    )
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    none_of(
+        [
+            problem
+            for path in FILES
+            if path.suffix == ".md"
+            for target, anchor in LINKED.findall(text_of(path))
+            for problem in dead(path, path.parent / target if target else path, anchor)
+        ]
+    )
+
+
+def test_explicit_anchors_are_unlike_each_other() -> None:
+    for path in FILES:
+        if path.suffix == ".md":
+            explicit = EXPLICIT.findall(text_of(path))
+            none_of([f"{relative(path)}: {name}" for name in set(explicit) if explicit.count(name) > 1])
