@@ -15,7 +15,7 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 GETTING_STARTED = ROOT / "docs" / "getting-started.md"
 GUIDES = (OPERATIONS, GETTING_STARTED)
 RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
-PACKAGES = ("metrics", "protocol", "proxy", "storage")
+PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
 
 FAILURES_MIN = 25
 
