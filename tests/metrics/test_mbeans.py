@@ -1,7 +1,10 @@
 """Every MBean of Kafka's remote storage is exported or has a reason not to be: the table against a list of its own.
 
-The list is kept here, made from Kafka 4.3's own sources, so that a row that is lost from the table is noticed.
+The list is kept here, by the rows of spec/kafka-remote.md section 8.1, so that a row that is lost from the table is
+noticed without the specification. Where that lies beside the checkout, the list is held to it.
 """
+
+import re
 
 import pytest
 
@@ -9,6 +12,7 @@ from metrics.kip405 import ROWS, Kip405Names, Writer
 from metrics.probes import Probes
 from metrics.reference import reference
 from metrics.registry import Registry
+from tests.support.needs import SPECIFICATION
 
 TOPIC = "kafka.server:type=BrokerTopicMetrics,name="
 MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
@@ -85,13 +89,25 @@ MBEANS: dict[str, tuple[str, ...]] = {
         for statistic in ("avg", "max")
     ),
 }
-"""A row as documentation writes it (L: seen over JMX at a running broker) to the beans that it stands for."""
+"""A row of the specification to the beans that it stands for."""
 
 SEEN_BY_READER = {row.family.name for row in ROWS if row.family is not None and row.writer is Writer.READER}
 
 
+def specified_rows() -> list[str]:
+    """The first cells of the table in section 8.1."""
+    text = SPECIFICATION.read_text(encoding="utf-8")
+    section = text.partition("### 8.1 ")[2].partition("### 8.2 ")[0]
+    return re.findall(r"^\| (?!MBean)([^|]*[^-| ][^|]*?) \|", section, re.MULTILINE)
+
+
 def test_the_table_has_every_mbean_and_no_other() -> None:
     assert {row.mbean for row in ROWS} == {mbean for mbeans in MBEANS.values() for mbean in mbeans}
+
+
+@pytest.mark.needs("specification")
+def test_the_list_is_the_specifications() -> None:
+    assert sorted(specified_rows()) == sorted(MBEANS)
 
 
 def test_the_document_has_every_mbean_once_as_exported_or_with_the_reason_why_not() -> None:
