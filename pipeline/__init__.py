@@ -1,1 +1,4 @@
-"""PySpark: the tier as a Spark data source, backfill, audit."""
+"""Spark: the tier as a data source, and the jobs `backfill`, `audit` and `stats`. It never reaches trio.
+
+Read `data_source` first; `planning` runs on the driver, `reading` and `decoding` on executors.
+"""

@@ -57,3 +57,13 @@ def test_explicit_anchors_are_unlike_each_other() -> None:
         if path.suffix == ".md":
             explicit = EXPLICIT.findall(text_of(path))
             none_of([f"{relative(path)}: {name}" for name in set(explicit) if explicit.count(name) > 1])
+
+
+def test_what_a_folder_names_to_be_read_first_is_there() -> None:
+    found = []
+    for path in FILES:
+        if path.name == "__init__.py":
+            for name in re.findall(r"[Rr]ead\s`(\w+)`", text_of(path)):
+                if not (path.parent / f"{name}.py").exists() and not (path.parent / name).is_dir():
+                    found.append(f"{relative(path)}: {name}")
+    none_of(found)

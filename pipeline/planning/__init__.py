@@ -1,1 +1,1 @@
-"""From options to tasks: what is wanted, what the tier holds, who reads which part of it."""
+"""From options to tasks: what is wanted, what the tier holds, who reads which part. Read `planner` first."""

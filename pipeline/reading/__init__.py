@@ -1,1 +1,1 @@
-"""What runs on executors: tasks in, Arrow batches out."""
+"""What runs on executors: tasks in, Arrow batches out. Read `read_task` first."""

@@ -1,1 +1,1 @@
-"""Fetch: requests, responses, sessions."""
+"""Fetch: requests, responses, sessions, and responses that are too large to hold. Read `messages` first."""

@@ -1,1 +1,1 @@
-"""A Fetch: `exchange` tells what happens to it (read it first); frontier, probe, tier reads, the way out."""
+"""A Fetch that has partitions in the tier. Read `exchange` first: it tells what happens to it from end to end."""

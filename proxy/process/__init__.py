@@ -1,1 +1,4 @@
-"""The process around the connections: its parts put together, readiness, reload, logs, the admin listener."""
+"""The process around the connections: start and stop, readiness, reload, logs, the admin listener.
+
+Read `life_cycle` first.
+"""

@@ -1,1 +1,4 @@
-"""Tidegate's own connections to the brokers: transports, sign-in, cluster view, frontier questions, metadata topic."""
+"""Tidegate's own connections to the brokers: transports, sign-in, the cluster, questions, the metadata topic.
+
+Read `cluster` first.
+"""

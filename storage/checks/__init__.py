@@ -1,1 +1,1 @@
-"""Checks of a tier against its metadata: what an audit and `tidegate verify` run. Synchronous; they only read."""
+"""Checks of a tier against its metadata, for audits. They are synchronous and only read. Read `segment_check` first."""

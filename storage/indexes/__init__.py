@@ -1,1 +1,1 @@
-"""The five index objects of a remote log segment (spec/kafka-remote.md section 7)."""
+"""The five index objects of a remote log segment (docs/kafka-tier.md#indexes). Read `offset_index` first."""

@@ -1,4 +1,4 @@
-"""The format of Aiven's tiered-storage plug-in, "manifest version 1" (spec/aiven-format.md).
+"""The format of Aiven's tiered-storage plug-in, "manifest version 1" (docs/formats.md#aiven).
 
-`manager` is the format behind RemoteStorageManager; the others are its parts, most of them pure codecs.
+Read `manager` first: the format behind RemoteStorageManager. The others are its parts, most of them pure codecs.
 """
