@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.support.metadata_topic import fill_metadata_topic
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from benchmarks.support.tidegate_usage import cpu_s
-from metrics import tidegate_names
 from metrics.probes import SnapshotOutcome
 from storage.metadata.snapshot import SNAPSHOT_NAME
 from tools.demo.kafka_cluster import KafkaCluster
@@ -176,7 +175,7 @@ def _memory_bytes(pid: int) -> int:
 
 def _outcome(tidegate: Tidegate) -> SnapshotOutcome:
     """What Tidegate says became of the snapshot."""
-    name = tidegate_names.CATALOG_SNAPSHOT_LOADS.exposed_name
+    name = "tidegate_catalog_snapshot_loads_total"
     with urllib.request.urlopen(f"http://{tidegate.admin_address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     counted = [line for line in lines if line.startswith(f"{name}{{") and float(line.split()[-1]) > 0]

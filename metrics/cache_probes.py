@@ -2,9 +2,8 @@
 
 import enum
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter
 
-from metrics import tier_names as names
 from metrics.registry import Children, LabelLimit, Registry
 
 _INDEX_TYPES_MAX = 8
@@ -33,27 +32,62 @@ class CacheProbe:
     """The block cache and the indexes beside it."""
 
     def __init__(self, registry: Registry) -> None:
-        self._hits = registry.enumerated_counter(names.CACHE_HITS, CacheLevel)
-        self._hit_bytes = registry.enumerated_counter(names.CACHE_HIT_BYTES, CacheLevel)
-        self._misses = registry.enumerated_counter(names.CACHE_MISSES, CacheLevel)
-        self._evictions = registry.enumerated_counter(names.CACHE_EVICTIONS, CacheLevel)
-        self._resident = Children[CacheLevel, Gauge](
-            registry.gauge(names.CACHE_RESIDENT_BYTES), LabelLimit(len(CacheLevel))
+        self._hits = registry.counter_by("tidegate_cache_hits", "Blocks found in the cache.", "level", CacheLevel)
+        self._hit_bytes = registry.counter_by(
+            "tidegate_cache_hit_bytes", "Bytes of blocks found in the cache.", "level", CacheLevel
         )
-        self._expired = registry.enumerated_counter(names.CACHE_EXPIRED, CacheLevel)
-        self._disk_errors = registry.enumerated_counter(names.CACHE_DISK_ERRORS, DiskErrorCause)
-        self._disk_available = registry.gauge(names.CACHE_DISK_AVAILABLE)
-        self._disk_skipped = registry.counter(names.CACHE_DISK_SKIPPED)
-        self._opened_segments = registry.gauge(names.OPENED_SEGMENTS)
-        self._fills = registry.counter(names.CACHE_FILLS)
-        self._fill_bytes = registry.counter(names.CACHE_FILL_BYTES)
-        self._fill_failures = registry.counter(names.CACHE_FILL_FAILURES)
-        self._fill_seconds = registry.histogram(names.CACHE_FILL_SECONDS)
-        self._fill_wait_seconds = registry.histogram(names.CACHE_FILL_WAIT_SECONDS)
-        self._quarantined = registry.counter(names.CACHE_QUARANTINED)
-        self._index_rebuilds = Children[str, Counter](
-            registry.counter(names.INDEX_REBUILDS), LabelLimit(_INDEX_TYPES_MAX)
+        self._misses = registry.counter_by(
+            "tidegate_cache_misses", "Blocks not found at a level of the cache.", "level", CacheLevel
         )
+        self._evictions = registry.counter_by(
+            "tidegate_cache_evictions", "Blocks evicted for want of room.", "level", CacheLevel
+        )
+        self._resident = registry.gauge_by(
+            "tidegate_cache_resident_bytes", "Bytes held by the cache.", "level", CacheLevel
+        )
+        self._expired = registry.counter_by(
+            "tidegate_cache_expired",
+            "Blocks dropped because nobody had read them for cache.retention.ms.",
+            "level",
+            CacheLevel,
+        )
+        self._disk_errors = registry.counter_by(
+            "tidegate_cache_disk_errors",
+            "Blocks that could not be written to or read from the disk cache.",
+            "cause",
+            DiskErrorCause,
+        )
+        self._disk_available = registry.gauge(
+            "tidegate_cache_disk_available", "1 while the disk cache works, 0 while Tidegate serves without it."
+        )
+        self._disk_skipped = registry.counter(
+            "tidegate_cache_disk_skipped_blocks",
+            "Blocks not written to the disk cache because it was behind or unavailable.",
+        )
+        self._opened_segments = registry.gauge("tidegate_opened_segments", "Segments whose manifest is in memory.")
+        self._fills = registry.counter("tidegate_cache_fills", "Blocks filled from the object store.")
+        self._fill_bytes = registry.counter(
+            "tidegate_cache_fill_bytes", "Plaintext bytes of blocks filled from the object store."
+        )
+        self._fill_failures = registry.counter(
+            "tidegate_cache_fill_failures", "Fills that failed: store, format or checksum."
+        )
+        self._fill_seconds = registry.histogram(
+            "tidegate_cache_fill_seconds",
+            "Duration of one fill, from the request to the store to the block in memory.",
+        )
+        self._fill_wait_seconds = registry.histogram(
+            "tidegate_cache_fill_wait_seconds", "Time that a reader waited for a fill, its own or one under way."
+        )
+        self._quarantined = registry.counter(
+            "tidegate_cache_quarantined_blocks", "Blocks set aside because their checksum did not hold."
+        )
+        rebuilds = registry.counter(
+            "tidegate_index_rebuilds",
+            "Indexes rebuilt from the segment's batches because the object was missing or corrupt.",
+            "index",
+        )
+        self._index_rebuilds = Children[str, Counter](rebuilds, LabelLimit(_INDEX_TYPES_MAX))
 
     def on_hit(self, level: CacheLevel, block_bytes: int) -> None:
         """A block was found at this level."""
@@ -140,12 +174,25 @@ class ReadAheadProbe:
     """Blocks that are fetched before anyone asks for them."""
 
     def __init__(self, registry: Registry) -> None:
-        self._fetched = registry.counter(names.READAHEAD_BYTES)
-        self._used = registry.counter(names.READAHEAD_USED_BYTES)
-        self._wasted = registry.counter(names.READAHEAD_WASTED_BYTES)
-        self._unread = registry.gauge(names.READAHEAD_UNREAD_BYTES)
-        self._streams = registry.gauge(names.READAHEAD_STREAMS)
-        self._stalls = registry.enumerated_counter(names.READAHEAD_STALLS, StallReason)
+        self._fetched = registry.counter(
+            "tidegate_readahead_bytes", "Bytes of blocks that arrived before anyone asked for them."
+        )
+        self._used = registry.counter(
+            "tidegate_readahead_used_bytes", "Bytes of blocks read ahead that were then read."
+        )
+        self._wasted = registry.counter(
+            "tidegate_readahead_wasted_bytes", "Bytes of blocks read ahead that were dropped unread."
+        )
+        self._unread = registry.gauge(
+            "tidegate_readahead_unread_bytes", "Bytes of blocks read ahead that nobody has read yet."
+        )
+        self._streams = registry.gauge("tidegate_readahead_streams", "Sequential readers that are read ahead for.")
+        self._stalls = registry.counter_by(
+            "tidegate_readahead_stalls",
+            "How often read-ahead of a stream stopped, by reason; docs/operations.md says what to raise.",
+            "reason",
+            StallReason,
+        )
 
     def on_stalled(self, reason: StallReason) -> None:
         """Read-ahead of a stream went no further, for another reason than before."""

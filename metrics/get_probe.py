@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
 
-from metrics import tier_names as names
 from metrics.registry import Registry
 
 UNNAMED_STORE = "unknown"
@@ -42,19 +41,42 @@ class GetProbe:
     """GETs of the object store."""
 
     def __init__(self, registry: Registry) -> None:
-        self._gets = registry.counter(names.GETS)
-        self._bytes = registry.counter(names.GET_BYTES)
-        self._retries = registry.counter(names.GET_RETRIES)
-        self._first_byte_seconds = registry.histogram(names.GET_FIRST_BYTE_SECONDS)
-        self._seconds = registry.histogram(names.GET_SECONDS)
-        self._in_flight = registry.gauge(names.GETS_IN_FLIGHT)
-        self._queued = registry.gauge(names.GETS_QUEUED)
-        self._hedges = registry.counter(names.GET_HEDGES)
-        self._hedges_won = registry.counter(names.GET_HEDGES_WON)
-        self._splits = registry.counter(names.GET_SPLITS)
-        self._limit = registry.gauge(names.GETS_LIMIT)
+        self._gets = registry.counter(
+            "tidegate_gets", "GETs of the object store that have ended.", "store", "object", "outcome"
+        )
+        self._bytes = registry.counter(
+            "tidegate_get_bytes",
+            "Bytes received from the object store by GETs of segments' logs, as stored.",
+            "store",
+            "outcome",
+        )
+        self._retries = registry.counter(
+            "tidegate_get_retries", "GETs repeated after one that failed, for what it had not delivered."
+        )
+        self._first_byte_seconds = registry.histogram(
+            "tidegate_get_first_byte_seconds",
+            "Time from a GET of a segment's log to the beginning of its answer.",
+            "store",
+        )
+        self._seconds = registry.histogram(
+            "tidegate_get_seconds",
+            "Time from a GET to the end of its answer, or to its failure.",
+            "store",
+            "outcome",
+        )
+        self._in_flight = registry.gauge("tidegate_gets_in_flight", "GETs under way.")
+        self._queued = registry.gauge("tidegate_gets_queued", "GETs that wait for a slot or for memory.")
+        self._hedges = registry.counter("tidegate_get_hedges", "Second GETs sent because the first byte was late.")
+        self._hedges_won = registry.counter("tidegate_get_hedges_won", "Second GETs that brought the next block first.")
+        self._splits = registry.counter("tidegate_get_splits", "Second GETs sent for the rest of a body that was slow.")
+        self._limit = registry.gauge(
+            "tidegate_gets_limit",
+            "GETs that may be in flight: tier.concurrent.gets.max, or fewer after the store throttled some.",
+        )
         self._inflight_bytes = 0
-        registry.gauge(names.INFLIGHT_BYTES).set_function(lambda: self._inflight_bytes)
+        registry.gauge(
+            "tidegate_inflight_bytes", "Bytes held by GETs under way and by answers not yet sent."
+        ).set_function(lambda: self._inflight_bytes)
         self._of_store: _StoreSeries | None = None
 
     def on_store(self, store: str) -> None:

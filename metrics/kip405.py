@@ -1,7 +1,10 @@
-"""KIP-405's metrics: one row for every MBean of Kafka 4.3 (spec/kafka-remote.md §8.1), and what becomes of it here.
+"""KIP-405's metrics: every MBean that Kafka 4.3 has for remote storage, and what becomes of it here.
 
-A row is either *exported*, under the name that Strimzi's jmx_exporter rules give it (§8.2, set (a)), or says why it
-has no meaning in Tidegate. This table is the source of the registry, of docs/metrics.md and of a test.
+`EXPORTED` has those that Tidegate feeds, and `ABSENT` says why the others have no meaning in it. The registry,
+docs/metrics.md and tests are made of these two tables.
+
+An exposed name follows from the bean by the jmx_exporter rules that Strimzi ships for brokers: domain, type and name in
+lower case, `PerSec` cut off, `Percent` set apart. What ends with `PerSec` is a counter.
 
 Differences from a broker, on purpose:
 - Per-topic series only. A broker also exports each of them without the `topic` label, and `sum()` counts twice.
@@ -11,19 +14,16 @@ Differences from a broker, on purpose:
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from metrics.family import Family, Kind
 
-_BROKER_TOPIC = "kafka.server:type=BrokerTopicMetrics,name="
+_TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
-_THREAD_POOL = "kafka.log.remote:type=RemoteStorageThreadPool,name="
-_OLD_THREAD_POOL = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
+_POOL = "kafka.log.remote:type=RemoteStorageThreadPool,name="
+_OLD_POOL = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
 _PURGATORY = "kafka.server:type=DelayedOperationPurgatory,name="
-
-_BROKER_TOPIC_PREFIX = "kafka_server_brokertopicmetrics_"
-_MANAGER_PREFIX = "kafka_log_remote_remotelogmanager_"
-_THREAD_POOL_PREFIX = "kafka_log_remote_remotestoragethreadpool_"
-_PURGATORY_PREFIX = "kafka_server_delayedoperationpurgatory_"
+_QUOTA = "kafka.server:type="
 
 
 class Kip405Names(enum.StrEnum):
@@ -41,330 +41,165 @@ class Writer(enum.StrEnum):
     COPIER = "copier"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kip405Row:
-    """One MBean. Exactly one of `family` and `no_meaning` is set."""
+    """One MBean that is exported; `original_name` is the family's name before KIP-930."""
 
     mbean: str
     origin: str
-    family: Family | None = None
-    original_name: str | None = None
-    writer: Writer = Writer.READER
-    no_meaning: str | None = None
+    family: Family
+    original_name: str | None
+    writer: Writer
 
     @property
-    def name(self) -> str:
-        """The bean's own name: `RemoteFetchBytesPerSec`."""
-        return self.mbean.partition("name=")[2].partition(",")[0]
-
-    @property
-    def type_and_name(self) -> str:
-        """`DelayedRemoteFetchMetrics.ExpiresPerSec`, where the name alone is two beans'."""
-        return self.mbean.partition("type=")[2].partition(",")[0] + "." + self.name
+    def bean(self) -> str:
+        """Its type and its name: `BrokerTopicMetrics.RemoteFetchBytesPerSec`."""
+        return ".".join(_type_and_name(self.mbean))
 
 
-def _topic_row(
-    kind: Kind,
-    bean: str,
-    name: str,
+class AbsentBean(NamedTuple):
+    """One MBean without a meaning here."""
+
+    mbean: str
+    why: str
+    origin: str
+
+
+def _type_and_name(mbean: str) -> tuple[str, str]:
+    properties = dict(each.split("=") for each in mbean.partition(":")[2].split(","))
+    return properties["type"], properties["name"]
+
+
+def _exposed(mbean: str) -> str:
+    bean_type, name = _type_and_name(mbean)
+    name = name.removesuffix("PerSec").replace("Percent", "_percent")
+    return f"{mbean.partition(':')[0].replace('.', '_')}_{bean_type}_{name}".lower()
+
+
+def _row(
+    mbean: str,
     help_text: str,
     origin: str,
-    *,
+    *labels: str,
     original: str | None = None,
     writer: Writer = Writer.READER,
 ) -> Kip405Row:
-    return Kip405Row(
-        mbean=f"{_BROKER_TOPIC}{bean}",
-        origin=origin,
-        family=Family(
-            name=_BROKER_TOPIC_PREFIX + name,
-            kind=kind,
-            help=help_text,
-            labels=("topic",),
-        ),
-        original_name=_BROKER_TOPIC_PREFIX + original if original else None,
-        writer=writer,
+    kind = Kind.COUNTER if mbean.endswith("PerSec") else Kind.TIMER if mbean.endswith("TimeMs") else Kind.GAUGE
+    family = Family(_exposed(mbean), kind, help_text, labels)
+    return Kip405Row(mbean, origin, family, _exposed(_TOPICS + original) if original else None, writer)
+
+
+def _topic(name: str, help_text: str, origin: str, original: str | None = None) -> Kip405Row:
+    return _row(_TOPICS + name, help_text, origin, "topic", original=original)
+
+
+def _copied(name: str, help_text: str, origin: str, original: str | None = None) -> Kip405Row:
+    return _row(_TOPICS + name, help_text, origin, "topic", original=original, writer=Writer.COPIER)
+
+
+def _waiting(operation: str, origin: str) -> tuple[Kip405Row, Kip405Row]:
+    having, label = f",delayedOperation={operation}", "delayedOperation"
+    with_deadline = "Requests that wait for the tier and have a deadline, which all have here."
+    return (
+        _row(f"{_PURGATORY}PurgatorySize{having}", "Requests that wait for the tier.", origin, label),
+        _row(f"{_PURGATORY}NumDelayedOperations{having}", with_deadline, origin, label),
     )
 
+
+EXPORTED: tuple[Kip405Row, ...] = (
+    _topic(
+        "RemoteFetchBytesPerSec",
+        "Record bytes returned by reads from the tier.",
+        "KIP-405, KIP-930",
+        "RemoteBytesInPerSec",
+    ),
+    _topic(
+        "RemoteFetchRequestsPerSec",
+        "Reads from the tier, counted when they are submitted.",
+        "KIP-405, KIP-930",
+        "RemoteReadRequestsPerSec",
+    ),
+    _topic(
+        "RemoteFetchErrorsPerSec",
+        "Reads from the tier that failed; an offset out of range is not one.",
+        "KIP-405, KIP-930",
+        "RemoteReadErrorPerSec",
+    ),
+    _copied(
+        "RemoteCopyBytesPerSec",
+        "Bytes of segments copied to the tier, without their indexes.",
+        "KIP-405, KIP-930",
+        "RemoteBytesOutPerSec",
+    ),
+    _copied("RemoteCopyRequestsPerSec", "Attempts to copy a segment to the tier.", "KIP-930"),
+    _copied("RemoteCopyErrorsPerSec", "Copies of a segment that failed.", "KIP-405, KIP-930", "RemoteWriteErrorPerSec"),
+    _copied("RemoteCopyLagBytes", "Bytes that are due to be copied and are not yet in the tier.", "KIP-963"),
+    _copied("RemoteCopyLagSegments", "Segments that are due to be copied and are not yet in the tier.", "KIP-963"),
+    _copied("RemoteDeleteRequestsPerSec", "Attempts to delete a segment from the tier.", "KIP-963"),
+    _copied("RemoteDeleteErrorsPerSec", "Deletions from the tier that failed.", "KIP-963"),
+    _copied("RemoteDeleteLagBytes", "Bytes in the tier that have expired and are not yet deleted.", "KIP-963"),
+    _copied("RemoteDeleteLagSegments", "Segments in the tier that have expired and are not yet deleted.", "KIP-963"),
+    _topic("RemoteLogMetadataCount", "Segments in the metadata, in any state.", "KIP-963"),
+    _topic("RemoteLogSizeBytes", "Bytes of the segments in the metadata.", "KIP-963"),
+    _copied(
+        "RemoteLogSizeComputationTime",
+        "Duration of the last walk over a topic's segments for its size, in milliseconds.",
+        "KIP-963",
+    ),
+    _row(
+        f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
+        "Idle share of the copier's slots over the last minute, 0 to 1.",
+        "KIP-405",
+        writer=Writer.COPIER,
+    ),
+    _row(
+        f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs",
+        "Duration of one read from the tier, in milliseconds.",
+        "KIP-1018",
+    ),
+    _row(
+        f"{_POOL}RemoteLogReaderTaskQueueSize",
+        "Reads from the tier that wait for a slot.",
+        "KIP-405; domain of Kafka 4.2",
+    ),
+    _row(
+        f"{_POOL}RemoteLogReaderAvgIdlePercent",
+        "Idle share of the tier's read slots over the last minute, 0 to 1.",
+        "KIP-405; domain of Kafka 4.2",
+    ),
+    _row(
+        "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
+        "Reads from the tier that missed the deadline of their Fetch; the fill goes on.",
+        "KIP-405",
+    ),
+    _row(
+        "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
+        "Look-ups by time in the tier that missed the deadline of their ListOffsets.",
+        "KIP-1075",
+        "topic",
+        "partition",
+    ),
+    *_waiting("RemoteFetch", "KIP-405"),
+    *_waiting("RemoteListOffsets", "KIP-1075"),
+)
 
 _NO_FOLLOWER = "A follower broker's bootstrap from the tier; Tidegate replicates no partition."
 _NO_RETENTION = "The used share of a broker's own retention settings; Tidegate holds no log that they apply to."
 _NO_QUOTA = "KIP-956 quotas are a broker's; Tidegate neither has nor inherits `remote.log.manager.*` rates."
 _OLD_DOMAIN = "The same number under a domain that Kafka 4.2 deprecated; exported once, under `kafka.log.remote`."
 
-_FETCH_ROWS = (
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteFetchBytesPerSec",
-        "remotefetchbytes",
-        "Record bytes returned by reads from the tier.",
-        "KIP-405, KIP-930",
-        original="remotebytesin",
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteFetchRequestsPerSec",
-        "remotefetchrequests",
-        "Reads from the tier, counted when they are submitted.",
-        "KIP-405, KIP-930",
-        original="remotereadrequests",
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteFetchErrorsPerSec",
-        "remotefetcherrors",
-        "Reads from the tier that failed; an offset out of range is not one.",
-        "KIP-405, KIP-930",
-        original="remotereaderror",
-    ),
+ABSENT: tuple[AbsentBean, ...] = (
+    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec", _NO_FOLLOWER, "KIP-963"),
+    AbsentBean(f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec", _NO_FOLLOWER, "KIP-963"),
+    AbsentBean(f"{_OLD_POOL}RemoteLogReaderTaskQueueSize", _OLD_DOMAIN, "KIP-405"),
+    AbsentBean(f"{_OLD_POOL}RemoteLogReaderAvgIdlePercent", _OLD_DOMAIN, "KIP-405"),
+    AbsentBean(f"{_MANAGER}RetentionSizeInPercent", _NO_RETENTION, "KIP-1257"),
+    AbsentBean(f"{_MANAGER}LocalRetentionSizeInPercent", _NO_RETENTION, "KIP-1257"),
+    AbsentBean(f"{_QUOTA}RLMCopy,name=byte-rate", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_QUOTA}RLMFetch,name=byte-rate", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-avg", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-fetch-throttle-time-max", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-avg", _NO_QUOTA, "KIP-956"),
+    AbsentBean(f"{_QUOTA}RemoteLogManager,name=remote-copy-throttle-time-max", _NO_QUOTA, "KIP-956"),
 )
-
-_COPY_ROWS = (
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteCopyBytesPerSec",
-        "remotecopybytes",
-        "Bytes of segments copied to the tier, without their indexes.",
-        "KIP-405, KIP-930",
-        original="remotebytesout",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteCopyRequestsPerSec",
-        "remotecopyrequests",
-        "Attempts to copy a segment to the tier.",
-        "KIP-930",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteCopyErrorsPerSec",
-        "remotecopyerrors",
-        "Copies of a segment that failed.",
-        "KIP-405, KIP-930",
-        original="remotewriteerror",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteCopyLagBytes",
-        "remotecopylagbytes",
-        "Bytes that are due to be copied and are not yet in the tier.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteCopyLagSegments",
-        "remotecopylagsegments",
-        "Segments that are due to be copied and are not yet in the tier.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteDeleteRequestsPerSec",
-        "remotedeleterequests",
-        "Attempts to delete a segment from the tier.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.COUNTER,
-        "RemoteDeleteErrorsPerSec",
-        "remotedeleteerrors",
-        "Deletions from the tier that failed.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteDeleteLagBytes",
-        "remotedeletelagbytes",
-        "Bytes in the tier that have expired and are not yet deleted.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteDeleteLagSegments",
-        "remotedeletelagsegments",
-        "Segments in the tier that have expired and are not yet deleted.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-)
-
-_METADATA_ROWS = (
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteLogMetadataCount",
-        "remotelogmetadatacount",
-        "Segments in the metadata, in any state.",
-        "KIP-963",
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteLogSizeBytes",
-        "remotelogsizebytes",
-        "Bytes of the segments in the metadata.",
-        "KIP-963",
-    ),
-    _topic_row(
-        Kind.GAUGE,
-        "RemoteLogSizeComputationTime",
-        "remotelogsizecomputationtime",
-        "Duration of the last walk over a topic's segments for its size, in milliseconds.",
-        "KIP-963",
-        writer=Writer.COPIER,
-    ),
-    Kip405Row(
-        mbean=f"{_BROKER_TOPIC}BuildRemoteLogAuxStateRequestsPerSec",
-        origin="KIP-963",
-        no_meaning=_NO_FOLLOWER,
-    ),
-    Kip405Row(
-        mbean=f"{_BROKER_TOPIC}BuildRemoteLogAuxStateErrorsPerSec",
-        origin="KIP-963",
-        no_meaning=_NO_FOLLOWER,
-    ),
-)
-
-_POOL_ROWS = (
-    Kip405Row(
-        mbean=f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
-        origin="KIP-405",
-        family=Family(
-            name=_MANAGER_PREFIX + "remotelogmanagertasksavgidle_percent",
-            kind=Kind.GAUGE,
-            help="Idle share of the copier's slots over the last minute, 0 to 1.",
-        ),
-        writer=Writer.COPIER,
-    ),
-    Kip405Row(
-        mbean=f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs",
-        origin="KIP-1018",
-        family=Family(
-            name=_MANAGER_PREFIX + "remotelogreaderfetchrateandtimems",
-            kind=Kind.TIMER,
-            help="Duration of one read from the tier, in milliseconds.",
-        ),
-    ),
-    Kip405Row(
-        mbean=f"{_THREAD_POOL}RemoteLogReaderTaskQueueSize",
-        origin="KIP-405; domain of Kafka 4.2",
-        family=Family(
-            name=_THREAD_POOL_PREFIX + "remotelogreadertaskqueuesize",
-            kind=Kind.GAUGE,
-            help="Reads from the tier that wait for a slot.",
-        ),
-    ),
-    Kip405Row(
-        mbean=f"{_THREAD_POOL}RemoteLogReaderAvgIdlePercent",
-        origin="KIP-405; domain of Kafka 4.2",
-        family=Family(
-            name=_THREAD_POOL_PREFIX + "remotelogreaderavgidle_percent",
-            kind=Kind.GAUGE,
-            help="Idle share of the tier's read slots over the last minute, 0 to 1.",
-        ),
-    ),
-    Kip405Row(
-        mbean=f"{_OLD_THREAD_POOL}RemoteLogReaderTaskQueueSize",
-        origin="KIP-405",
-        no_meaning=_OLD_DOMAIN,
-    ),
-    Kip405Row(
-        mbean=f"{_OLD_THREAD_POOL}RemoteLogReaderAvgIdlePercent",
-        origin="KIP-405",
-        no_meaning=_OLD_DOMAIN,
-    ),
-    Kip405Row(
-        mbean=f"{_MANAGER}RetentionSizeInPercent",
-        origin="KIP-1257",
-        no_meaning=_NO_RETENTION,
-    ),
-    Kip405Row(
-        mbean=f"{_MANAGER}LocalRetentionSizeInPercent",
-        origin="KIP-1257",
-        no_meaning=_NO_RETENTION,
-    ),
-)
-
-_PURGATORY_SIZE = Family(
-    name=_PURGATORY_PREFIX + "purgatorysize",
-    kind=Kind.GAUGE,
-    help="Requests that wait for the tier.",
-    labels=("delayedOperation",),
-)
-_DELAYED_OPERATIONS = Family(
-    name=_PURGATORY_PREFIX + "numdelayedoperations",
-    kind=Kind.GAUGE,
-    help="Requests that wait for the tier and have a deadline, which all have here.",
-    labels=("delayedOperation",),
-)
-
-_WAITING_ROWS = (
-    Kip405Row(
-        mbean="kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
-        origin="KIP-405",
-        family=Family(
-            name="kafka_server_delayedremotefetchmetrics_expires",
-            kind=Kind.COUNTER,
-            help="Reads from the tier that missed the deadline of their Fetch; the fill goes on.",
-        ),
-    ),
-    Kip405Row(
-        mbean="kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
-        origin="KIP-1075",
-        family=Family(
-            name="kafka_server_delayedremotelistoffsetsmetrics_expires",
-            kind=Kind.COUNTER,
-            help="Look-ups by time in the tier that missed the deadline of their ListOffsets.",
-            labels=("topic", "partition"),
-        ),
-    ),
-    Kip405Row(
-        mbean=f"{_PURGATORY}PurgatorySize,delayedOperation=RemoteFetch", origin="KIP-405", family=_PURGATORY_SIZE
-    ),
-    Kip405Row(
-        mbean=f"{_PURGATORY}NumDelayedOperations,delayedOperation=RemoteFetch",
-        origin="KIP-405",
-        family=_DELAYED_OPERATIONS,
-    ),
-    Kip405Row(
-        mbean=f"{_PURGATORY}PurgatorySize,delayedOperation=RemoteListOffsets",
-        origin="KIP-1075",
-        family=_PURGATORY_SIZE,
-    ),
-    Kip405Row(
-        mbean=f"{_PURGATORY}NumDelayedOperations,delayedOperation=RemoteListOffsets",
-        origin="KIP-1075",
-        family=_DELAYED_OPERATIONS,
-    ),
-)
-
-_QUOTA_ROWS = tuple(
-    Kip405Row(mbean=f"kafka.server:type={bean}", origin="KIP-956", no_meaning=_NO_QUOTA)
-    for bean in (
-        "RLMCopy,name=byte-rate",
-        "RLMFetch,name=byte-rate",
-        "RemoteLogManager,name=remote-fetch-throttle-time-avg",
-        "RemoteLogManager,name=remote-fetch-throttle-time-max",
-        "RemoteLogManager,name=remote-copy-throttle-time-avg",
-        "RemoteLogManager,name=remote-copy-throttle-time-max",
-    )
-)
-
-ROWS: tuple[Kip405Row, ...] = (
-    *_FETCH_ROWS,
-    *_COPY_ROWS,
-    *_METADATA_ROWS,
-    *_POOL_ROWS,
-    *_WAITING_ROWS,
-    *_QUOTA_ROWS,
-)
-"""Every remote MBean of Kafka 4.3, in the order of spec/kafka-remote.md §8.1.
-
-Attributes of Kafka's own metrics (KIP-956) are written `name=` here for want of a bean name.
-"""
+"""Attributes of Kafka's own metrics (KIP-956) are written `name=` for want of a bean name."""

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge
 
-from metrics import tidegate_names as names
 from metrics.cache_probes import CacheProbe, ReadAheadProbe
 from metrics.get_probe import GetProbe
 from metrics.idle import IdleAverage
@@ -36,6 +35,10 @@ _PARTITION_SERIES_MAX = 1000
 
 _METADATA_PARTITIONS_MAX = 1000
 """`remote.log.metadata.topic.num.partitions` is 50 unless set."""
+
+
+_AGE_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""To a minute: reads may be routed by offsets that are so old."""
 
 
 class Direction(enum.StrEnum):
@@ -131,22 +134,40 @@ class TierProbe:
 
     def __init__(self, registry: Registry) -> None:
         topics = registry.topics
-        self._requests = Children[str, Counter](registry.kip405_counter("RemoteFetchRequestsPerSec"), topics)
-        self._bytes = Children[str, Counter](registry.kip405_counter("RemoteFetchBytesPerSec"), topics)
-        self._errors = Children[str, Counter](registry.kip405_counter("RemoteFetchErrorsPerSec"), topics)
+        self._requests = Children[str, Counter](
+            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchRequestsPerSec"), topics
+        )
+        self._bytes = Children[str, Counter](
+            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchBytesPerSec"), topics
+        )
+        self._errors = Children[str, Counter](
+            registry.kip405_counter("BrokerTopicMetrics.RemoteFetchErrorsPerSec"), topics
+        )
         self._expired = registry.kip405_counter("DelayedRemoteFetchMetrics.ExpiresPerSec")
         self._look_ups_expired = Children[tuple[str, int], Counter](
             registry.kip405_counter("DelayedRemoteListOffsetsMetrics.ExpiresPerSec"), topics, _PARTITION_SERIES_MAX
         )
-        self._deadline_misses = registry.enumerated_counter(names.DEADLINE_MISSES, DeadlineRequest)
-        self._unread = Children[int, Counter](registry.counter(names.REQUESTS_UNREAD), LabelLimit(len(_READ_API_KEYS)))
-        for api_key in _READ_API_KEYS:
-            self._unread[api_key].inc(0)
-        self._timer = registry.kip405_timer("RemoteLogReaderFetchRateAndTimeMs")
-        self._queue = registry.kip405_gauge("RemoteLogReaderTaskQueueSize")
+        self._deadline_misses = registry.counter_by(
+            "tidegate_deadline_misses",
+            "Reads from the tier that missed their deadline: one a Fetch, one a partition of a ListOffsets.",
+            "request",
+            DeadlineRequest,
+        )
+        unread = registry.counter(
+            "tidegate_requests_unread",
+            "Fetch and ListOffsets requests of more than 10,000 partitions or 1 MiB, left to the broker.",
+            "api_key",
+        )
+        self._unread = Children[int, Counter](unread, LabelLimit(len(_READ_API_KEYS)), from_start=_READ_API_KEYS)
+        self._timer = registry.kip405_timer("RemoteLogManager.RemoteLogReaderFetchRateAndTimeMs")
+        self._queue = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderTaskQueueSize")
         self._idle = IdleAverage()
-        registry.kip405_gauge("RemoteLogReaderAvgIdlePercent").set_function(self._idle.idle_share)
-        waiting = [registry.kip405_gauge(name) for name in ("PurgatorySize", "NumDelayedOperations")]
+        idle = registry.kip405_gauge("RemoteStorageThreadPool.RemoteLogReaderAvgIdlePercent")
+        idle.set_function(self._idle.idle_share)
+        waiting = (
+            registry.kip405_gauge("DelayedOperationPurgatory.PurgatorySize"),
+            registry.kip405_gauge("DelayedOperationPurgatory.NumDelayedOperations"),
+        )
         self._waiting = tuple(gauge.labels("RemoteFetch") for gauge in waiting)
         self._look_ups_waiting = tuple(gauge.labels("RemoteListOffsets") for gauge in waiting)
 
@@ -213,26 +234,63 @@ class RelayProbe:
     """Client connections and what passes through them."""
 
     def __init__(self, registry: Registry) -> None:
-        self._accepted = registry.counter(names.CONNECTIONS_ACCEPTED)
-        self._active = registry.gauge(names.CONNECTIONS_ACTIVE)
-        self._closed = registry.enumerated_counter(names.CONNECTIONS_CLOSED, CloseCause)
-        self._refused = registry.enumerated_counter(names.CONNECTIONS_REFUSED, RefusalReason)
-        self._connect_waits = registry.gauge(names.UPSTREAM_CONNECT_WAITS)
-        self._relayed = registry.enumerated_counter(names.RELAYED_BYTES, Direction)
-        self._requests = Children[tuple[int, Route], Counter](
-            registry.counter(names.REQUESTS), LabelLimit(_API_KEYS_MAX)
+        self._accepted = registry.counter("tidegate_connections_accepted", "Client connections accepted.")
+        self._active = registry.gauge("tidegate_connections_active", "Client connections open now.")
+        self._closed = registry.counter_by(
+            "tidegate_connections_closed", "Client connections closed.", "cause", CloseCause
         )
-        self._served = registry.counter(names.SERVED_TIER_BYTES)
-        self._malformed = registry.counter(names.MALFORMED_FRAMES)
+        self._refused = registry.counter_by(
+            "tidegate_connections_refused",
+            "Client connections closed at once: no slot is free, their address is over its limit, or no PROXY header.",
+            "reason",
+            RefusalReason,
+        )
+        self._connect_waits = registry.gauge(
+            "tidegate_upstream_connect_waits", "Client connections that wait for a connection to their broker."
+        )
+        self._relayed = registry.counter_by(
+            "tidegate_relayed_bytes",
+            "Bytes passed between clients and brokers, as the client sends and gets them.",
+            "direction",
+            Direction,
+        )
+        requests = registry.counter(
+            "tidegate_requests",
+            "Requests of clients, by Kafka api key and by what was done with them.",
+            "api_key",
+            "route",
+        )
+        self._requests = Children[tuple[int, Route], Counter](requests, LabelLimit(_API_KEYS_MAX))
+        self._served = registry.counter("tidegate_served_tier_bytes", "Record bytes from the tier sent to clients.")
+        self._malformed = registry.counter(
+            "tidegate_malformed_frames", "Frames of a peer that closed their connection."
+        )
         self._held_bytes = 0
-        registry.gauge(names.HELD_BYTES).set_function(lambda: self._held_bytes)
-        self._released = registry.counter(names.ANSWERS_RELEASED_BYTES)
-        self._fetch_sessions = registry.gauge(names.FETCH_SESSIONS)
-        self._probes_sent = registry.counter(names.PROBES_SENT)
-        self._probes_reused = registry.counter(names.PROBES_REUSED)
-        self._probe_discarded = registry.counter(names.PROBE_DISCARDED_BYTES)
-        self._probe_seconds = registry.histogram(names.PROBE_SECONDS)
-        self._frontier_age = registry.histogram(names.FRONTIER_AGE_SECONDS)
+        registry.gauge(
+            "tidegate_held_bytes", "Bytes of requests and responses that are held whole for clients."
+        ).set_function(lambda: self._held_bytes)
+        self._released = registry.counter(
+            "tidegate_answers_released_bytes",
+            "Bytes of blocks that answers gave up because their clients took nothing while others waited.",
+        )
+        self._fetch_sessions = registry.gauge(
+            "tidegate_fetch_sessions", "Incremental Fetch sessions (KIP-227) of clients, relayed ones among them."
+        )
+        self._probes_sent = registry.counter(
+            "tidegate_probes_sent", "Questions to a broker that a read from the tier rides on."
+        )
+        self._probes_reused = registry.counter(
+            "tidegate_probes_reused", "Reads from the tier that rode on an earlier good probe."
+        )
+        self._probe_discarded = registry.counter(
+            "tidegate_probe_discarded_bytes", "Record bytes in probe answers, thrown away."
+        )
+        self._probe_seconds = registry.histogram("tidegate_probe_seconds", "Time from a probe to its answer.")
+        self._frontier_age = registry.histogram(
+            "tidegate_frontier_age_seconds",
+            "Age of a partition's last seen offsets when a read was routed by them.",
+            buckets=_AGE_BUCKETS_S,
+        )
 
     def on_connection_accepted(self) -> None:
         """A client connected."""
@@ -302,14 +360,23 @@ class FallbackProbe:
     """What brokers read because the tier fails."""
 
     def __init__(self, registry: Registry) -> None:
-        self._partitions = Children[FallbackReason, Gauge](
-            registry.gauge(names.FALLBACK_PARTITIONS), LabelLimit(len(FallbackReason))
+        self._partitions = registry.gauge_by(
+            "tidegate_fallback_partitions",
+            "Partitions that are left to the brokers for now, as reading them from the tier failed.",
+            "reason",
+            FallbackReason,
         )
-        self._reads = registry.enumerated_counter(names.FALLBACK_READS, FallbackReason)
-        self._bytes = registry.counter(names.FALLBACK_BYTES)
-        self._refused = registry.counter(names.FALLBACK_REFUSED)
-        for reason in FallbackReason:
-            self.on_spell(reason, 0)
+        self._reads = registry.counter_by(
+            "tidegate_fallback_reads",
+            "Partition reads that a broker did because the tier failed.",
+            "reason",
+            FallbackReason,
+        )
+        self._bytes = registry.counter("tidegate_fallback_bytes", "Record bytes that brokers gave in the tier's place.")
+        self._refused = registry.counter(
+            "tidegate_fallback_refused",
+            "Partition reads that were put off, as the broker had `fallback.partitions.max` already.",
+        )
 
     def on_spell(self, reason: FallbackReason, partitions: int) -> None:
         """So many partitions are left to the brokers for this reason now."""
@@ -329,21 +396,39 @@ class CatalogProbe:
     """The catalog and the metadata topic behind it."""
 
     def __init__(self, registry: Registry) -> None:
-        self._segments = registry.gauge(names.CATALOG_SEGMENTS)
-        self._undecodable = registry.counter(names.CATALOG_UNDECODABLE)
-        self._lag = Children[int, Gauge](registry.gauge(names.CATALOG_LAG), LabelLimit(_METADATA_PARTITIONS_MAX))
-        self._refused = registry.gauge(names.CATALOG_REFUSED)
-        self._memory = registry.gauge(names.CATALOG_MEMORY)
-        self._snapshot_at = registry.gauge(names.CATALOG_SNAPSHOT_TIMESTAMP)
-        self._snapshot_bytes = registry.gauge(names.CATALOG_SNAPSHOT_BYTES)
-        self._snapshot_writes = registry.enumerated_counter(names.CATALOG_SNAPSHOT_WRITES, _SnapshotWrite)
-        self._snapshot_loads = registry.enumerated_counter(names.CATALOG_SNAPSHOT_LOADS, SnapshotOutcome)
-        self._topic_segments = _TopicSums(
-            Children[str, Gauge](registry.kip405_gauge("RemoteLogMetadataCount"), registry.topics)
+        self._segments = registry.gauge("tidegate_catalog_segments", "Segments in the catalog.")
+        self._undecodable = registry.counter(
+            "tidegate_catalog_undecodable_records",
+            "Records of the metadata topic that could not be decoded and were skipped.",
         )
-        self._topic_bytes = _TopicSums(
-            Children[str, Gauge](registry.kip405_gauge("RemoteLogSizeBytes"), registry.topics)
+        lag = registry.gauge(
+            "tidegate_catalog_lag_records",
+            "Records of a metadata partition that the catalog has not yet read.",
+            "metadata_partition",
         )
+        self._lag = Children[int, Gauge](lag, LabelLimit(_METADATA_PARTITIONS_MAX))
+        self._refused = registry.gauge(
+            "tidegate_catalog_refused_partitions", "Partitions that the full catalog did not take in."
+        )
+        self._memory = registry.gauge("tidegate_catalog_memory_bytes", "Estimate of the catalog's memory.")
+        self._snapshot_at = registry.gauge(
+            "tidegate_catalog_snapshot_timestamp_seconds",
+            "Unix time of the last catalog snapshot that was written or read; 0: none.",
+        )
+        self._snapshot_bytes = registry.gauge(
+            "tidegate_catalog_snapshot_bytes", "Size of the last catalog snapshot that was written; 0: none."
+        )
+        self._snapshot_writes = registry.counter_by(
+            "tidegate_catalog_snapshot_writes", "Catalog snapshots written, or not.", "outcome", _SnapshotWrite
+        )
+        self._snapshot_loads = registry.counter_by(
+            "tidegate_catalog_snapshot_loads",
+            "What became of the catalog snapshot that was looked for at the start.",
+            "outcome",
+            SnapshotOutcome,
+        )
+        self._topic_segments = _TopicSums(registry, "BrokerTopicMetrics.RemoteLogMetadataCount")
+        self._topic_bytes = _TopicSums(registry, "BrokerTopicMetrics.RemoteLogSizeBytes")
 
     def on_segments(self, segments: int) -> None:
         """The catalog now holds this many segments."""
@@ -420,8 +505,8 @@ class _SnapshotWrite(enum.StrEnum):
 class _TopicSums:
     """A gauge per topic, set by differences, so that topics which share `__other__` add up there."""
 
-    def __init__(self, gauges: Children[str, Gauge]) -> None:
-        self._gauges = gauges
+    def __init__(self, registry: Registry, bean: str) -> None:
+        self._gauges = Children[str, Gauge](registry.kip405_gauge(bean), registry.topics)
         self._values: dict[str, int] = {}
         self._lock = threading.Lock()
 

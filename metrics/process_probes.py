@@ -8,7 +8,6 @@ from collections import deque
 
 from prometheus_client import Gauge
 
-from metrics import tidegate_names as names
 from metrics.registry import Children, LabelLimit, Registry
 
 _CONDITIONS_MAX = 8
@@ -38,12 +37,18 @@ class HealthProbe:
     """What `/readyz` says."""
 
     def __init__(self, registry: Registry) -> None:
-        self._ready = registry.gauge(names.READY)
-        self._degraded = registry.gauge(names.DEGRADED)
-        self._conditions = Children[tuple[str, str], Gauge](
-            registry.gauge(names.CONDITION_STATE), LabelLimit(_CONDITIONS_MAX)
+        self._ready = registry.gauge("tidegate_ready", "1 while clients should be sent here, as /readyz says.")
+        self._degraded = registry.gauge("tidegate_degraded", "1 while ready with complaints, as /readyz says.")
+        conditions = registry.gauge(
+            "tidegate_condition_state",
+            "What readiness depends on: 1 for the state that holds, 0 for the others.",
+            "condition",
+            "state",
         )
-        self._partition_problems = registry.gauge(names.METADATA_PARTITION_PROBLEMS)
+        self._conditions = Children[tuple[str, str], Gauge](conditions, LabelLimit(_CONDITIONS_MAX))
+        self._partition_problems = registry.gauge(
+            "tidegate_metadata_partition_problems", "Metadata partitions that are not being read."
+        )
         for condition in _CONDITIONS:
             self.on_condition(condition, _PENDING)
 
@@ -66,9 +71,16 @@ class ConfigProbe:
     """The configuration file, while the process runs."""
 
     def __init__(self, registry: Registry) -> None:
-        self._reloads = registry.enumerated_counter(names.CONFIG_RELOADS, ReloadOutcome)
-        self._reloaded_at = registry.gauge(names.CONFIG_RELOAD_TIMESTAMP)
-        self._restart_needed = registry.gauge(names.CONFIG_RESTART_NEEDED)
+        self._reloads = registry.counter_by(
+            "tidegate_config_reloads", "Times that the configuration was read again.", "outcome", ReloadOutcome
+        )
+        self._reloaded_at = registry.gauge(
+            "tidegate_config_reload_timestamp_seconds",
+            "Unix time of the last reading of the configuration that was not refused; 0: only at the start.",
+        )
+        self._restart_needed = registry.gauge(
+            "tidegate_config_restart_needed", "Changed configuration keys that wait for a restart."
+        )
 
     def on_reload(self, outcome: ReloadOutcome, at_s: float, restart_needed: int) -> None:
         """The configuration was read again.
@@ -87,7 +99,12 @@ class TlsProbe:
     """Certificates in use."""
 
     def __init__(self, registry: Registry) -> None:
-        self._expiry = Children[str, Gauge](registry.gauge(names.CERTIFICATE_EXPIRY), LabelLimit(_CERTIFICATES_MAX))
+        expiry = registry.gauge(
+            "tidegate_certificate_expiry_timestamp_seconds",
+            "Unix time at which a certificate in use expires, by the configuration key that names it.",
+            "key",
+        )
+        self._expiry = Children[str, Gauge](expiry, LabelLimit(_CERTIFICATES_MAX))
 
     def on_certificate(self, key: str, expires_at_s: float) -> None:
         """The certificate that configuration key `key` names is in use until `expires_at_s`, Unix time."""
@@ -98,11 +115,18 @@ class LoopProbe:
     """The event loop's punctuality."""
 
     def __init__(self, registry: Registry) -> None:
-        self._stall = registry.histogram(names.LOOP_STALL_SECONDS)
+        self._stall = registry.histogram(
+            "tidegate_loop_stall_seconds", "How late the event loop woke a task that slept."
+        )
         self._latest: deque[float] = deque([0.0], maxlen=_STALL_WINDOW)
         self._lock = threading.Lock()
-        self._tasks = registry.gauge(names.TASKS)
-        registry.gauge(names.LOOP_STALL_MAX_SECONDS).set_function(self._stall_max_s)
+        self._tasks = registry.gauge(
+            "tidegate_tasks",
+            "Tasks of the event loop, its own ones included: a number that does not follow the connections is a leak.",
+        )
+        registry.gauge(
+            "tidegate_loop_stall_max_seconds", "The latest waking among the last 600, about a minute."
+        ).set_function(self._stall_max_s)
 
     def on_woken(self, lateness_s: float) -> None:
         """A task that slept was woken this much too late."""
@@ -124,7 +148,10 @@ class ProcessProbe:
 
     def __init__(self, registry: Registry) -> None:
         registry.add_process()
-        registry.gauge(names.BUILD_INFO).labels(_own_version(), platform.python_version()).set(1)
+        build_info = registry.gauge(
+            "tidegate_build_info", "1, with Tidegate's version and Python's.", "version", "python"
+        )
+        build_info.labels(_own_version(), platform.python_version()).set(1)
 
 
 def _own_version() -> str:

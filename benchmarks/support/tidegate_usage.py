@@ -7,7 +7,6 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics import tidegate_names, tier_names
 from metrics.probes import Direction
 from tools.demo.tidegate_process import Tidegate
 
@@ -39,10 +38,10 @@ def usage(tidegate: Tidegate) -> Usage:
         exposition = answer.read().decode()
     to_clients = {"direction": Direction.UPSTREAM_TO_CLIENT.value}
     return Usage(
-        relayed_bytes=_sum(exposition, tidegate_names.RELAYED_BYTES.exposed_name, to_clients),
-        served_tier_bytes=_sum(exposition, tidegate_names.SERVED_TIER_BYTES.exposed_name, {}),
-        fills=_sum(exposition, tier_names.CACHE_FILLS.exposed_name, {}),
-        probes_sent=_sum(exposition, tidegate_names.PROBES_SENT.exposed_name, {}),
+        relayed_bytes=_sum(exposition, "tidegate_relayed_bytes_total", to_clients),
+        served_tier_bytes=_sum(exposition, "tidegate_served_tier_bytes_total", {}),
+        fills=_sum(exposition, "tidegate_cache_fills_total", {}),
+        probes_sent=_sum(exposition, "tidegate_probes_sent_total", {}),
         cpu_s=cpu_s(tidegate.pid),
     )
 

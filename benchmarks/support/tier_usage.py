@@ -6,8 +6,6 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics import tidegate_names
-from metrics import tier_names as names
 from metrics.get_probe import GetObject, GetOutcome
 from tools.demo.tidegate_process import Tidegate
 
@@ -59,18 +57,18 @@ def tier_usage(tidegate: Tidegate) -> TierUsage:
         return int(sum(value for (found, labels), value in samples.items() if found == name and label in labels))
 
     return TierUsage(
-        served_bytes=total(tidegate_names.SERVED_TIER_BYTES.exposed_name),
-        log_gets=total(names.GETS.exposed_name, GetObject.LOG),
-        manifest_gets=total(names.GETS.exposed_name, GetObject.MANIFEST),
-        index_gets=total(names.GETS.exposed_name, GetObject.INDEX),
-        log_get_bytes=total(names.GET_BYTES.exposed_name),
-        get_errors=sum(total(names.GETS.exposed_name, outcome) for outcome in _FAILED),
-        get_retries=total(names.GET_RETRIES.exposed_name),
-        hedges=total(names.GET_HEDGES.exposed_name),
-        fallback_reads=total(tidegate_names.FALLBACK_READS.exposed_name),
-        fallback_refused=total(tidegate_names.FALLBACK_REFUSED.exposed_name),
-        readahead_used_bytes=total(names.READAHEAD_USED_BYTES.exposed_name),
-        readahead_wasted_bytes=total(names.READAHEAD_WASTED_BYTES.exposed_name),
+        served_bytes=total("tidegate_served_tier_bytes_total"),
+        log_gets=total("tidegate_gets_total", GetObject.LOG),
+        manifest_gets=total("tidegate_gets_total", GetObject.MANIFEST),
+        index_gets=total("tidegate_gets_total", GetObject.INDEX),
+        log_get_bytes=total("tidegate_get_bytes_total"),
+        get_errors=sum(total("tidegate_gets_total", outcome) for outcome in _FAILED),
+        get_retries=total("tidegate_get_retries_total"),
+        hedges=total("tidegate_get_hedges_total"),
+        fallback_reads=total("tidegate_fallback_reads_total"),
+        fallback_refused=total("tidegate_fallback_refused_total"),
+        readahead_used_bytes=total("tidegate_readahead_used_bytes_total"),
+        readahead_wasted_bytes=total("tidegate_readahead_wasted_bytes_total"),
         peak_rss_bytes=_peak_rss_bytes(tidegate.pid),
     )
 

@@ -7,11 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 import yaml
 
-from metrics.kip405 import ROWS, Writer
-from metrics.tidegate_names import FAMILIES
+from metrics.probes import Probes
 from tests.support.prometheus import (
     CONFIG,
     DASHBOARD,
@@ -79,32 +77,30 @@ def test_a_row_is_above_its_panels_and_below_those_before() -> None:
     assert tops == sorted(tops)
 
 
-@pytest.mark.parametrize("panel", CHARTS, ids=lambda panel: panel["title"])
-def test_a_panel_has_a_unit_and_a_query_whose_series_have_names(panel: dict[str, Any]) -> None:
-    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-    assert panel["datasource"]["uid"] == "${datasource}"
-    assert panel["targets"]
-    letters = [target["refId"] for target in panel["targets"]]
-    assert len(set(letters)) == len(letters)
-    for target in panel["targets"]:
-        assert target["legendFormat"]
-        assert target["datasource"] == panel["datasource"]
+def test_a_panel_has_a_unit_and_queries_whose_series_have_names() -> None:
+    for panel in CHARTS:
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
+        assert panel["datasource"]["uid"] == "${datasource}"
+        targets = panel["targets"]
+        assert targets, panel["title"]
+        assert len({target["refId"] for target in targets}) == len(targets), panel["title"]
+        assert all(target["legendFormat"] for target in targets), panel["title"]
+        assert all(target["datasource"] == panel["datasource"] for target in targets)
 
 
-@pytest.mark.parametrize("expression", dashboard_queries().values(), ids=dashboard_queries().keys())
-def test_a_query_asks_for_what_is_exported_of_the_chosen_instances(expression: str) -> None:
-    names = names_in(expression)
-    assert names
-    assert names <= exported_names()
-    selectors = re.findall(r"\{([^}]*)\}", expression)
-    assert all('job=~"$job", instance=~"$instance"' in selector for selector in selectors)
-    assert len(selectors) == sum(len(re.findall(rf"\b{name}\{{", expression)) for name in names)
+def test_a_query_asks_for_what_is_exported_of_the_chosen_instances() -> None:
+    for title, expression in dashboard_queries().items():
+        names = names_in(expression)
+        assert names, title
+        assert names <= exported_names(), title
+        selectors = re.findall(r"\{([^}]*)\}", expression)
+        assert all('job=~"$job", instance=~"$instance"' in selector for selector in selectors), title
+        assert len(selectors) == sum(len(re.findall(rf"\b{name}\{{", expression)) for name in names), title
 
 
 def test_every_family_has_a_panel_or_a_reason() -> None:
     shown = {name for expression in dashboard_queries().values() for name in names_in(expression)}
-    of_reader = [row.family for row in ROWS if row.family is not None and row.writer is Writer.READER]
-    absent = {family.name for family in (*of_reader, *FAMILIES) if not series_names(family) & shown}
+    absent = {family.name for family in Probes().registry.families if not series_names(family) & shown}
     assert absent == set(NOT_SHOWN)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from metrics import tidegate_names
 from proxy.process import exit_codes
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, own_cluster
@@ -188,7 +187,7 @@ def test_a_drain_refuses_new_connections_and_a_client_that_never_reads_does_not_
             wait_until(lambda: served.metric("tidegate_ready") == 1, "ready")
             for _ in range(20):
                 client.send(fetch_request(13, [target]))
-            wait_until(lambda: served.metric(tidegate_names.SERVED_TIER_BYTES.exposed_name) > 0, "an answer begins")
+            wait_until(lambda: served.metric("tidegate_served_tier_bytes_total") > 0, "an answer begins")
             served.terminate()
             served.wait_log("draining")
 
@@ -273,7 +272,7 @@ def test_a_signal_reloads_what_can_change_and_names_what_cannot(tmp_path: Path) 
         wait_until(lambda: served.metric("tidegate_config_restart_needed") == 1, "the gauge says so")
         assert served.metric("tidegate_config_reloads_total", outcome="ok") == 1
         clients = [socket.create_connection(address_of(properties), 5) for _ in range(2)]
-        wait_until(lambda: served.metric(tidegate_names.CONNECTIONS_ACTIVE.exposed_name) == 2, "two clients")
+        wait_until(lambda: served.metric("tidegate_connections_active") == 2, "two clients")
         with socket.create_connection(address_of(properties), 5) as third:
             assert third.recv(1) == b""
         for client in clients:

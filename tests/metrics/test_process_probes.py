@@ -28,9 +28,6 @@ def test_a_fresh_process_is_not_ready_and_all_conditions_are_pending() -> None:
 def test_health_follows_what_is_told() -> None:
     probes = Probes()
     probes.health.on_state(ready=True, degraded=True)
-    probes.health.on_partition_problems(3)
-    assert (value(probes, "ready"), value(probes, "degraded")) == (1, 1)
-    assert value(probes, "metadata_partition_problems") == 3
     probes.health.on_state(ready=True, degraded=False)
     assert (value(probes, "ready"), value(probes, "degraded")) == (1, 0)
 
@@ -54,21 +51,6 @@ def test_a_refused_reload_leaves_the_time_of_the_last_good_one() -> None:
     }
     assert value(probes, "config_reload_timestamp_seconds") == 100.0
     assert value(probes, "config_restart_needed") == 2
-
-
-def test_a_certificate_has_its_expiry_by_key() -> None:
-    probes = Probes()
-    probes.tls.on_certificate("proxy.tls.certificate", 1.8e9)
-    assert value(probes, "certificate_expiry_timestamp_seconds", key="proxy.tls.certificate") == 1.8e9
-
-
-def test_a_late_waking_is_observed_and_the_largest() -> None:
-    probes = Probes()
-    probes.loop.on_woken(0.5)
-    probes.loop.on_woken(0.25)
-    assert value(probes, "loop_stall_seconds_count") == 2
-    assert value(probes, "loop_stall_seconds_sum") == 0.75
-    assert value(probes, "loop_stall_max_seconds") == 0.5
 
 
 def test_the_stall_maximum_forgets_after_600_wakings() -> None:
@@ -99,9 +81,3 @@ def test_the_process_and_its_garbage_collector_are_measured() -> None:
     registry = Probes().registry
     assert (registry.sample_value("process_resident_memory_bytes") or 0) > 0
     assert registry.sample_value("python_gc_collections_total", {"generation": "2"}) is not None
-
-
-def test_two_processes_worth_of_probes_live_side_by_side() -> None:
-    first, second = Probes(), Probes()
-    first.health.on_state(ready=True, degraded=False)
-    assert value(second, "ready") == 0

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.probes import CloseCause
-from metrics.tidegate_names import MALFORMED_FRAMES
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
@@ -50,7 +49,7 @@ async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warni
     assert (line["event"], line["log_level"], line["cause"]) == ("connection_closed", level, cause.value)
     assert line["client"] == "client"
     malformed = 1 if cause is CloseCause.MALFORMED_FRAME else 0
-    assert talk.registry.sample_value(MALFORMED_FRAMES.exposed_name) == malformed
+    assert talk.registry.sample_value("tidegate_malformed_frames_total") == malformed
     return str(line["detail"])
 
 

@@ -8,7 +8,6 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
@@ -40,7 +39,7 @@ class Watched:
 
     @property
     def gauge(self) -> float | None:
-        return self.registry.sample_value(tidegate_names.CERTIFICATE_EXPIRY.exposed_name, {"key": KEY})
+        return self.registry.sample_value("tidegate_certificate_expiry_timestamp_seconds", {"key": KEY})
 
 
 def test_the_gauge_has_the_end_of_the_first_to_expire(tmp_path: Path, chain: bytes) -> None:

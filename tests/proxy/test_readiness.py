@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
@@ -168,12 +167,12 @@ def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
     readiness = Readiness(Probes(registry).health)
 
     def shown() -> tuple[float | None, float | None, float | None]:
-        names = (tidegate_names.READY, tidegate_names.DEGRADED, tidegate_names.METADATA_PARTITION_PROBLEMS)
-        ready, degraded, problems = (registry.sample_value(name.exposed_name, {}) for name in names)
+        names = ("ready", "degraded", "metadata_partition_problems")
+        ready, degraded, problems = (registry.sample_value(f"tidegate_{name}", {}) for name in names)
         return ready, degraded, problems
 
     def states() -> set[tuple[str, str]]:
-        name = tidegate_names.CONDITION_STATE.exposed_name
+        name = "tidegate_condition_state"
         return {
             (condition.value, state.value)
             for condition in ConditionName

@@ -9,7 +9,6 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes, ReloadOutcome
 from metrics.registry import Registry
@@ -51,10 +50,10 @@ class World:
 
     @property
     def waiting(self) -> float | None:
-        return self.registry.sample_value(tidegate_names.CONFIG_RESTART_NEEDED.exposed_name, {})
+        return self.registry.sample_value("tidegate_config_restart_needed", {})
 
     def counted(self, outcome: ReloadOutcome) -> float | None:
-        return self.registry.sample_value(tidegate_names.CONFIG_RELOADS.exposed_name, {"outcome": outcome.value})
+        return self.registry.sample_value("tidegate_config_reloads_total", {"outcome": outcome.value})
 
     def _load(self) -> Config:
         return load(self.file, {})
@@ -152,7 +151,7 @@ async def test_a_renewed_certificate_is_followed_and_its_end_is_told(tmp_path: P
     lines = f"{CERTIFICATE}=server.pem\n{KEY}=server.key\n"
     world = World(tmp_path, lines)
     assert await world.reload() is ReloadOutcome.UNCHANGED
-    name = tidegate_names.CERTIFICATE_EXPIRY.exposed_name
+    name = "tidegate_certificate_expiry_timestamp_seconds"
     first_end_s = world.registry.sample_value(name, {"key": CERTIFICATE})
     certificate, _ = server_certificate(tmp_path, years=101)
     assert await world.reload() is ReloadOutcome.OK

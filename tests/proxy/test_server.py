@@ -13,7 +13,6 @@ import structlog
 import trio
 import trio.testing
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes, RefusalReason
 from metrics.registry import Registry
@@ -57,11 +56,11 @@ class World:
     nodes_asked: list[tuple[str, int]] = field(default_factory=list)
 
     def closed(self, cause: CloseCause) -> float:
-        name = tidegate_names.CONNECTIONS_CLOSED.exposed_name
+        name = "tidegate_connections_closed_total"
         return self.registry.sample_value(name, {"cause": cause.value}) or 0
 
     def refused(self, reason: RefusalReason) -> float:
-        name = tidegate_names.CONNECTIONS_REFUSED.exposed_name
+        name = "tidegate_connections_refused_total"
         return self.registry.sample_value(name, {"reason": reason.value}) or 0
 
     @property

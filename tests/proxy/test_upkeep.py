@@ -11,7 +11,6 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
@@ -263,12 +262,12 @@ async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockCl
         catalog.undecodable_records = 2
         await step(mock_clock, GAUGES_INTERVAL_S)
         assert readiness.partition_problems == {0: "no leader"}
-        assert registry.sample_value(tidegate_names.CATALOG_UNDECODABLE.exposed_name) == 2
-        assert registry.sample_value(tidegate_names.CATALOG_SEGMENTS.exposed_name) == 12
+        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
+        assert registry.sample_value("tidegate_catalog_segments") == 12
         catalog.partition_troubles = {}
         await step(mock_clock, GAUGES_INTERVAL_S)
         assert readiness.partition_problems == {}
-        assert registry.sample_value(tidegate_names.CATALOG_UNDECODABLE.exposed_name) == 2
+        assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
 
 
 class ScriptedStore:

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics import tidegate_names
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
@@ -52,7 +51,7 @@ class Upstream:
 
     @property
     def waiting(self) -> float:
-        return self.registry.sample_value(tidegate_names.UPSTREAM_CONNECT_WAITS.exposed_name, {}) or 0
+        return self.registry.sample_value("tidegate_upstream_connect_waits", {}) or 0
 
     async def _open_transport(self, host: str, port: int, *, tls: ssl.SSLContext | None) -> Transport:
         self.attempts_s.append(trio.current_time())

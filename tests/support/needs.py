@@ -24,8 +24,6 @@ TOOLS = ROOT / "build" / "tools"
 OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
-SPECIFICATION = ROOT.parent / "shared" / "spec" / "kafka-remote.md"
-"""What the tables of metrics and errors were made from; it is beside the checkout where the project is developed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +153,6 @@ _KINDS = {
             may_lack=True,
             other_reason="shared vectors absent",
         ),
-        Kind("specification", SPECIFICATION.exists, "it is not beside the checkout", may_lack=True),
         Kind("network", lambda: "TIDEGATE_OFFLINE" not in os.environ, "unset TIDEGATE_OFFLINE", may_lack=True),
     )
 }

@@ -22,9 +22,7 @@ from typing import Any, Final
 import yaml
 
 from metrics.family import Family, Kind
-from metrics.kip405 import ROWS, Writer
 from metrics.probes import Probes
-from metrics.tidegate_names import FAMILIES
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess
 
@@ -167,14 +165,14 @@ def names_in(expression: str) -> set[str]:
 @functools.cache
 def exported_names() -> frozenset[str]:
     """The names of all series that Tidegate may export without a copier."""
-    of_reader = [row.family for row in ROWS if row.family is not None and row.writer is Writer.READER]
+    registry = Probes().registry
     of_library = {
         sample.name
-        for metric in Probes().registry.collect()
+        for metric in registry.collect()
         for sample in metric.samples
         if metric.name.startswith(_OF_THE_LIBRARY)
     }
-    return frozenset(of_library.union(*(series_names(family) for family in (*of_reader, *FAMILIES))))
+    return frozenset(of_library.union(*(series_names(family) for family in registry.families)))
 
 
 def series_names(family: Family) -> set[str]:

@@ -10,7 +10,6 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics import tidegate_names
 from metrics.probes import Direction
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess, KafkaClusterError
@@ -129,8 +128,8 @@ def parse_counters(exposition: str, topic: str) -> Counters:
     """Prometheus' text format; a family without samples counts 0."""
     to_clients = Direction.UPSTREAM_TO_CLIENT.value
     return Counters(
-        relayed_bytes=_sum(exposition, tidegate_names.RELAYED_BYTES.exposed_name, direction=to_clients),
-        served_tier_bytes=_sum(exposition, tidegate_names.SERVED_TIER_BYTES.exposed_name),
+        relayed_bytes=_sum(exposition, "tidegate_relayed_bytes_total", direction=to_clients),
+        served_tier_bytes=_sum(exposition, "tidegate_served_tier_bytes_total"),
         remote_fetch_bytes=_sum(exposition, REMOTE_FETCH_BYTES_NAME, topic=topic),
     )
 
