@@ -5,8 +5,8 @@ Rules:
 2. A verb of the hot path is one lookup and one addition.
 3. Label values come from the enumerations below, from Kafka's numbers, or are topics under the registry's limit.
 
-"Probe" here is a measuring point; the question to a broker that a tier read rides on is a probe too (design §2) and
-is counted by `RelayProbe.on_probe_*`.
+A probe here is a measuring point. The question to a broker that a tier read rides on is called a probe too, and is
+counted by `RelayProbe.on_probe_*`.
 """
 
 import enum
@@ -49,7 +49,7 @@ class Direction(enum.StrEnum):
 
 
 class Route(enum.StrEnum):
-    """What was done with a request (design §3.4)."""
+    """What was done with a request."""
 
     RELAY = "relay"
     REWRITE = "rewrite"
