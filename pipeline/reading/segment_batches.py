@@ -12,7 +12,6 @@ What the scan comes by before start_position is not the task's: neither its batc
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from threading import Event
 from typing import TypeVar
 
 import structlog
@@ -26,7 +25,7 @@ from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.segment_scan import BadBatch, BatchTooLargeError, ScannedBatch, SegmentScan
 from storage.model import IndexType
-from storage.object_store.blocking_retries import call_with_retries
+from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
 T = TypeVar("T")
@@ -191,4 +190,4 @@ class SegmentBatches:
         _log.warning("reading without an index", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
 
     def _retried(self, call: Callable[[], T]) -> T:
-        return call_with_retries(call, self._task.segment, Event().wait)
+        return call_with_retries(call, self._task.segment)

@@ -4,8 +4,8 @@ GETs are of about RANGE_BYTES. A piece is one chunk of the format, so that one t
 formats without chunks, and of chunks above PIECE_BYTES_MAX, it is PIECE_BYTES. No more than one piece is kept.
 """
 
-from storage.checks.retrying import Wait, ask, wait_in_thread
-from storage.errors import CorruptObjectError, RetriableRemoteStorageError
+from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
 
 RANGE_BYTES = 8 * 1024 * 1024
@@ -59,7 +59,10 @@ class LogPieces:
         end = min(start + self._piece_bytes, self.size_bytes)
         self._piece = memoryview(b"")
         try:
-            self._piece = memoryview(ask(lambda: self._read(start, end), self._wait))
+            read = call_with_retries(
+                lambda: self._read(start, end), None, self._wait, attempts_max=PATIENT_ATTEMPTS_MAX
+            )
+            self._piece = memoryview(read)
         except CorruptObjectError as error:
             self.close()
             # A piece may be a part of a chunk that is larger than pieces are.
@@ -75,7 +78,7 @@ class LogPieces:
                 self._stream = self._opened.open_stream(start, range_end)
                 self._stream_position, self._stream_end = start, range_end
             data = self._stream.read(end - start)
-        except RetriableRemoteStorageError:
+        except RemoteStorageError:
             self.close()
             raise
         self._stream_position = end

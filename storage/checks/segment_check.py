@@ -13,10 +13,10 @@ from storage.checks.finding import Finding, FindingKind, segment_finding
 from storage.checks.log_check import LogCheck
 from storage.checks.log_pieces import LogPieces, UnreadablePieceError
 from storage.checks.log_walk import LogWalk
-from storage.checks.retrying import Wait, ask, wait_in_thread
 from storage.checks.segment_indexes import REQUIRED, SegmentIndexes
 from storage.errors import RemoteStorageError
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import (
     ObjectContent,
     OpenedSegment,
@@ -46,7 +46,11 @@ class SegmentReport:
 
 
 def check_segment(
-    manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, *, deep: bool = True, wait: Wait = wait_in_thread
+    manager: RemoteStorageManager,
+    metadata: RemoteLogSegmentMetadata,
+    *,
+    deep: bool = True,
+    wait: Wait = wait_in_thread,
 ) -> SegmentReport:
     """Check a segment that is COPY_SEGMENT_FINISHED. Trouble of the store is a finding too, NOT_CHECKED.
 
@@ -81,7 +85,12 @@ class _SegmentCheck:
         )
 
     def _check(self, *, deep: bool) -> None:
-        inspection = ask(lambda: self._manager.inspect_segment(self._metadata), self._wait)
+        inspection = call_with_retries(
+            lambda: self._manager.inspect_segment(self._metadata),
+            None,  # an absent object is no error here
+            self._wait,
+            attempts_max=PATIENT_ATTEMPTS_MAX,
+        )
         self._present = tuple(each for each in inspection.objects if each.size_bytes is not None)
         if not self._present:
             self._add(FindingKind.SEGMENT_MISSING, "none of its objects is in the store")

@@ -16,7 +16,6 @@ from storage.checks.index_checks import (
     cut_problem,
     entry_positions,
 )
-from storage.checks.retrying import Wait, ask
 from storage.checks.transaction_checks import ProducerSnapshotCheck, TransactionIndexCheck
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
@@ -25,6 +24,7 @@ from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries
 from storage.remote_storage_manager import OpenedSegment
 
 REQUIRED = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH, IndexType.PRODUCER_SNAPSHOT)
@@ -54,7 +54,9 @@ class SegmentIndexes:
             RemoteStorageError: the store's trouble did not pass.
         """
         try:
-            data = ask(lambda: opened.fetch_index(index_type), wait)
+            data = call_with_retries(
+                lambda: opened.fetch_index(index_type), self.metadata, wait, attempts_max=PATIENT_ATTEMPTS_MAX
+            )
             _PARSERS[index_type](self, data)
             self._good += bool(data)
         except CorruptObjectError as error:

@@ -7,8 +7,8 @@ period before the metadata were read may be that of a copy under way, whose firs
 from collections.abc import Callable, Iterator
 
 from storage.checks.finding import Finding, FindingKind, segment_finding
-from storage.checks.retrying import Wait, ask, wait_in_thread
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState
+from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import RemoteStorageManager
 
 GRACE_MS = 60 * 60 * 1000
@@ -84,9 +84,11 @@ def check_store(
     Raises:
         RemoteStorageError: the store cannot be listed.
     """
-    return ask(
+    return call_with_retries(
         lambda: list(
             StoreCheck(manager, state_of, metadata_read_ms=metadata_read_ms, grace_ms=grace_ms, topic=topic).findings()
         ),
+        None,
         wait,
+        attempts_max=PATIENT_ATTEMPTS_MAX,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from storage.errors import CorruptObjectError
 from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.blocking_retries import call_with_retries
+from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
 
 HOLE_BYTES = 64 * 1024

@@ -1,4 +1,6 @@
-"""Which failures of a GET are tried again, when (design §7, law L5), and what they are counted under. Pure.
+"""Which failures of a GET are tried again, when (design §7, law L5), and what they are counted under.
+
+`Attempts` is the one policy of all who ask the store; `call_with_retries` drives it for those who have no trio.
 
 - RetriableRemoteStorageError: ATTEMPTS_MAX in all, with exponential back-off and jitter, and not before the store
   wants to be asked again.
@@ -14,12 +16,17 @@ one asks for and gives it its attempts back.
 """
 
 import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from metrics.get_probe import GetOutcome
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     RetriableRemoteStorageError,
     StalledTransferError,
     ThrottledError,
@@ -28,6 +35,9 @@ from storage.metadata.backoff import Backoff
 from storage.model import RemoteLogSegmentMetadata
 
 ATTEMPTS_MAX = 3
+PATIENT_ATTEMPTS_MAX = 8
+"""Of an audit: no client waits for it, and what it could not look at is a finding. The waits are 7 s together."""
+
 STALLED_ATTEMPTS_MAX = 2
 CORRUPT_ATTEMPTS_MAX = 2
 
@@ -41,12 +51,25 @@ RETRY_AFTER_S_MAX = 5.0
 FRESH_MS = 60_000
 """So long after FINISHED an object that is not found may still appear."""
 
+T = TypeVar("T")
+
+Wait = Callable[[float], bool | None]
+"""Waits so many seconds, and says whether to give up: `threading.Event.wait` of an event that ends it all."""
+
+wait_in_thread: Wait = threading.Event().wait
+"""Waits; nobody ends it early."""
+
 
 class Attempts:
-    """The attempts of one GET."""
+    """The attempts of one GET.
 
-    def __init__(self, source: random.Random | None = None) -> None:
+    Args:
+        attempts_max: of trouble that may pass, the first attempt included; 1: nothing is tried again.
+    """
+
+    def __init__(self, source: random.Random | None = None, *, attempts_max: int = ATTEMPTS_MAX) -> None:
         self._source = source
+        self._attempts_max = attempts_max
         self._backoff: Backoff | None = None
         self._failures = 0
         self._stalled = 0
@@ -61,9 +84,9 @@ class Attempts:
         """Seconds until the next attempt after this one failed; None: there is none."""
         if isinstance(error, CorruptObjectError):
             self._corrupt += 1
-            return 0.0 if self._corrupt < CORRUPT_ATTEMPTS_MAX else None
+            return 0.0 if self._corrupt < min(CORRUPT_ATTEMPTS_MAX, self._attempts_max) else None
         self._failures += 1
-        if not isinstance(error, RetriableRemoteStorageError) or self._failures >= ATTEMPTS_MAX:
+        if not isinstance(error, RetriableRemoteStorageError) or self._failures >= self._attempts_max:
             return None
         if isinstance(error, StalledTransferError):
             self._stalled += 1
@@ -76,6 +99,34 @@ class Attempts:
                 source=self._source or random.Random(),
             )
         return max(self._backoff.next_delay_s(), min(error.retry_after_s or 0.0, RETRY_AFTER_S_MAX))
+
+
+def call_with_retries(
+    call: Callable[[], T],
+    segment: RemoteLogSegmentMetadata | None,
+    wait: Wait = wait_in_thread,
+    *,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> T:
+    """What `call` returns in the end. Blocks the calling thread; for jobs, and a data source's executors.
+
+    Args:
+        segment: whose object is asked for; None: no segment's.
+
+    Raises:
+        RemoteStorageError: the last attempt's.
+    """
+    attempts = Attempts(attempts_max=attempts_max)
+    while True:
+        try:
+            return call()
+        except RemoteStorageError as error:
+            treated: Exception = error
+            if segment is not None:
+                treated = as_retriable_if_fresh(error, segment, time.time_ns() // 1_000_000)
+            delay_s = attempts.delay_after_s(treated)
+            if delay_s is None or wait(delay_s):
+                raise
 
 
 def as_retriable_if_fresh(error: Exception, segment: RemoteLogSegmentMetadata, now_ms: int) -> Exception:

@@ -1,5 +1,6 @@
 """What is tried again, when, and when no more."""
 
+import dataclasses
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from storage.errors import (
     InvalidRangeError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     RetriableRemoteStorageError,
     StalledTransferError,
 )
@@ -16,10 +18,13 @@ from storage.object_store.retries import (
     ATTEMPTS_MAX,
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
+    CORRUPT_ATTEMPTS_MAX,
     FRESH_MS,
+    PATIENT_ATTEMPTS_MAX,
     RETRY_AFTER_S_MAX,
     Attempts,
     as_retriable_if_fresh,
+    call_with_retries,
 )
 from tests.support.scripted_gets import FINISHED_MS, ScriptedSegment
 
@@ -27,6 +32,7 @@ SEGMENT = ScriptedSegment().metadata
 TROUBLE = RetriableRemoteStorageError("503")
 STALLED = StalledTransferError("silence")
 CORRUPT = CorruptObjectError("bad tag")
+ABSENT = RemoteResourceNotFoundError("404")
 
 
 @pytest.fixture
@@ -112,3 +118,62 @@ def test_an_object_of_an_old_segment_is_gone() -> None:
 
 def test_other_errors_of_a_fresh_segment_stay_as_they_are() -> None:
     assert as_retriable_if_fresh(CORRUPT, SEGMENT, FINISHED_MS) is CORRUPT
+
+
+# --- the blocking driver ---
+
+
+class Script:
+    """Fails as told, then succeeds; `waits` are the seconds in between."""
+
+    def __init__(self, *failures: RemoteStorageError) -> None:
+        self._failures = list(failures)
+        self.calls = 0
+        self.waits: list[float] = []
+
+    def call(self) -> str:
+        self.calls += 1
+        if self._failures:
+            raise self._failures.pop(0)
+        return "done"
+
+    def wait(self, delay_s: float) -> bool:
+        self.waits.append(delay_s)
+        return False
+
+
+def test_trouble_that_may_pass_is_waited_out() -> None:
+    script = Script(TROUBLE, RetriableRemoteStorageError("503", retry_after_s=3.0))
+
+    assert call_with_retries(script.call, SEGMENT, script.wait) == "done"
+    assert 0 < script.waits[0] < script.waits[1]
+    assert script.waits[1] >= 3.0
+
+
+@pytest.mark.parametrize("attempts_max", [1, ATTEMPTS_MAX, PATIENT_ATTEMPTS_MAX])
+@pytest.mark.parametrize(
+    ("error", "calls_max"),
+    [(TROUBLE, 100), (CORRUPT, CORRUPT_ATTEMPTS_MAX), (RemoteAccessDeniedError("no"), 1), (ABSENT, 1)],
+)
+def test_trouble_that_stays_is_told(error: RemoteStorageError, calls_max: int, attempts_max: int) -> None:
+    script = Script(*[error] * 10)
+
+    with pytest.raises(type(error)):
+        call_with_retries(script.call, SEGMENT, script.wait, attempts_max=attempts_max)
+    assert script.calls == min(calls_max, attempts_max)
+
+
+def test_an_object_of_a_fresh_segment_may_appear_yet_and_one_of_none_does_not() -> None:
+    # From the future, which is fresh too: a time taken at import is old when the test's turn comes.
+    fresh = dataclasses.replace(SEGMENT, event_timestamp_ms=2**62)
+    assert call_with_retries(Script(ABSENT).call, fresh, Script().wait) == "done"
+    with pytest.raises(RemoteResourceNotFoundError):
+        call_with_retries(Script(ABSENT).call, None, Script().wait)
+
+
+def test_who_gives_up_waiting_gets_the_error() -> None:
+    script = Script(TROUBLE)
+
+    with pytest.raises(RetriableRemoteStorageError):
+        call_with_retries(script.call, SEGMENT, lambda _: True)
+    assert script.calls == 1
