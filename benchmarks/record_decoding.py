@@ -35,7 +35,7 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
 from protocol.record_batches import read_header
-from storage.log.segment_scan import ScannedBatch
+from storage.log.log_walk import WalkedBatch
 
 TOPIC, PARTITION = "orders", 3
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
@@ -143,7 +143,7 @@ def decode(blobs: Sequence[bytes], columns: tuple[str, ...]) -> list[pa.RecordBa
     decoder = RecordDecoder(ReadOptions(columns=columns), TOPIC, PARTITION, where="benchmark")
     produced: list[pa.RecordBatch] = []
     for window in windows(blobs):
-        batches = [ScannedBatch(0, read_header(blob, 0), memoryview(blob)) for blob in window]
+        batches = [WalkedBatch(0, read_header(blob, 0), memoryview(blob)) for blob in window]
         produced += decoder.decode(batches, first_offset=0, end_offset=2**62)
     return produced
 

@@ -44,7 +44,7 @@ BATCH_BYTES_MAX = 1 << 30
 MAGIC_POSITION = 16
 CRC_START = 21
 """Where a v2 batch's CRC begins to count: after the CRC itself; leader epoch and magic are outside."""
-_LEGACY_CRC_START = 16
+LEGACY_CRC_START = 16
 
 COMPRESSION_MASK = 0x07
 TRANSACTIONAL_MASK = 0x10
@@ -205,7 +205,7 @@ def check_crc(batch: Sequence[Buffer]) -> bool:
 
 def batch_crc(batch: Sequence[Buffer], magic: int) -> int:
     """The CRC of one whole batch, a rope from its first byte to its last: CRC-32C for v2, CRC-32 below."""
-    skip = CRC_START if magic >= 2 else _LEGACY_CRC_START
+    skip = CRC_START if magic >= 2 else LEGACY_CRC_START
     checksum = 0
     for buffer in batch:
         counted = memoryview(buffer)[skip:] if skip else buffer

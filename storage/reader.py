@@ -38,7 +38,6 @@ from storage.indexes.offset_index import OffsetIndex
 from storage.log.aborted_transactions import AbortSearch, TierAborts
 from storage.log.batch_walk import (
     SPARSE_WALK_BYTES,
-    CorruptLogError,
     FoundBatch,
     IndexMismatchError,
     SegmentWindow,
@@ -49,6 +48,7 @@ from storage.log.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
+from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition

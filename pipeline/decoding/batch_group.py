@@ -10,7 +10,7 @@ from pipeline.decoding.inflation import Inflater
 from pipeline.decoding.record_fields import Lanes
 from pipeline.decoding.varint_lanes import PADDING_BYTES
 from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES
-from storage.log.segment_scan import ScannedBatch
+from storage.log.log_walk import WalkedBatch
 
 
 class BatchGroup:
@@ -20,12 +20,12 @@ class BatchGroup:
         self._bytes_max, self._records_max = bytes_max, records_max
         self.data = np.zeros(bytes_max + PADDING_BYTES, np.uint8)
         self._inflater = Inflater()
-        self.batches: list[ScannedBatch] = []
+        self.batches: list[WalkedBatch] = []
         self._first: list[int] = []
         self._end: list[int] = []
         self._used_bytes = self._records = 0
 
-    def add(self, batch: ScannedBatch) -> bool:
+    def add(self, batch: WalkedBatch) -> bool:
         """Whether there was room for a batch of v2, and its bytes could be inflated."""
         header = batch.header
         room = self.data[self._used_bytes : self._bytes_max]

@@ -41,7 +41,7 @@ from pipeline.schema import HEADERS
 from pipeline.tasks import ReadOptions
 from storage.errors import CorruptObjectError
 from storage.log.inflate import PIECE_BYTES
-from storage.log.segment_scan import ScannedBatch
+from storage.log.log_walk import WalkedBatch
 
 RECORDS_MAX = 65_536
 """Of a group, and rows of a produced batch, where the task has the usual memory; fewer where it has less."""
@@ -84,9 +84,7 @@ class RecordDecoder:
         self._spare_group: BatchGroup | None = None
         """Its pages are the decoder's already: a fresh one made decoding 5 to 14 % slower."""
 
-    def decode(
-        self, batches: Sequence[ScannedBatch], *, first_offset: int, end_offset: int
-    ) -> Iterator[pa.RecordBatch]:
+    def decode(self, batches: Sequence[WalkedBatch], *, first_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
         """The rows of the batches with offsets in [first_offset, end_offset), within the options' timestamps.
 
         Raises:
@@ -102,7 +100,7 @@ class RecordDecoder:
         self._spare_group = group
 
     def _decode(
-        self, batches: Sequence[ScannedBatch], selection: RowSelection, group: BatchGroup
+        self, batches: Sequence[WalkedBatch], selection: RowSelection, group: BatchGroup
     ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if not selection.may_hold(batch.header):
@@ -124,7 +122,7 @@ class RecordDecoder:
 
     def _grouped(self, group: BatchGroup, selection: RowSelection) -> Iterator[pa.RecordBatch]:
         """The rows of a group, which is empty afterwards."""
-        bad: list[tuple[ScannedBatch, str]] = []
+        bad: list[tuple[WalkedBatch, str]] = []
         while group.batches:
             table, problems = read_records(group.data, group.lanes(), self._wants)
             keep = None
@@ -138,7 +136,7 @@ class RecordDecoder:
             self._refuse(batch, reason)
         group.clear()
 
-    def _leave_out(self, group: BatchGroup, problems: Problems) -> list[tuple[ScannedBatch, str]]:
+    def _leave_out(self, group: BatchGroup, problems: Problems) -> list[tuple[WalkedBatch, str]]:
         """Take the bad batches out of the group; where the first one is an error, also those behind it."""
         bad = [(group.batches[place], reason) for place, reason in problems.items()]
         places = range(len(group.batches) if self._on_bad is not None else min(problems))
@@ -146,7 +144,7 @@ class RecordDecoder:
         return bad
 
     def _alone(
-        self, batch: ScannedBatch, iterate: Callable[[], Iterator[RecordTable]], selection: RowSelection
+        self, batch: WalkedBatch, iterate: Callable[[], Iterator[RecordTable]], selection: RowSelection
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a batch that comes as several tables."""
         try:
@@ -187,7 +185,7 @@ class RecordDecoder:
             yield self._builder.build(table, rows, end - start)
             start = end
 
-    def _refuse(self, batch: ScannedBatch, reason: str) -> None:
+    def _refuse(self, batch: WalkedBatch, reason: str) -> None:
         if self._on_bad is None:
             offset = batch.header.base_offset
             raise CorruptObjectError(f"{self._where}: the batch at {batch.position}, of offset {offset}: {reason}")

@@ -23,7 +23,8 @@ from protocol.record_batches import BatchHeader
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
-from storage.log.segment_scan import BadBatch, BatchTooLargeError, ScannedBatch, SegmentScan
+from storage.log.log_walk import BatchTooLargeError, WalkedBatch
+from storage.log.segment_scan import BadBatch, SegmentScan
 from storage.model import IndexType
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
@@ -54,7 +55,7 @@ class SegmentBatches:
         self._options = options
         self._bad = bad
 
-    def __iter__(self) -> Iterator[list[ScannedBatch]]:
+    def __iter__(self) -> Iterator[list[WalkedBatch]]:
         task = self._task
         if not self._may_match():
             return
@@ -135,15 +136,15 @@ class SegmentBatches:
         if bad.position >= start:
             self._bad.add(bad)
 
-    def _told_of_budget(self, scan: SegmentScan) -> Iterator[list[ScannedBatch]]:
+    def _told_of_budget(self, scan: SegmentScan) -> Iterator[list[WalkedBatch]]:
         try:
             yield from scan
         except BatchTooLargeError as error:
             raise BatchTooLargeError(f"{error}; taskBytes is {self._options.task_bytes_max}") from error
 
-    def _grouped(self, batches: list[ScannedBatch]) -> Iterator[list[ScannedBatch]]:
+    def _grouped(self, batches: list[WalkedBatch]) -> Iterator[list[WalkedBatch]]:
         group_bytes_max = self._options.task_bytes_max // 32
-        group: list[ScannedBatch] = []
+        group: list[WalkedBatch] = []
         group_bytes = 0
         for batch in batches:
             if group and group_bytes + len(batch.data) > group_bytes_max:

@@ -17,7 +17,7 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.tasks import MIB, ReadOptions, TailTask
 from protocol.record_batches import HEADER_BYTES, CorruptBatchError, check_crc, iterate_batches, read_header
 from storage.errors import CorruptObjectError
-from storage.log.segment_scan import ScannedBatch
+from storage.log.log_walk import WalkedBatch
 
 FETCH_BYTES_MAX = 8 * MIB
 FETCH_WAIT_MS = 500
@@ -74,20 +74,20 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
         offset = batches[-1].header.last_offset + 1
 
 
-def _whole_batches(data: bytes, where: str) -> list[ScannedBatch]:
+def _whole_batches(data: bytes, where: str) -> list[WalkedBatch]:
     view, found = memoryview(data), []
     try:
         for position, _, size_bytes, _, _ in iterate_batches([view]):
             batch = view[position : position + size_bytes]
             if not check_crc([batch]):
                 raise CorruptBatchError(f"batch at {position}: wrong CRC")
-            found.append(ScannedBatch(position, read_header(batch, 0), batch))
+            found.append(WalkedBatch(position, read_header(batch, 0), batch))
     except CorruptBatchError as error:
         raise CorruptObjectError(f"{where}: {error}") from error
     return found
 
 
-def _committed(batches: Sequence[ScannedBatch], aborted: Sequence[tuple[int, int]]) -> list[ScannedBatch]:
+def _committed(batches: Sequence[WalkedBatch], aborted: Sequence[tuple[int, int]]) -> list[WalkedBatch]:
     """The batches that are of no aborted transaction."""
     begun = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
@@ -104,7 +104,7 @@ def _committed(batches: Sequence[ScannedBatch], aborted: Sequence[tuple[int, int
     return kept
 
 
-def _is_abort_marker(batch: ScannedBatch) -> bool:
+def _is_abort_marker(batch: WalkedBatch) -> bool:
     """Of a control batch: one record, never compressed. Its length, attributes, deltas and key size are a byte each."""
     record = bytes(batch.data[HEADER_BYTES : HEADER_BYTES + 9])
     return record[5:9] == _ABORT_MARKER

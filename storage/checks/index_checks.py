@@ -12,7 +12,6 @@ offset index that was cut between two entries is told by that, and by batches to
 """
 
 import struct
-from collections.abc import Iterator
 from typing import Protocol
 
 from protocol.record_batches import BatchHeader
@@ -238,8 +237,3 @@ class _IntervalGuess:
         if between is not None and between <= limit:
             limit = max(between - 1, self._without_entry_max)
         return self._since_entry_max > limit
-
-
-def entry_positions(data: bytes) -> Iterator[int]:
-    """The positions that an offset index names, ascending."""
-    return (position for _, position in _OFFSET_ENTRY.iter_unpack(data))

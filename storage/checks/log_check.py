@@ -9,12 +9,15 @@ indexes follow.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from storage.checks.finding import Finding, FindingKind, segment_finding
 from storage.checks.index_checks import BatchCheck
-from storage.checks.log_walk import FAULTS_MAX, LogWalk, SkippedBytes, WalkedBatch
+from storage.log.log_walk import Found, PassedOver, WalkedBatch, is_abort_marker
 from storage.model import RemoteLogSegmentMetadata
+
+FAULTS_MAX = 1000
+"""Findings of one log: then the rest is not checked."""
 
 
 class LogCheck:
@@ -38,24 +41,27 @@ class LogCheck:
         self._epochs = list(metadata.segment_leader_epochs)
         self._epoch_starts = list(metadata.segment_leader_epochs.values())
 
-    def run(self, walk: LogWalk, followers: Sequence[BatchCheck]) -> None:
-        """Walk the log, once.
+    def run(self, walk: Iterable[Found], followers: Sequence[BatchCheck]) -> None:
+        """Check what a walk finds that passes over what is corrupt, with CRCs and from the log's start.
 
         Raises:
             RemoteStorageError: the store's trouble did not pass.
         """
-        for event in walk.events():
+        for found in _each(walk):
             if len(self.findings) >= FAULTS_MAX:
                 break
-            if isinstance(event, SkippedBytes):
-                self._skipped(event)
+            if isinstance(found, PassedOver):
+                self._passed_over(found)
+                header = found.error.header
                 for follower in followers:
-                    follower.skip(event.end_position)
+                    if header is not None:
+                        follower.batch(found.position, header, is_valid=False, is_abort=None)
+                    follower.skip(found.end)
                 continue
-            is_sound = self._batch(event)
+            is_sound, is_abort = self._batch(found), is_abort_marker(found)
             for follower in followers:
-                follower.batch(event.position, event.header, is_sound, event.is_abort)
-            self.byte_count = event.end_position
+                follower.batch(found.position, found.header, is_sound, is_abort)
+            self.byte_count = found.position + found.header.size_bytes
         if self.byte_count < self._metadata.segment_size_bytes or len(self.findings) >= FAULTS_MAX:
             self._is_complete = False
             self._add(FindingKind.NOT_CHECKED, f"after {FAULTS_MAX} faults the rest was not checked", self.byte_count)
@@ -67,16 +73,6 @@ class LogCheck:
         """Count and check a batch; whether its header may be relied on."""
         header = batch.header
         self.batch_count += 1
-        if not batch.is_valid:
-            self._is_complete = False
-            self._add(
-                FindingKind.BATCH_CORRUPT,
-                f"the CRC of the batch of offset {header.base_offset} is wrong",
-                batch.position,
-            )
-            # It may be anything but the bytes; what comes next tells where the offsets go on.
-            self._expected = None
-            return False
         self.record_count += max(0, header.record_count)
         self._newest_ms = max(self._newest_ms, header.max_timestamp)
         if not self._offsets(batch):
@@ -129,14 +125,22 @@ class LogCheck:
                 batch.position,
             )
 
-    def _skipped(self, skipped: SkippedBytes) -> None:
+    def _passed_over(self, bad: PassedOver) -> None:
+        error, header, kind = bad.error, bad.error.header, FindingKind.BATCH_CORRUPT
+        detail, own_end = error.reason, bad.position
         self._is_complete = False
+        # What comes next tells where the offsets go on.
         self._expected = None
-        self.byte_count = skipped.end_position
-        if skipped.fault is not None:
-            kind = FindingKind.OBJECT_CORRUPT if skipped.is_format else FindingKind.BATCH_CORRUPT
-            rest = f" (bytes up to {skipped.end_position} were passed over)"
-            self._add(kind, skipped.fault + rest, skipped.position)
+        self.byte_count = bad.end
+        if error.unreadable_end:
+            kind = FindingKind.OBJECT_CORRUPT
+        elif header is not None:
+            self.batch_count += 1
+            detail = f"the batch of offset {header.base_offset}: {detail}"
+            own_end = bad.position + header.size_bytes
+        if bad.end != own_end:
+            detail += f" (bytes up to {bad.end} were passed over)"
+        self._add(kind, detail, bad.position)
 
     def _finish(self) -> None:
         """What only the end tells, when nothing before it explains that already."""
@@ -161,3 +165,12 @@ class LogCheck:
         self.findings.append(
             segment_finding(kind, self._metadata.segment_id, detail, object_name=self._object_name, position=position)
         )
+
+
+def _each(walk: Iterable[Found]) -> Iterator[WalkedBatch | PassedOver]:
+    for found in walk:
+        if isinstance(found, PassedOver):
+            yield found
+        else:
+            yield from found
+        del found

@@ -1,7 +1,6 @@
 """One segment: its objects, manifest, indexes and, if wanted, every batch of its log.
 
-Memory: one piece of the log and the indexes (storage/checks/log_pieces.py, log_walk.py), whatever the segment's size;
-of formats with chunks above 4 MiB, one chunk.
+Memory: one piece of the log, what the format's decoder holds (a chunk), and the indexes, whatever the segment's size.
 
 An object is told of once: what is absent or of a wrong size is not read; a manifest that is wrong leads to nothing.
 """
@@ -11,10 +10,10 @@ from dataclasses import dataclass
 
 from storage.checks.finding import Finding, FindingKind, segment_finding
 from storage.checks.log_check import LogCheck
-from storage.checks.log_pieces import LogPieces, UnreadablePieceError
-from storage.checks.log_walk import LogWalk
 from storage.checks.segment_indexes import REQUIRED, SegmentIndexes
 from storage.errors import RemoteStorageError
+from storage.log.log_walk import Depth, LogWalk, UnreadableBytesError
+from storage.log.segment_window import LogWindow
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import (
@@ -24,6 +23,9 @@ from storage.remote_storage_manager import (
     SegmentInspection,
     SegmentObject,
 )
+
+RANGE_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +158,35 @@ class _SegmentCheck:
         return indexes
 
     def _reads_first_piece(self, opened: OpenedSegment) -> bool:
-        with closing(LogPieces(opened, self._metadata.segment_size_bytes, self._wait)) as pieces:
+        with closing(self._window(opened)) as window:
             try:
-                pieces.at(0)
-            except UnreadablePieceError:
+                window.view(0, 1)
+            except UnreadableBytesError:
                 return False
             return True
 
     def _check_log(self, opened: OpenedSegment, log: SegmentObject, indexes: SegmentIndexes) -> None:
         self._log_check = LogCheck(self._metadata, log.name)
-        pieces = LogPieces(opened, self._metadata.segment_size_bytes, self._wait)
+        size_bytes = self._metadata.segment_size_bytes
+        walk = LogWalk(self._metadata, 0, size_bytes, Depth.CHECKSUMS, index=indexes.offset_index, recovers=True)
         try:
-            self._log_check.run(LogWalk(pieces, self._metadata, indexes.resume_positions), indexes.checks)
+            with closing(self._window(opened)) as window:
+                self._log_check.run(window.drive(walk.steps()), indexes.checks)
         finally:
             self._findings += self._log_check.findings
             self._findings += indexes.conclude()
+
+    def _window(self, opened: OpenedSegment) -> LogWindow:
+        return LogWindow(
+            opened,
+            self._metadata,
+            self._metadata.segment_size_bytes,
+            piece_bytes=PIECE_BYTES,
+            range_bytes=RANGE_BYTES,
+            has_holes=True,
+            attempts_max=PATIENT_ATTEMPTS_MAX,
+            wait=self._wait,
+        )
 
     def _add(self, kind: FindingKind, detail: str, object_name: str | None = None) -> None:
         self._findings.append(segment_finding(kind, self._metadata.segment_id, detail, object_name=object_name))

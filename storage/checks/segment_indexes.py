@@ -3,7 +3,6 @@
 What is wrong with an index by itself, or by the metadata alone, is found here, also when the log is not walked.
 """
 
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +13,6 @@ from storage.checks.index_checks import (
     Problems,
     TimeIndexCheck,
     cut_problem,
-    entry_positions,
 )
 from storage.checks.transaction_checks import ProducerSnapshotCheck, TransactionIndexCheck
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
@@ -40,7 +38,7 @@ class SegmentIndexes:
     findings: list[Finding] = field(default_factory=list)
     offsets: OffsetIndexCheck | None = None
     times: TimeIndexCheck | None = None
-    resume_positions: "array[int]" = field(default_factory=lambda: array("i"))
+    offset_index: OffsetIndex | None = None
     _good: int = 0
     """Indexes with content that could be parsed, and below those that could not be."""
     _broken: int = 0
@@ -109,8 +107,7 @@ class SegmentIndexes:
         return self.findings
 
     def take_offsets(self, data: bytes) -> None:
-        OffsetIndex(data, self.metadata.start_offset, IndexType.OFFSET.name)
-        self.resume_positions = array("i", entry_positions(data))
+        self.offset_index = OffsetIndex(data, self.metadata.start_offset, IndexType.OFFSET.name)
         self.offsets = OffsetIndexCheck(data, self.metadata.start_offset)
         self._follow(IndexType.OFFSET, self.offsets)
 

@@ -14,7 +14,8 @@ enters the run and where it leaves it. Any other bytes stay unverified.
 """
 
 from storage.cache.blocks import Block
-from storage.log.batch_walk import CorruptLogError, Frontier, SegmentWindow, verify_onward
+from storage.log.batch_walk import Frontier, SegmentWindow, verify_onward
+from storage.log.log_walk import CorruptLogError
 from storage.model import RemoteLogSegmentMetadata
 
 

@@ -1,4 +1,4 @@
-"""Walking batch headers over blocks of a segment, without joining them: the one walk of all who hold blocks.
+"""The walk of all who hold blocks of a segment: it never joins them, and they remember what has passed.
 
 `SegmentWindow` is a run of blocks of one segment as one read, or one GET (`storage.log.arrival_walk`), sees it.
 Positions are byte positions in the segment's log. Pure: nothing here waits, so that verification can run in a worker
@@ -23,28 +23,13 @@ from protocol.record_batches import (
     CorruptBatchError,
     batch_crc,
     pass_by,
-    read_header,
     scan_header,
     verify_run,
 )
 from storage.cache.blocks import Block, VerifiedRun
 from storage.errors import CorruptObjectError
-from storage.log.batch_placement import order_fault, placement_fault
+from storage.log.log_walk import CorruptLogError, corrupt_batch, header_of, order_fault
 from storage.model import RemoteLogSegmentMetadata
-
-
-class CorruptLogError(CorruptObjectError):
-    """Bytes of a segment's log are no batch, or the wrong one; the message names segment and position.
-
-    `position` and `end` bound the bytes that failed. `follows_verified` says that the batch before them passed its
-    CRC; otherwise the walk that led to `position` is in doubt as well.
-    """
-
-    def __init__(self, message: str, position: int, end: int) -> None:
-        super().__init__(message)
-        self.position = position
-        self.end = end
-        self.follows_verified = False
 
 
 class IndexMismatchError(CorruptLogError):
@@ -153,20 +138,12 @@ class SegmentWindow:
             CorruptLogError: it makes no sense, or its batch does not lie inside the segment.
         """
         # An old message may be shorter than a header, and the last thing here.
-        end = min(position + HEADER_BYTES, self.end)
-        views = self.views(position, end)
-        try:
-            header = read_header(views[0] if len(views) == 1 else b"".join(views), 0)
-        except CorruptBatchError as error:
-            raise self.corrupt(position, end, str(error)) from error
-        fault = placement_fault(header, position, self.segment)
-        if fault is not None:
-            raise self.corrupt(position, end, fault)
-        return header
+        views = self.views(position, min(position + HEADER_BYTES, self.end))
+        return header_of(views[0] if len(views) == 1 else b"".join(views), position, self.segment)
 
     def corrupt(self, position: int, end: int, reason: str) -> CorruptLogError:
         """The error for the batch at `position`."""
-        return CorruptLogError(f"segment {self.segment.segment_id}: batch at {position}: {reason}", position, end)
+        return corrupt_batch(self.segment, position, end, reason)
 
 
 @dataclass(frozen=True, slots=True)

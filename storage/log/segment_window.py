@@ -1,8 +1,8 @@
-"""A window that moves over a segment's log, forwards only, one piece ahead of its reader.
+"""A window that moves over a segment's log, and drives a walk (`storage.log.log_walk`) over a stream.
 
-`LogWindow` is the reader's side: bytes at a position, contiguous. `_Gets` is the side of the one background thread:
-GETs of whole chunks, read piece by piece, tried again where that may help. At most one piece is fetched while its
-reader works, so that two pieces and what the reader still refers to are in memory.
+`LogWindow` is the reader's side: bytes at a position, contiguous. `_Gets` is what fetches: GETs of whole chunks, read
+piece by piece, tried again where that may help. A window that reads ahead has one piece fetched by a thread of its own
+while its reader works, so that two pieces and what the reader still refers to are in memory; any other one.
 
 Bytes that cannot be had (a chunk that does not decode, a truncated object) fail the reader, or are stepped over as a
 hole: the reader is told, and may go on behind it.
@@ -10,12 +10,15 @@ hole: the reader is told, and may go on behind it.
 
 import threading
 from collections import deque
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from storage.errors import CorruptObjectError
+from storage.log.log_walk import Found, Steps, UnreadableBytesError, Wanted
 from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.retries import call_with_retries
+from storage.object_store.retries import ATTEMPTS_MAX, Wait, call_with_retries
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
 
 HOLE_BYTES = 64 * 1024
@@ -24,86 +27,122 @@ HOLE_BYTES = 64 * 1024
 HOLES_MAX = 16
 """After so many in a row the rest is taken to be one: a truncated object would cost a few GETs for each."""
 
+_GAP_BYTES_MAX = 1024 * 1024
+"""Bytes that nobody wants are read in parts of this size, where the GET under way has what is behind them."""
 
-class UnreadableBytesError(CorruptObjectError):
-    """Bytes of the log cannot be had. `start` and `end` bound them; reading may go on at `end`."""
+R = TypeVar("R")
 
-    def __init__(self, message: str, start: int, end: int) -> None:
-        super().__init__(message)
-        self.start = start
-        self.end = end
+OnGet = Callable[[int], None]
+"""Told of every GET that is sent: its size in the store, in bytes."""
 
 
 class LogWindow:
-    """The log of a segment from `start` on. Belongs to one thread; `close` ends what it has under way.
+    """The log of a segment. Belongs to one thread; `close` ends what it has under way.
 
     Args:
         end: what is fetched ahead ends here, save for the rest of a chunk; beyond it only what is asked for.
         piece_bytes: of one piece, at most.
         range_bytes: of one GET, about; whole chunks, at least one.
+        reads_ahead: the next piece is fetched while the reader works.
         has_holes: bytes that cannot be had raise UnreadableBytesError, and only they do; otherwise the store's
             CorruptObjectError, whatever it concerns of the piece.
+        wait: before a GET is tried again; None: until the window is closed.
     """
 
     def __init__(
         self,
         opened: OpenedSegment,
         segment: RemoteLogSegmentMetadata,
-        start: int,
         end: int,
         *,
         piece_bytes: int,
         range_bytes: int,
+        reads_ahead: bool = False,
         has_holes: bool = False,
+        attempts_max: int = ATTEMPTS_MAX,
+        wait: Wait | None = None,
+        on_get: OnGet | None = None,
     ) -> None:
         self._closing = threading.Event()
-        self._gets = _Gets(opened, segment, end, range_bytes, self._closing)
+        self._gets = _Gets(opened, segment, end, range_bytes, attempts_max, wait or self._closing.wait, on_get)
         self._read = self._gets.read_or_hole if has_holes else self._gets.read
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="segment-window")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="segment-window") if reads_ahead else None
         self._fetch_end = end
-        self._size_bytes = segment.segment_size_bytes
         self._piece_bytes = piece_bytes
         self._parts: deque[memoryview] = deque()  # contiguous, from _start on
-        self._start = self._end = start
+        self._start = self._end = 0
         self._ahead: Future[bytes | bytearray | _Hole] | None = None
+        self._hole: UnreadableBytesError | None = None
 
-    def holds(self, position: int, size_bytes: int) -> bool:
-        """Whether these bytes are here already."""
-        return position + size_bytes <= self._end
+    def drive(self, steps: Steps[R]) -> Generator[Found, None, R]:
+        """What a walk finds; it is sent the bytes that it wants.
+
+        Raises:
+            RemoteStorageError: as the store answers, and what the walk raises.
+        """
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Wanted):
+                    step = self._send(steps, step)
+                else:
+                    yield step
+                    del step  # or two lists of batches would be held
+                    step = next(steps)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
 
     def view(self, position: int, size_bytes: int) -> memoryview:
-        """[position, position + size_bytes), which must lie inside the segment, and not before what was last asked for.
+        """The bytes from `position` on, at least `size_bytes`, which must lie inside the segment.
 
-        It stays valid as long as it is referenced. Bytes are copied only where they straddle two pieces.
+        To go back costs a GET. The view stays valid as long as it is referenced. Bytes are copied only where they
+        straddle two pieces.
 
         Raises:
             RemoteStorageError: as the store answers.
             UnreadableBytesError: see `has_holes`.
         """
+        if self._hole is not None and self._hole.start <= position < self._hole.end:
+            raise self._hole
         self._move_to(position)
         while not self._parts:
             self._pull(position + size_bytes)
         if len(self._parts[0]) < size_bytes:
             self._join(position + size_bytes)
-        return self._parts[0][:size_bytes]
+        return self._parts[0]
 
     def close(self) -> None:
         """End the GET under way; returns when its thread has ended. Idempotent."""
         self._closing.set()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
         self._ahead = None
         self._parts.clear()
         self._gets.close()
 
+    def _send(self, steps: Steps[R], wanted: Wanted) -> Wanted | Found:
+        if wanted.can_wait and wanted.position + wanted.size_bytes > self._end:
+            return steps.send(None)
+        try:
+            data = self.view(wanted.position, wanted.size_bytes)
+        except UnreadableBytesError as error:
+            return steps.throw(error)
+        return steps.send(data)
+
     def _move_to(self, position: int) -> None:
         """Let go of what lies before `position`."""
+        if not self._start <= position <= self._end:
+            self._parts.clear()
+            if self._ahead is not None:
+                # Nobody asked for these bytes yet, so that what went wrong with them does not matter.
+                self._ahead.exception()
+                self._ahead = None
+            self._start = self._end = position
         while self._parts and self._start + len(self._parts[0]) <= position:
             self._start += len(self._parts.popleft())
         if self._parts:
             self._parts[0] = self._parts[0][position - self._start :]
-        elif position != self._end:
-            self._discard_ahead()
-            self._end = position
         self._start = position
 
     def _join(self, end: int) -> None:
@@ -123,28 +162,21 @@ class LogWindow:
 
     def _pull(self, wanted_end: int) -> None:
         """Take the next piece, and have the one behind it fetched."""
-        future = self._ahead or self._submit(wanted_end)
-        self._ahead = None
-        piece = future.result()
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            piece = self._read(self._end, min(self._end + self._piece_bytes, max(wanted_end, self._fetch_end)))
+        else:
+            piece = ahead.result()
         if isinstance(piece, _Hole):
             self._parts.clear()
             self._start = self._end = piece.end
-            raise UnreadableBytesError(str(piece.error), piece.start, piece.end) from piece.error
+            self._hole = UnreadableBytesError(str(piece.error), piece.start, piece.end)
+            raise self._hole from piece.error
         self._parts.append(memoryview(piece).toreadonly())
         self._end += len(piece)
-        if self._end < self._fetch_end:
-            self._ahead = self._submit(self._fetch_end)
-
-    def _submit(self, wanted_end: int) -> "Future[bytes | bytearray | _Hole]":
-        return self._executor.submit(
-            self._read, self._end, min(self._end + self._piece_bytes, max(wanted_end, self._fetch_end))
-        )
-
-    def _discard_ahead(self) -> None:
-        if self._ahead is not None:
-            # Nobody asked for these bytes yet, so that what went wrong with them does not matter.
-            self._ahead.exception()
-            self._ahead = None
+        if self._executor is not None and self._end < self._fetch_end:
+            ahead_end = min(self._end + self._piece_bytes, self._fetch_end)
+            self._ahead = self._executor.submit(self._read, self._end, ahead_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +187,7 @@ class _Hole:
 
 
 class _Gets:
-    """One GET after the other, in one thread at a time. `_position` and `_stream_end` are the open stream's."""
+    """One GET after the other, one thread at a time. `_position` and `_stream_end` are the open stream's."""
 
     def __init__(
         self,
@@ -163,14 +195,18 @@ class _Gets:
         segment: RemoteLogSegmentMetadata,
         fetch_end: int,
         range_bytes: int,
-        closing: threading.Event,
+        attempts_max: int,
+        wait: Wait,
+        on_get: OnGet | None,
     ) -> None:
         self._opened = opened
         self._segment = segment
         self._chunk_bytes = opened.chunk_bytes
         self._fetch_end = fetch_end
         self._range_bytes = self._chunk_bytes * max(1, range_bytes // self._chunk_bytes)
-        self._closing = closing
+        self._attempts_max = attempts_max
+        self._wait = wait
+        self._on_get = on_get
         self._stream: SegmentStream | None = None
         self._position = 0
         self._stream_end = 0
@@ -178,7 +214,9 @@ class _Gets:
 
     def read(self, start: int, end: int) -> bytes | bytearray:
         """The bytes from `start` on, at most to `end`; at least one."""
-        return call_with_retries(lambda: self._read(start, end), self._segment, self._closing.wait)
+        return call_with_retries(
+            lambda: self._read(start, end), self._segment, self._wait, attempts_max=self._attempts_max
+        )
 
     def read_or_hole(self, start: int, end: int) -> bytes | bytearray | _Hole:
         """As `read`; bytes that are corrupt are narrowed down to a chunk, or HOLE_BYTES."""
@@ -196,24 +234,24 @@ class _Gets:
             stream.close()
 
     def _narrow(self, start: int, end: int) -> bytes | bytearray | _Hole:
-        first_end = min(end, self._chunk_end(start + 1) if self._chunk_bytes > 1 else start + HOLE_BYTES)
+        # A part of a chunk cannot be decoded, also if it is larger than a piece.
+        hole_end = self._chunk_end(start + 1) if self._chunk_bytes > 1 else min(end, start + HOLE_BYTES)
         try:
-            data = self.read(start, first_end)
+            data = self.read(start, min(end, hole_end))
         except CorruptObjectError as error:
             self._holes += 1
             is_last = self._holes >= HOLES_MAX
-            return _Hole(start, self._segment.segment_size_bytes if is_last else first_end, error)
+            return _Hole(start, self._segment.segment_size_bytes if is_last else hole_end, error)
         self._holes = 0
         return data
 
     def _read(self, start: int, end: int) -> bytes | bytearray:
-        if self._stream is None or self._position != start or self._stream_end <= start:
-            self.close()
-            self._stream_end = self._range_end(start, end)
-            self._stream = self._opened.open_stream(start, self._stream_end)
+        stream = self._stream_at(start, end)
         size_bytes = min(end, self._stream_end) - start
         try:
-            data = self._stream.read(size_bytes)
+            while (gap_bytes := start - self._position) > 0:
+                self._position += len(stream.read(min(gap_bytes, _GAP_BYTES_MAX)))
+            data = stream.read(size_bytes)
         except BaseException:
             self.close()
             raise
@@ -221,6 +259,16 @@ class _Gets:
         if self._position == self._stream_end:
             self.close()
         return data
+
+    def _stream_at(self, start: int, end: int) -> SegmentStream:
+        """The GET under way, if it has or will have the byte at `start`; else a new one."""
+        if self._stream is None or not self._position <= start < self._stream_end:
+            self.close()
+            self._stream_end = self._range_end(start, end)
+            if self._on_get is not None:
+                self._on_get(self._opened.stored_bytes(start, self._stream_end))
+            self._stream, self._position = self._opened.open_stream(start, self._stream_end), start
+        return self._stream
 
     def _range_end(self, start: int, end: int) -> int:
         """Where a GET that begins at `start` ends."""

@@ -30,7 +30,6 @@ from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.batch_records import Record, ScanBudget, iterate_records
 from storage.log.batch_walk import (
-    CorruptLogError,
     FoundBatch,
     IndexMismatchError,
     SegmentWindow,
@@ -41,6 +40,7 @@ from storage.log.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
+from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.metadata.lineage import filter_epochs

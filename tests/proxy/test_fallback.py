@@ -32,7 +32,7 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
-from storage.log.batch_walk import CorruptLogError
+from storage.log.log_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of

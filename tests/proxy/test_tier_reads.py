@@ -17,7 +17,7 @@ from proxy.fetch.tier_reads import READS_AT_ONCE_MAX, TierReads
 from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.answer_blocks import Room
 from storage.errors import RetriableRemoteStorageError
-from storage.log.batch_walk import CorruptLogError
+from storage.log.log_walk import CorruptLogError
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords

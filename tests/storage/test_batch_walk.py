@@ -11,7 +11,6 @@ from protocol.record_batches import HEADER_BYTES
 from storage.cache.blocks import Block, VerifiedRun
 from storage.errors import CorruptObjectError
 from storage.log.batch_walk import (
-    CorruptLogError,
     FoundBatch,
     IndexMismatchError,
     SegmentWindow,
@@ -21,6 +20,7 @@ from storage.log.batch_walk import (
     unverified_bytes,
     verify_batches,
 )
+from storage.log.log_walk import CorruptLogError
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
     SyntheticSegment,

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.log import timestamp_search
 from storage.log.batch_records import ScanLimitError
-from storage.log.batch_walk import CorruptLogError, IndexMismatchError, find_batch_by_time
+from storage.log.batch_walk import IndexMismatchError, find_batch_by_time
+from storage.log.log_walk import CorruptLogError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState

@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
 from protocol.record_batches import read_header
-from storage.log.segment_scan import ScannedBatch
+from storage.log.log_walk import WalkedBatch
 from tests.support.segments import FIRST_TIMESTAMP_MS, Record, encode_record
 from tests.support.timed_batches import LOG_APPEND_TIME, NONE, compressed, framed_batch
 
@@ -60,11 +60,11 @@ def record_batch(
     )
 
 
-def scanned(blobs: Iterable[bytes]) -> list[ScannedBatch]:
+def scanned(blobs: Iterable[bytes]) -> list[WalkedBatch]:
     """Whole batches as a scan of a log that consists of them gives them."""
     batches, position = [], 0
     for blob in blobs:
-        batches.append(ScannedBatch(position, read_header(blob, 0), memoryview(blob)))
+        batches.append(WalkedBatch(position, read_header(blob, 0), memoryview(blob)))
         position += len(blob)
     return batches
 

@@ -1,6 +1,6 @@
 """Logs for the walks over batches: random ones with random damage, and a slow model that says what a walk finds.
 
-The model sees one buffer and nothing but `read_header` and `check_crc`, one batch at a time; it remembers nothing.
+The model sees one buffer and nothing but `header_of` and `check_crc`, one batch at a time; it remembers nothing.
 """
 
 import struct
@@ -11,9 +11,9 @@ from crc32c import crc32c
 from hypothesis import strategies as st
 
 from protocol import record_batches
-from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, read_header, scan_header
+from protocol.record_batches import HEADER_BYTES, BatchHeader, CorruptBatchError, check_crc, scan_header
 from storage.cache.blocks import Block
-from storage.log.batch_placement import order_fault, placement_fault
+from storage.log.log_walk import CorruptLogError, header_of, order_fault
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.segments import Record, control_batch, data_batch, filled_segment, metadata_of
 from tests.support.tier import PARTITION
@@ -102,10 +102,9 @@ def model_find(log: Log, position: int, timestamp_ms: int, offset: int) -> int |
 
 def _header(log: Log, position: int, header_end: int) -> BatchHeader | str:
     try:
-        header = read_header(log.data[position:header_end], 0)
-    except CorruptBatchError as error:
-        return str(error)
-    return placement_fault(header, position, log.segment) or header
+        return header_of(log.data[position:header_end], position, log.segment)
+    except CorruptLogError as error:
+        return error.reason
 
 
 def count_crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:

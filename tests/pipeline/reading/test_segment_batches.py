@@ -14,7 +14,7 @@ from pipeline.reading.bad_records import BadRecords
 from pipeline.reading.segment_batches import SegmentBatches
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
-from storage.log.segment_scan import BatchTooLargeError
+from storage.log.log_walk import BatchTooLargeError
 from storage.model import IndexType
 from tests.support.one_segment import OneSegment
 from tests.support.segments import (

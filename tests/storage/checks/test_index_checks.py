@@ -11,10 +11,9 @@ from storage.checks.index_checks import (
     Problems,
     TimeIndexCheck,
     cut_problem,
-    entry_positions,
 )
-from storage.indexes.offset_index import build_offset_index, encode_offset_index
-from storage.indexes.time_index import build_time_index, encode_time_index
+from storage.indexes.offset_index import encode_offset_index
+from storage.indexes.time_index import encode_time_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch
 
 BASE = 1000
@@ -178,10 +177,3 @@ def test_stops_of_the_broker_make_time_entries_of_their_own() -> None:
         check.finish(True)
     assert times.problems.first is None
     assert cut_problem(offsets, times) is None
-
-
-def test_positions_of_entries_are_where_a_walk_may_go_on() -> None:
-    pairs = [(position, last_offset(number)) for number, position in enumerate(POSITIONS)]
-    index = build_offset_index(BASE, pairs, 0)
-    assert list(entry_positions(index)) == list(POSITIONS[1:])
-    assert build_time_index(BASE, []) == b""

@@ -6,18 +6,13 @@ from dataclasses import replace
 import pytest
 
 from storage.checks.finding import FindingKind
-from storage.checks.log_check import LogCheck
-from storage.checks.log_pieces import LogPieces
-from storage.checks.log_walk import FAULTS_MAX, LogWalk
-from storage.model import IndexType, RemoteLogSegmentMetadata
-from tests.support.opened_bytes import OpenedBytes
-from tests.support.segments import build_segment, data_batch, metadata_of, topic_partition
+from storage.checks.log_check import FAULTS_MAX, LogCheck
+from storage.log.log_walk import Depth, LogWalk
+from storage.log.segment_window import LogWindow
+from tests.support.one_segment import OneSegment
+from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, topic_partition
 
 FOUR = [data_batch(offset, record_count=5) for offset in (0, 5, 10, 15)]
-
-
-def no_index(index_type: IndexType) -> bytes:
-    raise NotImplementedError(index_type)
 
 
 def check(
@@ -29,7 +24,7 @@ def check(
     max_timestamp_ms: int | None = None,
 ) -> LogCheck:
     segment = build_segment(list(batches))
-    metadata: RemoteLogSegmentMetadata = replace(
+    metadata = replace(
         metadata_of(topic_partition(), segment),
         start_offset=start,
         end_offset=end,
@@ -37,9 +32,10 @@ def check(
     )
     if max_timestamp_ms is not None:
         metadata = replace(metadata, max_timestamp_ms=max_timestamp_ms)
-    opened = OpenedBytes(metadata, lambda: segment.log, no_index)
+    size_bytes = len(segment.log)
+    window = LogWindow(OneSegment(segment), metadata, size_bytes, piece_bytes=size_bytes, range_bytes=size_bytes)
     checked = LogCheck(metadata, "a.log")
-    checked.run(LogWalk(LogPieces(opened, len(segment.log)), metadata), ())
+    checked.run(window.drive(LogWalk(metadata, 0, size_bytes, Depth.CHECKSUMS, recovers=True).steps()), ())
     return checked
 
 
@@ -97,7 +93,7 @@ def test_batches_below_the_first_epoch_that_the_metadata_know_are_not_judged() -
 
 
 def test_a_log_newer_than_its_metadata_is_found() -> None:
-    newest_ms = max(check(FOUR)._newest_ms, 0)
+    newest_ms = FIRST_TIMESTAMP_MS + 19
     assert check(FOUR, max_timestamp_ms=newest_ms + 5).findings == [], "harmless: a look-up comes by in vain"
     assert found(check(FOUR, max_timestamp_ms=newest_ms - 1)) == [(FindingKind.TIMESTAMP, None)]
 
@@ -106,4 +102,14 @@ def test_findings_of_one_log_end_somewhere() -> None:
     batches = [data_batch(3 * number) for number in range(FAULTS_MAX + 50)]
     checked = check(batches, end=3 * len(batches))
     assert len(checked.findings) == FAULTS_MAX + 1
+    assert checked.findings[-1].kind is FindingKind.NOT_CHECKED
+
+
+def test_a_log_that_is_no_log_ends_after_so_many_faults() -> None:
+    batches = [bytearray(data_batch(number, value_bytes=20)) for number in range(FAULTS_MAX + 10)]
+    for batch in batches:
+        batch[-1] ^= 1
+    checked = check([bytes(batch) for batch in batches], end=len(batches) - 1)
+    assert [finding.kind for finding in checked.findings[:-1]] == [FindingKind.BATCH_CORRUPT] * FAULTS_MAX
+    assert "the batch of offset 0: its CRC is wrong" in checked.findings[0].detail
     assert checked.findings[-1].kind is FindingKind.NOT_CHECKED

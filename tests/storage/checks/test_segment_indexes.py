@@ -61,9 +61,11 @@ def test_several_that_cannot_be_read_and_none_that_can_are_the_objects_fault() -
     assert [finding.detail for finding in indexes.conclude()] == ["all of it"]
 
 
-def test_positions_to_go_on_at_are_the_offset_indexs() -> None:
-    assert list(loaded({IndexType.OFFSET: SEGMENT.offset_index}).resume_positions)
-    assert list(loaded({IndexType.OFFSET: SEGMENT.offset_index + b"x"}).resume_positions) == []
+def test_the_walk_goes_on_by_an_offset_index_that_can_be_read() -> None:
+    index = loaded({IndexType.OFFSET: SEGMENT.offset_index}).offset_index
+    assert index is not None
+    assert len(index)
+    assert loaded({IndexType.OFFSET: SEGMENT.offset_index + b"x"}).offset_index is None
 
 
 def test_entries_of_an_index_that_the_metadata_call_empty_are_found() -> None:

@@ -82,7 +82,7 @@ def test_a_header_that_makes_no_sense_is_named() -> None:
     _, opened, metadata = stored(replace(SEGMENT, log=bytes(log)))
     with pytest.raises(CorruptObjectError) as caught:
         rebuild_offset_index(opened, metadata)
-    assert f"segment {metadata.segment_id}, batch at {position}" in str(caught.value)
+    assert f"segment {metadata.segment_id}: batch at {position}" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_header_that_the_metadata_cuts_is_corrupt() -> None:
 def test_a_batch_that_reaches_beyond_the_segment_is_corrupt() -> None:
     _, opened, metadata = stored(SEGMENT)
     metadata = replace(metadata, segment_size_bytes=len(SEGMENT.log) - 1)
-    with pytest.raises(CorruptObjectError, match="reaches beyond its end"):
+    with pytest.raises(CorruptObjectError, match="reach beyond the segment"):
         rebuild_offset_index(opened, metadata)
 
 
