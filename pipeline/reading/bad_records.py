@@ -6,20 +6,30 @@ It holds no byte of a record.
 
 import json
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
 
 from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
-from storage.log.segment_scan import BadBatch
 from storage.model import uuid_to_text
 
 ENTRIES_MAX = 10_000
 """Of a file, and of warnings; what is beyond them is counted."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BadBatch:
+    """Bytes of the log that were left out, and why."""
+
+    position: int
+    size_bytes: int
+    reason: str
+    is_rest: bool = False
+    """Nothing told where the next batch begins: these are all that was left of the range."""
 
 
 class BadRecords:

@@ -16,15 +16,15 @@ from typing import TypeVar
 
 import structlog
 
-from pipeline.reading.bad_records import BadRecords
+from pipeline.reading.bad_records import BadBatch, BadRecords
 from pipeline.reading.batch_selection import BatchSelection
 from pipeline.tasks import ReadOptions, SegmentTask
 from protocol.record_batches import BatchHeader
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
-from storage.log.log_walk import BatchTooLargeError, WalkedBatch
-from storage.log.segment_scan import BadBatch, SegmentScan
+from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
+from storage.log.segment_scan import LogWindow
 from storage.model import IndexType
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
@@ -32,7 +32,7 @@ from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 T = TypeVar("T")
 
 KIB = 1024
-WINDOW_BYTES_MIN = 64 * KIB
+PIECE_BYTES_MIN = 64 * KIB
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -64,8 +64,10 @@ class SegmentBatches:
         if first_offset >= task.end_offset:
             return
         selection = BatchSelection(first_offset, task.end_offset, task.aborted, self._options.timestamp_min_ms)
-        with closing(self._open_scan(opened, first_offset)) as scan:
-            for batches in self._told_of_budget(scan):
+        index = self._offset_index(opened)
+        with closing(self._window(opened, index)) as window:
+            walk = self._walk_from(self._start(window, index, first_offset), index)
+            for batches in self._scanned(window, walk):
                 is_last = selection.ends_before(batches[-1].header)
                 wanted = [
                     batch
@@ -87,60 +89,65 @@ class SegmentBatches:
             return False
         return timestamp_min_ms is None or task.segment.max_timestamp_ms >= timestamp_min_ms
 
-    def _open_scan(self, opened: OpenedSegment, first_offset: int) -> SegmentScan:
+    def _window(self, opened: OpenedSegment, index: OffsetIndex) -> LogWindow:
         task = self._task
-        index = self._offset_index(opened)
-        by_position = index.position_at_or_below(task.start_position)
-        by_offset = index.lookup(first_offset)[1]
-        start = max(by_position, by_offset)
-        if 0 < start < task.segment.segment_size_bytes:
-            scan = self._scan_from(opened, start, index)
-            try:
-                is_safe = scan.begins_with(lambda header: self._is_safe_start(start, header, first_offset))
-            except BaseException:
-                scan.close()
-                raise
-            if is_safe:
-                return scan
-            scan.close()
-        if start:
-            self._warn_of_index("offset", f"there is no batch at {start} that it says is there")
-        return self._scan_from(opened, 0, index)
-
-    def _is_safe_start(self, position: int, header: BatchHeader, first_offset: int) -> bool:
-        return position <= self._task.start_position or header.base_offset <= first_offset
-
-    def _scan_from(self, opened: OpenedSegment, start: int, index: OffsetIndex) -> SegmentScan:
-        task, budget_bytes = self._task, self._options.task_bytes_max
         ends = (index.position_above(task.end_position - 1), index.position_after_offset(task.end_offset - 1))
+        # Where the last batch that is wanted probably ends: what is behind it is not fetched ahead.
         fetch_end = min(end for end in (*ends, task.segment.segment_size_bytes) if end is not None)
-        window_bytes = max(budget_bytes // 16, WINDOW_BYTES_MIN)
-        return SegmentScan(
+        piece_bytes = max(self._options.task_bytes_max // 16, PIECE_BYTES_MIN)
+        return LogWindow(
             opened,
             task.segment,
-            start,
-            task.end_position,
-            fetch_end=max(fetch_end, start + 1),
-            window_bytes=window_bytes,
-            range_bytes=4 * window_bytes,
-            batch_bytes_max=budget_bytes // 4,
-            on_bad=self._on_bad if self._options.skips_bad_records else None,
-            index=index,
+            fetch_end,
+            piece_bytes=piece_bytes,
+            range_bytes=4 * piece_bytes,
+            reads_ahead=True,
+            has_holes=self._options.skips_bad_records,
         )
 
-    def _on_bad(self, bad: BadBatch) -> None:
-        start = self._task.start_position
-        if bad.is_rest and bad.position < start:
-            # The walk to the task's own range ends here: all of that is lost.
-            bad = BadBatch(start, bad.position + bad.size_bytes - start, bad.reason, is_rest=True)
-        if bad.position >= start:
-            self._bad.add(bad)
+    def _walk_from(self, start: int, index: OffsetIndex) -> LogWalk:
+        return LogWalk(
+            self._task.segment,
+            start,
+            self._task.end_position,
+            Depth.BATCHES,
+            index=index,
+            recovers=self._options.skips_bad_records,
+            batch_bytes_max=self._options.task_bytes_max // 4,
+        )
 
-    def _told_of_budget(self, scan: SegmentScan) -> Iterator[list[WalkedBatch]]:
+    def _start(self, window: LogWindow, index: OffsetIndex, first_offset: int) -> int:
+        """Where the scan begins (rule 1)."""
+        task = self._task
+        start = max(index.position_at_or_below(task.start_position), index.lookup(first_offset)[1])
+
+        def is_safe(header: BatchHeader) -> bool:
+            return start <= task.start_position or header.base_offset <= first_offset
+
+        is_inside = 0 < start < task.segment.segment_size_bytes
+        if is_inside and window.answer(self._walk_from(start, index).begins_with(is_safe)):
+            return start
+        if start:
+            self._warn_of_index("offset", f"there is no batch at {start} that it says is there")
+        return 0
+
+    def _scanned(self, window: LogWindow, walk: LogWalk) -> Iterator[list[WalkedBatch]]:
+        """Lists of batches, about one a piece; what was passed over is reported."""
         try:
-            yield from scan
+            for found in window.drive(walk.steps()):
+                if isinstance(found, PassedOver):
+                    self._on_bad(found)
+                else:
+                    yield found
+                del found
         except BatchTooLargeError as error:
             raise BatchTooLargeError(f"{error}; taskBytes is {self._options.task_bytes_max}") from error
+
+    def _on_bad(self, bad: PassedOver) -> None:
+        # Of a walk that ends before the task's own range, all of that is lost.
+        start = max(bad.position, self._task.start_position) if bad.is_rest else bad.position
+        if start >= self._task.start_position:
+            self._bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
 
     def _grouped(self, batches: list[WalkedBatch]) -> Iterator[list[WalkedBatch]]:
         group_bytes_max = self._options.task_bytes_max // 32

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from pipeline.decoding.record_decoder import RecordDecoder
-from pipeline.reading.bad_records import BadRecords
+from pipeline.reading.bad_records import BadBatch, BadRecords
 from pipeline.reading.segment_batches import SegmentBatches
 from pipeline.tasks import ReadOptions, SegmentTask
-from storage.log.segment_scan import BadBatch
 from storage.remote_storage_manager import RemoteStorageManager
 
 

@@ -13,7 +13,7 @@ from storage.checks.log_check import LogCheck
 from storage.checks.segment_indexes import REQUIRED, SegmentIndexes
 from storage.errors import RemoteStorageError
 from storage.log.log_walk import Depth, LogWalk, UnreadableBytesError
-from storage.log.segment_window import LogWindow
+from storage.log.segment_scan import LogWindow
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
 from storage.remote_storage_manager import (

@@ -11,7 +11,7 @@ from contextlib import closing
 from protocol.record_batches import BatchHeader
 from storage.indexes.offset_index import build_offset_index
 from storage.log.log_walk import Depth, LogWalk
-from storage.log.segment_window import LogWindow, OnGet
+from storage.log.segment_scan import LogWindow, OnGet
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
 

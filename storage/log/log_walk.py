@@ -2,7 +2,7 @@
 
 `LogWalk.steps` is a generator. It yields `Wanted` when it needs bytes, and is sent a view of them and of all that
 follows there; `UnreadableBytesError` is thrown into it where they cannot be had. Besides it yields what it has found:
-lists of batches, and what it has passed over. `storage.log.segment_window` drives it over a stream. Readers that hold
+lists of batches, and what it has passed over. `storage.log.segment_scan` drives it over a stream. Readers that hold
 blocks, which remember what has passed, walk by `storage.log.batch_walk`; rules and errors are the same.
 
 - Every header makes sense and its batch ends inside the segment. What else is looked at is the walk's `Depth`.

@@ -1,128 +1,259 @@
-"""Every batch of a range of a segment, for readers that want all of it: synchronous, in bounded memory.
+"""Scanning a segment: a window that moves over its log drives a walk (`storage.log.log_walk`) over a stream.
 
-- A batch belongs to the range in which it begins: ranges that meet give each batch just once.
-- What is handed out passed its CRC, lies inside its segment in bytes and offsets, and its offsets ascend.
-- A batch is a view into the piece of the log that was fetched; one that straddles two pieces is a copy.
-- A batch that fails is an error, or is reported and passed over as `storage.log.log_walk` says.
+Synchronous, in bounded memory. GETs are of whole chunks, read piece by piece, tried again where that may help. A window
+that reads ahead has one piece fetched by a thread of its own while its reader works: two pieces and what the reader
+still refers to are in memory, else one.
+
+Bytes that cannot be had (a chunk that does not decode, a truncated object) fail the reader, or are a hole
+(`has_holes`): the reader is told, and may go on behind it.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Self
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
-from protocol.record_batches import BatchHeader
-from storage.indexes.offset_index import OffsetIndex
-from storage.log.log_walk import Depth, LogWalk, PassedOver, WalkedBatch
-from storage.log.segment_window import LogWindow
+from storage.errors import CorruptObjectError
+from storage.log.log_walk import Found, Steps, UnreadableBytesError, Wanted
 from storage.model import RemoteLogSegmentMetadata
-from storage.remote_storage_manager import OpenedSegment
+from storage.object_store.retries import ATTEMPTS_MAX, Wait, call_with_retries
+from storage.remote_storage_manager import OpenedSegment, SegmentStream
 
-MIB = 1024 * 1024
-WINDOW_BYTES = 8 * MIB
-BATCH_BYTES_MAX = 128 * MIB
-"""A little more than the largest request that a broker takes by default (socket.request.max.bytes)."""
+HOLE_BYTES = 64 * 1024
+"""Where a format has no chunks, so much is given up at once."""
+
+HOLES_MAX = 16
+"""After so many in a row the rest is taken to be one: a truncated object would cost a few GETs for each."""
+
+_GAP_BYTES_MAX = 1024 * 1024
+"""Bytes that nobody wants are read in parts of this size, where the GET under way has what is behind them."""
+
+R = TypeVar("R")
+
+OnGet = Callable[[int], None]
+"""Told of every GET that is sent: its size in the store, in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadBatch:
-    """Bytes of the log that were stepped over, and why."""
-
-    position: int
-    size_bytes: int
-    reason: str
-    is_rest: bool = False
-    """Nothing told where the next batch begins: these are all that was left of the range."""
-
-
-class SegmentScan:
-    """Iterates lists of the batches that begin in [start_position, end_position): about one list a window of the log.
-
-    A list refers to the window that it came from: drop it before asking for the next to hold no more than two.
-    Is iterated once, and belongs to one thread. A context manager: leaving it ends the GET under way.
+class LogWindow:
+    """The log of a segment. Belongs to one thread; `close` ends what it has under way.
 
     Args:
-        start_position: where a batch begins.
-        end_position: any position; the last batch may reach beyond it.
-        fetch_end: where the last batch that is wanted probably ends: what is behind it is not fetched ahead.
-        window_bytes: of the log in memory, about; twice as much while the next is fetched.
-        range_bytes: of one GET, about; window_bytes if it is None.
-        batch_bytes_max: a larger one is an error.
-        on_bad: what is done about a bad batch instead of raising.
-        index: tells where to go on behind a bad batch.
-
-    Raises, while iterating:
-        CorruptLogError: see there; only without `on_bad`.
-        CorruptObjectError: the store's bytes break their format; only without `on_bad`.
-        BatchTooLargeError: a batch is larger than batch_bytes_max.
-        RemoteStorageError: as the store answers.
+        end: what is fetched ahead ends here, save for the rest of a chunk; beyond it only what is asked for.
+        piece_bytes: of one piece, at most.
+        range_bytes: of one GET, about; whole chunks, at least one.
+        reads_ahead: the next piece is fetched while the reader works.
+        has_holes: bytes that cannot be had raise UnreadableBytesError, and only they do; otherwise the store's
+            CorruptObjectError, whatever it concerns of the piece.
+        wait: before a GET is tried again; None: until the window is closed.
     """
 
     def __init__(
         self,
         opened: OpenedSegment,
         segment: RemoteLogSegmentMetadata,
-        start_position: int,
-        end_position: int,
+        end: int,
         *,
-        fetch_end: int | None = None,
-        window_bytes: int = WINDOW_BYTES,
-        range_bytes: int | None = None,
-        batch_bytes_max: int = BATCH_BYTES_MAX,
-        on_bad: Callable[[BadBatch], None] | None = None,
-        index: OffsetIndex | None = None,
+        piece_bytes: int,
+        range_bytes: int,
+        reads_ahead: bool = False,
+        has_holes: bool = False,
+        attempts_max: int = ATTEMPTS_MAX,
+        wait: Wait | None = None,
+        on_get: OnGet | None = None,
     ) -> None:
-        self._on_bad = on_bad
-        self._walk = LogWalk(
-            segment,
-            start_position,
-            end_position,
-            Depth.BATCHES,
-            index=index,
-            recovers=on_bad is not None,
-            batch_bytes_max=batch_bytes_max,
-        )
-        self._window = LogWindow(
-            opened,
-            segment,
-            min(end_position if fetch_end is None else fetch_end, segment.segment_size_bytes),
-            piece_bytes=window_bytes,
-            range_bytes=range_bytes or window_bytes,
-            reads_ahead=True,
-            has_holes=on_bad is not None,
-        )
+        self._opened, self._segment = opened, segment
+        self._fetch_end = end
+        self._piece_bytes = piece_bytes
+        self._chunk_bytes = opened.chunk_bytes
+        self._range_bytes = self._chunk_bytes * max(1, range_bytes // self._chunk_bytes)
+        self._has_holes = has_holes
+        self._closing = threading.Event()
+        self._attempts_max, self._wait = attempts_max, wait or self._closing.wait
+        self._on_get = on_get
+        # The reader's side.
+        self._parts: deque[memoryview] = deque()  # contiguous, from _start on
+        self._start = self._end = 0
+        self._hole: UnreadableBytesError | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="segment-scan") if reads_ahead else None
+        self._ahead: Future[bytes | bytearray | UnreadableBytesError] | None = None
+        # The GET under way: one thread at a time, the reader's or the one that reads ahead.
+        self._stream: SegmentStream | None = None
+        self._position = self._stream_end = 0
+        self._holes = 0
 
-    def __enter__(self) -> Self:
-        return self
+    def drive(self, steps: Steps[R]) -> Generator[Found, None, R]:
+        """What a walk finds; it is sent the bytes that it wants.
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        Raises:
+            RemoteStorageError: as the store answers, and what the walk raises.
+        """
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Wanted):
+                    step = self._send(steps, step)
+                else:
+                    yield step
+                    del step  # or two lists of batches would be held
+                    step = next(steps)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
 
-    def __iter__(self) -> Iterator[list[WalkedBatch]]:
-        for found in self._window.drive(self._walk.steps()):
-            if isinstance(found, PassedOver):
-                self._report(found)
-            else:
-                yield found
-            del found
+    def answer(self, steps: Steps[R]) -> R:
+        """The answer of a walk that finds nothing else. Raises as `drive`."""
+        try:
+            found = next(self.drive(steps))
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        raise AssertionError(f"it has found {found}")
 
-    def close(self) -> None:
-        """End the GET under way. Idempotent."""
-        self._window.close()
+    def view(self, position: int, size_bytes: int) -> memoryview:
+        """The bytes from `position` on, at least `size_bytes`, which must lie inside the segment.
 
-    def begins_with(self, is_expected: Callable[[BatchHeader], bool]) -> bool:
-        """Whether a good and expected batch stands where the scan begins: for a start that someone else told.
-
-        Ask before iterating. Nothing is reported.
+        To go back costs a GET. The view stays valid as long as it is referenced. Bytes are copied only where they
+        straddle two pieces.
 
         Raises:
             RemoteStorageError: as the store answers.
+            UnreadableBytesError: see `has_holes`.
         """
-        try:
-            next(self._window.drive(self._walk.begins_with(is_expected)))
-        except StopIteration as answer:
-            return bool(answer.value)
-        raise AssertionError("no batch is handed out")
+        if self._hole is not None and self._hole.start <= position < self._hole.end:
+            raise self._hole
+        self._move_to(position)
+        while not self._parts:
+            self._pull(position + size_bytes)
+        if len(self._parts[0]) < size_bytes:
+            self._join(position + size_bytes)
+        return self._parts[0]
 
-    def _report(self, bad: PassedOver) -> None:
-        assert self._on_bad is not None
-        self._on_bad(BadBatch(bad.position, bad.end - bad.position, bad.error.reason, is_rest=bad.is_rest))
+    def close(self) -> None:
+        """End the GET under way; returns when its thread has ended. Idempotent."""
+        self._closing.set()
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._ahead = None
+        self._parts.clear()
+        self._end_get()
+
+    def _send(self, steps: Steps[R], wanted: Wanted) -> Wanted | Found:
+        if wanted.can_wait and wanted.position + wanted.size_bytes > self._end:
+            return steps.send(None)
+        try:
+            data = self.view(wanted.position, wanted.size_bytes)
+        except UnreadableBytesError as error:
+            return steps.throw(error)
+        return steps.send(data)
+
+    def _move_to(self, position: int) -> None:
+        """Let go of what lies before `position`."""
+        if not self._start <= position <= self._end:
+            self._parts.clear()
+            if self._ahead is not None:
+                # Nobody asked for these bytes yet, so that what went wrong with them does not matter.
+                self._ahead.exception()
+                self._ahead = None
+            self._start = self._end = position
+        while self._parts and self._start + len(self._parts[0]) <= position:
+            self._start += len(self._parts.popleft())
+        if self._parts:
+            self._parts[0] = self._parts[0][position - self._start :]
+        self._start = position
+
+    def _join(self, end: int) -> None:
+        """Make the first part reach to `end`. Each piece is let go of as soon as it is copied."""
+        joined = bytearray(end - self._start)
+        filled_bytes = 0
+        while filled_bytes < len(joined):
+            if not self._parts:
+                self._pull(end)
+            part = self._parts.popleft()
+            taken = part[: len(joined) - filled_bytes]
+            joined[filled_bytes : filled_bytes + len(taken)] = taken
+            filled_bytes += len(taken)
+            if len(taken) < len(part):
+                self._parts.appendleft(part[len(taken) :])
+        self._parts.appendleft(memoryview(joined).toreadonly())
+
+    def _pull(self, wanted_end: int) -> None:
+        """Take the next piece, and have the one behind it fetched."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            piece = self._fetch(self._end, min(self._end + self._piece_bytes, max(wanted_end, self._fetch_end)))
+        else:
+            piece = ahead.result()
+        if isinstance(piece, UnreadableBytesError):
+            self._parts.clear()
+            self._start = self._end = piece.end
+            self._hole = piece
+            raise piece
+        self._parts.append(memoryview(piece).toreadonly())
+        self._end += len(piece)
+        if self._executor is not None and self._end < self._fetch_end:
+            ahead_end = min(self._end + self._piece_bytes, self._fetch_end)
+            self._ahead = self._executor.submit(self._fetch, self._end, ahead_end)
+
+    # --- the GET under way ---
+
+    def _fetch(self, start: int, end: int) -> bytes | bytearray | UnreadableBytesError:
+        """The bytes from `start` on, at most to `end`; at least one. What is corrupt is narrowed down to a hole: a
+        chunk, of which no part can be decoded, or HOLE_BYTES."""
+        try:
+            data = self._retried(start, end)
+        except CorruptObjectError:
+            if not self._has_holes:
+                raise
+            hole_end = self._chunk_end(start + 1) if self._chunk_bytes > 1 else min(end, start + HOLE_BYTES)
+            try:
+                data = self._retried(start, min(end, hole_end))
+            except CorruptObjectError as error:
+                self._holes += 1
+                if self._holes >= HOLES_MAX:
+                    hole_end = self._segment.segment_size_bytes
+                hole = UnreadableBytesError(str(error), start, hole_end)
+                hole.__cause__ = error
+                return hole
+        self._holes = 0
+        return data
+
+    def _retried(self, start: int, end: int) -> bytes | bytearray:
+        return call_with_retries(
+            lambda: self._read(start, end), self._segment, self._wait, attempts_max=self._attempts_max
+        )
+
+    def _read(self, start: int, end: int) -> bytes | bytearray:
+        stream = self._stream_at(start, end)
+        size_bytes = min(end, self._stream_end) - start
+        try:
+            while (gap_bytes := start - self._position) > 0:
+                self._position += len(stream.read(min(gap_bytes, _GAP_BYTES_MAX)))
+            data = stream.read(size_bytes)
+        except BaseException:
+            self._end_get()
+            raise
+        self._position = start + size_bytes
+        if self._position == self._stream_end:
+            self._end_get()
+        return data
+
+    def _stream_at(self, start: int, end: int) -> SegmentStream:
+        """The GET under way, if it has or will have the byte at `start`; else a new one."""
+        if self._stream is None or not self._position <= start < self._stream_end:
+            self._end_get()
+            range_end = start - start % self._chunk_bytes + self._range_bytes
+            self._stream_end = min(range_end, self._chunk_end(max(end, self._fetch_end)))
+            if self._on_get is not None:
+                self._on_get(self._opened.stored_bytes(start, self._stream_end))
+            self._stream, self._position = self._opened.open_stream(start, self._stream_end), start
+        return self._stream
+
+    def _chunk_end(self, position: int) -> int:
+        chunks = -(-position // self._chunk_bytes)
+        return min(chunks * self._chunk_bytes, self._segment.segment_size_bytes)
+
+    def _end_get(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()

@@ -1,11 +1,11 @@
-"""SegmentScan: every batch once, checked, in windows; what is bad fails or is stepped over."""
+"""A scan: every batch once, checked, in windows; what is bad fails or is stepped over."""
 
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pytest
 from hypothesis import given
@@ -13,24 +13,60 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
-from storage.log.log_walk import CorruptLogError, WalkedBatch
-from storage.log.segment_scan import BadBatch, SegmentScan
-from storage.log.segment_window import HOLE_BYTES
+from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, WalkedBatch
+from storage.log.segment_scan import HOLE_BYTES, LogWindow
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
 
 T = TypeVar("T")
 KIB = 1024
-Bad = list[BadBatch]
+Bad = list[PassedOver]
 
 
-def scan_of(world: OneSegment, start: int = 0, end: int | None = None, **how: Any) -> SegmentScan:
-    how.setdefault("window_bytes", 4 * KIB)
-    how.setdefault("range_bytes", 8 * KIB)
-    return SegmentScan(world, world.metadata, start, len(world.log) if end is None else end, **how)
+class Scan:
+    """Whole batches of a range, read ahead; what is bad is passed over if `bad` takes it. It closes its window."""
+
+    def __init__(
+        self,
+        world: OneSegment,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        fetch_end: int | None = None,
+        window_bytes: int = 4 * KIB,
+        range_bytes: int = 8 * KIB,
+        bad: Bad | None = None,
+        **how: Any,
+    ) -> None:
+        end = len(world.log) if end is None else end
+        self._bad = bad
+        self.walk = LogWalk(world.metadata, start, end, Depth.BATCHES, recovers=bad is not None, **how)
+        self.window = LogWindow(
+            world,
+            world.metadata,
+            end if fetch_end is None else fetch_end,
+            piece_bytes=window_bytes,
+            range_bytes=range_bytes,
+            reads_ahead=True,
+            has_holes=bad is not None,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.window.close()
+
+    def __iter__(self) -> Iterator[list[WalkedBatch]]:
+        for found in self.window.drive(self.walk.steps()):
+            if isinstance(found, PassedOver):
+                assert self._bad is not None
+                self._bad.append(found)
+            else:
+                yield found
 
 
-def all_of(scan: SegmentScan) -> list[WalkedBatch]:
+def all_of(scan: Scan) -> list[WalkedBatch]:
     with scan:
         return [batch for batches in scan for batch in batches]
 
@@ -39,7 +75,7 @@ def skipped(world: OneSegment, *, has_index: bool = True, **how: Any) -> tuple[l
     """Base offsets of what was read, and what was stepped over."""
     bad: Bad = []
     index = OffsetIndex(world.segment.offset_index, world.segment.base_offset) if has_index else None
-    batches = all_of(scan_of(world, on_bad=bad.append, index=index, **how))
+    batches = all_of(Scan(world, bad=bad, index=index, **how))
     assert world.streams_open == 0
     return [batch.header.base_offset for batch in batches], bad
 
@@ -66,7 +102,7 @@ def test_every_batch_is_handed_out_once_as_it_is_in_the_log(
         build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
     )
 
-    batches = all_of(scan_of(world, window_bytes=window_bytes, range_bytes=range_bytes))
+    batches = all_of(Scan(world, window_bytes=window_bytes, range_bytes=range_bytes))
 
     assert [bytes(batch.data) for batch in batches] == list(world.segment.batches)
     assert [batch.position for batch in batches] == list(world.segment.batch_positions)
@@ -82,7 +118,7 @@ def test_a_batch_belongs_to_the_range_in_which_it_begins(cut: int) -> None:
     cut = min(cut, len(world.log))
     start = next((position for position in positions if position >= cut), len(world.log))
 
-    former, latter = all_of(scan_of(world, 0, cut)), all_of(scan_of(world, start))
+    former, latter = all_of(Scan(world, 0, cut)), all_of(Scan(world, start))
 
     assert [batch.position for batch in [*former, *latter]] == list(positions)
 
@@ -90,7 +126,7 @@ def test_a_batch_belongs_to_the_range_in_which_it_begins(cut: int) -> None:
 def test_a_list_holds_what_is_whole_in_a_window_and_views_it() -> None:
     world = OneSegment(filled_segment(batch_count=20, value_bytes=100))  # 1.2 KiB each
 
-    with scan_of(world) as scan:
+    with Scan(world) as scan:
         lists = list(scan)
 
     assert [len(batches) for batches in lists][:3] == [3, 3, 4]
@@ -103,7 +139,7 @@ def test_a_get_is_a_range_of_whole_chunks_and_ends_with_the_batch_that_fetch_end
     world = OneSegment(filled_segment(), chunk_bytes=1000)
     start, end = world.segment.batch_positions[3], world.segment.batch_positions[7]
 
-    batches = all_of(scan_of(world, start, end - 5, fetch_end=end, range_bytes=3500))
+    batches = all_of(Scan(world, start, end - 5, fetch_end=end, range_bytes=3500))
 
     assert len(batches) == 4
     assert world.gets == [(start, 6000), (6000, 9000)]
@@ -122,9 +158,9 @@ class AtOnce(Executor):
 
 
 def test_no_more_than_one_piece_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.log.segment_window.ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
     world = OneSegment(filled_segment(batch_count=100))
-    with scan_of(world, range_bytes=4 * KIB) as scan:
+    with Scan(world, range_bytes=4 * KIB) as scan:
         next(iter(scan))
 
         assert len(world.gets) == 2
@@ -133,12 +169,12 @@ def test_no_more_than_one_piece_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch
 def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     world = OneSegment(filled_segment(batch_count=100))
     threads_before = threading.active_count()
-    scan = scan_of(world)
+    scan = Scan(world)
     lists = iter(scan)
     next(lists)
 
-    scan.close()
-    scan.close()
+    scan.window.close()
+    scan.window.close()
 
     assert world.streams_open == 0
     assert threading.active_count() == threads_before
@@ -159,7 +195,7 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
 
     monkeypatch.setattr(CountedStream, "read", cut_once)
 
-    batches = all_of(scan_of(world))
+    batches = all_of(Scan(world))
 
     assert [batch.position for batch in batches] == list(world.segment.batch_positions)
     assert world.gets[:4] == [(0, 8 * KIB)] * 3 + [(4 * KIB, 12 * KIB)]
@@ -172,18 +208,18 @@ def test_trouble_that_does_not_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     world.failures = [RetriableRemoteStorageError("503")] * 3
 
     with pytest.raises(RetriableRemoteStorageError, match="503"):
-        all_of(scan_of(world))
+        all_of(Scan(world))
 
 
 def test_a_batch_that_is_larger_than_the_window_is_put_together_up_to_the_limit() -> None:
     big = data_batch(1, value_bytes=50_000)
     world = OneSegment(build_segment([data_batch(0), big, data_batch(2)]))
 
-    assert bytes(all_of(scan_of(world))[1].data) == big
+    assert bytes(all_of(Scan(world))[1].data) == big
     limit = len(big) - 1
     position = world.segment.batch_positions[1]
     with pytest.raises(RemoteStorageError, match=rf"orders-0 .*batch at {position} has {len(big)} .* {limit} can"):
-        all_of(scan_of(world, batch_bytes_max=limit))
+        all_of(Scan(world, batch_bytes_max=limit))
 
 
 def test_messages_of_the_old_formats_are_batches_too() -> None:
@@ -193,10 +229,10 @@ def test_messages_of_the_old_formats_are_batches_too() -> None:
     size = len(world.log)
     object.__setattr__(world.metadata, "segment_size_bytes", size)
 
-    assert [batch.header.magic for batch in all_of(scan_of(world, window_bytes=10))] == [0, 1, 0]
+    assert [batch.header.magic for batch in all_of(Scan(world, window_bytes=10))] == [0, 1, 0]
     world.log[-1] ^= 1
     with pytest.raises(CorruptLogError, match="CRC"):
-        all_of(scan_of(world))
+        all_of(Scan(world))
 
 
 def legacy_message(offset: int, magic: int) -> bytes:
@@ -243,7 +279,7 @@ def test_a_bad_batch_fails_the_scan_by_object_and_position(damage: Callable[[One
     at = world.segment.batch_positions[10 if damage is raise_offset else 9]
 
     with pytest.raises(CorruptLogError, match=rf"segment orders-0 \(.*batch at {at}: ") as failure:
-        all_of(scan_of(world))
+        all_of(Scan(world))
 
     assert failure.value.position == at
     assert isinstance(failure.value, CorruptObjectError)
@@ -275,8 +311,8 @@ def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index() -> Non
 
     assert offsets == offsets_without(world, 0, 9, 19)
     sizes = {len(batch) for batch in world.segment.batches}
-    assert {entry.size_bytes for entry in bad} == sizes
-    assert "CRC" in bad[0].reason
+    assert {entry.end - entry.position for entry in bad} == sizes
+    assert "CRC" in bad[0].error.reason
 
 
 def test_behind_a_header_without_sense_the_next_index_entry_is_where_it_goes_on() -> None:
@@ -290,9 +326,7 @@ def test_behind_a_header_without_sense_the_next_index_entry_is_where_it_goes_on(
     offsets, bad = skipped(world)
 
     assert offsets == offsets_without(world, *range(4, resumed_number))
-    assert [(entry.position, entry.position + entry.size_bytes) for entry in bad] == [
-        (world.segment.batch_positions[4], resumes_at)
-    ]
+    assert [(entry.position, entry.end) for entry in bad] == [(world.segment.batch_positions[4], resumes_at)]
 
 
 def test_without_any_index_entry_behind_the_rest_of_the_range_is_reported() -> None:
@@ -303,7 +337,7 @@ def test_without_any_index_entry_behind_the_rest_of_the_range_is_reported() -> N
 
     assert offsets == offsets_without(world, *range(4, 20))
     position = world.segment.batch_positions[4]
-    assert [(entry.position, entry.size_bytes, entry.is_rest) for entry in bad] == [
+    assert [(entry.position, entry.end - entry.position, entry.is_rest) for entry in bad] == [
         (position, len(world.log) - position, True)
     ]
 
@@ -343,9 +377,9 @@ def test_a_chunk_that_does_not_decode_costs_the_batches_that_it_holds_bytes_of(c
 
     assert offsets == offsets_without(world, *hurt)
     assert [entry.position for entry in bad] == [positions[hurt[0]]]
-    assert "its tag is wrong" in bad[0].reason
+    assert "its tag is wrong" in bad[0].error.reason
     with pytest.raises(CorruptObjectError, match="its tag is wrong"):
-        all_of(scan_of(world))
+        all_of(Scan(world))
 
 
 def test_of_a_truncated_object_what_is_there_is_read_and_the_gets_stay_few() -> None:
@@ -356,11 +390,11 @@ def test_of_a_truncated_object_what_is_there_is_read_and_the_gets_stay_few() -> 
     index = OffsetIndex(world.segment.offset_index, 0)
     end = world.metadata.segment_size_bytes
 
-    batches = all_of(scan_of(world, end=end, on_bad=bad.append, index=index, window_bytes=256 * KIB))
+    batches = all_of(Scan(world, end=end, bad=bad, index=index, window_bytes=256 * KIB))
 
     assert cut - HOLE_BYTES - 2 * KIB < batches[-1].position < cut
-    assert bad[-1].position + bad[-1].size_bytes == end
-    assert "truncated" in bad[0].reason
+    assert bad[-1].end == end
+    assert "truncated" in bad[0].error.reason
     assert len(world.gets) < 150
 
 
@@ -372,10 +406,10 @@ def test_whatever_is_flipped_all_bytes_are_read_or_reported(flips: list[tuple[in
     bad: Bad = []
     index = OffsetIndex(world.segment.offset_index, 0) if has_index else None
 
-    batches = all_of(scan_of(world, on_bad=bad.append, index=index))
+    batches = all_of(Scan(world, bad=bad, index=index))
 
     spans = [(batch.position, len(batch.data)) for batch in batches]
-    spans += [(entry.position, entry.size_bytes) for entry in bad]
+    spans += [(entry.position, entry.end - entry.position) for entry in bad]
     end = 0
     for position, size in sorted(spans):
         assert position == end

@@ -7,10 +7,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from pipeline.reading import bad_records
-from pipeline.reading.bad_records import BadRecords
+from pipeline.reading.bad_records import BadBatch, BadRecords
 from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
-from storage.log.segment_scan import BadBatch
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 
 TASK = SegmentTask(

@@ -8,7 +8,7 @@ import pytest
 from storage.checks.finding import FindingKind
 from storage.checks.log_check import FAULTS_MAX, LogCheck
 from storage.log.log_walk import Depth, LogWalk
-from storage.log.segment_window import LogWindow
+from storage.log.segment_scan import LogWindow
 from tests.support.one_segment import OneSegment
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, topic_partition
 

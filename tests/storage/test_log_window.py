@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import UnreadableBytesError
-from storage.log.segment_window import HOLES_MAX, LogWindow
+from storage.log.segment_scan import HOLES_MAX, LogWindow
 from tests.support.one_segment import OneSegment
 from tests.support.segments import filled_segment
 
