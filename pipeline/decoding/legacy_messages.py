@@ -1,9 +1,7 @@
 """Messages of the old formats v0 and v1 (KIP-32), alone or in a compressed wrapper, with keys and values.
 
-Old segments alone hold them, so they are read one by one. Offsets and timestamps go as storage.log.batch_records says:
-a wrapped v1 message has an offset relative to its first one, and the wrapper's own offset is the last one's; under
-LogAppendTime all have the wrapper's timestamp; v0 has none (−1). A wrapper's messages come piece by piece, so that
-memory is bounded; those of v1 are read twice, because the last one's offset is what the others count from.
+Old segments alone hold them, so they are read one by one. storage.log.batch_records reads wrappers, in bounded memory,
+and says what offset and timestamp a message has.
 """
 
 import struct
@@ -12,18 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.decoding.inflation import RecordTooLargeError, inflate_pieces, refuse_large
+from pipeline.decoding.inflation import RecordTooLargeError
 from pipeline.decoding.record_fields import CREATE_TIME, LOG_APPEND_TIME, LOG_APPEND_TIME_MASK, Ranges, RecordTable
-from protocol.record_batches import COMPRESSION_MASK, LENGTH_MIN, LOG_OVERHEAD, BatchHeader
+from protocol.record_batches import COMPRESSION_MASK, BatchHeader
 from storage.errors import CorruptObjectError
+from storage.log.batch_records import RecordStream, wrapped_messages
 
 NO_TIMESTAMP_TYPE = -1
 """Of v0, as Kafka's clients say."""
 
-_HEAD = struct.Struct(">qi4xbb")  # offset, size, crc, magic, attributes
 _INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
-_TIMESTAMP_AT = 18
 _KEY_AT = (18, 26)
 
 
@@ -79,23 +75,18 @@ def iterate_messages(header: BatchHeader, data: memoryview, *, message_bytes_max
         key, value = _key_and_value(header.magic, data)
         yield Message(header.base_offset, header.max_timestamp, timestamp_type, key, value)
         return
-    wrapped = _wrapped(header, data)
 
-    def inner() -> Iterator[tuple[int, bytes]]:
-        return _cut(header.magic, inflate_pieces(codec, wrapped, legacy_lz4=header.magic == 0), message_bytes_max)
+    def take(stream: RecordStream, size: int) -> bytes:
+        if size > message_bytes_max:
+            stream.skip(size)  # corrupt if the bytes are not there
+            raise RecordTooLargeError(f"a record of {size} bytes")
+        return stream.take(size)
 
-    shift = 0
-    if header.magic == 1:
-        last_offset = header.base_offset
-        for offset, _ in inner():
-            last_offset = offset
-        shift = header.base_offset - last_offset
-    for offset, message in inner():
-        timestamp = -1
-        if header.magic == 1:
-            timestamp = header.max_timestamp if is_append_time else _INT64.unpack_from(message, _TIMESTAMP_AT)[0]
-        key, value = _key_and_value(header.magic, memoryview(message))
-        yield Message(offset + shift, timestamp, timestamp_type, key, value)
+    for found in wrapped_messages(header, [data], take, None):
+        if found is not None:
+            offset, timestamp, message = found
+            key, value = _key_and_value(header.magic, memoryview(message))
+            yield Message(offset, timestamp, timestamp_type, key, value)
 
 
 def message_table(messages: Sequence[Message]) -> RecordTable:
@@ -123,14 +114,6 @@ def message_table(messages: Sequence[Message]) -> RecordTable:
     )
 
 
-def _wrapped(header: BatchHeader, data: memoryview) -> memoryview:
-    key_end, _ = _field(data, _KEY_AT[header.magic])
-    _, value = _field(data, key_end)
-    if value is None:
-        raise CorruptObjectError("a compressed message wraps nothing")
-    return value
-
-
 def _key_and_value(magic: int, data: memoryview) -> tuple[bytes | None, bytes | None]:
     key_end, key = _field(data, _KEY_AT[magic])
     end, value = _field(data, key_end)
@@ -149,33 +132,3 @@ def _field(data: memoryview, position: int) -> tuple[int, memoryview | None]:
         if 0 <= size <= len(data) - start:
             return start + size, data[start : start + size]
     raise CorruptObjectError(f"a message of {len(data)} bytes has a field of a wrong length at {position}")
-
-
-def _cut(magic: int, pieces: Iterator[bytes], message_bytes_max: int) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each wrapped message."""
-    buffer, position = b"", 0
-
-    def fill(size: int) -> bool:
-        nonlocal buffer, position
-        if len(buffer) - position >= size:
-            return True
-        parts = [buffer[position:]]
-        have = len(parts[0])
-        while have < size and (piece := next(pieces, b"")):
-            parts.append(piece)
-            have += len(piece)
-        buffer, position = b"".join(parts), 0
-        return have >= size
-
-    while fill(1):
-        if not fill(_KEY_AT[magic]):
-            raise CorruptObjectError("a wrapped message is cut")
-        offset, size, inner_magic, attributes = _HEAD.unpack_from(buffer, position)
-        if size < LENGTH_MIN or inner_magic != magic or attributes & COMPRESSION_MASK:
-            raise CorruptObjectError(f"a wrapped message has size {size}, magic {inner_magic}, attributes {attributes}")
-        if LOG_OVERHEAD + size > message_bytes_max:
-            refuse_large(LOG_OVERHEAD + size, len(buffer) - position, pieces)
-        if not fill(LOG_OVERHEAD + size):
-            raise CorruptObjectError("a wrapped message is cut")
-        yield offset, buffer[position : position + LOG_OVERHEAD + size]
-        position += LOG_OVERHEAD + size

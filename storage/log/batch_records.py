@@ -1,6 +1,7 @@
 """The offsets and timestamps of the records in one batch, without their keys and values.
 
 For look-ups by time, which decode the one batch that matters (design L5); nothing on the way of a Fetch comes here.
+`wrapped_messages` reads the old formats' wrappers for whoever wants keys and values, too.
 Formats v2, v1 and v0 (KIP-98, KIP-32), none, gzip, snappy, lz4, zstd.
 
 Rules:
@@ -16,7 +17,8 @@ Synchronous; an iterator belongs to one thread at a time.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from protocol.record_batches import (
     COMPRESSION_MASK,
@@ -47,6 +49,8 @@ _LEGACY_HEAD_BYTES = (18, 26)
 _INNER = struct.Struct(">qi4xbb")  # offset, size, crc, magic, attributes
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
+
+T = TypeVar("T")
 
 Record = tuple[int, int]
 """Offset and timestamp in milliseconds."""
@@ -102,7 +106,7 @@ def iterate_records(batch: Sequence[Buffer], budget: ScanBudget | None = None) -
 
 def _records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | None) -> Iterator[Record]:
     rope = slice_rope(batch, HEADER_BYTES, header.size_bytes)
-    stream = _Stream(inflated(header.attributes & COMPRESSION_MASK, rope), budget)
+    stream = RecordStream(limited(inflated(header.attributes & COMPRESSION_MASK, rope), budget))
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
     for number in range(header.record_count):
         data, at = stream.peek(_RECORD_HEAD_BYTES_MAX)
@@ -119,26 +123,40 @@ def _records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | 
 
 
 def _legacy_records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | None) -> Iterator[Record | None]:
-    codec = header.attributes & COMPRESSION_MASK
-    if codec == 0:
+    if header.attributes & COMPRESSION_MASK == 0:
         yield header.base_offset, header.max_timestamp
         return
-    value = _wrapped(header, batch)
+    for found in wrapped_messages(header, batch, RecordStream.skip, budget):
+        yield None if found is None else found[:2]
 
-    def inner() -> Iterator[Record]:
-        return _inner_messages(header, _Stream(inflated(codec, value, legacy_lz4=header.magic == 0), budget))
+
+def wrapped_messages(
+    header: BatchHeader, batch: Sequence[Buffer], take: Callable[["RecordStream", int], T], budget: ScanBudget | None
+) -> Iterator[tuple[int, int, T] | None]:
+    """Offset, timestamp and content of each message in a wrapper of v0 or v1, in order; None: rule 5.
+
+    Args:
+        take: takes the next so many bytes, one message, from the stream, or passes over them.
+
+    Raises:
+        CorruptObjectError, ScanLimitError: while iterating.
+    """
+    codec, value = header.attributes & COMPRESSION_MASK, _wrapped(header, batch)
+
+    def stream() -> RecordStream:
+        return RecordStream(limited(inflated(codec, value, legacy_lz4=header.magic == 0), budget))
 
     shift = 0
     if header.magic == 1:
         # Twice through it: the offset of its last message is what the others are relative to.
-        last_offset = 0
-        for offset, _ in inner():
+        last_offset = header.base_offset
+        for offset, _, _ in _inner_messages(header, stream(), RecordStream.skip):
             last_offset = offset
             yield None
         shift = header.base_offset - last_offset
-    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
-    for offset, timestamp in inner():
-        yield offset + shift, timestamp if append_time is None or header.magic == 0 else append_time
+    is_append_time = header.magic == 1 and header.attributes & LOG_APPEND_TIME_MASK
+    for offset, timestamp, content in _inner_messages(header, stream(), take):
+        yield offset + shift, header.max_timestamp if is_append_time else timestamp, content
 
 
 def _wrapped(header: BatchHeader, batch: Sequence[Buffer]) -> list[memoryview]:
@@ -158,8 +176,10 @@ def _length(header: BatchHeader, batch: Sequence[Buffer], position: int) -> int:
     return int(_INT32.unpack(b"".join(slice_rope(batch, position, end)))[0])
 
 
-def _inner_messages(header: BatchHeader, stream: "_Stream") -> Iterator[Record]:
-    """Offset as it stands, and timestamp, of each wrapped message."""
+def _inner_messages(
+    header: BatchHeader, stream: "RecordStream", take: Callable[["RecordStream", int], T]
+) -> Iterator[tuple[int, int, T]]:
+    """Offset as it stands, timestamp, and what was taken, of each wrapped message."""
     head_bytes = _LEGACY_HEAD_BYTES[header.magic]
     while not stream.is_at_end():
         data, at = stream.peek(head_bytes)
@@ -169,8 +189,7 @@ def _inner_messages(header: BatchHeader, stream: "_Stream") -> Iterator[Record]:
         if size < LENGTH_MIN or magic != header.magic or attributes & COMPRESSION_MASK:
             raise CorruptObjectError(f"a wrapped message has size {size}, magic {magic}, attributes {attributes}")
         timestamp = -1 if magic == 0 else int(_INT64.unpack_from(data, at + head_bytes - _INT64.size)[0])
-        stream.skip(LOG_OVERHEAD + size)
-        yield offset, timestamp
+        yield offset, timestamp, take(stream, LOG_OVERHEAD + size)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -185,29 +204,42 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise CorruptObjectError("a record is cut, or has a number that does not end")
 
 
-class _Stream:
+class RecordStream:
     """Pieces read in order; what is passed is dropped."""
 
-    def __init__(self, pieces: Iterable[bytes], budget: ScanBudget | None) -> None:
-        self._pieces = _limited(pieces, budget)
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
         self._data = b""
         self._at = 0
 
     def peek(self, size: int) -> tuple[bytes, int]:
         """A buffer and where in it the next bytes are: `size` of them, or all that are left."""
-        while len(self._data) - self._at < size:
-            piece = next(self._pieces, b"")
-            if not piece:
-                break
-            self._data = self._data[self._at :] + piece
-            self._at = 0
+        left_bytes = len(self._data) - self._at
+        if left_bytes < size:
+            parts = [self._data[self._at :]]
+            while left_bytes < size and (piece := next(self._pieces, b"")):
+                parts.append(piece)
+                left_bytes += len(piece)
+            self._data, self._at = b"".join(parts), 0
         return self._data, self._at
 
+    def take(self, size: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            CorruptObjectError: there are fewer; so does `skip`.
+        """
+        data, at = self.peek(size)
+        self.skip(size)
+        return data[at : at + size]
+
     def is_at_end(self) -> bool:
+        """Whether nothing is left."""
         data, at = self.peek(1)
         return at == len(data)
 
     def skip(self, size: int) -> None:
+        """Pass over the next bytes."""
         while size > len(self._data) - self._at:
             size -= len(self._data) - self._at
             self._data, self._at = b"", 0
@@ -217,7 +249,13 @@ class _Stream:
         self._at += size
 
 
-def _limited(pieces: Iterable[bytes], budget: ScanBudget | None) -> Iterator[bytes]:
+def limited(pieces: Iterable[bytes], budget: ScanBudget | None = None) -> Iterator[bytes]:
+    """The pieces that are not empty.
+
+    Raises:
+        CorruptObjectError: while iterating: they are more than INFLATED_BYTES_MAX.
+        ScanLimitError: while iterating: they are more than the budget has.
+    """
     seen_bytes = 0
     for piece in pieces:
         seen_bytes += len(piece)

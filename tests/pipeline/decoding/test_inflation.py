@@ -88,7 +88,7 @@ def test_pieces_are_never_empty_and_end_at_the_limit(monkeypatch: pytest.MonkeyP
         pieces = list(inflate_pieces(codec, memoryview(compressed(codec, PLAIN))))
         assert b"".join(pieces) == PLAIN
         assert all(pieces)
-    monkeypatch.setattr("pipeline.decoding.inflation.INFLATED_BYTES_MAX", len(PLAIN) - 1)
+    monkeypatch.setattr("storage.log.batch_records.INFLATED_BYTES_MAX", len(PLAIN) - 1)
     with pytest.raises(CorruptObjectError, match="more than"):
         list(inflate_pieces(NONE, memoryview(PLAIN)))
 
