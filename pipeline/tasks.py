@@ -30,7 +30,7 @@ class SegmentTask:
     [first_offset, end_offset).
 
     The positions are the planner's, not a batch's: a batch belongs to the task in whose range it begins, so that
-    neighbours give each batch once, whatever the offset index says (pipeline.reading.segment_batches).
+    neighbours give each batch once, whatever the offset index says (pipeline.reading.segment_task).
     """
 
     segment: RemoteLogSegmentMetadata

@@ -1,18 +1,45 @@
-"""Reading one task's part of a segment: from the store to Arrow batches, within the task's memory.
+"""Reading one task's part of a segment: where its scan begins, what it leaves out, what it holds.
 
-`segment_batches` finds the batches and keeps to the task's range, `record_decoder` makes rows of them. With
-`badRecords=skip` a batch that either of them cannot use is counted and left out (`bad_records`).
+`pipeline.decoding.record_decoder` makes rows of the batches. With `badRecords=skip` a batch that cannot be used is
+counted and left out (`bad_records`).
+
+A task has the batches that begin in [start_position, end_position), wherever these positions lie: neighbours give
+each batch just once, whatever the indexes say. Indexes only tell where to begin reading:
+1. The scan begins at an entry of the offset index. That is safe if a good batch stands there that does not begin
+   behind start_position, or has no offset behind the first that is wanted. Otherwise it begins at the segment's
+   start, which costs time and nothing else. The same goes for an index that is absent or corrupt.
+2. A lower bound of timestamps raises the first offset that is wanted, by the time index: no record up to an entry's
+   offset is newer than the entry's timestamp.
+What the scan comes by before start_position is not the task's: neither its batches nor its bad ones.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import TypeVar
 
 import pyarrow as pa
+import structlog
 
 from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.reading.bad_records import BadBatch, BadRecords
-from pipeline.reading.segment_batches import SegmentBatches
-from pipeline.tasks import ReadOptions, SegmentTask
-from storage.remote_storage_manager import RemoteStorageManager
+from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
+from protocol.record_batches import BatchHeader
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import TimeIndex
+from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
+from storage.log.segment_scan import LogWindow
+from storage.model import IndexType
+from storage.object_store.retries import call_with_retries
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+
+T = TypeVar("T")
+
+KIB = 1024
+PIECE_BYTES_MIN = 64 * KIB
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def read_segment_task(
@@ -44,3 +71,219 @@ def read_segment_task(
             batches.clear()
     finally:
         bad.finish(options.bad_records_path)
+
+
+class SegmentBatches:
+    """Iterates groups of the task's batches, in order. What may have no row is left out.
+
+    Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, and the
+    next as much while it is fetched, a format's decoder about two chunks, the largest batch up to 1/4; the rest is for
+    whoever decodes a group.
+
+    Raises, while iterating:
+        CorruptObjectError: a batch or the object is corrupt; only unless options.skips_bad_records.
+        RemoteStorageError: the segment cannot be read, or a batch is too large for options.task_bytes_max.
+    """
+
+    def __init__(self, manager: RemoteStorageManager, task: SegmentTask, options: ReadOptions, bad: BadRecords) -> None:
+        self._manager = manager
+        self._task = task
+        self._options = options
+        self._bad = bad
+
+    def __iter__(self) -> Iterator[list[WalkedBatch]]:
+        task = self._task
+        if not self._may_match():
+            return
+        opened = self._retried(lambda: self._manager.open_log_segment(task.segment))
+        first_offset = self._first_offset(opened)
+        if first_offset >= task.end_offset:
+            return
+        selection = BatchSelection(first_offset, task.end_offset, task.aborted, self._options.timestamp_min_ms)
+        index = self._offset_index(opened)
+        with closing(self._window(opened, index)) as window:
+            walk = self._walk_from(self._start(window, index, first_offset), index)
+            for batches in self._scanned(window, walk):
+                is_last = selection.ends_before(batches[-1].header)
+                wanted = [
+                    batch
+                    for batch in batches
+                    if batch.position >= task.start_position and selection.wants(batch.header)
+                ]
+                del batches
+                yield from self._grouped(wanted)
+                # What is yet to be fetched takes the room of what was just read.
+                wanted.clear()
+                if is_last:
+                    return
+
+    def _may_match(self) -> bool:
+        task, timestamp_min_ms = self._task, self._options.timestamp_min_ms
+        if task.start_position >= min(task.end_position, task.segment.segment_size_bytes):
+            return False
+        if task.first_offset > task.segment.end_offset or task.end_offset <= task.segment.start_offset:
+            return False
+        return timestamp_min_ms is None or task.segment.max_timestamp_ms >= timestamp_min_ms
+
+    def _window(self, opened: OpenedSegment, index: OffsetIndex) -> LogWindow:
+        task = self._task
+        ends = (index.position_above(task.end_position - 1), index.position_after_offset(task.end_offset - 1))
+        # Where the last batch that is wanted probably ends: what is behind it is not fetched ahead.
+        fetch_end = min(end for end in (*ends, task.segment.segment_size_bytes) if end is not None)
+        piece_bytes = max(self._options.task_bytes_max // 16, PIECE_BYTES_MIN)
+        return LogWindow(
+            opened,
+            task.segment,
+            fetch_end,
+            piece_bytes=piece_bytes,
+            range_bytes=4 * piece_bytes,
+            reads_ahead=True,
+            has_holes=self._options.skips_bad_records,
+        )
+
+    def _walk_from(self, start: int, index: OffsetIndex) -> LogWalk:
+        return LogWalk(
+            self._task.segment,
+            start,
+            self._task.end_position,
+            Depth.BATCHES,
+            index=index,
+            recovers=self._options.skips_bad_records,
+            batch_bytes_max=self._options.task_bytes_max // 4,
+        )
+
+    def _start(self, window: LogWindow, index: OffsetIndex, first_offset: int) -> int:
+        """Where the scan begins (rule 1)."""
+        task = self._task
+        start = max(index.position_at_or_below(task.start_position), index.lookup(first_offset)[1])
+
+        def is_safe(header: BatchHeader) -> bool:
+            return start <= task.start_position or header.base_offset <= first_offset
+
+        is_inside = 0 < start < task.segment.segment_size_bytes
+        if is_inside and window.answer(self._walk_from(start, index).begins_with(is_safe)):
+            return start
+        if start:
+            self._warn_of_index("offset", f"there is no batch at {start} that it says is there")
+        return 0
+
+    def _scanned(self, window: LogWindow, walk: LogWalk) -> Iterator[list[WalkedBatch]]:
+        """Lists of batches, about one a piece; what was passed over is reported."""
+        try:
+            for found in window.drive(walk.steps()):
+                if isinstance(found, PassedOver):
+                    self._on_bad(found)
+                else:
+                    yield found
+                del found
+        except BatchTooLargeError as error:
+            raise BatchTooLargeError(f"{error}; taskBytes is {self._options.task_bytes_max}") from error
+
+    def _on_bad(self, bad: PassedOver) -> None:
+        # Of a walk that ends before the task's own range, all of that is lost.
+        start = max(bad.position, self._task.start_position) if bad.is_rest else bad.position
+        if start >= self._task.start_position:
+            self._bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
+
+    def _grouped(self, batches: list[WalkedBatch]) -> Iterator[list[WalkedBatch]]:
+        group_bytes_max = self._options.task_bytes_max // 32
+        group: list[WalkedBatch] = []
+        group_bytes = 0
+        for batch in batches:
+            if group and group_bytes + len(batch.data) > group_bytes_max:
+                yield group
+                group, group_bytes = [], 0
+            group.append(batch)
+            group_bytes += len(batch.data)
+        if group:
+            yield group
+
+    def _offset_index(self, opened: OpenedSegment) -> OffsetIndex:
+        """The offset index; an empty one if there is none to be had, or nobody would look into it."""
+        task, segment = self._task, self._task.segment
+        is_whole = task.start_position == 0 and task.end_position >= segment.segment_size_bytes
+        has_all = task.first_offset <= segment.start_offset and task.end_offset > segment.end_offset
+        if is_whole and has_all and not self._options.skips_bad_records and self._options.timestamp_min_ms is None:
+            return OffsetIndex(b"", segment.start_offset)
+        name = f"offset index of {segment.segment_id}"
+        try:
+            return self._retried(lambda: OffsetIndex(opened.fetch_index(IndexType.OFFSET), segment.start_offset, name))
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            self._warn_of_index("offset", str(error))
+        return OffsetIndex(b"", segment.start_offset)
+
+    def _first_offset(self, opened: OpenedSegment) -> int:
+        """The first that may have a row."""
+        segment, timestamp_min_ms = self._task.segment, self._options.timestamp_min_ms
+        first_offset = max(self._task.first_offset, segment.start_offset)
+        if timestamp_min_ms is None:
+            return first_offset
+        name = f"time index of {segment.segment_id}"
+        try:
+            index = self._retried(
+                lambda: TimeIndex(opened.fetch_index(IndexType.TIMESTAMP), segment.start_offset, name)
+            )
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            self._warn_of_index("time", str(error))
+            return first_offset
+        entry_ms, entry_offset = index.lookup(timestamp_min_ms - 1)
+        is_entry = entry_ms >= 0 and entry_offset < segment.end_offset
+        return max(first_offset, entry_offset + 1) if is_entry else first_offset
+
+    def _warn_of_index(self, kind: str, reason: str) -> None:
+        _log.warning("reading without an index", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        return call_with_retries(call, self._task.segment)
+
+
+class BatchSelection:
+    """The batches with offsets in [first_offset, end_offset) that may have rows, told from their headers alone.
+
+    Control batches never do. Under READ_COMMITTED a transactional batch does not if its producer aborted the
+    transaction that it belongs to. A v2 batch whose newest record is too old does not: brokers see to it that the
+    header's maximum timestamp is right. (The base timestamp is the first record's, not the oldest's: there is no such
+    rule for too new.)
+
+    Args:
+        aborted: transactions to leave out.
+        timestamp_min_ms: rows are at least so new; None: any.
+    """
+
+    def __init__(
+        self,
+        first_offset: int,
+        end_offset: int,
+        aborted: Sequence[AbortedTransaction] = (),
+        timestamp_min_ms: int | None = None,
+    ) -> None:
+        self._first_offset = first_offset
+        self._end_offset = end_offset
+        self._timestamp_min_ms = timestamp_min_ms
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        for transaction in sorted(aborted, key=lambda transaction: transaction.first_offset):
+            ranges = self._aborted.setdefault(transaction.producer_id, [])
+            ranges.append((transaction.first_offset, transaction.last_offset))
+
+    def wants(self, header: BatchHeader) -> bool:
+        """Whether the batch may have rows."""
+        if header.is_control or header.last_offset < self._first_offset:
+            return False
+        if header.magic >= 2:
+            if header.base_offset >= self._end_offset:
+                return False
+            if self._timestamp_min_ms is not None and header.max_timestamp < self._timestamp_min_ms:
+                return False
+        return not (header.is_transactional and self._is_aborted(header))
+
+    def ends_before(self, header: BatchHeader) -> bool:
+        """Whether the batches behind this one are all beyond the end."""
+        return header.last_offset >= self._end_offset - 1
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        ranges = self._aborted.get(header.producer_id)
+        if ranges is None:
+            return False
+        # One producer's transactions follow one another, so that the last to begin is the only one that may hold it.
+        last_begun = bisect_right(ranges, header.base_offset, key=lambda offsets: offsets[0]) - 1
+        return last_begun >= 0 and header.base_offset <= ranges[last_begun][1]

@@ -15,18 +15,14 @@ import structlog
 from pipeline.brokers.client import BrokerClient
 from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.tasks import MIB, ReadOptions, TailTask
-from protocol.record_batches import HEADER_BYTES, CorruptBatchError, check_crc, iterate_batches, read_header
+from protocol.record_batches import CorruptBatchError, check_crc, iterate_batches, read_header
 from storage.errors import CorruptObjectError
-from storage.log.log_walk import WalkedBatch
+from storage.log.log_walk import WalkedBatch, is_abort_marker
 
 FETCH_BYTES_MAX = 8 * MIB
 FETCH_WAIT_MS = 500
 EMPTY_ANSWERS_MAX = 60
 """Half a minute without a new record below the high watermark: a consumer's request.timeout.ms."""
-
-_ABORT_MARKER = b"\x00\x00\x00\x00"
-"""A control record's key: version 0, type 0 (KIP-98). A commit is type 1."""
-
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -97,14 +93,8 @@ def _committed(batches: Sequence[WalkedBatch], aborted: Sequence[tuple[int, int]
         while begun and begun[-1][1] <= header.last_offset:
             aborting.add(begun.pop()[0])
         if header.is_control:
-            if _is_abort_marker(batch):
+            if is_abort_marker(batch):
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
             kept.append(batch)
     return kept
-
-
-def _is_abort_marker(batch: WalkedBatch) -> bool:
-    """Of a control batch: one record, never compressed. Its length, attributes, deltas and key size are a byte each."""
-    record = bytes(batch.data[HEADER_BYTES : HEADER_BYTES + 9])
-    return record[5:9] == _ABORT_MARKER

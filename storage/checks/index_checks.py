@@ -21,8 +21,36 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 
 
+class Problems:
+    """The first of several problems, and how many there are. `entry_bytes`: of the index."""
+
+    def __init__(self, entry_bytes: int = 0) -> None:
+        self.first: tuple[int, str] | None = None
+        self._count = 0
+        self._entry_bytes = entry_bytes
+
+    def add(self, position: int, sentence: str) -> None:
+        """`position`: bytes in the index."""
+        if self.first is None:
+            self.first = position, sentence
+        self._count += 1
+
+    def add_entry(self, number: int, verb_phrase: str) -> None:
+        """Of the entry of that number."""
+        self.add(number * self._entry_bytes, f"entry {number} {verb_phrase}")
+
+    def sentence(self) -> str:
+        """All of them in one; only when there is one."""
+        if self.first is None:
+            return ""
+        others = self._count - 1
+        return self.first[1] + (f"; and {others} more" if others else "")
+
+
 class BatchCheck(Protocol):
     """What follows a walk."""
+
+    problems: Problems
 
     def batch(self, position: int, header: BatchHeader, is_valid: bool, is_abort: bool | None) -> None:
         """The next batch. Unless it `is_valid`, nothing in its header is to be relied on but, perhaps, its size."""
@@ -37,32 +65,11 @@ class BatchCheck(Protocol):
         ...
 
 
-class Problems:
-    """The first of several problems, and how many there are."""
-
-    def __init__(self) -> None:
-        self.first: tuple[int, str] | None = None
-        self._count = 0
-
-    def add(self, position: int, sentence: str) -> None:
-        """`position`: bytes in the index."""
-        if self.first is None:
-            self.first = position, sentence
-        self._count += 1
-
-    def sentence(self) -> str:
-        """All of them in one; only when there is one."""
-        if self.first is None:
-            return ""
-        others = self._count - 1
-        return self.first[1] + (f"; and {others} more" if others else "")
-
-
 class OffsetIndexCheck:
     """Args: data: an index that storage.indexes.offset_index.OffsetIndex takes."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
-        self.problems = Problems()
+        self.problems = Problems(_OFFSET_ENTRY.size)
         self.last_entry_offset = base_offset - 1
         """Of the index; one below the segment's if it is empty."""
         if data:
@@ -95,10 +102,9 @@ class OffsetIndexCheck:
             self._open = None
         elif header.last_offset >= offset:
             if header.last_offset > offset:
-                self.problems.add(
-                    number * _OFFSET_ENTRY.size,
-                    f"entry {number} has offset {offset}, where the batch at {position} has "
-                    f"{header.base_offset} to {header.last_offset}",
+                batch_offsets = f"{header.base_offset} to {header.last_offset}"
+                self.problems.add_entry(
+                    number, f"has offset {offset}, where the batch at {position} has {batch_offsets}"
                 )
             self._open = None
 
@@ -114,17 +120,13 @@ class OffsetIndexCheck:
         while self._next is not None and (position is None or self._next[2] < position):
             number, _, at = self._next
             if is_known:
-                self.problems.add(
-                    number * _OFFSET_ENTRY.size, f"entry {number} points at {at}, where no batch of the log begins"
-                )
+                self.problems.add_entry(number, f"points at {at}, where no batch of the log begins")
             self._next = self._advance()
 
     def _end_open(self, *, is_known: bool) -> None:
         if self._open is not None and is_known:
             number, offset = self._open
-            self.problems.add(
-                number * _OFFSET_ENTRY.size, f"entry {number} has offset {offset}, which its batches do not reach"
-            )
+            self.problems.add_entry(number, f"has offset {offset}, which its batches do not reach")
         self._open = None
 
     def _advance(self) -> tuple[int, int, int] | None:
@@ -137,7 +139,7 @@ class TimeIndexCheck:
     """Args: data: an index that storage.indexes.time_index.TimeIndex takes."""
 
     def __init__(self, data: bytes, base_offset: int) -> None:
-        self.problems = Problems()
+        self.problems = Problems(_TIME_ENTRY.size)
         self.last_indexed_offset = base_offset - 1
         """Of the last entry but one: of the last that was made together with one of the offset index."""
         if len(data) >= 2 * _TIME_ENTRY.size:
@@ -160,9 +162,9 @@ class TimeIndexCheck:
             number, timestamp_ms, offset = self._next
             newest_ms = self._newest_ms if self._is_newest_known else timestamp_ms
             if not timestamp_ms == header.max_timestamp == newest_ms:
-                self.problems.add(
-                    number * _TIME_ENTRY.size,
-                    f"entry {number} has time {timestamp_ms} ms at offset {offset}, whose batch has "
+                self.problems.add_entry(
+                    number,
+                    f"has time {timestamp_ms} ms at offset {offset}, whose batch has "
                     f"{header.max_timestamp} ms and the newest up to there {newest_ms} ms",
                 )
             self._next = self._advance()
@@ -183,9 +185,7 @@ class TimeIndexCheck:
         while self._next is not None and (offset is None or self._next[2] < offset):
             if is_known:
                 number, _, at = self._next
-                self.problems.add(
-                    number * _TIME_ENTRY.size, f"entry {number} has offset {at}, which no batch of the log has"
-                )
+                self.problems.add_entry(number, f"has offset {at}, which no batch of the log has")
             self._next = self._advance()
 
     def _advance(self) -> tuple[int, int, int] | None:

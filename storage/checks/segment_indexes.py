@@ -10,7 +10,6 @@ from storage.checks.finding import Finding, FindingKind, segment_finding
 from storage.checks.index_checks import (
     BatchCheck,
     OffsetIndexCheck,
-    Problems,
     TimeIndexCheck,
     cut_problem,
 )
@@ -43,7 +42,6 @@ class SegmentIndexes:
     """Indexes with content that could be parsed, and below those that could not be."""
     _broken: int = 0
     _checks: dict[IndexType, BatchCheck] = field(default_factory=dict)
-    _problems: dict[IndexType, Problems] = field(default_factory=dict)
 
     def load(self, opened: OpenedSegment, index_type: IndexType, wait: Wait) -> None:
         """Read one index, which is there by what the format says.
@@ -74,12 +72,11 @@ class SegmentIndexes:
         kind = FindingKind.OBJECT_CORRUPT
         self.findings = [segment_finding(kind, self.metadata.segment_id, detail, object_name=object_name)]
         self._checks.clear()
-        self._problems.clear()
 
     def without(self, index_type: IndexType) -> None:
         """There is no such index, and there need not be one."""
         if index_type is IndexType.TRANSACTION:
-            self._follow(index_type, TransactionIndexCheck(TransactionIndex(b""), self.metadata))
+            self._checks[index_type] = TransactionIndexCheck(TransactionIndex(b""), self.metadata)
 
     def add(self, kind: FindingKind, index_type: IndexType, detail: str, position: int | None = None) -> None:
         """A finding about an index."""
@@ -97,7 +94,8 @@ class SegmentIndexes:
 
     def conclude(self) -> list[Finding]:
         """After the walk: all findings, one for each index at most."""
-        for index_type, problems in self._problems.items():
+        for index_type, check in self._checks.items():
+            problems = check.problems
             if problems.first is not None:
                 self.add(FindingKind.INDEX, index_type, problems.sentence(), problems.first[0])
         if self.offsets is not None and self.times is not None and self.offsets.problems.first is None:
@@ -109,12 +107,12 @@ class SegmentIndexes:
     def take_offsets(self, data: bytes) -> None:
         self.offset_index = OffsetIndex(data, self.metadata.start_offset, IndexType.OFFSET.name)
         self.offsets = OffsetIndexCheck(data, self.metadata.start_offset)
-        self._follow(IndexType.OFFSET, self.offsets)
+        self._checks[IndexType.OFFSET] = self.offsets
 
     def take_times(self, data: bytes) -> None:
         TimeIndex(data, self.metadata.start_offset, IndexType.TIMESTAMP.name)
         self.times = TimeIndexCheck(data, self.metadata.start_offset)
-        self._follow(IndexType.TIMESTAMP, self.times)
+        self._checks[IndexType.TIMESTAMP] = self.times
 
     def take_transactions(self, data: bytes) -> None:
         index = TransactionIndex(data, IndexType.TRANSACTION.name)
@@ -125,24 +123,16 @@ class SegmentIndexes:
                 f"it has {len(index)} entries, the metadata says that it is empty",
             )
             return
-        self._follow(IndexType.TRANSACTION, TransactionIndexCheck(index, self.metadata))
+        self._checks[IndexType.TRANSACTION] = TransactionIndexCheck(index, self.metadata)
 
     def take_snapshot(self, data: bytes) -> None:
         states = parse_producer_snapshot(data, IndexType.PRODUCER_SNAPSHOT.name)
-        self._follow(IndexType.PRODUCER_SNAPSHOT, ProducerSnapshotCheck(states, self.metadata))
+        self._checks[IndexType.PRODUCER_SNAPSHOT] = ProducerSnapshotCheck(states, self.metadata)
 
     def take_leader_epochs(self, data: bytes) -> None:
         problem = leader_epochs_problem(parse_leader_epochs(data, IndexType.LEADER_EPOCH.name), self.metadata)
         if problem is not None:
             self.add(FindingKind.INDEX, IndexType.LEADER_EPOCH, problem)
-
-    def _follow(
-        self,
-        index_type: IndexType,
-        check: OffsetIndexCheck | TimeIndexCheck | TransactionIndexCheck | ProducerSnapshotCheck,
-    ) -> None:
-        self._checks[index_type] = check
-        self._problems[index_type] = check.problems
 
 
 _PARSERS: Mapping[IndexType, Callable[[SegmentIndexes, bytes], None]] = {

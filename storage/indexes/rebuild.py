@@ -31,15 +31,8 @@ def rebuild_offset_index(
             and position.
         RemoteStorageError: the log cannot be read.
     """
-    return build_offset_index(segment.start_offset, scan_batches(opened, segment, on_get=on_get))
-
-
-def scan_batches(
-    opened: OpenedSegment, segment: RemoteLogSegmentMetadata, *, on_get: OnGet | None = None
-) -> Iterator[tuple[int, int]]:
-    """(position, last offset) of every batch of the segment's log, in order."""
-    for position, header in scan_headers(opened, segment, on_get=on_get):
-        yield position, header.last_offset
+    headers = scan_headers(opened, segment, on_get=on_get)
+    return build_offset_index(segment.start_offset, ((position, header.last_offset) for position, header in headers))
 
 
 def scan_headers(

@@ -96,8 +96,7 @@ class Wanted(NamedTuple):
     can_wait: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WalkedBatch:
+class WalkedBatch(NamedTuple):
     """A batch that has passed. `position`: where it begins in the segment's log.
 
     `data` stays valid as long as it is referenced. It is all of the batch, header included and contiguous, of a walk
@@ -272,6 +271,8 @@ class LogWalk:
                 if fault is not None:
                     raise corrupt_batch(self._segment, position, position + HEADER_BYTES, fault, header=header)
                 self._check_size(position, header)
+            if self._depth is Depth.HEADERS:
+                return WalkedBatch(position, header, _NOTHING)
             return (yield from self._batch_at(position, header))
         except UnreadableBytesError as error:
             raise corrupt_batch(
@@ -291,15 +292,14 @@ class LogWalk:
         size_bytes, data = 0, _NOTHING
         if self._depth is Depth.BATCHES:
             size_bytes = header.size_bytes
-        elif self._depth is Depth.CHECKSUMS and header.is_control:
+        elif header.is_control:
             size_bytes = min(header.size_bytes, HEADER_BYTES + _MARKER_BYTES)
         if size_bytes:
             if not self._holds(position, size_bytes):
                 yield from self._want(position, size_bytes)
             at = position - self._data_start
             data = self._data[at : at + size_bytes]
-        if self._depth is not Depth.HEADERS:
-            yield from self._check_crc(position, header)
+        yield from self._check_crc(position, header)
         return WalkedBatch(position, header, data)
 
     def _check_crc(self, position: int, header: BatchHeader) -> Steps[None]:

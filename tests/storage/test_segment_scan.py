@@ -189,7 +189,7 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
     cuts = [RetriableRemoteStorageError("reset")]
 
     def cut_once(stream: CountedStream, size_bytes: int) -> bytes:
-        if stream._next == 4 * KIB and cuts:
+        if stream.position == 4 * KIB and cuts:
             raise cuts.pop()
         return read(stream, size_bytes)
 

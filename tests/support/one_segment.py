@@ -65,21 +65,24 @@ class OneSegment:
 
 
 class CountedStream(StreamOfBytes):
-    """A SegmentStream of the world's log as it is now. A corrupt chunk fails whoever reads of it."""
+    """A SegmentStream of the world's log as it is now. A corrupt chunk fails whoever reads of it.
+
+    `position`: of the byte that is read next.
+    """
 
     def __init__(self, world: OneSegment, start: int, end: int) -> None:
         super().__init__(bytes(world.log[start:end]), world.metadata, start, end)
         self._world = world
-        self._next = start
+        self.position = start
         world.streams_open += 1
 
     def read(self, size_bytes: int) -> bytes:
         chunk_bytes = self._world.chunk_bytes
-        chunks = range(self._next // chunk_bytes, (self._next + size_bytes - 1) // chunk_bytes + 1)
+        chunks = range(self.position // chunk_bytes, (self.position + size_bytes - 1) // chunk_bytes + 1)
         for chunk in self._world.corrupt_chunks:
             if chunk in chunks:
                 raise CorruptObjectError(f"log object: chunk {chunk}: its tag is wrong")
-        self._next += size_bytes
+        self.position += size_bytes
         return super().read(size_bytes)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pipeline.reading.batch_selection import BatchSelection
+from pipeline.reading.segment_task import BatchSelection
 from pipeline.tasks import AbortedTransaction
 from protocol.record_batches import BatchHeader, read_header
 from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from pipeline.reading.bad_records import BadRecords
-from pipeline.reading.segment_batches import SegmentBatches
+from pipeline.reading.segment_task import SegmentBatches
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.log.log_walk import BatchTooLargeError

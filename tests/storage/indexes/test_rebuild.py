@@ -7,7 +7,7 @@ import pytest
 
 from storage.errors import CorruptObjectError, RetriableRemoteStorageError
 from storage.indexes import rebuild
-from storage.indexes.rebuild import rebuild_offset_index, scan_batches
+from storage.indexes.rebuild import rebuild_offset_index, scan_headers
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
 from tests.support.scripted_store import ScriptedStore
@@ -43,7 +43,8 @@ def test_ranges_and_pieces_may_cut_headers_and_batches_anywhere(
     monkeypatch.setattr(rebuild, "SCAN_PIECE_BYTES", piece_bytes)
     store, opened, metadata = stored(SEGMENT)
     expected = [(position, 500 + 10 * number + 9) for number, position in enumerate(SEGMENT.batch_positions)]
-    assert list(scan_batches(opened, metadata)) == expected
+    found = [(position, header.last_offset) for position, header in scan_headers(opened, metadata)]
+    assert found == expected
     asked_to = 0
     for start, end in store.log_fetches():
         assert end is not None
@@ -66,7 +67,7 @@ def test_a_range_inside_one_batch_is_not_asked_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rebuild, "SCAN_RANGE_BYTES", 1000)
     segment = build_segment([data_batch(0), data_batch(1, value_bytes=20_000), data_batch(2)])
     store, opened, metadata = stored(segment)
-    assert [position for position, _ in scan_batches(opened, metadata)] == list(segment.batch_positions)
+    assert [position for position, _ in scan_headers(opened, metadata)] == list(segment.batch_positions)
     assert [start for start, _ in store.log_fetches()] == [0, segment.batch_positions[2]]
 
 
