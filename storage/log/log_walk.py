@@ -236,15 +236,29 @@ class LogWalk:
             BatchTooLargeError: a batch is larger than `batch_bytes_max`.
         """
         while self._position < self._end:
+            position, header = self._position, None
             try:
-                batch = yield from self._next_batch()
+                header = yield from self._header_at(position)
+                if self._depth is Depth.HEADERS:
+                    batch = WalkedBatch(position, header, _NOTHING)
+                else:
+                    self._check_place(position, header)
+                    batch = yield from self._batch_at(position, header)
+                    self._note_offsets(header)
             except CorruptLogError as error:
-                if not self._recovers:
-                    raise
-                yield from self._pass_over(error)
+                fault = error
+            except UnreadableBytesError as error:
+                fault = corrupt_batch(
+                    self._segment, position, error.end, str(error), header=header, unreadable_end=error.end
+                )
+                fault.__cause__ = error
             else:
-                self._advance(batch.header)
                 self._found.append(batch)
+                self._position += header.size_bytes
+                continue
+            if not self._recovers:
+                raise fault
+            yield from self._pass_over(fault)
         yield from self._hand_out()
 
     def begins_with(self, is_expected: Callable[[BatchHeader], bool]) -> Steps[bool]:
@@ -262,26 +276,10 @@ class LogWalk:
             return False
         return True
 
-    def _next_batch(self) -> Steps[WalkedBatch]:
-        position, header = self._position, None
-        try:
-            header = yield from self._header_at(position)
-            if self._depth is Depth.BATCHES:
-                fault = order_fault(header.base_offset, self._last_offset)
-                if fault is not None:
-                    raise corrupt_batch(self._segment, position, position + HEADER_BYTES, fault, header=header)
-                self._check_size(position, header)
-            if self._depth is Depth.HEADERS:
-                return WalkedBatch(position, header, _NOTHING)
-            return (yield from self._batch_at(position, header))
-        except UnreadableBytesError as error:
-            raise corrupt_batch(
-                self._segment, position, error.end, str(error), header=header, unreadable_end=error.end
-            ) from error
-
     def _header_at(self, position: int) -> Steps[BatchHeader]:
         # Less where the log ends in it: a v0 message may be shorter.
-        size_bytes = min(HEADER_BYTES, self._segment.segment_size_bytes - position)
+        left_bytes = self._segment.segment_size_bytes - position
+        size_bytes = min(HEADER_BYTES, left_bytes)
         if not self._holds(position, size_bytes):
             yield from self._want(position, size_bytes)
         at = position - self._data_start
@@ -316,7 +314,13 @@ class LogWalk:
         if checksum != header.crc:
             raise corrupt_batch(self._segment, position, end, "its CRC is wrong", header=header)
 
-    def _check_size(self, position: int, header: BatchHeader) -> None:
+    def _check_place(self, position: int, header: BatchHeader) -> None:
+        """Whether a batch of this header may stand here, and be asked for whole."""
+        if self._depth is not Depth.BATCHES:
+            return
+        fault = order_fault(header.base_offset, self._last_offset)
+        if fault is not None:
+            raise corrupt_batch(self._segment, position, position + HEADER_BYTES, fault, header=header)
         if header.size_bytes <= self._batch_bytes_max:
             return
         if self._recovers and not self._is_free_of_entries(position, position + header.size_bytes):
@@ -327,11 +331,11 @@ class LogWalk:
             f"{self._batch_bytes_max} can be held (unless its length is corrupt)"
         )
 
-    def _advance(self, header: BatchHeader) -> None:
+    def _note_offsets(self, header: BatchHeader) -> None:
+        """Of a batch that has passed."""
         expected_offset = self._segment.start_offset if self._last_offset < 0 else self._last_offset + 1
         self._last_follows = header.base_offset == expected_offset
         self._offset_before_last, self._last_offset = self._last_offset, header.last_offset
-        self._position += header.size_bytes
 
     def _pass_over(self, error: CorruptLogError) -> Steps[None]:
         header = error.header
