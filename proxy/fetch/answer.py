@@ -30,11 +30,6 @@ class FetchAnswer:
     error_code: int = ErrorCode.NONE
     sections: Sequence[bytes] = ()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the request is answered as a whole: throttled, or refused."""
-        return bool(self.error_code) or (not self.partitions and self.throttle_time_ms > 0)
-
 
 async def answer_frame(
     request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire, session_id: int = NO_SESSION_ID

@@ -111,9 +111,9 @@ def assemble_in_slices(
 assemble = at_once(assemble_in_slices)
 
 
-def is_whole(response: FetchResponse) -> bool:
-    """Whether the broker answered the request as a whole: throttled, without partitions, or an error."""
-    return bool(response.error_code) or (not response.partitions and response.throttle_time_ms > 0)
+def is_whole(answer: FetchResponse | FetchAnswer) -> bool:
+    """Whether it answers the request as a whole: throttled, without partitions, or an error."""
+    return bool(answer.error_code) or (not answer.partitions and answer.throttle_time_ms > 0)
 
 
 def pass_whole(response: FetchResponse) -> FetchAnswer:

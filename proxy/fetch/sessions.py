@@ -63,7 +63,7 @@ class ClientSessions:
     async def answer_full(self, request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire) -> Answer:
         """Answer a full Fetch, with a session of ours if one is wanted and can be kept."""
         session = None
-        if request.session_epoch == OPENING_EPOCH and not answer.is_whole:
+        if request.session_epoch == OPENING_EPOCH and not is_whole(answer):
             session = await self._begin(request)
         if session is None:
             return await answer_frame(request, answer, wire)
@@ -103,7 +103,7 @@ class ClientSessions:
         the session tells all."""
         if not len(session):
             return await answer_frame(request, answer, wire)
-        if not answer.is_whole:
+        if not is_whole(answer):
             told = await each_slice(answer.partitions, session.changed)
             answer = replace(answer, partitions=told[0] if len(told) == 1 else list(chain.from_iterable(told)))
         return await answer_frame(request, answer, wire, session.session_id)
