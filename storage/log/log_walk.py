@@ -255,6 +255,7 @@ class LogWalk:
             else:
                 self._found.append(batch)
                 self._position += header.size_bytes
+                del batch  # or its piece would be held while the next one comes
                 continue
             if not self._recovers:
                 raise fault
@@ -278,8 +279,7 @@ class LogWalk:
 
     def _header_at(self, position: int) -> Steps[BatchHeader]:
         # Less where the log ends in it: a v0 message may be shorter.
-        left_bytes = self._segment.segment_size_bytes - position
-        size_bytes = min(HEADER_BYTES, left_bytes)
+        size_bytes = min(HEADER_BYTES, self._segment.segment_size_bytes - position)
         if not self._holds(position, size_bytes):
             yield from self._want(position, size_bytes)
         at = position - self._data_start
