@@ -89,7 +89,7 @@ class TierReader(DataSourceReader):
         return others
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, BrokerError and
+        """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
         options = self._options
         with open_tier(load_config(str(options.config), os.environ)) as tier:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
-from pipeline.brokers.settings import client_settings
 from pipeline.planning.options import OptionsError
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
 from pipeline.reading.read_task import ShippedTail
+from storage.config.client_settings import client_settings
 from storage.config.kinds import HOST_PORTS
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError

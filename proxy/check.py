@@ -15,16 +15,17 @@ from typing import TextIO
 
 import trio
 
+from protocol.client.cluster import TopicMetadata
+from protocol.client.errors import UpstreamError
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS
 from proxy.check_report import CheckReport
 from proxy.config.model import Config
 from proxy.process import exit_codes
 from proxy.process.logs import configure_logs
-from proxy.upstream.cluster import Cluster, TopicMetadata
-from proxy.upstream.errors import UpstreamError
-from proxy.upstream.from_config import upstream_settings
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.frontier_client import FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
+from storage.config.client_settings import client_settings
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError
 from storage.metadata import serde
 from storage.metadata.event_log import MetadataEvent
@@ -78,7 +79,7 @@ def run(config: Config, out: TextIO) -> int:
 
 async def _check(config: Config, report: CheckReport) -> None:
     async with trio.open_nursery() as nursery:
-        upstream = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+        upstream = Cluster(client_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
         report.section("Upstream brokers")
         reached = await _check_brokers(upstream, report)
@@ -98,7 +99,7 @@ def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) 
     """The same cluster unless the broker's file names other servers or another identity for the metadata client."""
     client = config.metadata_client
     same = (client.bootstrap_servers, client.security) == (config.upstream.bootstrap_servers, config.upstream.security)
-    return upstream if same else Cluster(upstream_settings(client.bootstrap_servers, client.security), nursery)
+    return upstream if same else Cluster(client_settings(client.bootstrap_servers, client.security), nursery)
 
 
 async def _check_brokers(cluster: Cluster, report: CheckReport) -> bool:

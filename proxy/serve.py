@@ -48,11 +48,11 @@ from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_ti
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_tier
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.frontier_client import FrontierClient
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
+from storage.config.client_settings import client_settings
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
@@ -136,7 +136,7 @@ async def run(
     try:
         disk_blocks = _disk_blocks(config, storage_manager.identity, probes)
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(upstream_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+            cluster = Cluster(client_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)

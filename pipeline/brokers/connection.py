@@ -1,72 +1,41 @@
 """One blocking connection to a broker: connect, TLS, ApiVersions, sign in, then one request after another.
 
-Rules:
-- One thread. A request is sent, then its answer is read; the correlation id must be the request's.
-- Whatever goes wrong closes the connection: bytes may be under way that belong to nobody. Nothing is sent twice here.
-- `usable` is False once most of the SASL session's lifetime has passed (KIP-368): the owner opens another connection,
-  we never re-authenticate on one in use.
-- A frame is read into memory of its own size, at most `frame_bytes_max`.
+The blocking shell of protocol.client.connection. One thread. A request is sent, then its answer is read; whatever goes
+wrong closes the connection, since bytes may be under way that belong to nobody. The owner opens another connection
+once most of the SASL session's lifetime has passed (KIP-368).
 """
 
-import itertools
 import socket
 import ssl
-import struct
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from pipeline.brokers.errors import (
-    BrokerAuthenticationError,
-    BrokerConnectionError,
-    BrokerError,
-    BrokerProtocolError,
-    BrokerRefusedError,
-    BrokerTimeoutError,
-    BrokerTlsError,
-    BrokerUnsupportedError,
-)
-from pipeline.brokers.settings import ClientSettings
-from protocol.client import sasl
-from protocol.client.messages import (
-    API_VERSIONS,
-    SOFTWARE_NAME,
-    Api,
-    Values,
-    decode_response,
-    encode_request,
-    negotiate,
-    software_version,
-)
-from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
+from protocol.client.connection import LENGTH_BYTES, ConnectionState
+from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamTimeoutError, UpstreamTlsError
+from protocol.client.messages import Api, Values
+from protocol.client.sasl import Compute, Step
+from protocol.client.settings import ClientSettings
+from protocol.client.steps import drive
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_LENGTH = struct.Struct(">i")
-_HEAD = struct.Struct(">ii")  # length, correlation id
-_CORRELATION_ID_BYTES = 4
+ROLE = "spark"
 
 
 class BrokerConnection:
     """Ready for requests once it is constructed. A context manager.
 
     Raises:
-        BrokerConnectionError: not reachable within the settings' time, or lost on the way.
-        BrokerTlsError, BrokerAuthenticationError: reached, but not let in.
-        BrokerUnsupportedError, BrokerProtocolError: no broker that we can talk with.
+        UpstreamConnectionError: not reachable within the settings' time, or lost on the way.
+        UpstreamTlsError, UpstreamAuthenticationError: reached, but not let in.
+        UpstreamUnsupportedError, UpstreamProtocolError: no broker that we can talk with.
     """
 
     def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
-        self.broker_name = f"{host}:{port}"
+        self._state = ConnectionState(f"{host}:{port}", settings, ROLE)
         self._settings = settings
-        self._versions: Mapping[int, tuple[int, int]] = {API_VERSIONS.key: (0, API_VERSIONS.version_max)}
-        self._correlation_ids = itertools.count(1)
-        self._session_ends_at_s = float("inf")
         self._socket: socket.socket | None = _connect(host, port, settings)
         try:
-            self._negotiate_versions()
-            if settings.sasl is not None:
-                self._sign_in(settings.sasl)
+            opened_at_s = time.monotonic()
+            self._session_ends_at_s = opened_at_s + drive(self._state.opening(), self._take_step)
         except BaseException:
             self.close()
             raise
@@ -96,106 +65,56 @@ class BrokerConnection:
             version_needed: the lowest version that can answer.
 
         Returns:
-            kio's response dataclass of the negotiated version.
+            What `ConnectionState.decode` makes of it.
 
         Raises:
-            BrokerUnsupportedError: the broker lacks the version; nothing was sent.
-            BrokerConnectionError, BrokerTimeoutError, BrokerProtocolError: the connection is closed.
+            UpstreamUnsupportedError: the broker lacks the version; nothing was sent.
+            UpstreamConnectionError, UpstreamTimeoutError, UpstreamProtocolError: the connection is closed.
         """
-        version, frame = self.request_frame(api, values, timeout_s=timeout_s, version_needed=version_needed)
-        try:
-            return decode_response(api, version, memoryview(frame)[_LENGTH.size :], self.broker_name)
-        except UnsupportedVersionError as error:
-            self.close()
-            raise BrokerUnsupportedError(str(error)) from error
-        except PeerProtocolError as error:
-            self.close()
-            raise BrokerProtocolError(str(error)) from error
-
-    def request_frame(
-        self, api: Api, values: Values, *, timeout_s: float | None = None, version_needed: int = 0
-    ) -> tuple[int, bytearray]:
-        """Like `request`; the version that was spoken and the answer's whole frame, length field included."""
-        try:
-            version = negotiate(api, self._versions, self.broker_name, version_needed)
-        except UnsupportedVersionError as error:
-            raise BrokerUnsupportedError(str(error)) from error
+        version = self._state.version_of(api, version_needed)
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        frame = encode_request(api, version, values, correlation_id, self._settings.client_id)
+        name = self._state.broker_name
         try:
-            return version, self._exchange(frame, correlation_id, time.monotonic() + limit_s)
+            frame = self._exchange(self._state.request(api, version, values)[1], time.monotonic() + limit_s)
+            self._state.answered(frame)
+            return self._state.decode(api, version, frame)
         except TimeoutError as error:
             self.close()
-            raise BrokerTimeoutError(f"{self.broker_name}: no answer to {api.name} within {limit_s:g} s") from error
+            raise UpstreamTimeoutError(f"{name}: no answer to {api.name} within {limit_s:g} s") from error
         except OSError as error:
             self.close()
-            raise BrokerConnectionError(f"{self.broker_name}: connection lost during {api.name}: {error}") from error
+            raise UpstreamConnectionError(f"{name}: connection lost during {api.name}: {error}") from error
         except BaseException:
             self.close()
             raise
 
-    def _exchange(self, frame: bytes, correlation_id: int, deadline_s: float) -> bytearray:
+    def _take_step(self, step: Step) -> Any:
+        return step.work() if isinstance(step, Compute) else self.request(step.api, step.values)
+
+    def _exchange(self, frame: bytes, deadline_s: float) -> bytearray:
         if self._socket is None:
-            raise BrokerConnectionError(f"{self.broker_name}: the connection is closed")
+            raise UpstreamConnectionError(f"{self._state.broker_name}: the connection is closed")
         self._socket.settimeout(_time_left_s(deadline_s))
         self._socket.sendall(frame)
-        head = self._receive(bytearray(_HEAD.size), 0, deadline_s)
-        size_bytes, answered_id = _HEAD.unpack(head)
-        limit = self._settings.frame_bytes_max
-        if not _CORRELATION_ID_BYTES <= size_bytes <= limit:
-            raise BrokerProtocolError(f"{self.broker_name}: a frame of {size_bytes} bytes, {limit} are accepted")
-        if answered_id != correlation_id:
-            raise BrokerProtocolError(
-                f"{self.broker_name}: an answer to request {answered_id}, {correlation_id} was asked"
-            )
-        answer = bytearray(_LENGTH.size + size_bytes)
-        answer[: len(head)] = head
-        return self._receive(answer, len(head), deadline_s)
+        length_field = self._filled(self._socket, bytearray(LENGTH_BYTES), 0, deadline_s)
+        return self._filled(self._socket, self._state.frame_buffer(length_field), LENGTH_BYTES, deadline_s)
 
-    def _receive(self, buffer: bytearray, filled_bytes: int, deadline_s: float) -> bytearray:
-        """Fill the rest of the buffer."""
-        assert self._socket is not None, "the connection is closed"
+    def _filled(self, sock: socket.socket, buffer: bytearray, filled_bytes: int, deadline_s: float) -> bytearray:
         with memoryview(buffer) as view:
             while filled_bytes < len(buffer):
-                self._socket.settimeout(_time_left_s(deadline_s))
-                count = self._socket.recv_into(view[filled_bytes:])
+                sock.settimeout(_time_left_s(deadline_s))
+                count = sock.recv_into(view[filled_bytes:])
                 if count == 0:
-                    raise BrokerConnectionError(f"{self.broker_name}: the broker closed the connection")
+                    raise UpstreamConnectionError(f"{self._state.broker_name}: the broker closed the connection")
                 filled_bytes += count
         return buffer
-
-    def _negotiate_versions(self) -> None:
-        values = {"client_software_name": SOFTWARE_NAME, "client_software_version": software_version()}
-        response = self.request(API_VERSIONS, values)
-        code = int(response.error_code)
-        if code != 0:
-            raise BrokerRefusedError(f"{self.broker_name}: ApiVersions was refused with error code {code}", code)
-        self._versions = {int(entry.api_key): (entry.min_version, entry.max_version) for entry in response.api_keys}
-
-    def _sign_in(self, credentials: sasl.SaslCredentials) -> None:
-        steps = sasl.sign_in(credentials)
-        result: Any = None
-        try:
-            while True:
-                step = steps.send(result)
-                result = step.work() if isinstance(step, sasl.Compute) else self.request(step.api, step.values)
-        except StopIteration as done:
-            if done.value > 0:
-                self._session_ends_at_s = time.monotonic() + done.value * sasl.SESSION_LIFETIME_SHARE
-        except AuthenticationFailedError as error:
-            raise BrokerAuthenticationError(f"{self.broker_name}: {error}") from error
-        except PeerProtocolError as error:
-            raise BrokerProtocolError(f"{self.broker_name}: {error}") from error
-        except BrokerConnectionError as error:
-            raise type(error)(f"{error} while signing in as {credentials.username!r}") from error
 
 
 def _connect(host: str, port: int, settings: ClientSettings) -> socket.socket:
     try:
         plain = socket.create_connection((host, port), settings.connect_timeout_s)
     except OSError as error:
-        raise BrokerConnectionError(f"cannot connect to {host}:{port}: {error}") from error
+        raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {error}") from error
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if settings.tls is None:
@@ -209,10 +128,10 @@ def _connect(host: str, port: int, settings: ClientSettings) -> socket.socket:
         raise
 
 
-def _tls_error(message: str, error: OSError) -> BrokerError:
+def _tls_error(message: str, error: OSError) -> UpstreamError:
     """A handshake that was cut or took too long may succeed later; one that was refused will not."""
     passing = not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
-    return BrokerConnectionError(message) if passing else BrokerTlsError(message)
+    return UpstreamConnectionError(message) if passing else UpstreamTlsError(message)
 
 
 def _time_left_s(deadline_s: float) -> float:

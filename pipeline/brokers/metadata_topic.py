@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from pipeline.brokers.client import BrokerClient, TopicDescription
-from pipeline.brokers.errors import MetadataTopicError, OffsetOutOfRangeError, TopicReplacedError
+from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError, UpstreamError
 from protocol.list_offsets import OffsetTimestamp
 from storage.errors import MetadataBatchError, MetadataRecordError, RemoteStorageError
 from storage.metadata.catalog import Catalog
@@ -38,6 +38,10 @@ Progress = Callable[[int, int], None]
 """Takes (records read in this pass, records in it at most), after each answer."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class MetadataTopicError(UpstreamError):
+    """The metadata topic cannot be followed (any more): truncated, made anew, grown, or unreadable."""
 
 
 class MetadataFollower:
@@ -75,7 +79,7 @@ class MetadataFollower:
 
         Raises:
             MetadataTopicError: there is no metadata topic, it cannot be read, or it is not the one read so far.
-            BrokerError: the brokers do not answer, or do not let us read.
+            UpstreamError: the brokers do not answer, or do not let us read.
         """
         ranges = self._ranges(self._describe().partitions)
         for partition, (log_start_offset, end_offset) in ranges.items():

@@ -85,7 +85,7 @@ def audit_inputs(tier: Tier, shipped: ShippedStorage, selection: TopicSelection)
     """Ask brokers and metadata.
 
     Raises:
-        TierViewError, BrokerError: see pipeline.planning.tier_view.
+        TierViewError, UpstreamError: see pipeline.planning.tier_view.
     """
     known = [view for view in tier.view.partitions(selection, False) if view.segments or _has_segments(tier, view)]
     asked = dict.fromkeys([view.key for view in known], int(OffsetTimestamp.EARLIEST_LOCAL))

@@ -43,7 +43,7 @@ def find_range(tier: Tier, options: SourceOptions, *, source: str) -> BackfillRa
     Raises:
         OffsetBoundsError: offsets that are wanted are not there.
         TierViewError: the topic is not there.
-        BrokerError: a broker refuses, or none answers.
+        UpstreamError: a broker refuses, or none answers.
     """
     views = tier.view.partitions(options.selection, options.read_committed)
     if source == "kafka":

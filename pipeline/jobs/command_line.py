@@ -128,11 +128,11 @@ def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cance
     from pyspark.errors import PySparkException
     from rich.console import Console
 
-    from pipeline.brokers.errors import BrokerError
     from pipeline.data_source import TidegateDataSource
     from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
     from pipeline.planning.offset_bounds import OffsetBoundsError
     from pipeline.planning.tier_view import TierViewError
+    from protocol.client.errors import UpstreamError
     from storage.errors import RemoteStorageError, StorageConfigError
 
     spark.dataSource.register(TidegateDataSource)
@@ -141,7 +141,15 @@ def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cance
         return job(context)
     except StorageConfigError:
         raise
-    except (BrokerError, JobError, OffsetBoundsError, RemoteStorageError, TierViewError, OSError, ValueError) as error:
+    except (
+        UpstreamError,
+        JobError,
+        OffsetBoundsError,
+        RemoteStorageError,
+        TierViewError,
+        OSError,
+        ValueError,
+    ) as error:
         told = str(error)
     except (PySparkException, Py4JError) as error:
         told = shortened(str(error))

@@ -53,7 +53,7 @@ def wanted_offsets(
 
     Raises:
         OffsetBoundsError: by rules 1, 2, 4 and 5.
-        BrokerError: a broker does not answer for a time.
+        UpstreamError: a broker does not answer for a time.
     """
     firsts = starting_offsets(views, options, client)
     problems = _coverage_problems("endingOffsets", options.ending, views)

@@ -69,7 +69,7 @@ class TierView:
         """Read the metadata topic on to its end; how many records were new. Cheap when none are.
 
         Raises:
-            BrokerError: it cannot be read.
+            UpstreamError: it cannot be read.
         """
         return self._follower.catch_up()
 
@@ -78,7 +78,7 @@ class TierView:
 
         Raises:
             TierViewError: see there.
-            BrokerError: a broker refuses, or none answers.
+            UpstreamError: a broker refuses, or none answers.
             RemoteStorageError: READ_COMMITTED, and a producer snapshot cannot be read.
         """
         for _ in range(ATTEMPTS_MAX):

@@ -33,7 +33,7 @@ class TaskReader:
         Raises:
             CorruptObjectError: a batch is corrupt, named by object and position.
             RemoteStorageError: the store does not give an object.
-            BrokerError: the tail cannot be read.
+            UpstreamError: the tail cannot be read.
         """
         configure_logs()
         if isinstance(task, TailTask):
@@ -47,8 +47,8 @@ class TaskReader:
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         from pipeline.brokers.client import BrokerClient  # kio takes a second, and few tasks are of the tail
-        from pipeline.brokers.settings import client_settings
         from pipeline.reading.tail_task import read_tail_task
+        from storage.config.client_settings import client_settings
 
         if self.tail is None:
             raise AssertionError("a task of the tail in a read without tail=kafka")

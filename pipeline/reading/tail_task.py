@@ -35,7 +35,7 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
     """The rows of a task.
 
     Raises:
-        BrokerError: the broker refuses, or is gone for good.
+        UpstreamError: the broker refuses, or is gone for good.
         CorruptObjectError: a batch is corrupt, in its records unless options.skips_bad_records; or no records come.
     """
     where = f"{task.topic}-{task.partition} through Kafka"

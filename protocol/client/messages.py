@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from protocol.wire.errors import ErrorCode, PeerProtocolError, UnsupportedVersionError
+from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
+from protocol.wire.errors import ErrorCode
 
 Values = Mapping[str, object]
 """Field names of kio's dataclasses to values; nested messages are Values themselves, arrays are sequences."""
@@ -69,14 +70,14 @@ def negotiate(api: Api, offered: Mapping[int, tuple[int, int]], broker_name: str
         version_needed: the lowest version that answers the caller's question.
 
     Raises:
-        UnsupportedVersionError: no common version, or none from version_needed on.
+        UpstreamUnsupportedError: no common version, or none from version_needed on.
     """
     low, high = offered.get(api.key, (0, -1))
     version = min(high, api.version_max)
     if version < max(low, api.version_min, version_needed):
         has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
         need = max(api.version_min, version_needed)
-        raise UnsupportedVersionError(f"{broker_name}: {api.name} version {need} or later is needed, the broker {has}")
+        raise UpstreamUnsupportedError(f"{broker_name}: {api.name} version {need} or later is needed, the broker {has}")
     return version
 
 
@@ -102,15 +103,15 @@ def decode_response(api: Api, version: int, frame: bytes | bytearray | memoryvie
     """The response body in a frame (without its length), as kio's dataclass of that version.
 
     Raises:
-        PeerProtocolError: the bytes are no such response, or bytes are left over.
-        UnsupportedVersionError: the broker does not know our version of ApiVersions (older than Kafka 2.4).
+        UpstreamProtocolError: the bytes are no such response, or bytes are left over.
+        UpstreamUnsupportedError: the broker does not know our version of ApiVersions (older than Kafka 2.4).
     """
     from kio import index, serial  # see encode_request
     from kio.serial.errors import SerialError
 
     if api is API_VERSIONS and len(frame) >= 6 and int.from_bytes(frame[4:6], "big") == ErrorCode.UNSUPPORTED_VERSION:
         # such an answer comes in version 0's shape, whatever was asked
-        raise UnsupportedVersionError(f"{broker_name} is older than Kafka 2.8, which Tidegate needs")
+        raise UpstreamUnsupportedError(f"{broker_name} is older than Kafka 2.8, which Tidegate needs")
     response_type = index.load_response_schema(api.key, version)
     header_type: Any = response_type.__header_schema__
     data = bytes(frame)
@@ -119,11 +120,11 @@ def decode_response(api: Api, version: int, frame: bytes | bytearray | memoryvie
         body, body_size = serial.entity_reader(response_type)(data, header_size)
     # KeyError: kio knows no tagged field but its own schema's.
     except (SerialError, ValueError, TypeError, OverflowError, MemoryError, IndexError, KeyError) as error:
-        raise PeerProtocolError(
+        raise UpstreamProtocolError(
             f"{broker_name}: bad {api.name} response, version {version}: {type(error).__name__}: {error}"
         ) from error
     if header_size + body_size != len(data):
-        raise PeerProtocolError(
+        raise UpstreamProtocolError(
             f"{broker_name}: {len(data) - header_size - body_size} bytes left over in {api.name} response"
         )
     return body

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, Values
 from protocol.client.scram import HASHES, ScramClient
-from protocol.wire.errors import AuthenticationFailedError, ErrorCode, PeerProtocolError
+from protocol.wire.errors import ErrorCode, PeerProtocolError
 
 MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 
@@ -70,13 +71,13 @@ def sign_in(credentials: SaslCredentials) -> SignIn:
         The session's lifetime in seconds; 0 is without end.
 
     Raises:
-        AuthenticationFailedError: the broker refused the mechanism or the credentials, or failed to prove itself.
+        UpstreamAuthenticationError: the broker refused the mechanism or the credentials, or failed to prove itself.
         PeerProtocolError: an answer makes no sense.
     """
     response = yield Ask(SASL_HANDSHAKE, {"mechanism": credentials.mechanism})
     if response.error_code != ErrorCode.NONE:
         offered = ", ".join(response.mechanisms) or "none"
-        raise AuthenticationFailedError(
+        raise UpstreamAuthenticationError(
             f"the broker does not accept SASL mechanism {credentials.mechanism} for"
             f" {credentials.username!r}; it offers {offered}"
         )
@@ -104,7 +105,7 @@ def _oauthbearer(credentials: SaslCredentials) -> SignIn:
     if response.auth_bytes:
         # RFC 7628: a refusal comes as JSON first and as an error after our lone 0x01
         yield from _authenticate(credentials, b"\x01")
-        raise AuthenticationFailedError(f"OAUTHBEARER for {credentials.username!r} failed: the token was refused")
+        raise UpstreamAuthenticationError(f"OAUTHBEARER for {credentials.username!r} failed: the token was refused")
     return _lifetime_s(response)
 
 
@@ -112,7 +113,7 @@ def _authenticate(credentials: SaslCredentials, auth_bytes: bytes) -> Generator[
     response = yield Ask(SASL_AUTHENTICATE, {"auth_bytes": auth_bytes})
     if response.error_code != ErrorCode.NONE:
         reason = response.error_message or f"error code {int(response.error_code)}"
-        raise AuthenticationFailedError(f"{credentials.mechanism} for {credentials.username!r} failed: {reason}")
+        raise UpstreamAuthenticationError(f"{credentials.mechanism} for {credentials.username!r} failed: {reason}")
     return response
 
 

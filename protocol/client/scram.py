@@ -15,7 +15,7 @@ import hashlib
 import hmac
 import secrets
 
-from protocol.wire.errors import AuthenticationFailedError
+from protocol.client.errors import UpstreamAuthenticationError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
@@ -31,7 +31,7 @@ _NONCE_BYTES = 24
 class ScramClient:
     """One SCRAM conversation: `first_message`, `final_message`, `verify`, in that order.
 
-    Every failure is an AuthenticationFailedError that names principal and mechanism.
+    Every failure is an UpstreamAuthenticationError that names principal and mechanism.
     """
 
     def __init__(self, mechanism: str, username: str, password: str, nonce: str | None = None) -> None:
@@ -110,5 +110,5 @@ class ScramClient:
     def _hmac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash_name)
 
-    def _failed(self, reason: str) -> AuthenticationFailedError:
-        return AuthenticationFailedError(f"{self._mechanism} for {self._username!r} failed: {reason}")
+    def _failed(self, reason: str) -> UpstreamAuthenticationError:
+        return UpstreamAuthenticationError(f"{self._mechanism} for {self._username!r} failed: {reason}")

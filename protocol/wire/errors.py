@@ -18,14 +18,6 @@ class LocalProtocolError(ProtocolError):
     """We asked for something that cannot be put on the wire: our bug, not the peer's."""
 
 
-class UnsupportedVersionError(ProtocolError):
-    """The broker has no version of an API that our question needs; the message names both."""
-
-
-class AuthenticationFailedError(ProtocolError):
-    """Signing in failed. The message names principal and mechanism, never the password or token."""
-
-
 class ErrorCode(enum.IntEnum):
     """The codes that Tidegate itself writes or acts on (spec/kafka-remote.md §13.4)."""
 

@@ -35,6 +35,7 @@ import trio
 from metrics.probes import CloseCause, Direction, RelayProbe, Route
 from protocol import api_versions as api_18_api_versions
 from protocol import sasl_handshake as api_17_sasl_handshake
+from protocol.client.errors import TransportError
 from protocol.fetch import walker as api_01_fetch_walker
 from protocol.fetch.messages import REQUEST_BYTES_MAX
 from protocol.fetch.walker import FetchResponseWalker
@@ -60,7 +61,6 @@ from proxy.connection.request_handlers import RELAY, Answer, Relay, RequestHandl
 from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
 from proxy.connection.stream_end import ConnectionEnd, end_of
 from proxy.connection.upstream_wire import PendingAnswer
-from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes, Transport
 
 HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1

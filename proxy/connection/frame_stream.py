@@ -7,11 +7,11 @@ passed on in parts, so that the slower side holds back the faster one by itself.
 from collections.abc import Callable
 
 from metrics.probes import CloseCause
+from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
 from proxy.connection.accounts import Account
 from proxy.connection.stream_end import ConnectionEnd
-from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Transport
 
 CORRELATION_ID_BYTES = 4

@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from metrics.probes import CloseCause, RefusalReason, RelayProbe
+from protocol.client.errors import TransportError, UpstreamError
 from protocol.wire.errors import PeerProtocolError
 from proxy.config.model import Network
 from proxy.connection.accounts import Accounts
@@ -32,7 +33,6 @@ from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots
 from proxy.connection.spells import Spells
 from proxy.connection.upstream_connect import UpstreamConnector, has_left
-from proxy.upstream.errors import TransportError, UpstreamError
 from proxy.upstream.transport import Transport, address_name, plain_transport, tls_server_transport
 
 HANDSHAKE_S_MAX = 10.0

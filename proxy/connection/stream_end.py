@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from metrics.probes import CloseCause
+from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
-from proxy.upstream.errors import TransportError
 
 
 class ConnectionEnd(Exception):

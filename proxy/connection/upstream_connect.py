@@ -21,9 +21,9 @@ import structlog
 import trio
 
 from metrics.probes import RelayProbe
+from protocol.client.errors import UpstreamError
 from proxy.connection.address_book import Target
 from proxy.upstream.address_race import race
-from proxy.upstream.errors import UpstreamError
 from proxy.upstream.transport import Transport, open_transport
 
 CONNECT_S_MAX = 10.0

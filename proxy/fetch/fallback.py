@@ -24,9 +24,9 @@ import structlog
 import trio
 
 from metrics.probes import FallbackProbe, FallbackReason
+from protocol.client.errors import UpstreamError
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import Patience
-from proxy.upstream.errors import UpstreamError
 from storage.errors import (
     CorruptObjectError,
     MetadataNotReadyError,

@@ -17,14 +17,10 @@ from dataclasses import dataclass, replace
 import structlog
 import trio
 
-from proxy.upstream.errors import UpstreamError, UpstreamUnsupportedError
-from proxy.upstream.frontier_client import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FrontierClient,
-    OffsetAnswer,
-)
+from protocol.client.errors import UpstreamError, UpstreamUnsupportedError
+from protocol.client.questions import OffsetAnswer
+from protocol.list_offsets import OffsetTimestamp
+from proxy.upstream.frontier_client import FrontierClient
 from proxy.upstream.gathered import Gathered
 from storage.model import TopicIdPartition
 
@@ -138,14 +134,14 @@ class Frontiers:
         queries = [
             (partition.topic, partition.partition, timestamp)
             for partition in partitions
-            for timestamp in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP, EARLIEST_TIMESTAMP)
+            for timestamp in (OffsetTimestamp.EARLIEST_LOCAL, OffsetTimestamp.LATEST, OffsetTimestamp.EARLIEST)
         ]
         answers = await self._client.list_offsets(node_id, queries)
         now = trio.current_time()
         for partition in partitions:
-            local_start = answers[partition.topic, partition.partition, EARLIEST_LOCAL_TIMESTAMP]
-            end = answers[partition.topic, partition.partition, LATEST_TIMESTAMP]
-            start = answers[partition.topic, partition.partition, EARLIEST_TIMESTAMP]
+            local_start = answers[partition.topic, partition.partition, OffsetTimestamp.EARLIEST_LOCAL]
+            end = answers[partition.topic, partition.partition, OffsetTimestamp.LATEST]
+            start = answers[partition.topic, partition.partition, OffsetTimestamp.EARLIEST]
             self._take(node_id, partition, start, local_start, end, now)
 
     def _take(

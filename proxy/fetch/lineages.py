@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import structlog
 import trio
 
+from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
+from protocol.client.questions import EpochEndOffset, Partition
 from protocol.wire.errors import ErrorCode
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
-from proxy.upstream.frontier_client import EpochEndOffset, FrontierClient, Partition
+from proxy.upstream.frontier_client import FrontierClient
 from proxy.upstream.gathered import Gathered
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage

@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from metrics.probes import Probes
+from protocol.client.errors import UpstreamError
 from protocol.fetch.messages import (
     OPENING_EPOCH,
     SESSIONLESS_EPOCH,
@@ -38,7 +39,6 @@ from proxy.fetch.plan import FETCH_BYTES_MAX, FetchPlan, TierPart, leave_to_brok
 from proxy.fetch.probe import Prober
 from proxy.fetch.sessions import ClientSessions
 from proxy.fetch.tier import Tier
-from proxy.upstream.errors import UpstreamError
 from storage.model import TopicIdPartition
 
 CONSUMER_REPLICA_ID = -1

@@ -8,11 +8,11 @@ import structlog
 import trio
 
 from metrics.probes import TierProbe
+from protocol.client.errors import UpstreamError
 from proxy.fetch.aborted_tails import AbortedTails
 from proxy.fetch.frontier import Frontiers
 from proxy.fetch.lineages import Lineages
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.errors import UpstreamError
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import TopicIdPartition

@@ -21,10 +21,10 @@ import structlog
 import trio
 
 from metrics.probes import TierProbe
+from protocol.client.errors import UpstreamError
 from proxy.connection.client_reads import ClientReads
 from proxy.fetch.plan import TierPart
 from proxy.fetch.tier import ReachesLocalLogError, Tier
-from proxy.upstream.errors import UpstreamError
 from storage.errors import RemoteStorageError
 from storage.reader import OffsetNotInTierError, ReadTime, TierRecords
 

@@ -11,13 +11,13 @@ import structlog
 import trio
 
 from metrics.probes import TierProbe
+from protocol.client.errors import UpstreamError
 from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.slices import each_slice
 from proxy.fetch.frontier import LEARN_WAIT_S_MAX, Frontier
 from proxy.fetch.lineages import Lineages
 from proxy.fetch.tier import Tier
 from proxy.offsets.search_slots import SearchSlots
-from proxy.upstream.errors import UpstreamError
 from proxy.upstream.frontier_client import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError

@@ -12,8 +12,8 @@ from proxy.process.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
 from proxy.process.upkeep import follow_catalog, measure_catalog
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.from_config import upstream_settings
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from storage.config.client_settings import client_settings
 from storage.metadata.catalog import Catalog
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
@@ -52,7 +52,7 @@ async def start_catalog(
     client, upstream = config.metadata_client, config.upstream
     metadata_cluster = cluster
     if (client.bootstrap_servers, client.security) != (upstream.bootstrap_servers, upstream.security):
-        metadata_cluster = Cluster(upstream_settings(client.bootstrap_servers, client.security), nursery)
+        metadata_cluster = Cluster(client_settings(client.bootstrap_servers, client.security), nursery)
     event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
     manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
 

@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from metrics.probes import Probes
+from protocol.client.errors import UpstreamError
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook
 from proxy.connection.known_brokers import KnownBrokersFile
@@ -20,7 +21,6 @@ from proxy.connection.sni_addressing import SniAddressBook
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
-from proxy.upstream.errors import UpstreamError
 from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,

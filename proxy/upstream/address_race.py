@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import trio
 
-from proxy.upstream.errors import UpstreamError
+from protocol.client.errors import UpstreamError
 
 NEXT_ATTEMPT_S = 0.3
 """trio and RFC 8305 say 0.25; a connection with a TLS handshake across a continent takes about that."""

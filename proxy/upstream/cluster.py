@@ -1,36 +1,34 @@
-"""The upstream cluster as its metadata tells it: brokers, topics, leaders, and a pool of own connections.
+"""The upstream cluster as Tidegate sees it: the view that Metadata answers give, and a pool of own connections.
 
 Rules:
-- The brokers of the last Metadata answer replace those known before: one that left or changed address has
-  its pooled connections retired, and `generation` grows, which `wait_brokers_changed` waits for.
-- Topics are learned when somebody asks for them, by name or id; the map holds `topics_max` and forgets the one
-  not asked for longest. A name that comes back with another id replaces the old topic.
+- A broker that left or changed address has its pooled connections retired, and `generation` grows, which
+  `wait_brokers_changed` waits for.
+- Topics are learned when somebody asks for them, by name or id.
 - One pooled connection per (node, role, lane), opened by whoever needs it first while others wait. Attempts after
   a failure are spaced by a back-off that doubles; a failure also has the metadata refreshed before the next one.
 - Nothing here runs by itself: `refresh` is called by the application's own timer and when a question failed.
 """
 
 import functools
-import random
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import trio
 
-from protocol.client.messages import METADATA, Api, Values, kio_uuid, uuid_bytes
-from proxy.upstream.address_race import race
-from proxy.upstream.connection import BrokerConnection, open_broker_connection
-from proxy.upstream.connection_pool import PooledConnection
-from proxy.upstream.errors import (
+from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values, named
+from protocol.client.errors import (
     UpstreamAuthenticationError,
     UpstreamConnectionError,
     UpstreamError,
     UpstreamUnsupportedError,
 )
+from protocol.client.leaders import AskNode
+from protocol.client.messages import METADATA, Api, Values, kio_uuid, uuid_bytes
+from protocol.client.settings import ClientSettings
+from proxy.upstream.address_race import race
+from proxy.upstream.connection import BrokerConnection, open_broker_connection
+from proxy.upstream.connection_pool import PooledConnection
 from proxy.upstream.gathered import Gathered
-from proxy.upstream.settings import UpstreamSettings
 
 METADATA_ROLE = "metadata"
 TOPIC_IDS_VERSION = 12
@@ -41,52 +39,16 @@ TOPICS_MAX = 200
 
 NAMES_WAITING_MAX = 10_000
 
-UNKNOWN_NODE = -1
-BOOTSTRAP_NODE = -2
-"""Bootstrap server n is pooled as node -2 - n, as no broker has a negative id."""
 
-
-@dataclass(frozen=True, slots=True)
-class BrokerNode:
-    """A broker and the address that upstream advertises to Tidegate's own listener."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLeader:
-    """Who leads a partition; leader_id is -1 while nobody does."""
-
-    leader_id: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
-    """One topic of a Metadata answer. With an error code, id or name may be missing and partitions are empty."""
-
-    topic_id: bytes
-    name: str | None
-    error_code: int
-    partitions: Mapping[int, PartitionLeader]
-
-
-class Cluster:
+class Cluster(ClusterView):
     """Tidegate's own view of upstream. Connections' reader tasks live in `nursery`, the application's."""
 
-    def __init__(self, settings: UpstreamSettings, nursery: trio.Nursery) -> None:
+    def __init__(self, settings: ClientSettings, nursery: trio.Nursery) -> None:
+        super().__init__(settings.topics_max)
         self.settings = settings
-        self.cluster_id: str | None = None
-        self.controller_id = UNKNOWN_NODE
-        self.brokers: Mapping[int, BrokerNode] = {}
         self.generation = 0
         self._nursery = nursery
         self._brokers_changed = trio.Event()
-        self._topics: OrderedDict[bytes, TopicMetadata] = OrderedDict()
-        self._ids_by_name: dict[str, bytes] = {}
         self._pool: dict[tuple[int, str, int], PooledConnection] = {}
         self._refresh_lock = trio.Lock()
         self._stale = True
@@ -98,7 +60,7 @@ class Cluster:
         Raises:
             UpstreamError: no known broker and no bootstrap server answered; it names what each said.
         """
-        await self._metadata({"topics": ()})
+        await self._metadata(())
 
     async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
         """Ask for these topics, never creating one; what is found is remembered. One entry per topic that was asked.
@@ -110,9 +72,8 @@ class Cluster:
         """
         topics: list[TopicMetadata] = []
         for at in range(0, len(names), TOPICS_MAX):
-            asked = [{"name": name, "topic_id": None} for name in names[at : at + TOPICS_MAX]]
-            response = await self._metadata({"topics": asked})
-            topics += [self._remember(entry) for entry in response.topics]
+            response = await self._metadata(named(names[at : at + TOPICS_MAX]))
+            topics += [self.remember(entry) for entry in response.topics]
         if topic_ids:
             topics += await self._learn_by_id(topic_ids)
         return topics
@@ -131,30 +92,6 @@ class Cluster:
         Cancellation: the question goes on.
         """
         await self._names.wait(names)
-
-    def topic_names(self) -> list[str]:
-        """The names of all learned topics."""
-        return list(self._ids_by_name)
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of a learned topic."""
-        topic = self._topic(topic_id)
-        return None if topic is None else topic.name
-
-    def topic_id(self, name: str) -> bytes | None:
-        """The id of a learned topic."""
-        return self._ids_by_name.get(name)
-
-    def leader_of(self, topic_id: bytes, partition: int) -> PartitionLeader | None:
-        """The leader of a learned topic's partition, as last heard."""
-        topic = self._topic(topic_id)
-        return None if topic is None else topic.partitions.get(partition)
-
-    def forget_topic(self, topic_id: bytes) -> None:
-        """Drop what is known of a topic, after an error that says it is stale."""
-        topic = self._topics.pop(topic_id, None)
-        if topic is not None and topic.name is not None and self._ids_by_name.get(topic.name) == topic_id:
-            del self._ids_by_name[topic.name]
 
     async def wait_brokers_changed(self, generation: int) -> None:
         """Return once `generation` is past the given one."""
@@ -213,6 +150,34 @@ class Cluster:
         connection = await self.connection_to(node_id, role)
         return await connection.request(api, values, timeout_s=timeout_s, version_needed=version_needed)
 
+    async def ask_all(self, role: str, asks: Sequence[AskNode]) -> list[Any]:
+        """All of these at once, pipelined; each one's response or the UpstreamError that `ask` raised. An error that
+        stays is everyone's: the others are not asked any more."""
+        answers: list[Any] = [None] * len(asks)
+        stays: list[UpstreamError] = []
+
+        async def ask_one(at: int, asked: AskNode) -> None:
+            question = asked.question
+            try:
+                answers[at] = await self.ask(
+                    asked.node_id,
+                    role,
+                    question.api,
+                    question.values,
+                    timeout_s=asked.timeout_s,
+                    version_needed=question.version_needed,
+                )
+            except UpstreamError as error:
+                answers[at] = error
+                if not error.retriable:
+                    stays.append(error)
+                    nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for at, asked in enumerate(asks):
+                nursery.start_soon(ask_one, at, asked)
+        return answers if not stays else [stays[0]] * len(asks)
+
     async def aclose(self) -> None:
         """Close all pooled connections."""
         for pooled in self._pool.values():
@@ -237,15 +202,11 @@ class Cluster:
         if node_id not in self.brokers:
             raise UpstreamConnectionError(f"no broker {node_id} in the cluster's metadata")
 
-    async def _metadata(self, values: Values, version_needed: int = 0) -> Any:
-        full_values = {
-            "allow_auto_topic_creation": False,
-            "include_topic_authorized_operations": False,
-            "include_cluster_authorized_operations": False,
-            **values,
-        }
+    async def _metadata(self, topics: Sequence[Values] | None, version_needed: int = 0) -> Any:
+        values = metadata_values(topics)
         failures: list[UpstreamError] = []
-        sources = self._sources()
+        nodes = self.metadata_sources(self.settings.bootstrap_servers, self._rank)
+        sources = [functools.partial(self._direct, node) for node in nodes]
         while sources:
             failed: dict[int, UpstreamError] = {}
             won = await race(sources, failed, discard=_leave_in_pool)
@@ -254,14 +215,14 @@ class Cluster:
                 break
             number, connection = won
             try:
-                response = await connection.request(METADATA, full_values, version_needed=version_needed)
+                response = await connection.request(METADATA, values, version_needed=version_needed)
             except UpstreamUnsupportedError:
                 raise
             except UpstreamError as error:
                 failures.append(error)
                 sources = [each for at, each in enumerate(sources) if at != number and at not in failed]
                 continue
-            self._take_brokers(response)
+            self.take_brokers(response)
             return response
         if unsupported := next((each for each in failures if isinstance(each, UpstreamUnsupportedError)), None):
             raise unsupported
@@ -270,49 +231,29 @@ class Cluster:
             raise UpstreamAuthenticationError(said)  # more to the point than whatever else failed
         raise UpstreamConnectionError(said)
 
-    def _sources(self) -> list[Callable[[], Awaitable[BrokerConnection]]]:
-        """Ways to a broker that may answer Metadata: known brokers, then bootstrap servers; of both the open
-        connections first, and those last that failed."""
-        known = [(node.node_id, node.host, node.port) for node in self.brokers.values()]
-        servers = enumerate(self.settings.bootstrap_servers)
-        bootstrap = [(BOOTSTRAP_NODE - position, host, port) for position, (host, port) in servers]
-        # Many that start at once do not all go to the first of them.
-        random.shuffle(bootstrap)
-        ranked = sorted(known, key=lambda node: (*self._rank(node[0]), node[0]))
-        ranked += sorted(bootstrap, key=lambda node: self._rank(node[0]))
-        return [functools.partial(self._direct, *node) for node in ranked]
+    def _rank(self, node: BrokerNode) -> tuple[bool, float]:
+        pooled = self._pool.get((node.node_id, METADATA_ROLE, 0))
+        return (True, 0.0) if pooled is None else (not pooled.usable, pooled.backoff_s)
 
-    def _rank(self, node_id: int) -> tuple[bool, float]:
-        pooled = self._pool.get((node_id, METADATA_ROLE, 0))
-        if pooled is None:
-            return (True, 0.0)
-        return (not pooled.usable, pooled.backoff_s)
-
-    async def _direct(self, node_id: int, host: str, port: int) -> BrokerConnection:
+    async def _direct(self, node: BrokerNode) -> BrokerConnection:
         """Like connection_to, for Metadata itself: never asks for metadata first."""
-        pooled = self._pool.setdefault((node_id, METADATA_ROLE, 0), PooledConnection(self.settings))
-        return await pooled.get(lambda: open_broker_connection(host, port, self.settings, METADATA_ROLE, self._nursery))
+        pooled = self._pool.setdefault((node.node_id, METADATA_ROLE, 0), PooledConnection(self.settings))
+        return await pooled.get(
+            lambda: open_broker_connection(node.host, node.port, self.settings, METADATA_ROLE, self._nursery)
+        )
 
-    def _take_brokers(self, response: Any) -> None:
-        brokers = {
-            int(entry.node_id): BrokerNode(int(entry.node_id), entry.host, int(entry.port), entry.rack)
-            for entry in response.brokers
-        }
-        self.cluster_id = response.cluster_id
-        self.controller_id = int(response.controller_id)
+    def take_brokers(self, response: Any) -> None:
+        before = self.brokers
+        super().take_brokers(response)
         self._stale = False
-        if brokers == self.brokers or not brokers:
+        if self.brokers == before:
             return
-        for key in [key for key in self._pool if self._outdated(key[0], brokers)]:
+        # Those of bootstrap servers are in neither and go too: the named brokers take over.
+        for key in [key for key in self._pool if key[0] not in before or self.brokers.get(key[0]) != before[key[0]]]:
             self._pool.pop(key).close()
-        self.brokers = brokers
         self.generation += 1
         self._brokers_changed.set()
         self._brokers_changed = trio.Event()
-
-    def _outdated(self, node_id: int, brokers: Mapping[int, BrokerNode]) -> bool:
-        # bootstrap connections are in neither and go too: the named brokers take over
-        return node_id not in brokers or brokers[node_id] != self.brokers.get(node_id)
 
     async def _learn_names(self, names: Sequence[str]) -> Mapping[str, None]:
         await self.learn_topics(names=names)
@@ -321,36 +262,12 @@ class Cluster:
     async def _learn_by_id(self, topic_ids: Sequence[bytes]) -> list[TopicMetadata]:
         wanted = [{"name": None, "topic_id": kio_uuid(topic_id)} for topic_id in topic_ids]
         try:
-            response = await self._metadata({"topics": wanted}, version_needed=TOPIC_IDS_VERSION)
+            response = await self._metadata(wanted, version_needed=TOPIC_IDS_VERSION)
         except UpstreamUnsupportedError:
-            response = await self._metadata({"topics": None})
+            response = await self._metadata(None)
             ids = set(topic_ids)
-            return [self._remember(entry) for entry in response.topics if uuid_bytes(entry.topic_id) in ids]
-        return [self._remember(entry) for entry in response.topics]
-
-    def _remember(self, entry: Any) -> TopicMetadata:
-        partitions = {
-            int(partition.partition_index): PartitionLeader(int(partition.leader_id), int(partition.leader_epoch))
-            for partition in entry.partitions
-        }
-        topic = TopicMetadata(uuid_bytes(entry.topic_id), entry.name, int(entry.error_code), partitions)
-        if topic.error_code != 0 or topic.name is None:
-            return topic
-        old_id = self._ids_by_name.get(topic.name)
-        if old_id is not None and old_id != topic.topic_id:
-            self.forget_topic(old_id)
-        self._topics[topic.topic_id] = topic
-        self._topics.move_to_end(topic.topic_id)
-        self._ids_by_name[topic.name] = topic.topic_id
-        while len(self._topics) > self.settings.topics_max:
-            self.forget_topic(next(iter(self._topics)))
-        return topic
-
-    def _topic(self, topic_id: bytes) -> TopicMetadata | None:
-        topic = self._topics.get(topic_id)
-        if topic is not None:
-            self._topics.move_to_end(topic_id)
-        return topic
+            return [self.remember(entry) for entry in response.topics if uuid_bytes(entry.topic_id) in ids]
+        return [self.remember(entry) for entry in response.topics]
 
 
 def _leave_in_pool(_connection: BrokerConnection) -> None:

@@ -1,57 +1,31 @@
-"""One own connection to a broker: requests pipelined on it, answers matched by order and correlation id.
+"""One own connection to a broker: requests pipelined on it, the trio shell of protocol.client.connection.
 
 Rules:
-- A broker answers in the order of the requests, so the answers' queue is a plain FIFO; an answer whose correlation
-  id is not the oldest one's breaks the connection.
 - A request whose time limit passes closes the connection: the answer may still come, and a broker that
   hangs once hangs for those behind. A request that is cancelled from outside does not; its answer is dropped.
 - Losing the connection fails every waiting request with UpstreamConnectionError; nothing is sent twice here.
 - One reader task a connection, in the nursery it was opened with; it ends with the connection and never raises.
 """
 
-import itertools
-import struct
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import structlog
 import trio
 
-from protocol.client.messages import (
-    API_VERSIONS,
-    SOFTWARE_NAME,
-    Api,
-    Values,
-    decode_response,
-    encode_request,
-    negotiate,
-    software_version,
-)
-from protocol.client.sasl import SESSION_LIFETIME_SHARE
-from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError, UnsupportedVersionError
-from proxy.upstream.errors import (
-    TransportError,
-    UpstreamAuthenticationError,
-    UpstreamConnectionError,
-    UpstreamError,
-    UpstreamProtocolError,
-    UpstreamRefusedError,
-    UpstreamTimeoutError,
-    UpstreamUnsupportedError,
-)
-from proxy.upstream.sasl import sign_in
-from proxy.upstream.settings import UpstreamSettings
+from protocol.client.connection import LENGTH_BYTES, ConnectionState
+from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, UpstreamTimeoutError
+from protocol.client.messages import Api, Values
+from protocol.client.sasl import Compute, Step
+from protocol.client.settings import ClientSettings
+from protocol.client.steps import drive_async
 from proxy.upstream.transport import Transport, open_transport
 
 log = structlog.get_logger(__name__)
 
-_LENGTH = struct.Struct(">i")
-_CORRELATION_ID_BYTES = 4
-
 
 async def open_broker_connection(
-    host: str, port: int, settings: UpstreamSettings, role: str, nursery: trio.Nursery
+    host: str, port: int, settings: ClientSettings, role: str, nursery: trio.Nursery
 ) -> "BrokerConnection":
     """Connect, exchange ApiVersions and sign in; the reader task goes into `nursery`.
 
@@ -66,15 +40,13 @@ async def open_broker_connection(
 
 
 async def start_broker_connection(
-    transport: Transport, broker_name: str, settings: UpstreamSettings, role: str, nursery: trio.Nursery
+    transport: Transport, broker_name: str, settings: ClientSettings, role: str, nursery: trio.Nursery
 ) -> "BrokerConnection":
     """`open_broker_connection` over a transport that is connected already; it owns the transport."""
     connection = BrokerConnection(transport, broker_name, settings, role)
     nursery.start_soon(connection.read)
     try:
-        await connection.negotiate_versions()
-        if settings.sasl is not None:
-            await connection.authenticate()
+        await connection.open()
     except BaseException:
         connection.abort()
         raise
@@ -84,14 +56,12 @@ async def start_broker_connection(
 class BrokerConnection:
     """A connection that is ready for requests once `start_broker_connection` has returned it."""
 
-    def __init__(self, transport: Transport, broker_name: str, settings: UpstreamSettings, role: str) -> None:
+    def __init__(self, transport: Transport, broker_name: str, settings: ClientSettings, role: str) -> None:
         self.broker_name = broker_name
+        self._state = ConnectionState(broker_name, settings, role)
         self._transport = transport
         self._settings = settings
-        self._client_id = settings.client_id(role)
-        self._versions: Mapping[int, tuple[int, int]] = {API_VERSIONS.key: (0, API_VERSIONS.version_max)}
-        self._correlation_ids = itertools.count(1)
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: dict[int, _Waiter] = {}
         self._slots = trio.Semaphore(settings.requests_in_flight_max)
         self._send_lock = trio.Lock()
         self._failure: UpstreamError | None = None
@@ -107,7 +77,7 @@ class BrokerConnection:
     @property
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """What the broker offers: api key to (lowest, highest) version."""
-        return self._versions
+        return self._state.versions
 
     async def request(
         self, api: Api, values: Values, *, timeout_s: float | None = None, version_needed: int = 0
@@ -119,58 +89,31 @@ class BrokerConnection:
             version_needed: the lowest version that can answer.
 
         Returns:
-            kio's response dataclass of the negotiated version.
+            What `ConnectionState.decode` makes of it.
 
         Raises:
             UpstreamUnsupportedError: the broker lacks the version; nothing was sent.
             UpstreamTimeoutError, UpstreamConnectionError, UpstreamProtocolError: the connection is gone.
         """
-        try:
-            version = negotiate(api, self._versions, self.broker_name, version_needed)
-        except UnsupportedVersionError as error:
-            raise UpstreamUnsupportedError(str(error)) from error
+        version = self._state.version_of(api, version_needed)
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
             frame = await self._exchange(api, version, values)
             try:
-                return decode_response(api, version, frame, self.broker_name)
-            except UnsupportedVersionError as error:
-                raise UpstreamUnsupportedError(str(error)) from error
-            except PeerProtocolError as error:
-                self._fail(UpstreamProtocolError(str(error)))
-                self._raise_failure()
+                return self._state.decode(api, version, frame)
+            except UpstreamError as error:
+                self._fail(error)
+                raise
         self._fail(UpstreamTimeoutError(f"{self.broker_name}: no answer to {api.name} within {limit_s:g} s"))
         return self._raise_failure()
 
-    async def negotiate_versions(self) -> None:
-        """Ask ApiVersions; called once, before anything else."""
-        values = {"client_software_name": SOFTWARE_NAME, "client_software_version": software_version()}
-        response = await self.request(API_VERSIONS, values)
-        if response.error_code != 0:
-            code = int(response.error_code)
-            raise UpstreamRefusedError(f"{self.broker_name}: ApiVersions was refused with error code {code}", code)
-        self._versions = {int(entry.api_key): (entry.min_version, entry.max_version) for entry in response.api_keys}
-
-    async def authenticate(self) -> None:
-        """Sign in with the settings' credentials; called once, after `negotiate_versions`."""
-        credentials = self._settings.sasl
-        assert credentials is not None, "no credentials to sign in with"
-        try:
-            lifetime_s = await sign_in(self.request, credentials)
-        except AuthenticationFailedError as error:
-            raise UpstreamAuthenticationError(f"{self.broker_name}: {error}") from error
-        except PeerProtocolError as error:
-            raise UpstreamProtocolError(f"{self.broker_name}: {error}") from error
-        if lifetime_s > 0:
-            self._session_ends_at = trio.current_time() + lifetime_s * SESSION_LIFETIME_SHARE
-
-    async def aclose(self) -> None:
-        """Close; waiting requests fail. Nothing of ours needs a farewell, so this is `abort` with a checkpoint."""
-        self.abort()
-        await trio.lowlevel.checkpoint()
+    async def open(self) -> None:
+        """Exchange ApiVersions and sign in; called once, before anything else."""
+        opened_at_s = trio.current_time()
+        self._session_ends_at = opened_at_s + await drive_async(self._state.opening(), self._take_step)
 
     def abort(self) -> None:
-        """Close at once; waiting requests fail."""
+        """Close at once; waiting requests fail. Nothing of ours needs a farewell."""
         self._fail(UpstreamConnectionError(f"{self.broker_name}: connection closed by us"))
 
     def retire(self) -> None:
@@ -190,6 +133,11 @@ class BrokerConnection:
         finally:
             self.abort()
 
+    async def _take_step(self, step: Step) -> Any:
+        if isinstance(step, Compute):
+            return await trio.to_thread.run_sync(step.work)  # PBKDF2 would stall the loop
+        return await self.request(step.api, step.values)
+
     async def _exchange(self, api: Api, version: int, values: Values) -> bytearray:
         await self._slots.acquire()
         waiter: _Waiter | None = None
@@ -197,14 +145,12 @@ class BrokerConnection:
             async with self._send_lock:
                 if self._failure is not None:
                     self._raise_failure()
-                correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-                frame = encode_request(api, version, values, correlation_id, self._client_id)
-                waiter = _Waiter(correlation_id)
-                self._waiting.append(waiter)
+                correlation_id, frame = self._state.request(api, version, values)
+                waiter = self._waiting[correlation_id] = _Waiter()
                 await self._send(frame)
         finally:
             if waiter is None:
-                self._slots.release()  # otherwise whoever takes the waiter from the queue does
+                self._slots.release()  # otherwise whoever takes the waiter from the table does
         await waiter.answered.wait()
         if waiter.frame is None:
             self._raise_failure()
@@ -221,31 +167,25 @@ class BrokerConnection:
             raise
 
     async def _read_frame(self) -> bytearray:
-        size = _LENGTH.unpack(await self._read_exactly(_LENGTH.size))[0]
-        if not _CORRELATION_ID_BYTES <= size <= self._settings.frame_bytes_max:
-            limit = self._settings.frame_bytes_max
-            raise UpstreamProtocolError(f"{self.broker_name}: a frame of {size} bytes, {limit} are accepted")
-        return await self._read_exactly(size)
+        length_field = bytearray(LENGTH_BYTES)
+        await self._fill(length_field, 0)
+        frame = self._state.frame_buffer(length_field)
+        await self._fill(frame, LENGTH_BYTES)
+        return frame
 
-    async def _read_exactly(self, size: int) -> bytearray:
-        buffer = bytearray(size)
+    async def _fill(self, buffer: bytearray, filled_bytes: int) -> None:
         with memoryview(buffer) as view:
-            received = 0
-            while received < size:
+            while filled_bytes < len(buffer):
                 try:
-                    count = await self._transport.receive_into(view[received:])
+                    count = await self._transport.receive_into(view[filled_bytes:])
                 except TransportError as error:
                     raise UpstreamConnectionError(f"{self.broker_name}: {error}") from error
                 if count == 0:
                     raise UpstreamConnectionError(f"{self.broker_name}: the broker closed the connection")
-                received += count
-        return buffer
+                filled_bytes += count
 
     def _deliver(self, frame: bytearray) -> None:
-        correlation_id = _LENGTH.unpack_from(frame)[0]
-        if not self._waiting or self._waiting[0].correlation_id != correlation_id:
-            raise UpstreamProtocolError(f"{self.broker_name}: an answer to request {correlation_id}, which is not next")
-        waiter = self._waiting.popleft()
+        waiter = self._waiting.pop(self._state.answered(frame))
         waiter.frame = frame
         waiter.answered.set()
         self._slots.release()
@@ -258,10 +198,13 @@ class BrokerConnection:
         """End the connection for this reason; the first reason stays."""
         if self._failure is None:
             self._failure = error
-            log.debug("upstream connection ended", broker=self.broker_name, client_id=self._client_id, why=str(error))
-        while self._waiting:
-            self._waiting.popleft().answered.set()
+            log.debug(
+                "upstream connection ended", broker=self.broker_name, client_id=self._state.client_id, why=str(error)
+            )
+        for waiter in self._waiting.values():
+            waiter.answered.set()
             self._slots.release()
+        self._waiting.clear()
         self._reader_scope.cancel()
         self._transport.abort()
 
@@ -275,9 +218,8 @@ class BrokerConnection:
 class _Waiter:
     """A request under way. `frame` stays None when the connection is lost."""
 
-    __slots__ = ("answered", "correlation_id", "frame")
+    __slots__ = ("answered", "frame")
 
-    def __init__(self, correlation_id: int) -> None:
-        self.correlation_id = correlation_id
+    def __init__(self) -> None:
         self.answered = trio.Event()
         self.frame: bytearray | None = None

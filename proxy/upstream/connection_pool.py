@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
-from proxy.upstream.settings import UpstreamSettings
 
 
 class PooledConnection:
     """Owns at most one connection."""
 
-    def __init__(self, settings: UpstreamSettings) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self.backoff_s = 0.0
         self._settings = settings
         self._connection: BrokerConnection | None = None

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import trio
 
-from proxy.upstream.errors import TransportError, UpstreamConnectionError
+from protocol.client.errors import TransportError, UpstreamConnectionError
 
 Bytes = bytes | bytearray | memoryview
 

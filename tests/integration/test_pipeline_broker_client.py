@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 import trio
 
-from pipeline.brokers.client import BrokerClient, ClientSettings
-from pipeline.brokers.errors import (
-    BrokerAuthenticationError,
-    BrokerTlsError,
+from pipeline.brokers.client import BrokerClient
+from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
+from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
     UnknownTopicError,
+    UpstreamAuthenticationError,
+    UpstreamTlsError,
 )
-from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from protocol.client.messages import FETCH
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
-from proxy.upstream.settings import UpstreamSettings
 from storage.metadata.catalog import Catalog
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.topic_log import TopicMetadataEventLog
@@ -77,7 +77,7 @@ def test_topics_and_leader_epochs_are_told(kafka: KafkaCluster, tiered: TieredTo
 def test_fetched_bytes_are_the_brokers(
     kafka: KafkaCluster, tiered: TieredTopic, version_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.brokers.client.FETCH", replace(FETCH, version_max=version_max))
+    monkeypatch.setattr("protocol.client.leaders.FETCH", replace(FETCH, version_max=version_max))
     start_offset = tiered.offsets[0].local_log_start_offset
     with BrokerClient(settings_of(direct(kafka))) as client, RawClient(*direct(kafka)) as plain:
         answer = client.fetch(
@@ -122,7 +122,7 @@ def test_through_tidegate_the_tier_is_read_as_from_the_broker(
 async def test_the_followers_catalog_is_the_managers(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=(direct(kafka),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=(direct(kafka),)), nursery)
     event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(cluster))
     managers_catalog, catalog = Catalog(), Catalog()
     manager = TopicBasedRemoteLogMetadataManager(event_log, managers_catalog)
@@ -167,7 +167,7 @@ def test_a_wrong_password_is_said_at_once_and_not_shown(guarded: SecuredKafka, m
     settings = replace(settings, sasl=SaslCredentials(mechanism, "tidegate", "let me in"))
     with (
         BrokerClient(settings) as client,
-        pytest.raises(BrokerAuthenticationError, match=f"{mechanism} for 'tidegate' failed: ") as caught,
+        pytest.raises(UpstreamAuthenticationError, match=f"{mechanism} for 'tidegate' failed: ") as caught,
     ):
         client.topics()
     assert "let me in" not in str(caught.value)
@@ -177,7 +177,9 @@ def test_a_certificate_of_an_unknown_authority_is_said_at_once(guarded: SecuredK
     settings = secured_settings(guarded, "PLAIN", "SASL_SSL", "tidegate")
     with (
         BrokerClient(replace(settings, tls=ssl.create_default_context())) as client,
-        pytest.raises(BrokerTlsError, match=r"TLS handshake with 127\.0\.0\.1:\d+ failed: .*CERTIFICATE_VERIFY_FAILED"),
+        pytest.raises(
+            UpstreamTlsError, match=r"TLS handshake with 127\.0\.0\.1:\d+ failed: .*CERTIFICATE_VERIFY_FAILED"
+        ),
     ):
         client.topics()
 

@@ -25,23 +25,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     UserScramCredentialUpsertion,
 )
 
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
+from protocol.client.leaders import AskNode
 from protocol.client.messages import LIST_OFFSETS
+from protocol.client.questions import CONSUMER_REPLICA, OffsetQuery, offset_questions
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
+from protocol.list_offsets import OffsetTimestamp
 from proxy import check
 from proxy.process import exit_codes
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError
-from proxy.upstream.frontier_client import (
-    CONSUMER_REPLICA,
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    FrontierClient,
-    OffsetQuery,
-)
+from proxy.upstream.frontier_client import FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
-from proxy.upstream.settings import UpstreamSettings
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata import serde
 from storage.model import (
@@ -73,8 +68,8 @@ class SecuredKafka:
     def trusting(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.certificate))
 
-    def settings(self, protocol: str, sasl: SaslCredentials | None = None) -> UpstreamSettings:
-        return UpstreamSettings(
+    def settings(self, protocol: str, sasl: SaslCredentials | None = None) -> ClientSettings:
+        return ClientSettings(
             bootstrap_servers=((HOST, self.ports[protocol]),),
             tls=self.trusting if protocol.endswith("SSL") else None,
             sasl=sasl,
@@ -206,7 +201,7 @@ async def test_a_mechanism_that_the_listener_lacks_lists_those_it_has(
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused(secured: SecuredKafka, nursery: trio.Nursery) -> None:
-    settings = UpstreamSettings(bootstrap_servers=((HOST, secured.ports["SSL"]),), tls=ssl.create_default_context())
+    settings = ClientSettings(bootstrap_servers=((HOST, secured.ports["SSL"]),), tls=ssl.create_default_context())
     with pytest.raises(UpstreamConnectionError, match="certificate"):
         await Cluster(settings, nursery).refresh()
 
@@ -226,12 +221,17 @@ async def test_a_session_that_ends_is_replaced_before_the_broker_ends_it(
 async def test_frontiers_are_what_the_cluster_itself_says(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
     [topic] = await cluster.learn_topics(names=[tiered.name])
     assert [found.name for found in await cluster.learn_topics(topic_ids=[topic.topic_id])] == [tiered.name]
     client = FrontierClient(cluster)
     starts = await client.local_log_starts(1, [(tiered.name, partition) for partition in range(tiered.partitions)])
-    stamps = (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP)
+    stamps = (
+        OffsetTimestamp.EARLIEST,
+        OffsetTimestamp.EARLIEST_LOCAL,
+        OffsetTimestamp.LATEST_TIERED,
+        OffsetTimestamp.LATEST,
+    )
     for partition, expected in tiered.offsets.items():
         assert starts[(tiered.name, partition)].offset == expected.local_log_start_offset
         answers = await client.list_offsets(1, [(tiered.name, partition, stamp) for stamp in stamps])
@@ -246,7 +246,7 @@ async def test_frontiers_are_what_the_cluster_itself_says(
 async def test_the_metadata_topic_is_read_from_the_beginning(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
     client = KafkaMetadataTopicClient(cluster)
     description = await client.describe()
     assert any(description.topic_id)
@@ -271,7 +271,7 @@ async def test_the_metadata_topic_is_read_from_the_beginning(
 async def test_a_produced_record_is_what_the_waiting_fetch_gets(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
     client = KafkaMetadataTopicClient(cluster)
     assert tiered.offsets, "the broker makes the metadata topic with its first tiered topic"
     nobodys = TopicIdPartition(Uuid(b"nobody's topicid"), 0, "nobody")
@@ -424,17 +424,18 @@ async def _until_end_is(client: FrontierClient, node_id: int, query: OffsetQuery
 async def _ask_both_and_move_one(kafka: KafkaCluster, topic: str) -> None:
     async with trio.open_nursery() as nursery:
         servers = tuple((HOST, broker.port) for broker in kafka.brokers)
-        cluster = Cluster(UpstreamSettings(bootstrap_servers=servers), nursery)
+        cluster = Cluster(ClientSettings(bootstrap_servers=servers), nursery)
         client = FrontierClient(cluster)
         [found] = await cluster.learn_topics(names=[topic])
         leader = found.partitions[0].leader_id
         follower = 3 - leader
-        query = (topic, 0, LATEST_TIMESTAMP)
+        query = (topic, 0, OffsetTimestamp.LATEST)
         for node_id in (leader, follower):
             await _until_end_is(client, node_id, query, 100)
             assert (await client.local_log_starts(node_id, [(topic, 0)]))[(topic, 0)].offset == 0
-        as_consumer = await client.list_offsets(follower, [query], replica_id=CONSUMER_REPLICA)
-        assert as_consumer[query].error_code == 6
+        [question] = offset_questions([query], replica_id=CONSUMER_REPLICA, isolation_level=0, timeout_s=5)
+        [body] = await cluster.ask_all("frontier", [AskNode(follower, question)])
+        assert question.read(body, "follower")[query].error_code == 6
         assert (await client.epoch_end_offsets(follower, {(topic, 0): [0]}))[topic, 0][0].error_code == 6
         old_port = cluster.brokers[follower].port
         await trio.to_thread.run_sync(lambda: kafka.restart_broker(follower, new_port=True))

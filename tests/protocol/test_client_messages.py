@@ -12,6 +12,7 @@ import pytest
 from kio import index, serial
 from kio.schema.index import schema_name_map
 
+from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
 from protocol.client.messages import (
     API_VERSIONS,
     APIS,
@@ -26,7 +27,6 @@ from protocol.client.messages import (
     software_version,
     uuid_bytes,
 )
-from protocol.wire.errors import PeerProtocolError, UnsupportedVersionError
 from tests.support.fake_broker import api_versions_values, encode_response
 
 FETCH_VALUES = {
@@ -88,7 +88,7 @@ def test_the_newest_common_version_is_taken(offered: tuple[int, int], needed: in
     ],
 )
 def test_no_common_version_is_said_clearly(offered: dict[int, tuple[int, int]], needed: int, says: str) -> None:
-    with pytest.raises(UnsupportedVersionError, match=says):
+    with pytest.raises(UpstreamUnsupportedError, match=says):
         negotiate(LIST_OFFSETS, offered, "b", needed)
 
 
@@ -117,27 +117,27 @@ def test_a_response_is_read_whole_and_refused_when_cut_or_too_long() -> None:
     response = decode_response(API_VERSIONS, 3, frame, "b")
     assert [(key.api_key, key.max_version) for key in response.api_keys] == [(1, 18), (3, 13)]
     for size in range(4, len(frame)):
-        with pytest.raises(PeerProtocolError, match="b: bad api_versions response"):
+        with pytest.raises(UpstreamProtocolError, match="b: bad api_versions response"):
             decode_response(API_VERSIONS, 3, frame[:size], "b")
-    with pytest.raises(PeerProtocolError, match="2 bytes left over"):
+    with pytest.raises(UpstreamProtocolError, match="2 bytes left over"):
         decode_response(API_VERSIONS, 3, frame + b"\0\0", "b")
 
 
 def test_an_unknown_error_code_is_a_protocol_error() -> None:
     frame = bytearray(encode_response(API_VERSIONS.key, 3, 1, api_versions_values({})))
     frame[4:6] = struct.pack(">h", 30000)
-    with pytest.raises(PeerProtocolError):
+    with pytest.raises(UpstreamProtocolError):
         decode_response(API_VERSIONS, 3, frame, "b")
 
 
 def test_a_broker_too_old_for_our_api_versions_is_named_as_such() -> None:
     answer_of_version_0 = struct.pack(">ihi", 1, 35, 0)
-    with pytest.raises(UnsupportedVersionError, match=r"older than Kafka 2\.8"):
+    with pytest.raises(UpstreamUnsupportedError, match=r"older than Kafka 2\.8"):
         decode_response(API_VERSIONS, 3, answer_of_version_0, "b")
 
 
 def test_garbage_is_a_protocol_error() -> None:
-    with pytest.raises(PeerProtocolError):
+    with pytest.raises(UpstreamProtocolError):
         decode_response(METADATA, 12, bytes(4) + b"\xff" * 40, "b")
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from protocol.client.sasl import Ask, Compute, SaslCredentials, SignIn, sign_in
-from protocol.wire.errors import AuthenticationFailedError, PeerProtocolError
+from protocol.wire.errors import PeerProtocolError
 
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
 
@@ -63,14 +64,14 @@ def test_a_server_that_cannot_prove_itself_is_refused() -> None:
     compute = steps.send(answer(f"r={nonce}more,s=c2FsdA==,i=4096".encode()))
     assert isinstance(compute, Compute)
     steps.send(compute.work())
-    with pytest.raises(AuthenticationFailedError, match="signature is wrong"):
+    with pytest.raises(UpstreamAuthenticationError, match="signature is wrong"):
         steps.send(answer(b"v=" + base64.b64encode(bytes(32))))
 
 
 def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
     steps = sign_in(SaslCredentials("SCRAM-SHA-256", "alice", "x"))
     next(steps)
-    with pytest.raises(AuthenticationFailedError, match="SCRAM-SHA-256 for 'alice'; it offers GSSAPI, PLAIN"):
+    with pytest.raises(UpstreamAuthenticationError, match="SCRAM-SHA-256 for 'alice'; it offers GSSAPI, PLAIN"):
         steps.send(SimpleNamespace(error_code=33, mechanisms=("GSSAPI", "PLAIN")))
 
 
@@ -79,7 +80,7 @@ def test_a_refusal_names_principal_and_mechanism_but_no_password() -> None:
     steps = sign_in(credentials)
     next(steps)
     step = steps.send(ACCEPTED)
-    with pytest.raises(AuthenticationFailedError) as caught:
+    with pytest.raises(UpstreamAuthenticationError) as caught:
         steps.send(answer(code=58))
     assert str(caught.value) == "PLAIN for 'alice' failed: Authentication failed"
     assert "open sesame" not in repr(credentials) + repr(step)
@@ -90,7 +91,7 @@ def test_a_refused_token_is_ended_as_the_rfc_says() -> None:
     next(steps)
     assert asked_bytes(steps.send(ACCEPTED)) == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert asked_bytes(steps.send(answer(b'{"status":"invalid_token"}'))) == b"\x01"
-    with pytest.raises(AuthenticationFailedError, match="OAUTHBEARER for 'svc' failed: the token was refused"):
+    with pytest.raises(UpstreamAuthenticationError, match="OAUTHBEARER for 'svc' failed: the token was refused"):
         steps.send(answer())
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.client.errors import UpstreamAuthenticationError
 from protocol.client.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
-from protocol.wire.errors import AuthenticationFailedError
 
 # RFC 7677 §3
 NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -35,12 +35,12 @@ def test_the_rfc_example_comes_out_byte_for_byte() -> None:
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     client = rfc_client()
     client.final_message(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailedError, match="signature is wrong"):
+    with pytest.raises(UpstreamAuthenticationError, match="signature is wrong"):
         client.verify(b"v=" + base64.b64encode(bytes(32)))
 
 
 def test_a_signature_before_the_proof_is_refused() -> None:
-    with pytest.raises(AuthenticationFailedError):
+    with pytest.raises(UpstreamAuthenticationError):
         rfc_client().verify(SERVER_FINAL)
 
 
@@ -64,7 +64,7 @@ def test_a_signature_before_the_proof_is_refused() -> None:
     ],
 )
 def test_a_bad_server_first_message_is_refused_with_its_reason(server_first: bytes, reason: str) -> None:
-    with pytest.raises(AuthenticationFailedError, match=reason) as caught:
+    with pytest.raises(UpstreamAuthenticationError, match=reason) as caught:
         rfc_client(password="open sesame").final_message(server_first)
     assert "SCRAM-SHA-256" in str(caught.value)
     assert "'user'" in str(caught.value)
@@ -74,7 +74,7 @@ def test_a_bad_server_first_message_is_refused_with_its_reason(server_first: byt
 def test_what_the_server_says_in_e_is_repeated() -> None:
     client = rfc_client()
     client.final_message(SERVER_FIRST)
-    with pytest.raises(AuthenticationFailedError, match="invalid-proof"):
+    with pytest.raises(UpstreamAuthenticationError, match="invalid-proof"):
         client.verify(b"e=invalid-proof")
 
 

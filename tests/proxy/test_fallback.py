@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 import storage.errors
 from metrics.probes import FallbackReason
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import ASKS_MIN
 from proxy.fetch.fallback import (
@@ -20,7 +21,6 @@ from proxy.fetch.fallback import (
     comes_again_s,
     reason_of,
 )
-from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,

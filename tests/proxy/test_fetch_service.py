@@ -5,13 +5,13 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from protocol.client.cluster import PartitionLeader
+from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode, PeerProtocolError
 from protocol.wire.slices import SLICE_BYTES, SLICE_ITEMS
 from proxy.connection.request_handlers import Relay
 from proxy.fetch.service import FetchSettings
-from proxy.upstream.cluster import PartitionLeader
-from proxy.upstream.errors import UpstreamConnectionError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.segments import topic_partition

@@ -8,12 +8,12 @@ import trio
 from kio.schema.errors import ErrorCode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS, Values
+from protocol.client.settings import ClientSettings
 from proxy.fetch.frontier import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster
-from proxy.upstream.errors import UpstreamConnectionError
 from proxy.upstream.frontier_client import FrontierClient
-from proxy.upstream.settings import UpstreamSettings
 from storage.model import TopicIdPartition
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster
@@ -284,7 +284,7 @@ async def every_offset(request: Any) -> Values:
 async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
     old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
     frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
@@ -302,7 +302,7 @@ async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
 async def test_an_old_broker_that_was_upgraded_is_asked_again(
     old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1),)), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
     frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
     await frontiers.refresh(NODE_ID, [partition])
     old_broker.versions[LIST_OFFSETS.key] = (0, 8)

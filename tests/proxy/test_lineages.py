@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.client.cluster import PartitionLeader
+from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import PartitionLeader
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
 from storage.model import TopicIdPartition
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH, TierWorld

@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.client.errors import UpstreamConnectionError, UpstreamUnsupportedError
 from protocol.list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
 from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamUnsupportedError
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.service import FetchSettings
-from proxy.upstream.errors import UpstreamConnectionError
 from storage.log.aborted_transactions import TierAborts
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch

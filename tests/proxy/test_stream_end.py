@@ -3,9 +3,9 @@
 import pytest
 
 from metrics.probes import CloseCause
+from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from proxy.connection.stream_end import ConnectionEnd, end_of
-from proxy.upstream.errors import TransportError
 
 END = ConnectionEnd(CloseCause.LIMIT, "too much")
 

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.client.cluster import PartitionLeader
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
-from proxy.upstream.cluster import PartitionLeader
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 from storage.errors import CorruptObjectError
 from storage.log.aborted_transactions import TierAborts
 from storage.model import RemotePartitionDeleteMetadata, RemotePartitionDeleteState, TopicIdPartition

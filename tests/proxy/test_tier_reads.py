@@ -11,10 +11,10 @@ import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.client_reads import ClientReads
 from proxy.fetch.plan import TierPart
 from proxy.fetch.tier_reads import READS_AT_ONCE_MAX, TierReads
-from proxy.upstream.errors import UpstreamConnectionError
 from storage.cache.answer_blocks import Room
 from storage.errors import RetriableRemoteStorageError
 from storage.log.log_walk import CorruptLogError

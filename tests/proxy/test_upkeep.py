@@ -14,6 +14,8 @@ from trio.testing import MockClock
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.client.cluster import BrokerNode
+from protocol.client.errors import UpstreamConnectionError
 from protocol.wire.addresses import NodeAddress
 from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.process.upkeep import (
@@ -32,8 +34,7 @@ from proxy.process.upkeep import (
     watch_tier,
 )
 from proxy.readiness import ConditionName, ConditionState, Readiness
-from proxy.upstream.cluster import TOPICS_MAX, BrokerNode
-from proxy.upstream.errors import UpstreamConnectionError
+from proxy.upstream.cluster import TOPICS_MAX
 from storage.cache.gets import Slots
 from storage.errors import (
     MetadataNotReadyError,

@@ -15,11 +15,11 @@ from trio.testing import MockClock
 from metrics.kip405 import Kip405Names
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target
 from proxy.connection.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
 from proxy.upstream.address_race import NEXT_ATTEMPT_S
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.transport import Transport
 from tests.support.waiting import until
 

@@ -15,8 +15,8 @@ import trio
 import trio.testing
 from kio import index, serial
 
+from protocol.client.errors import TransportError, UpstreamConnectionError
 from protocol.client.messages import API_VERSIONS, APIS, Api, Values, build
-from proxy.upstream.errors import TransportError, UpstreamConnectionError
 from proxy.upstream.transport import Bytes, Transport
 
 Handler = Callable[[Any], Awaitable[Values | bytes | None]]

@@ -8,10 +8,12 @@ orders.epoch_ends = {0: (0, 500)}
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.brokers.client import BrokerClient, LeaderEpochAnswers, OffsetAnswer, TopicDescription
+from pipeline.brokers.client import BrokerClient, TopicDescription
+from protocol.client.leaders import LeaderEpochAnswers
+from protocol.client.questions import OffsetAnswer
 from storage.model import TopicIdPartition, Uuid
 
-NO_OFFSET = OffsetAnswer(-1, -1, -1)
+NO_OFFSET = OffsetAnswer(0, -1, -1, -1)
 
 
 @dataclass(slots=True)
@@ -75,8 +77,8 @@ class FakeBrokerClient(BrokerClient):
 
     def _offset(self, said: FakePartition, timestamp: int, read_committed: bool) -> OffsetAnswer:
         if timestamp == -2:
-            return OffsetAnswer(said.log_start_offset, -1, 0)
+            return OffsetAnswer(0, said.log_start_offset, 0, -1)
         if timestamp == -1:
             stable = said.end_offset if said.last_stable_offset is None else said.last_stable_offset
-            return OffsetAnswer(stable if read_committed else said.end_offset, -1, 0)
-        return OffsetAnswer(said.times[timestamp], timestamp, 0) if timestamp in said.times else NO_OFFSET
+            return OffsetAnswer(0, stable if read_committed else said.end_offset, 0, -1)
+        return OffsetAnswer(0, said.times[timestamp], 0, timestamp) if timestamp in said.times else NO_OFFSET

@@ -23,6 +23,7 @@ import trio.testing
 from metrics.kip405 import Kip405Names
 from metrics.probes import CloseCause, Probes, RelayProbe
 from metrics.registry import Registry
+from protocol.client.errors import TransportError
 from protocol.list_offsets import decode_request as decode_list_offsets
 from protocol.wire.addresses import NodeAddress
 from protocol.wire.headers import decode_request_header
@@ -31,7 +32,6 @@ from proxy.connection.client_reads import ClientReads
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.request_handlers import RELAY, Answer, Relay
 from proxy.connection.upstream_wire import UpstreamWire
-from proxy.upstream.errors import TransportError
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 

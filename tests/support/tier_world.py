@@ -15,10 +15,13 @@ import trio
 
 from metrics.probes import Probes
 from metrics.registry import Registry
+from protocol.client.cluster import PartitionLeader, TopicMetadata
+from protocol.client.questions import EpochEndOffset, OffsetAnswer, OffsetQuery
 from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
 from protocol.fetch.request import encode_request
 from protocol.fetch.response import decode_response
 from protocol.fetch.sessions import SessionSlots
+from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import ClientReads
 from proxy.connection.request_handlers import Relay
@@ -28,16 +31,8 @@ from proxy.fetch.frontier import Frontiers
 from proxy.fetch.lineages import Lineages
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
-from proxy.upstream.cluster import Cluster, PartitionLeader, TopicMetadata
-from proxy.upstream.frontier_client import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    EpochEndOffset,
-    FrontierClient,
-    OffsetAnswer,
-    OffsetQuery,
-)
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.frontier_client import FrontierClient
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
@@ -71,15 +66,7 @@ class FakeClient(FrontierClient):
         self.epoch_error_codes: list[int] = []
         """Of the next answers to epoch questions."""
 
-    async def list_offsets(
-        self,
-        node_id: int,
-        queries: Sequence[OffsetQuery],
-        *,
-        isolation_level: int = 0,
-        replica_id: int = -2,
-        timeout_s: float | None = None,
-    ) -> dict[OffsetQuery, OffsetAnswer]:
+    async def list_offsets(self, node_id: int, queries: Sequence[OffsetQuery]) -> dict[OffsetQuery, OffsetAnswer]:
         self.offsets_asked.append((node_id, list(dict.fromkeys((topic, number) for topic, number, _ in queries))))
         await trio.sleep(self.latency_s)
         if self.failure is not None:
@@ -88,7 +75,7 @@ class FakeClient(FrontierClient):
         return {query: _offset(logs.get(query[:2]), query[2]) for query in queries}
 
     async def epoch_end_offsets(
-        self, node_id: int, asked: Mapping[TopicPartition, Sequence[int]], *, timeout_s: float | None = None
+        self, node_id: int, asked: Mapping[TopicPartition, Sequence[int]]
     ) -> dict[TopicPartition, dict[int, EpochEndOffset]]:
         self.epochs_asked += [(node_id, *partition, list(epochs)) for partition, epochs in asked.items()]
         self.epoch_requests.append([*asked])
@@ -115,10 +102,10 @@ class FakeClient(FrontierClient):
 def _offset(log: FakePartitionLog | None, timestamp: int) -> OffsetAnswer:
     if log is None:
         return OffsetAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
-    offsets = {
-        EARLIEST_LOCAL_TIMESTAMP: log.local_log_start_offset,
-        EARLIEST_TIMESTAMP: log.log_start_offset,
-        LATEST_TIMESTAMP: log.end_offset,
+    offsets: dict[int, int] = {
+        OffsetTimestamp.EARLIEST_LOCAL: log.local_log_start_offset,
+        OffsetTimestamp.EARLIEST: log.log_start_offset,
+        OffsetTimestamp.LATEST: log.end_offset,
     }
     return OffsetAnswer(log.offsets_error_code, offsets[timestamp], log.leader_epoch, -1)
 

@@ -1,5 +1,6 @@
 """The blocking client over scripted brokers: what is asked of whom, what is tried again, what is said at once."""
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -8,19 +9,31 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pipeline.brokers.client import BrokerClient, ClientSettings, LeaderEpochAnswers, OffsetAnswer, TopicDescription
-from pipeline.brokers.errors import (
-    BrokerDeadlineError,
-    BrokerProtocolError,
-    BrokerRefusedError,
-    BrokerUnsupportedError,
+from pipeline.brokers.client import BrokerClient, TopicDescription
+from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
     TopicReplacedError,
     UnknownTopicError,
+    UpstreamAuthenticationError,
+    UpstreamDeadlineError,
+    UpstreamProtocolError,
+    UpstreamRefusedError,
+    UpstreamUnsupportedError,
 )
-from protocol.client.messages import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
+from protocol.client.leaders import LeaderEpochAnswers
+from protocol.client.messages import (
+    API_VERSIONS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    SASL_HANDSHAKE,
+    Values,
+)
+from protocol.client.questions import OffsetAnswer
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from tests.support.blocking_broker import BlockingBroker
 
 ORDERS = b"orders-topic-id1"
@@ -142,7 +155,7 @@ def test_a_topic_that_may_not_be_described_is_said_with_the_principals_name(worl
     with pytest.raises(TopicAuthorizationError) as caught:
         world.client.topics(["orders"])
     assert str(caught.value) == (
-        f"127.0.0.1:{world.first.port}: Metadata of orders is denied to an anonymous client:"
+        f"the cluster at 127.0.0.1:{world.first.port}: Metadata of orders is denied to an anonymous client:"
         " ACL Describe on Topic orders is missing"
     )
     assert not world.waits
@@ -156,7 +169,7 @@ def test_each_leader_is_asked_once_for_all_of_its_partitions(world: World) -> No
     world.second.on(LIST_OFFSETS, offsets({1: 11}))
     asked = {("orders", partition): -1 for partition in range(3)}
     answers = world.client.list_offsets(asked, read_committed=True)
-    assert answers == {("orders", partition): OffsetAnswer(10 + partition, -1, 4) for partition in range(3)}
+    assert answers == {("orders", partition): OffsetAnswer(0, 10 + partition, 4, -1) for partition in range(3)}
     (request,) = world.first.asked(LIST_OFFSETS)
     assert [entry.partition_index for entry in request.topics[0].partitions] == [0, 2]
     assert (request.isolation_level, request.replica_id) == (1, -1)
@@ -184,18 +197,18 @@ def test_a_partition_without_a_leader_does_not_hold_up_the_others(world: World) 
 
 def test_no_record_at_that_time_is_an_offset_of_minus_one(world: World) -> None:
     world.first.on(LIST_OFFSETS, offsets({}))
-    assert world.client.list_offsets({("orders", 0): 1_700_000_000_000}) == {("orders", 0): OffsetAnswer(-1, -1, 4)}
+    assert world.client.list_offsets({("orders", 0): 1_700_000_000_000}) == {("orders", 0): OffsetAnswer(0, -1, 4, -1)}
 
 
 def test_the_local_log_start_needs_a_broker_that_knows_of_it(world: World) -> None:
     world.first.versions[LIST_OFFSETS.key] = (0, 7)
-    with pytest.raises(BrokerUnsupportedError, match="list_offsets version 8 or later"):
+    with pytest.raises(UpstreamUnsupportedError, match="list_offsets version 8 or later"):
         world.client.list_offsets({("orders", 0): -4})
 
 
 def test_a_partition_that_the_answer_leaves_out_is_noticed(world: World) -> None:
     world.first.answer(LIST_OFFSETS, {"topics": ()})
-    with pytest.raises(BrokerProtocolError, match=r"broker 1 .* says nothing of orders-0"):
+    with pytest.raises(UpstreamProtocolError, match=r"broker 1 .* says nothing of orders-0"):
         world.client.list_offsets({("orders", 0): -1})
 
 
@@ -324,13 +337,13 @@ def test_a_leader_that_is_gone_is_looked_for_at_the_other_brokers(world: World) 
 
 def test_trouble_that_stays_is_given_up_at_the_deadline_with_its_reason(world: World) -> None:
     world.first.on(FETCH, fetched(b"", ErrorCode.not_leader_or_follower))
-    with pytest.raises(BrokerDeadlineError) as caught:
+    with pytest.raises(UpstreamDeadlineError) as caught:
         fetch(world)
     assert str(caught.value) == (
         f"given up after 5 s: broker 1 (127.0.0.1:{world.first.port}):"
         " Fetch of orders-0 failed with NOT_LEADER_OR_FOLLOWER (6)"
     )
-    assert isinstance(caught.value.__cause__, BrokerRefusedError)
+    assert isinstance(caught.value.__cause__, UpstreamRefusedError)
     assert sum(world.waits) < 5
     assert world.waits[0] < world.waits[1] < world.waits[2]
     assert len(world.first.asked(FETCH)) == len(world.waits) + 1
@@ -339,12 +352,56 @@ def test_trouble_that_stays_is_given_up_at_the_deadline_with_its_reason(world: W
 def test_brokers_that_cannot_be_reached_are_all_named(world: World) -> None:
     settings = ClientSettings(bootstrap_servers=(("127.0.0.1", 1), ("127.0.0.1", 2)), deadline_s=1)
     says = r"no broker answers: .*127\.0\.0\.1:1: .*127\.0\.0\.1:2: "
-    with world.open(settings) as client, pytest.raises(BrokerDeadlineError, match=says):
+    with world.open(settings) as client, pytest.raises(UpstreamDeadlineError, match=says):
         client.topics()
 
 
 def test_a_refusal_that_will_not_pass_is_said_at_once(world: World) -> None:
     world.first.on(FETCH, fetched(b"", ErrorCode.invalid_request))
-    with pytest.raises(BrokerRefusedError, match="Fetch of orders-0 failed with error code 42"):
+    with pytest.raises(UpstreamRefusedError, match="Fetch of orders-0 failed with error code 42"):
         fetch(world)
     assert not world.waits
+
+
+# --- who is asked ---
+
+
+def test_a_bootstrap_server_that_fails_is_asked_last_from_then_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failed before: every look for metadata began at the same dead server, and took its whole timeout."""
+    monkeypatch.setattr(random, "shuffle", lambda servers: None)
+    world.second.on(API_VERSIONS, lambda _request: None)
+    world.first.serve_metadata({1: world.first.address}, world.topics)
+    servers = (world.second.address, world.first.address)
+    with world.open(ClientSettings(bootstrap_servers=servers)) as client:
+        for _ in range(3):
+            assert list(client.topics()) == ["orders"]
+            client.close()
+    assert (world.second.connections_taken, world.first.connections_taken) == (1, 3)
+
+
+def test_bootstrap_servers_are_begun_with_in_any_order(world: World) -> None:
+    """Failed before: all executors began at the first one."""
+    servers = (world.first.address, world.second.address)
+    for _ in range(50):
+        with world.open(ClientSettings(bootstrap_servers=servers)) as client:
+            client.topics()
+    assert all(broker.asked(METADATA) for broker in (world.first, world.second))
+
+
+def test_a_leader_and_its_bootstrap_address_share_a_connection(world: World) -> None:
+    world.first.on(LIST_OFFSETS, offsets({0: 10}))
+    for _ in range(3):
+        world.client.list_offsets({("orders", 0): -1})
+    assert (world.first.connections_taken, len(world.first.asked(METADATA))) == (1, 1)
+
+
+def test_a_refused_sign_in_is_not_tried_at_every_broker(world: World) -> None:
+    for broker in (world.first, world.second):
+        broker.answer(SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("PLAIN",)})
+    servers, sasl = (world.first.address, world.second.address), SaslCredentials("OAUTHBEARER", "s", "t")
+    settings = ClientSettings(bootstrap_servers=servers, sasl=sasl)
+    with world.open(settings) as client, pytest.raises(UpstreamAuthenticationError, match="it offers PLAIN"):
+        client.topics()
+    assert world.first.connections_taken + world.second.connections_taken == 1

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pipeline.brokers import metadata_topic
-from pipeline.brokers.client import BrokerClient, ClientSettings, FetchedRecords, OffsetAnswer, TopicDescription
-from pipeline.brokers.errors import MetadataTopicError, OffsetOutOfRangeError, TopicReplacedError
-from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
+from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower, MetadataTopicError
+from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError
+from protocol.client.leaders import FetchedRecords
+from protocol.client.questions import OffsetAnswer
+from protocol.client.settings import ClientSettings
 from storage.metadata.catalog import Catalog
 from storage.metadata.record_batches import build_batch
 from storage.metadata.serde import MetadataRecord, encode
@@ -49,7 +52,7 @@ class TopicInMemory(BrokerClient):
         self.questions += 1
         return {
             (topic, partition): OffsetAnswer(
-                self.log_starts[partition] if timestamp == -2 else len(self.logs[partition]), -1, 0
+                0, self.log_starts[partition] if timestamp == -2 else len(self.logs[partition]), 0, -1
             )
             for (topic, partition), timestamp in timestamps.items()
         }

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.address_race import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamError
 
 
 class Race:

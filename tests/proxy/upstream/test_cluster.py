@@ -8,18 +8,19 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client.cluster import BrokerNode, PartitionLeader
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
 from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
 from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from proxy.upstream import cluster as cluster_module
 from proxy.upstream.address_race import NEXT_ATTEMPT_S
-from proxy.upstream.cluster import BrokerNode, Cluster, PartitionLeader
+from proxy.upstream.cluster import Cluster
 from proxy.upstream.connection import open_broker_connection
-from proxy.upstream.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
-from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic
 
-SETTINGS = UpstreamSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
+SETTINGS = ClientSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
 ORDERS = b"orders orders id"
 OTHER = b"other topic's id"
 ASK_OFFSETS: Values = {"replica_id": -2, "isolation_level": 0, "timeout": NO_TIME, "topics": ()}
@@ -97,7 +98,7 @@ async def test_a_refused_sign_in_is_what_is_reported(
         SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("PLAIN",)}
     )
     sasl = SaslCredentials("SCRAM-SHA-256", "alice", "x")
-    cluster = Cluster(UpstreamSettings(bootstrap_servers=(("a", 1), ("b", 1)), sasl=sasl), nursery)
+    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1), ("b", 1)), sasl=sasl), nursery)
     with pytest.raises(UpstreamAuthenticationError, match="it offers PLAIN"):
         await cluster.refresh()
 
@@ -291,7 +292,7 @@ async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeCl
     vip = FakeBroker()
     vip.on(METADATA, fake.metadata)
     fake.network.brokers[("vip", 1)] = vip
-    cluster.settings = UpstreamSettings(bootstrap_servers=(("vip", 1),))
+    cluster.settings = ClientSettings(bootstrap_servers=(("vip", 1),))
     await cluster.refresh()
     await cluster.refresh()
     assert len(vip.asked(METADATA)) == 1

@@ -2,6 +2,7 @@
 
 import math
 import struct
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,23 +10,25 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client.errors import (
+    UpstreamConnectionError,
+    UpstreamProtocolError,
+    UpstreamTimeoutError,
+)
 from protocol.client.messages import (
     API_VERSIONS,
     FETCH,
     METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Values,
 )
+from protocol.client.sasl import SaslCredentials
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
-from proxy.upstream.errors import (
-    UpstreamConnectionError,
-    UpstreamProtocolError,
-    UpstreamTimeoutError,
-    UpstreamUnsupportedError,
-)
-from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair
 
-SETTINGS = UpstreamSettings(
+SETTINGS = ClientSettings(
     bootstrap_servers=(("b", 1),), client_host="host", request_timeout_s=5, frame_bytes_max=100_000
 )
 ASK_METADATA: Values = {
@@ -40,7 +43,7 @@ def metadata(cluster_id: str = "c") -> Values:
     return {"brokers": (), "cluster_id": cluster_id, "controller_id": 1, "topics": (), "error_code": ErrorCode.none}
 
 
-async def connect(broker: FakeBroker, nursery: trio.Nursery, settings: UpstreamSettings = SETTINGS) -> BrokerConnection:
+async def connect(broker: FakeBroker, nursery: trio.Nursery, settings: ClientSettings = SETTINGS) -> BrokerConnection:
     ours, theirs = transport_pair()
     nursery.start_soon(broker.serve, theirs)
     return await start_broker_connection(ours, "b:1", settings, "role", nursery)
@@ -82,7 +85,7 @@ async def test_requests_are_pipelined_and_answers_find_their_askers(nursery: tri
 async def test_no_more_requests_are_in_flight_than_allowed(nursery: trio.Nursery) -> None:
     received = bytearray()
     ours, theirs = transport_pair()
-    settings = UpstreamSettings(bootstrap_servers=(), requests_in_flight_max=2)
+    settings = ClientSettings(bootstrap_servers=(), requests_in_flight_max=2)
     connection = BrokerConnection(ours, "b:1", settings, "role")
 
     async def swallow() -> None:
@@ -167,8 +170,6 @@ async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (struct.pack(">i", 99) + b"rest", "request 99, which is not next"),
-        (b"", "a frame of 0 bytes"),
         (bytes(100_001), "a frame of 100001 bytes, 100000 are accepted"),
         (struct.pack(">i", 2) + b"\xff\xff", "bad metadata response"),
     ],
@@ -195,15 +196,6 @@ async def test_an_answer_that_nobody_asked_for_closes_the_connection(nursery: tr
     assert not connection.usable
 
 
-async def test_a_version_that_the_broker_lacks_is_refused_before_anything_is_sent(nursery: trio.Nursery) -> None:
-    broker = FakeBroker(versions={METADATA.key: (0, 11)})
-    connection = await connect(broker, nursery)
-    with pytest.raises(UpstreamUnsupportedError):
-        await connection.request(METADATA, ASK_METADATA, version_needed=12)
-    assert connection.usable
-    assert len(broker.requests) == 1
-
-
 async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: trio.Nursery) -> None:
     broker = FakeBroker()
     go = trio.Event()
@@ -225,6 +217,22 @@ async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: t
         await connection.request(METADATA, ASK_METADATA)
 
 
+async def test_a_session_is_given_up_before_its_lifetime_ends(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    broker = FakeBroker()
+    broker.answer(SASL_HANDSHAKE, {"error_code": ErrorCode.none, "mechanisms": ("PLAIN",)})
+    lifetime = timedelta(seconds=10)
+    values = {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": lifetime}
+    broker.answer(SASL_AUTHENTICATE, values)
+    sasl = SaslCredentials("PLAIN", "alice", "open sesame")
+    connection = await connect(broker, nursery, ClientSettings(bootstrap_servers=(), sasl=sasl))
+    await trio.sleep(7.9)
+    assert connection.usable
+    await trio.sleep(0.2)
+    assert not connection.usable
+
+
 async def test_a_broker_that_accepts_and_says_nothing_is_given_up(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +240,6 @@ async def test_a_broker_that_accepts_and_says_nothing_is_given_up(
     broker = network.brokers[("b", 1)] = FakeBroker()
     broker.on(API_VERSIONS, never)
     monkeypatch.setattr("proxy.upstream.connection.open_transport", network.open_transport)
-    settings = UpstreamSettings(bootstrap_servers=(), connect_timeout_s=3)
+    settings = ClientSettings(bootstrap_servers=(), connect_timeout_s=3)
     with pytest.raises(UpstreamConnectionError, match="no connection with b:1 within 3 s"):
         await open_broker_connection("b", 1, settings, "role", nursery)

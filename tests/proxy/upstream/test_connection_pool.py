@@ -4,13 +4,13 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.client.errors import UpstreamConnectionError, UpstreamRefusedError
+from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection, start_broker_connection
 from proxy.upstream.connection_pool import PooledConnection
-from proxy.upstream.errors import UpstreamConnectionError, UpstreamRefusedError
-from proxy.upstream.settings import UpstreamSettings
 from tests.support.fake_broker import FakeBroker, transport_pair
 
-SETTINGS = UpstreamSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconnect_backoff_max_s=1.0)
+SETTINGS = ClientSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconnect_backoff_max_s=1.0)
 
 
 class Opener:

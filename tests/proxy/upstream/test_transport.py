@@ -11,11 +11,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.client.errors import TransportError, UpstreamConnectionError
 from proxy.connection.accounts import Wait
 from proxy.connection.answer_sending import AnswerSending
 from proxy.connection.client_reads import ClientReads
 from proxy.upstream import transport
-from proxy.upstream.errors import TransportError, UpstreamConnectionError
 from proxy.upstream.transport import (
     IOV_MAX,
     Bytes,

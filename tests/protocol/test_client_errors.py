@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.upstream import errors
-from proxy.upstream.errors import UpstreamError, UpstreamRefusedError
+from protocol.client import errors
+from protocol.client.errors import UpstreamError, UpstreamRefusedError
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, UpstreamError)]
 

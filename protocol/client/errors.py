@@ -1,0 +1,78 @@
+"""Errors of our own questions to brokers, one tree. Each docstring says when it is raised and whether a retry may help.
+
+The retry verdict is an attribute: `retriable` is True where the same question may succeed later, perhaps on another
+connection or another broker. Each message is one sentence that names broker, topic, partition and principal where they
+are known. An error made again from its `args` is the same.
+"""
+
+
+class UpstreamError(Exception):
+    """Root of every error that the client raises."""
+
+    retriable = False
+
+
+class TransportError(UpstreamError):
+    """The byte stream below a connection broke (reset, closed by us, TLS failure), on either side of the proxy."""
+
+    retriable = True
+
+
+class UpstreamConnectionError(UpstreamError):
+    """A broker could not be reached, or its connection was lost before the answer came; the message names it."""
+
+    retriable = True
+
+
+class UpstreamTimeoutError(UpstreamConnectionError):
+    """No answer within the request's time limit; the connection was closed, its answers could not be told apart."""
+
+
+class UpstreamTlsError(UpstreamError):
+    """The TLS handshake failed for a reason that stays: the certificate, the name in it, a port that speaks no TLS."""
+
+
+class UpstreamProtocolError(UpstreamError):
+    """A broker's bytes break the protocol: a frame beyond the limit, an unknown correlation id, a bad body, an answer
+    to other questions than were asked."""
+
+
+class UpstreamUnsupportedError(UpstreamError):
+    """The broker has no version of an API that this question needs; the message names both."""
+
+
+class UpstreamAuthenticationError(UpstreamError):
+    """Signing in failed. The message names principal and mechanism, never the password or token."""
+
+
+class UpstreamRefusedError(UpstreamError):
+    """A broker answered with a Kafka error code."""
+
+    def __init__(self, message: str, error_code: int, retriable: bool = False) -> None:
+        super().__init__(message, error_code, retriable)
+        self.message = message
+        self.error_code = error_code
+        self.retriable = retriable
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class TopicAuthorizationError(UpstreamRefusedError):
+    """Our principal lacks a right on the topic; the message names the right."""
+
+
+class UnknownTopicError(UpstreamRefusedError):
+    """The cluster has no such topic or partition, or does not tell us of it."""
+
+
+class OffsetOutOfRangeError(UpstreamRefusedError):
+    """A fetch asked for an offset below the log's start or beyond its end."""
+
+
+class TopicReplacedError(UpstreamError):
+    """A topic that this client has fetched from was deleted and made anew: its offsets mean other records now."""
+
+
+class UpstreamDeadlineError(UpstreamError):
+    """Retriable errors until the deadline; the message and the cause are the last one."""

@@ -1,0 +1,327 @@
+"""Questions about topics by name, asked of the brokers that lead their partitions: conversations, one attempt each.
+
+Rules:
+- A leader is remembered in the view until an answer says that something about its topic is out of date. The shell
+  forgets what it must when a connection was lost, and asks again if it wants to.
+- Questions about several partitions go to each leader together; of what failed, only that needs to be asked again.
+- We ask as a consumer (replica -1): LATEST is the high watermark, or the last stable offset for READ_COMMITTED.
+- Fetch and Produce name the topic by id from version 13 on where the cluster has ids, so that a topic that was made
+  anew under the name is never taken for the old one (TopicReplacedError); Fetch goes by name where it has none.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from protocol.client.cluster import ClusterView, PartitionLeader, TopicMetadata
+from protocol.client.errors import (
+    OffsetOutOfRangeError,
+    TopicAuthorizationError,
+    TopicReplacedError,
+    UnknownTopicError,
+    UpstreamError,
+    UpstreamProtocolError,
+    UpstreamRefusedError,
+)
+from protocol.client.messages import FETCH, PRODUCE, Values, kio_uuid
+from protocol.client.questions import (
+    CONSUMER_REPLICA,
+    OffsetAnswer,
+    OffsetQuery,
+    Question,
+    epoch_question,
+    offset_questions,
+)
+from protocol.client.settings import ClientSettings
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN
+from protocol.wire.errors import PASSING_CODES, ErrorCode
+from protocol.wire.identifiers import IsolationLevel
+
+FETCH_BY_NAME = replace(FETCH, version_max=TOPIC_ID_VERSION_MIN - 1)
+
+ABSENT_CODES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 17})
+"""What Metadata says of a topic that is not there; 17 is INVALID_TOPIC_EXCEPTION: no topic can have that name."""
+
+_ALL_IN_SYNC_REPLICAS = -1
+_RIGHTS = {"Fetch": "Read", "Produce": "Write"}
+
+
+@dataclass(frozen=True, slots=True)
+class AskMetadata:
+    """Learn these topics, or all, into the view; the answer is a list of TopicMetadata."""
+
+    names: Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskNode:
+    """Ask this broker. A step is a sequence of these, to be asked together; the answer is a list of the responses'
+    bodies, in the same order, with the UpstreamError in place of one that did not come."""
+
+    node_id: int
+    question: Question[Any]
+    timeout_s: float | None = None
+
+
+T = TypeVar("T")
+Step: TypeAlias = AskMetadata | Sequence[AskNode]
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochAnswers:
+    """What storage.metadata.leader_epoch_lineage.LeaderEpochLineage takes.
+
+    `leader_epoch` is the current one, under which the leader answered; `answers` are epoch asked → (epoch answered,
+    end offset), both -1 where the leader knows none at or below.
+    """
+
+    leader_epoch: int
+    answers: Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRecords:
+    """One partition's answer. `data` are whole batches, perhaps some records below the asked offset, and perhaps a cut
+    batch at the end. `aborted` are (producer id, first offset), empty for READ_UNCOMMITTED."""
+
+    data: bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...]
+
+
+class LeaderQuestions:
+    """Conversations over one view of the cluster. Each may raise UpstreamError."""
+
+    def __init__(self, view: ClusterView, settings: ClientSettings) -> None:
+        self._view = view
+        self._settings = settings
+        self._fetched_ids: dict[str, bytes] = {}
+
+    def describe(self, names: Sequence[str] | None) -> Steps[list[TopicMetadata]]:
+        """These topics or all, without those that do not exist.
+
+        Raises:
+            TopicAuthorizationError: we may not describe one that was asked by name.
+        """
+        if names is not None and not names:
+            return []
+        found = []
+        for topic in (yield AskMetadata(names)):
+            if topic.error_code in ABSENT_CODES:
+                self._view.forget(topic.name)
+            elif topic.error_code:
+                raise self._refusal(self._cluster_name, "Metadata", topic.name, topic.error_code)
+            else:
+                found.append(topic)
+        return found
+
+    def leader_of(self, topic: str, partition: int) -> Steps[tuple[TopicMetadata, PartitionLeader]]:
+        """The topic and the partition's leader, asked of Metadata unless they are known.
+
+        Raises:
+            UnknownTopicError: there is no such topic or partition.
+            UpstreamRefusedError: there is no leader just now (retriable).
+        """
+        if self._view.topic(topic) is None:
+            yield from self.describe([topic])
+        known = self._view.topic(topic)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if known is None:
+            raise UnknownTopicError(f"{self._cluster_name}: there is no topic {topic}", code)
+        leader = known.partitions.get(partition)
+        if leader is None:
+            self._view.forget(topic)
+            raise UnknownTopicError(f"{self._cluster_name}: topic {topic} has no partition {partition}", code)
+        if leader.leader_id not in self._view.brokers:
+            self._view.forget(topic)
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+            raise UpstreamRefusedError(f"{topic}-{partition} has no leader just now", code, retriable=True)
+        return known, leader
+
+    def list_offsets(
+        self, queries: Sequence[OffsetQuery], answers: dict[OffsetQuery, OffsetAnswer], *, read_committed: bool = False
+    ) -> Steps[dict[OffsetQuery, OffsetAnswer]]:
+        """`answers`, with the answers to those queries put into it that are not there yet.
+
+        Raises:
+            UpstreamError: one that stays at once, else the last one, after all leaders were asked.
+        """
+        by_leader: dict[int, list[OffsetQuery]] = {}
+        trouble: list[UpstreamError] = []
+        for query in queries:
+            if query not in answers:
+                try:
+                    _, leader = yield from self.leader_of(*query[:2])
+                except UpstreamRefusedError as error:
+                    _note(error, trouble)
+                else:
+                    by_leader.setdefault(leader.leader_id, []).append(query)
+        asks = [
+            AskNode(leader_id, question)
+            for leader_id, led in by_leader.items()
+            for question in offset_questions(
+                led,
+                replica_id=CONSUMER_REPLICA,
+                isolation_level=_isolation_level(read_committed),
+                timeout_s=self._settings.request_timeout_s,
+            )
+        ]
+        for ask, body in zip(asks, (yield asks), strict=True):
+            if isinstance(body, UpstreamError):
+                _note(body, trouble)
+                continue
+            broker_name = self._view.name_of(ask.node_id)
+            for query, answer in ask.question.read(body, broker_name).items():
+                if answer.error_code:
+                    _note(self._refusal(broker_name, "ListOffsets", query[0], answer.error_code, query[1]), trouble)
+                else:
+                    answers[query] = answer
+        if trouble:
+            raise trouble[-1]
+        return answers
+
+    def epoch_ends(self, topic: str, partition: int, epochs: Sequence[int]) -> Steps[LeaderEpochAnswers]:
+        """Where each of these leader epochs ends, by the lineage of the partition's leader."""
+        _, leader = yield from self.leader_of(topic, partition)
+        if not epochs:
+            return LeaderEpochAnswers(leader.leader_epoch, {})
+        # With the epoch that Metadata named: a leader of another one refuses, so that all answers are of one epoch.
+        question = epoch_question(
+            {(topic, partition): epochs}, replica_id=CONSUMER_REPLICA, current_leader_epoch=leader.leader_epoch
+        )
+        ends = (yield from self._ask(leader.leader_id, question))[topic, partition]
+        for end in ends.values():
+            self._require_none("OffsetForLeaderEpoch", leader, topic, partition, end.error_code)
+        return LeaderEpochAnswers(
+            leader.leader_epoch, {epoch: (end.leader_epoch, end.end_offset) for epoch, end in ends.items()}
+        )
+
+    def fetch(
+        self, topic: str, partition: int, offset: int, *, max_bytes: int, read_committed: bool, max_wait_ms: int
+    ) -> Steps[FetchedRecords]:
+        """Record batches from `offset` on, as they are in the log; empty after max_wait_ms without any.
+
+        Args:
+            max_bytes: at most half of the settings' frame limit is asked for.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not hold this offset.
+            TopicReplacedError: the topic is not the one that was fetched from before.
+        """
+        known, leader = yield from self.leader_of(topic, partition)
+        if any(known.topic_id) and self._fetched_ids.setdefault(topic, known.topic_id) != known.topic_id:
+            raise TopicReplacedError(f"topic {topic} was deleted and made anew while it was read")
+        limit_bytes = min(max_bytes, self._settings.frame_bytes_max // 2)
+        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": limit_bytes}
+        values: Values = {
+            "replica_id": CONSUMER_REPLICA,
+            "max_wait": timedelta(milliseconds=max_wait_ms),
+            "min_bytes": 1,
+            "max_bytes": limit_bytes,
+            "isolation_level": _isolation_level(read_committed),
+            "topics": [{"topic": topic, "topic_id": kio_uuid(known.topic_id), "partitions": [asked]}],
+            "forgotten_topics_data": (),
+        }
+        question = Question(FETCH if any(known.topic_id) else FETCH_BY_NAME, values, _body)
+        timeout_s = max_wait_ms / 1000 + self._settings.request_timeout_s
+        response = yield from self._ask(leader.leader_id, question, timeout_s)
+        self._require_none("Fetch", leader, topic, partition, response.error_code)
+        answers = {answer.partition: answer for answer in response.partitions}
+        answer = self._only("Fetch", leader, topic, partition, answers)
+        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            name = self._view.name_of(leader.leader_id)
+            said = f"{name}: {topic}-{partition} does not hold offset {offset}"
+            raise OffsetOutOfRangeError(said, answer.error_code)
+        self._require_none("Fetch", leader, topic, partition, answer.error_code)
+        return FetchedRecords(
+            b"".join(answer.records),
+            answer.high_watermark,
+            answer.last_stable_offset,
+            answer.log_start_offset,
+            tuple(answer.aborted_transactions or ()),
+        )
+
+    def produce(self, topic: str, partition: int, batch: bytes) -> Steps[int]:
+        """Append one batch and wait for all in-sync replicas; its offset. After an error it may be there or not."""
+        known, leader = yield from self.leader_of(topic, partition)
+        topic_data = {
+            "name": topic,
+            "topic_id": kio_uuid(known.topic_id),
+            "partition_data": [{"index": partition, "records": batch}],
+        }
+        values: Values = {
+            "transactional_id": None,
+            "acks": _ALL_IN_SYNC_REPLICAS,
+            "timeout": timedelta(seconds=self._settings.request_timeout_s),
+            "topic_data": [topic_data],
+        }
+        response = yield from self._ask(leader.leader_id, Question(PRODUCE, values, _body))
+        answers = {entry.index: entry for answered in response.responses for entry in answered.partition_responses}
+        answer = self._only("Produce", leader, topic, partition, answers)
+        self._require_none("Produce", leader, topic, partition, int(answer.error_code))
+        return int(answer.base_offset)
+
+    def _ask(self, node_id: int, question: Question[T], timeout_s: float | None = None) -> Steps[T]:
+        (body,) = yield [AskNode(node_id, question, timeout_s)]
+        if isinstance(body, UpstreamError):
+            raise body
+        return question.read(body, self._view.name_of(node_id))
+
+    def _only(self, question: str, leader: PartitionLeader, topic: str, partition: int, answers: Mapping[int, T]) -> T:
+        """The one partition that was asked for, in an answer that should hold nothing else."""
+        if set(answers) != {partition}:
+            name = self._view.name_of(leader.leader_id)
+            raise UpstreamProtocolError(f"{name}: the {question} response says nothing of {topic}-{partition}")
+        return answers[partition]
+
+    def _require_none(self, question: str, leader: PartitionLeader, topic: str, partition: int, code: int) -> None:
+        if code:
+            raise self._refusal(self._view.name_of(leader.leader_id), question, topic, code, partition)
+
+    def _refusal(
+        self, broker_name: str, question: str, topic: str | None, code: int, partition: int | None = None
+    ) -> UpstreamRefusedError:
+        """The error for an error code. What is known of the topic is forgotten where the code says so."""
+        where = topic if partition is None else f"{topic}-{partition}"
+        if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            right, who = _RIGHTS.get(question, "Describe"), self._settings.principal
+            return TopicAuthorizationError(
+                f"{broker_name}: {question} of {where} is denied to {who}: ACL {right} on Topic {topic} is missing",
+                code,
+            )
+        if code in PASSING_CODES and topic is not None:
+            self._view.forget(topic)
+        said = f"{broker_name}: {question} of {where} failed with {code_name(code)}"
+        return UpstreamRefusedError(said, code, code in PASSING_CODES)
+
+    @property
+    def _cluster_name(self) -> str:
+        host, port = self._settings.bootstrap_servers[0]
+        return f"the cluster at {host}:{port}"
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error code that we know by name, else its number."""
+    try:
+        return f"{ErrorCode(code).name} ({code})"
+    except ValueError:
+        return f"error code {code}"
+
+
+def _note(error: UpstreamError, trouble: list[UpstreamError]) -> None:
+    """Keep an error that may pass for later; raise one that stays."""
+    if not error.retriable:
+        raise error
+    trouble.append(error)
+
+
+def _isolation_level(read_committed: bool) -> int:
+    return int(IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED)
+
+
+def _body(body: Any, _broker_name: str) -> Any:
+    return body
