@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
 
-from protocol.client.cluster import ClusterView, PartitionLeader, TopicMetadata
+from protocol.client.cluster import ClusterView, TopicMetadata
 from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -93,6 +93,20 @@ class FetchedRecords:
     aborted: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """A partition and who leads it, as last heard."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    node_id: int
+    leader_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
 class LeaderQuestions:
     """Conversations over one view of the cluster. Each may raise UpstreamError."""
 
@@ -119,8 +133,8 @@ class LeaderQuestions:
                 found.append(topic)
         return found
 
-    def leader_of(self, topic: str, partition: int) -> Steps[tuple[TopicMetadata, PartitionLeader]]:
-        """The topic and the partition's leader, asked of Metadata unless they are known.
+    def leader_of(self, topic: str, partition: int) -> Steps[Led]:
+        """The partition and its leader, asked of Metadata unless they are known.
 
         Raises:
             UnknownTopicError: there is no such topic or partition.
@@ -140,7 +154,7 @@ class LeaderQuestions:
             self._view.forget(topic)
             code = ErrorCode.LEADER_NOT_AVAILABLE
             raise UpstreamRefusedError(f"{topic}-{partition} has no leader just now", code, retriable=True)
-        return known, leader
+        return Led(topic, known.topic_id, partition, leader.leader_id, leader.leader_epoch)
 
     def list_offsets(
         self, queries: Sequence[OffsetQuery], answers: dict[OffsetQuery, OffsetAnswer], *, read_committed: bool = False
@@ -155,19 +169,17 @@ class LeaderQuestions:
         for query in queries:
             if query not in answers:
                 try:
-                    _, leader = yield from self.leader_of(*query[:2])
+                    led = yield from self.leader_of(*query[:2])
                 except UpstreamRefusedError as error:
                     _note(error, trouble)
                 else:
-                    by_leader.setdefault(leader.leader_id, []).append(query)
+                    by_leader.setdefault(led.node_id, []).append(query)
+        isolation, timeout_s = _isolation_level(read_committed), self._settings.request_timeout_s
         asks = [
-            AskNode(leader_id, question)
-            for leader_id, led in by_leader.items()
+            AskNode(node_id, question)
+            for node_id, wanted in by_leader.items()
             for question in offset_questions(
-                led,
-                replica_id=CONSUMER_REPLICA,
-                isolation_level=_isolation_level(read_committed),
-                timeout_s=self._settings.request_timeout_s,
+                wanted, replica_id=CONSUMER_REPLICA, isolation_level=isolation, timeout_s=timeout_s
             )
         ]
         for ask, body in zip(asks, (yield asks), strict=True):
@@ -177,7 +189,9 @@ class LeaderQuestions:
             broker_name = self._view.name_of(ask.node_id)
             for query, answer in ask.question.read(body, broker_name).items():
                 if answer.error_code:
-                    _note(self._refusal(broker_name, "ListOffsets", query[0], answer.error_code, query[1]), trouble)
+                    topic, partition, _ = query
+                    where = f"{topic}-{partition}"
+                    _note(self._refusal(broker_name, "ListOffsets", topic, answer.error_code, where), trouble)
                 else:
                     answers[query] = answer
         if trouble:
@@ -186,19 +200,18 @@ class LeaderQuestions:
 
     def epoch_ends(self, topic: str, partition: int, epochs: Sequence[int]) -> Steps[LeaderEpochAnswers]:
         """Where each of these leader epochs ends, by the lineage of the partition's leader."""
-        _, leader = yield from self.leader_of(topic, partition)
+        led = yield from self.leader_of(topic, partition)
         if not epochs:
-            return LeaderEpochAnswers(leader.leader_epoch, {})
+            return LeaderEpochAnswers(led.leader_epoch, {})
         # With the epoch that Metadata named: a leader of another one refuses, so that all answers are of one epoch.
         question = epoch_question(
-            {(topic, partition): epochs}, replica_id=CONSUMER_REPLICA, current_leader_epoch=leader.leader_epoch
+            {(topic, partition): epochs}, replica_id=CONSUMER_REPLICA, current_leader_epoch=led.leader_epoch
         )
-        ends = (yield from self._ask(leader.leader_id, question))[topic, partition]
+        ends = (yield from self._ask(led, question))[topic, partition]
         for end in ends.values():
-            self._require_none("OffsetForLeaderEpoch", leader, topic, partition, end.error_code)
-        return LeaderEpochAnswers(
-            leader.leader_epoch, {epoch: (end.leader_epoch, end.end_offset) for epoch, end in ends.items()}
-        )
+            self._check("OffsetForLeaderEpoch", led, end.error_code)
+        answers = {epoch: (end.leader_epoch, end.end_offset) for epoch, end in ends.items()}
+        return LeaderEpochAnswers(led.leader_epoch, answers)
 
     def fetch(
         self, topic: str, partition: int, offset: int, *, max_bytes: int, read_committed: bool, max_wait_ms: int
@@ -212,8 +225,8 @@ class LeaderQuestions:
             OffsetOutOfRangeError: the log does not hold this offset.
             TopicReplacedError: the topic is not the one that was fetched from before.
         """
-        known, leader = yield from self.leader_of(topic, partition)
-        if any(known.topic_id) and self._fetched_ids.setdefault(topic, known.topic_id) != known.topic_id:
+        led = yield from self.leader_of(topic, partition)
+        if any(led.topic_id) and self._fetched_ids.setdefault(topic, led.topic_id) != led.topic_id:
             raise TopicReplacedError(f"topic {topic} was deleted and made anew while it was read")
         limit_bytes = min(max_bytes, self._settings.frame_bytes_max // 2)
         asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": limit_bytes}
@@ -223,20 +236,17 @@ class LeaderQuestions:
             "min_bytes": 1,
             "max_bytes": limit_bytes,
             "isolation_level": _isolation_level(read_committed),
-            "topics": [{"topic": topic, "topic_id": kio_uuid(known.topic_id), "partitions": [asked]}],
+            "topics": [{"topic": topic, "topic_id": kio_uuid(led.topic_id), "partitions": [asked]}],
             "forgotten_topics_data": (),
         }
-        question = Question(FETCH if any(known.topic_id) else FETCH_BY_NAME, values, _body)
-        timeout_s = max_wait_ms / 1000 + self._settings.request_timeout_s
-        response = yield from self._ask(leader.leader_id, question, timeout_s)
-        self._require_none("Fetch", leader, topic, partition, response.error_code)
-        answers = {answer.partition: answer for answer in response.partitions}
-        answer = self._only("Fetch", leader, topic, partition, answers)
+        question = Question(FETCH if any(led.topic_id) else FETCH_BY_NAME, values, _body)
+        response = yield from self._ask(led, question, max_wait_ms / 1000 + self._settings.request_timeout_s)
+        self._check("Fetch", led, response.error_code)
+        answer = self._only("Fetch", led, {answer.partition: answer for answer in response.partitions})
         if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            name = self._view.name_of(leader.leader_id)
-            said = f"{name}: {topic}-{partition} does not hold offset {offset}"
+            said = f"{self._view.name_of(led.node_id)}: {led} does not hold offset {offset}"
             raise OffsetOutOfRangeError(said, answer.error_code)
-        self._require_none("Fetch", leader, topic, partition, answer.error_code)
+        self._check("Fetch", led, answer.error_code)
         return FetchedRecords(
             b"".join(answer.records),
             answer.high_watermark,
@@ -247,56 +257,49 @@ class LeaderQuestions:
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Steps[int]:
         """Append one batch and wait for all in-sync replicas; its offset. After an error it may be there or not."""
-        known, leader = yield from self.leader_of(topic, partition)
-        topic_data = {
-            "name": topic,
-            "topic_id": kio_uuid(known.topic_id),
-            "partition_data": [{"index": partition, "records": batch}],
-        }
+        led = yield from self.leader_of(topic, partition)
+        data = [{"index": partition, "records": batch}]
         values: Values = {
             "transactional_id": None,
             "acks": _ALL_IN_SYNC_REPLICAS,
             "timeout": timedelta(seconds=self._settings.request_timeout_s),
-            "topic_data": [topic_data],
+            "topic_data": [{"name": topic, "topic_id": kio_uuid(led.topic_id), "partition_data": data}],
         }
-        response = yield from self._ask(leader.leader_id, Question(PRODUCE, values, _body))
-        answers = {entry.index: entry for answered in response.responses for entry in answered.partition_responses}
-        answer = self._only("Produce", leader, topic, partition, answers)
-        self._require_none("Produce", leader, topic, partition, int(answer.error_code))
+        response = yield from self._ask(led, Question(PRODUCE, values, _body))
+        entries = {entry.index: entry for answered in response.responses for entry in answered.partition_responses}
+        answer = self._only("Produce", led, entries)
+        self._check("Produce", led, int(answer.error_code))
         return int(answer.base_offset)
 
-    def _ask(self, node_id: int, question: Question[T], timeout_s: float | None = None) -> Steps[T]:
-        (body,) = yield [AskNode(node_id, question, timeout_s)]
+    def _ask(self, led: Led, question: Question[T], timeout_s: float | None = None) -> Steps[T]:
+        (body,) = yield [AskNode(led.node_id, question, timeout_s)]
         if isinstance(body, UpstreamError):
             raise body
-        return question.read(body, self._view.name_of(node_id))
+        return question.read(body, self._view.name_of(led.node_id))
 
-    def _only(self, question: str, leader: PartitionLeader, topic: str, partition: int, answers: Mapping[int, T]) -> T:
+    def _only(self, question: str, led: Led, answers: Mapping[int, T]) -> T:
         """The one partition that was asked for, in an answer that should hold nothing else."""
-        if set(answers) != {partition}:
-            name = self._view.name_of(leader.leader_id)
-            raise UpstreamProtocolError(f"{name}: the {question} response says nothing of {topic}-{partition}")
-        return answers[partition]
+        if set(answers) != {led.partition}:
+            name = self._view.name_of(led.node_id)
+            raise UpstreamProtocolError(f"{name}: the {question} response says nothing of {led}")
+        return answers[led.partition]
 
-    def _require_none(self, question: str, leader: PartitionLeader, topic: str, partition: int, code: int) -> None:
+    def _check(self, question: str, led: Led, code: int) -> None:
         if code:
-            raise self._refusal(self._view.name_of(leader.leader_id), question, topic, code, partition)
+            raise self._refusal(self._view.name_of(led.node_id), question, led.topic, code, str(led))
 
     def _refusal(
-        self, broker_name: str, question: str, topic: str | None, code: int, partition: int | None = None
+        self, broker_name: str, question: str, topic: str, code: int, where: str | None = None
     ) -> UpstreamRefusedError:
         """The error for an error code. What is known of the topic is forgotten where the code says so."""
-        where = topic if partition is None else f"{topic}-{partition}"
+        what = f"{broker_name}: {question} of {where or topic}"
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             right, who = _RIGHTS.get(question, "Describe"), self._settings.principal
-            return TopicAuthorizationError(
-                f"{broker_name}: {question} of {where} is denied to {who}: ACL {right} on Topic {topic} is missing",
-                code,
-            )
-        if code in PASSING_CODES and topic is not None:
+            said = f"{what} is denied to {who}: ACL {right} on Topic {topic} is missing"
+            return TopicAuthorizationError(said, code)
+        if code in PASSING_CODES:
             self._view.forget(topic)
-        said = f"{broker_name}: {question} of {where} failed with {code_name(code)}"
-        return UpstreamRefusedError(said, code, code in PASSING_CODES)
+        return UpstreamRefusedError(f"{what} failed with {code_name(code)}", code, code in PASSING_CODES)
 
     @property
     def _cluster_name(self) -> str:

@@ -16,12 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from protocol.fetch.messages import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
-from protocol.fetch.request import encode_request, encode_request_in_slices
+from protocol.fetch.messages import (
+    NO_SESSION_ID,
+    NO_TAGS,
+    SESSIONLESS_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionAnswer,
+)
+from protocol.fetch.request import encode_request_in_slices
 from protocol.fetch.response import decode_response_in_slices
 from protocol.wire.identifiers import ApiKey, IsolationLevel
 from proxy.connection.slices import each_slice, in_slices
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.upstream_wire import PendingAnswer, UpstreamWire
 from proxy.fetch.assembly import is_whole
 from proxy.fetch.frontier import Frontier
 from proxy.fetch.plan import FETCH_BYTES_MAX, FetchPlan, PartitionKey, key_of
@@ -163,20 +171,16 @@ class OwnFetch:
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
     ) -> None:
         """One Fetch of these partitions as the client asked for them, but without a session."""
-        correlation_id = self._wire.next_correlation_id()
-        frame = await in_slices(
-            encode_request_in_slices(
-                request,
-                partitions,
-                correlation_id=correlation_id,
-                max_wait_ms=max_wait_ms,
-                min_bytes=1 if max_wait_ms else 0,
-                # The answer is held whole: what a client asks beyond this it gets with its next request.
-                max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
-            )
+        sent = await send_fetch(
+            self._wire,
+            request,
+            partitions,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1 if max_wait_ms else 0,
+            # The answer is held whole: what a client asks beyond this it gets with its next request.
+            max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
         )
-        pending = await self._wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
-        response = await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
+        response = await sent.response()
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
             self.sections.append(response.tags)
@@ -216,35 +220,65 @@ def _comes_back(answer: PartitionAnswer) -> bool:
 
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
     """All of a request, with the client's own waits, under a session epoch of our own."""
-    correlation_id = wire.next_correlation_id()
-    frame = await in_slices(
-        encode_request_in_slices(
-            request,
-            request.partitions,
-            correlation_id=correlation_id,
-            max_wait_ms=request.max_wait_ms,
-            min_bytes=request.min_bytes,
-            max_bytes=bytes_max,
-            session_epoch=session_epoch,
-        )
+    sent = await send_fetch(
+        wire,
+        request,
+        request.partitions,
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=bytes_max,
+        session_epoch=session_epoch,
     )
-    pending = await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
-    return await in_slices(decode_response_in_slices(await pending.frame(), request.api_version))
+    return await sent.response()
 
 
 async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, session_id: int) -> None:
     """Have upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
     afterwards."""
-    if session_id == NO_SESSION_ID:
-        return
+    if session_id != NO_SESSION_ID:
+        await send_fetch(wire, request, (), session_id=session_id)
+
+
+class SentFetch:
+    """A Fetch of our own that stands in the stream of the client's requests."""
+
+    __slots__ = ("_answer", "_api_version")
+
+    def __init__(self, answer: PendingAnswer, api_version: int) -> None:
+        self._answer = answer
+        self._api_version = api_version
+
+    async def response(self) -> FetchResponse:
+        """The broker's answer, whole; its records are views into the frame."""
+        return await in_slices(decode_response_in_slices(await self._answer.frame(), self._api_version))
+
+
+async def send_fetch(
+    wire: UpstreamWire,
+    request: FetchRequest,
+    partitions: Sequence[FetchPartition],
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+    api_version: int | None = None,
+    session_id: int = NO_SESSION_ID,
+    session_epoch: int = SESSIONLESS_EPOCH,
+) -> SentFetch:
+    """Ask for these partitions on behalf of a client's request, at its version unless another is given."""
+    version = request.api_version if api_version is None else api_version
     correlation_id = wire.next_correlation_id()
-    frame = encode_request(
-        request,
-        (),
-        correlation_id=correlation_id,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=0,
-        session_id=session_id,
+    frame = await in_slices(
+        encode_request_in_slices(
+            request,
+            partitions,
+            correlation_id=correlation_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            api_version=version,
+            session_id=session_id,
+            session_epoch=session_epoch,
+        )
     )
-    await wire.ask(ApiKey.FETCH, request.api_version, correlation_id, frame)
+    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, frame), version)

@@ -25,16 +25,14 @@ from protocol.fetch.messages import (
     FetchResponse,
     PartitionAnswer,
 )
-from protocol.fetch.request import encode_request_in_slices
-from protocol.fetch.response import decode_response_in_slices
 from protocol.wire.errors import ErrorCode
-from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.slices import in_slices
-from proxy.connection.upstream_wire import PendingAnswer, UpstreamWire
+from protocol.wire.identifiers import IsolationLevel
+from proxy.connection.upstream_wire import UpstreamWire
 from proxy.fetch.aborted_tails import AbortedTail
 from proxy.fetch.assembly import is_whole
 from proxy.fetch.authority import Authorities, Authority, AuthorityKey
 from proxy.fetch.frontier import LEARN_WAIT_S_MAX
+from proxy.fetch.own_fetch import SentFetch, send_fetch
 from proxy.fetch.plan import TierPart
 from proxy.fetch.tier import Tier
 
@@ -45,6 +43,8 @@ KAFKA_STORAGE_ERROR_VERSION_MIN = 6
 """Older clients do not know that code; brokers tell them another."""
 
 _PartitionId = tuple[bytes | None, int]
+_Question = tuple[float, SentFetch]
+"""When it was asked, by trio's clock, and the request."""
 
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID})
 _FRONTIER_GONE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, *_TOPIC_GONE})
@@ -66,15 +66,6 @@ class Verdicts:
     answered: list[tuple[TierPart, PartitionAnswer]] = field(default_factory=list)
     given_back: list[TierPart] = field(default_factory=list)
     learned_anew: list[TierPart] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A request of our own that was sent."""
-
-    version: int
-    asked_at_s: float
-    answer: PendingAnswer
 
 
 class Prober:
@@ -159,9 +150,10 @@ class Prober:
 
     async def _entries(self, question: _Question, verdicts: Verdicts) -> dict[_PartitionId, PartitionAnswer]:
         """The answer's partitions; none if it is one to the request as a whole, which is noted."""
-        response = await in_slices(decode_response_in_slices(await question.answer.frame(), question.version))
+        asked_at_s, sent = question
+        response = await sent.response()
         discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
-        self._probe.on_probe_answered(trio.current_time() - question.asked_at_s, discarded_bytes)
+        self._probe.on_probe_answered(trio.current_time() - asked_at_s, discarded_bytes)
         verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
             verdicts.sections.append(response.tags)
@@ -171,8 +163,6 @@ class Prober:
 
     async def _send(self, request: FetchRequest, at: Sequence[tuple[TierPart, int]]) -> _Question:
         """Ask for a batch of each part at its offset."""
-        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
-        correlation_id = self._wire.next_correlation_id()
         questions = [
             FetchPartition(
                 topic=part.partition.topic,
@@ -186,20 +176,11 @@ class Prober:
             )
             for part, offset in at
         ]
-        frame = await in_slices(
-            encode_request_in_slices(
-                request,
-                questions,
-                correlation_id=correlation_id,
-                max_wait_ms=0,
-                min_bytes=0,
-                max_bytes=PROBE_BYTES_MAX,
-                api_version=version,
-            )
-        )
         self._probe.on_probe_sent()
         asked_at_s = trio.current_time()
-        return _Question(version, asked_at_s, await self._wire.ask(ApiKey.FETCH, version, correlation_id, frame))
+        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
+        sent = await send_fetch(self._wire, request, questions, max_bytes=PROBE_BYTES_MAX, api_version=version)
+        return asked_at_s, sent
 
     def _judge(
         self,
