@@ -228,7 +228,7 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: CheckReport) ->
         report.ok("none yet")
         return
     try:
-        found = await cluster.learn_topics(names=sorted(scan.topics))
+        found = await cluster.learn_topics(sorted(scan.topics))
     except UpstreamError as error:
         report.wrong(str(error))
         return

@@ -14,14 +14,13 @@ and the back-off. Rules:
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
 import structlog
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values, named
+from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
 from protocol.client.leaders import (
     AskMetadata,
@@ -37,7 +36,6 @@ from protocol.client.questions import OffsetAnswer, Partition
 from protocol.client.settings import ClientSettings
 from protocol.client.steps import drive
 from storage.metadata.backoff import Backoff
-from storage.model import Uuid
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 2.0
@@ -45,15 +43,6 @@ BACKOFF_S_MAX = 2.0
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """A topic that exists. `topic_id` is zero from brokers that know no topic ids; partitions are ascending."""
-
-    name: str
-    topic_id: Uuid
-    partitions: tuple[int, ...]
 
 
 class BrokerClient:
@@ -86,7 +75,7 @@ class BrokerClient:
             connection.close()
         self._connections.clear()
 
-    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicDescription]:
+    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicMetadata]:
         """These topics, or all that we may describe; a name that does not exist is not in the answer.
 
         Raises:
@@ -94,11 +83,7 @@ class BrokerClient:
             UpstreamError: nobody answers, or we are not let in.
         """
         found = self._retrying(lambda: self._questions.describe(names))
-        return {
-            topic.name: TopicDescription(topic.name, Uuid(topic.topic_id), tuple(sorted(topic.partitions)))
-            for topic in found
-            if topic.name is not None
-        }
+        return {topic.name: topic for topic in found if topic.name is not None}
 
     def list_offsets(
         self, timestamps: Mapping[Partition, int], *, read_committed: bool = False
@@ -182,7 +167,7 @@ class BrokerClient:
             return error
 
     def _learn(self, names: Sequence[str] | None) -> list[TopicMetadata]:
-        values = metadata_values(None if names is None else named(names))
+        values = metadata_values(names)
         failures: list[str] = []
         nodes = self._view.metadata_sources(self._settings.bootstrap_servers, self._rank)
         for address in dict.fromkeys((node.host, node.port) for node in nodes):

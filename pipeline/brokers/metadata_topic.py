@@ -15,15 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.client import BrokerClient
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError, UpstreamError
 from protocol.list_offsets import OffsetTimestamp
-from storage.errors import MetadataBatchError, MetadataRecordError, RemoteStorageError
+from storage.errors import MetadataBatchError, MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
+from storage.metadata.partition_reader import TopicDescription, changed, position_within
 from storage.metadata.record_batches import parse_batches
 from storage.metadata.serde import decode
-from storage.model import ZERO_UUID, RemoteLogSegmentMetadataSnapshot
+from storage.model import RemoteLogSegmentMetadataSnapshot
 
 METADATA_TOPIC = "__remote_log_metadata"
 
@@ -81,7 +82,7 @@ class MetadataFollower:
             MetadataTopicError: there is no metadata topic, it cannot be read, or it is not the one read so far.
             UpstreamError: the brokers do not answer, or do not let us read.
         """
-        ranges = self._ranges(self._describe().partitions)
+        ranges = self._ranges(self._describe())
         for partition, (log_start_offset, end_offset) in ranges.items():
             self._move_into(partition, log_start_offset, end_offset)
         todo_records = sum(end - self._positions[partition] for partition, (_, end) in ranges.items())
@@ -102,26 +103,20 @@ class MetadataFollower:
         _log.debug("metadata topic read", topic=self._topic, records=read_records)
         return read_records
 
-    def _describe(self) -> TopicDescription:
-        """The topic, which must be what it was."""
-        now = self._client.topics([self._topic]).get(self._topic)
-        if now is None:
+    def _describe(self) -> Sequence[int]:
+        """The partitions of the topic, which must be what it was."""
+        topic = self._client.topics([self._topic]).get(self._topic)
+        if topic is None:
             raise MetadataTopicError(
                 f"topic {self._topic} does not exist: no broker has made it yet, or we may not describe it"
                 f" (ACL Describe on Topic {self._topic})"
             )
-        before = self._description or now
-        if now.topic_id == ZERO_UUID:
-            raise MetadataTopicError(f"topic {self._topic} has no topic id: the cluster is too old for remote storage")
-        if now.topic_id != before.topic_id:
-            raise MetadataTopicError(f"topic {self._topic} was deleted and made anew: start again to read the new one")
-        if now.partitions != before.partitions:
-            raise MetadataTopicError(
-                f"topic {self._topic} went from {len(before.partitions)} to {len(now.partitions)} partitions,"
-                " which maps user partitions anew: start again to read it"
-            )
+        now = TopicDescription(topic.topic_id, len(topic.partitions))
+        reason = changed(self._description or now, now)
+        if reason is not None:
+            raise MetadataTopicError(f"topic {self._topic} {reason}: start again to read it")
         self._description = now
-        return now
+        return sorted(topic.partitions)
 
     def _ranges(self, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Per partition (log start offset, high watermark)."""
@@ -136,19 +131,10 @@ class MetadataFollower:
 
     def _move_into(self, partition: int, log_start_offset: int, end_offset: int) -> None:
         position = self._positions.get(partition, 0)
-        if position > end_offset:
-            raise MetadataTopicError(
-                f"{self._topic}-{partition} was read up to {position}, but ends at {end_offset}: it was truncated or"
-                " made anew"
-            )
-        if 0 < position < log_start_offset:
-            _log.warning(
-                "metadata records lost to retention",
-                metadata_partition=partition,
-                position=position,
-                log_start_offset=log_start_offset,
-            )
-        self._positions[partition] = max(position, log_start_offset)
+        try:
+            self._positions[partition] = position_within(partition, position, log_start_offset, end_offset)
+        except MetadataOffsetOutOfRange as error:
+            raise MetadataTopicError(f"{self._topic}-{partition}: {error}") from error
 
     def _read_some(self, partition: int, end_offset: int) -> int:
         """One fetch; the position moves behind what it gave."""

@@ -21,14 +21,15 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import MetadataFollower
 from pipeline.planning.options import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition, TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
 from pipeline.planning.tier_transactions import TierTransactions
+from protocol.client.cluster import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
-from storage.model import ZERO_UUID, TopicIdPartition
+from storage.model import ZERO_UUID, TopicIdPartition, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 
 __all__ = [
@@ -91,14 +92,14 @@ class TierView:
             _log.info("topics were deleted or made anew meanwhile, all is asked again", topics=replaced)
         raise TierViewError("topics were deleted or made anew each time they were looked at")
 
-    def _replaced(self, topics: Mapping[str, TopicDescription]) -> list[str]:
+    def _replaced(self, topics: Mapping[str, TopicMetadata]) -> list[str]:
         """Those that are another topic by now, or none."""
         if not topics:
             return []
         now = self._client.topics(tuple(topics))
         return [name for name, topic in topics.items() if name not in now or now[name].topic_id != topic.topic_id]
 
-    def _topics(self, selection: TopicSelection) -> dict[str, TopicDescription]:
+    def _topics(self, selection: TopicSelection) -> dict[str, TopicMetadata]:
         """By name, those selected."""
         names = selection.names
         answer = self._client.topics(names)
@@ -144,13 +145,13 @@ class TierView:
         return LeaderEpochLineage(said.leader_epoch, said.answers)
 
 
-def _partitions(selection: TopicSelection, topics: Mapping[str, TopicDescription]) -> list[TopicIdPartition]:
+def _partitions(selection: TopicSelection, topics: Mapping[str, TopicMetadata]) -> list[TopicIdPartition]:
     absent: list[str] = []
     partitions = []
     for name, topic in topics.items():
-        numbers = topic.partitions if selection.assigned is None else selection.assigned[name]
+        numbers = sorted(topic.partitions) if selection.assigned is None else selection.assigned[name]
         for number in numbers:
-            partitions.append(TopicIdPartition(topic.topic_id, number, name))
+            partitions.append(TopicIdPartition(Uuid(topic.topic_id), number, name))
             if number not in topic.partitions:
                 absent.append(f"{name}-{number}")
     if absent:

@@ -17,7 +17,6 @@ from typing import Any
 
 from protocol.client.messages import Values, uuid_bytes
 
-UNKNOWN_NODE = -1
 BOOTSTRAP_NODE = -2
 """Bootstrap server n is node -2 - n, as no broker has a negative id."""
 
@@ -56,7 +55,6 @@ class ClusterView:
 
     def __init__(self, topics_max: int) -> None:
         self.cluster_id: str | None = None
-        self.controller_id = UNKNOWN_NODE
         self.brokers: Mapping[int, BrokerNode] = {}
         self._topics_max = topics_max
         self._topics: OrderedDict[bytes, TopicMetadata] = OrderedDict()
@@ -69,11 +67,6 @@ class ClusterView:
     def topic_id(self, name: str) -> bytes | None:
         """The id of a learned topic, or a stand-in for it where the cluster has no topic ids."""
         return self._ids_by_name.get(name)
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        """The name of a learned topic."""
-        topic = self._topic(topic_id)
-        return None if topic is None else topic.name
 
     def topic(self, name: str) -> TopicMetadata | None:
         """A learned topic."""
@@ -107,8 +100,8 @@ class ClusterView:
     def remember(self, entry: Any) -> TopicMetadata:
         """Take kio's entry of a topic; one with an error code is not kept."""
         partitions = {
-            int(partition.partition_index): PartitionLeader(int(partition.leader_id), int(partition.leader_epoch))
-            for partition in entry.partitions
+            int(found.partition_index): PartitionLeader(int(found.leader_id), int(found.leader_epoch))
+            for found in entry.partitions
         }
         topic = TopicMetadata(uuid_bytes(entry.topic_id), entry.name, int(entry.error_code), partitions)
         if topic.error_code != 0 or topic.name is None:
@@ -127,7 +120,6 @@ class ClusterView:
     def take_brokers(self, response: Any) -> None:
         """Take what kio's Metadata response says of the cluster itself."""
         self.cluster_id = response.cluster_id
-        self.controller_id = int(response.controller_id)
         self.brokers = {
             int(entry.node_id): BrokerNode(int(entry.node_id), entry.host, int(entry.port), entry.rack)
             for entry in response.brokers
@@ -150,16 +142,11 @@ class ClusterView:
         return topic
 
 
-def metadata_values(topics: Sequence[Values] | None) -> Values:
+def metadata_values(names: Sequence[str] | None) -> Values:
     """A Metadata request for these topics or for all; none of them is created by it."""
     return {
-        "topics": topics,
+        "topics": None if names is None else [{"name": name, "topic_id": None} for name in names],
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
         "include_cluster_authorized_operations": False,
     }
-
-
-def named(names: Sequence[str]) -> list[Values]:
-    """Topics by name, for `metadata_values`."""
-    return [{"name": name, "topic_id": None} for name in names]

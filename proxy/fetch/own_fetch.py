@@ -19,7 +19,6 @@ import trio
 from protocol.fetch.messages import (
     NO_SESSION_ID,
     NO_TAGS,
-    SESSIONLESS_EPOCH,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -28,6 +27,7 @@ from protocol.fetch.messages import (
 from protocol.fetch.request import encode_request_in_slices
 from protocol.fetch.response import decode_response_in_slices
 from protocol.wire.identifiers import ApiKey, IsolationLevel
+from protocol.wire.slices import Slices
 from proxy.connection.slices import each_slice, in_slices
 from proxy.connection.upstream_wire import PendingAnswer, UpstreamWire
 from proxy.fetch.assembly import is_whole
@@ -171,15 +171,17 @@ class OwnFetch:
         self, request: FetchRequest, partitions: Sequence[FetchPartition], bytes_max: int, *, max_wait_ms: int = 0
     ) -> None:
         """One Fetch of these partitions as the client asked for them, but without a session."""
-        sent = await send_fetch(
-            self._wire,
+        correlation_id = self._wire.next_correlation_id()
+        frame = encode_request_in_slices(
             request,
             partitions,
+            correlation_id=correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=1 if max_wait_ms else 0,
             # The answer is held whole: what a client asks beyond this it gets with its next request.
             max_bytes=self._granted(min(bytes_max, FETCH_BYTES_MAX)),
         )
+        sent = await send_fetch(self._wire, request.api_version, correlation_id, frame)
         response = await sent.response()
         self.throttle_time_ms = max(self.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
@@ -220,15 +222,17 @@ def _comes_back(answer: PartitionAnswer) -> bool:
 
 async def fetch_whole(wire: UpstreamWire, request: FetchRequest, session_epoch: int, bytes_max: int) -> FetchResponse:
     """All of a request, with the client's own waits, under a session epoch of our own."""
-    sent = await send_fetch(
-        wire,
+    correlation_id = wire.next_correlation_id()
+    frame = encode_request_in_slices(
         request,
         request.partitions,
+        correlation_id=correlation_id,
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=bytes_max,
         session_epoch=session_epoch,
     )
+    sent = await send_fetch(wire, request.api_version, correlation_id, frame)
     return await sent.response()
 
 
@@ -236,7 +240,11 @@ async def close_upstream_session(wire: UpstreamWire, request: FetchRequest, sess
     """Have upstream forget a session. Nobody waits for the answer: it is empty, and comes before any to what is asked
     afterwards."""
     if session_id != NO_SESSION_ID:
-        await send_fetch(wire, request, (), session_id=session_id)
+        own_id = wire.next_correlation_id()
+        frame = encode_request_in_slices(
+            request, (), correlation_id=own_id, max_wait_ms=0, min_bytes=0, max_bytes=0, session_id=session_id
+        )
+        await send_fetch(wire, request.api_version, own_id, frame)
 
 
 class SentFetch:
@@ -253,32 +261,6 @@ class SentFetch:
         return await in_slices(decode_response_in_slices(await self._answer.frame(), self._api_version))
 
 
-async def send_fetch(
-    wire: UpstreamWire,
-    request: FetchRequest,
-    partitions: Sequence[FetchPartition],
-    *,
-    max_wait_ms: int = 0,
-    min_bytes: int = 0,
-    max_bytes: int = 0,
-    api_version: int | None = None,
-    session_id: int = NO_SESSION_ID,
-    session_epoch: int = SESSIONLESS_EPOCH,
-) -> SentFetch:
-    """Ask for these partitions on behalf of a client's request, at its version unless another is given."""
-    version = request.api_version if api_version is None else api_version
-    correlation_id = wire.next_correlation_id()
-    frame = await in_slices(
-        encode_request_in_slices(
-            request,
-            partitions,
-            correlation_id=correlation_id,
-            max_wait_ms=max_wait_ms,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            api_version=version,
-            session_id=session_id,
-            session_epoch=session_epoch,
-        )
-    )
-    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, frame), version)
+async def send_fetch(wire: UpstreamWire, version: int, correlation_id: int, frame: Slices[bytes]) -> SentFetch:
+    """Send a Fetch of our own, made with the wire's next correlation id."""
+    return SentFetch(await wire.ask(ApiKey.FETCH, version, correlation_id, await in_slices(frame)), version)

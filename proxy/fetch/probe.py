@@ -25,6 +25,7 @@ from protocol.fetch.messages import (
     FetchResponse,
     PartitionAnswer,
 )
+from protocol.fetch.request import encode_request_in_slices
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.upstream_wire import UpstreamWire
@@ -163,6 +164,8 @@ class Prober:
 
     async def _send(self, request: FetchRequest, at: Sequence[tuple[TierPart, int]]) -> _Question:
         """Ask for a batch of each part at its offset."""
+        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
+        correlation_id = self._wire.next_correlation_id()
         questions = [
             FetchPartition(
                 topic=part.partition.topic,
@@ -176,11 +179,17 @@ class Prober:
             )
             for part, offset in at
         ]
+        frame = encode_request_in_slices(
+            request,
+            questions,
+            correlation_id=correlation_id,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=PROBE_BYTES_MAX,
+            api_version=version,
+        )
         self._probe.on_probe_sent()
-        asked_at_s = trio.current_time()
-        version = max(request.api_version, TOPIC_ID_VERSION_MIN)
-        sent = await send_fetch(self._wire, request, questions, max_bytes=PROBE_BYTES_MAX, api_version=version)
-        return asked_at_s, sent
+        return trio.current_time(), await send_fetch(self._wire, version, correlation_id, frame)
 
     def _judge(
         self,

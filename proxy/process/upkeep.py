@@ -110,7 +110,7 @@ async def _follow_topics(cluster: Cluster) -> None:
             try:
                 with trio.move_on_after(UPSTREAM_ANSWER_S_MAX):
                     if part:
-                        await cluster.learn_topics(names=part)
+                        await cluster.learn_topics(part)
             except UpstreamError as error:
                 # It is said, once a spell, by the task that asks for the brokers.
                 _log.debug("topics_not_refreshed", topics=len(part), reason=str(error))

@@ -3,7 +3,7 @@
 Rules:
 - A broker that left or changed address has its pooled connections retired, and `generation` grows, which
   `wait_brokers_changed` waits for.
-- Topics are learned when somebody asks for them, by name or id.
+- Topics are learned when somebody asks for them.
 - One pooled connection per (node, role, lane), opened by whoever needs it first while others wait. Attempts after
   a failure are spaced by a back-off that doubles; a failure also has the metadata refreshed before the next one.
 - Nothing here runs by itself: `refresh` is called by the application's own timer and when a question failed.
@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values, named
+from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values
 from protocol.client.errors import (
     UpstreamAuthenticationError,
     UpstreamConnectionError,
@@ -23,7 +23,7 @@ from protocol.client.errors import (
     UpstreamUnsupportedError,
 )
 from protocol.client.leaders import AskNode
-from protocol.client.messages import METADATA, Api, Values, kio_uuid, uuid_bytes
+from protocol.client.messages import METADATA, Api, Values
 from protocol.client.settings import ClientSettings
 from proxy.upstream.address_race import race
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
@@ -31,8 +31,6 @@ from proxy.upstream.connection_pool import PooledConnection
 from proxy.upstream.gathered import Gathered
 
 METADATA_ROLE = "metadata"
-TOPIC_IDS_VERSION = 12
-"""Metadata by topic id works from version 12 on (Kafka 3.1); versions 10 and 11 have the field, brokers refuse it."""
 
 TOPICS_MAX = 200
 """Topics in one request: at 20 partitions each, their answer keeps the event loop for some 4 ms."""
@@ -62,7 +60,7 @@ class Cluster(ClusterView):
         """
         await self._metadata(())
 
-    async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
+    async def learn_topics(self, names: Sequence[str]) -> list[TopicMetadata]:
         """Ask for these topics, never creating one; what is found is remembered. One entry per topic that was asked.
 
         TOPICS_MAX of the names in one request, one request after another.
@@ -72,10 +70,8 @@ class Cluster(ClusterView):
         """
         topics: list[TopicMetadata] = []
         for at in range(0, len(names), TOPICS_MAX):
-            response = await self._metadata(named(names[at : at + TOPICS_MAX]))
+            response = await self._metadata(names[at : at + TOPICS_MAX])
             topics += [self.remember(entry) for entry in response.topics]
-        if topic_ids:
-            topics += await self._learn_by_id(topic_ids)
         return topics
 
     @property
@@ -178,13 +174,6 @@ class Cluster(ClusterView):
                 nursery.start_soon(ask_one, at, asked)
         return answers if not stays else [stays[0]] * len(asks)
 
-    async def aclose(self) -> None:
-        """Close all pooled connections."""
-        for pooled in self._pool.values():
-            pooled.close()
-        self._pool.clear()
-        await trio.lowlevel.checkpoint()
-
     async def _open(self, node_id: int, role: str) -> BrokerConnection:
         node = self.brokers.get(node_id)
         if node is None:
@@ -202,8 +191,8 @@ class Cluster(ClusterView):
         if node_id not in self.brokers:
             raise UpstreamConnectionError(f"no broker {node_id} in the cluster's metadata")
 
-    async def _metadata(self, topics: Sequence[Values] | None, version_needed: int = 0) -> Any:
-        values = metadata_values(topics)
+    async def _metadata(self, names: Sequence[str]) -> Any:
+        values = metadata_values(names)
         failures: list[UpstreamError] = []
         nodes = self.metadata_sources(self.settings.bootstrap_servers, self._rank)
         sources = [functools.partial(self._direct, node) for node in nodes]
@@ -215,9 +204,7 @@ class Cluster(ClusterView):
                 break
             number, connection = won
             try:
-                response = await connection.request(METADATA, values, version_needed=version_needed)
-            except UpstreamUnsupportedError:
-                raise
+                response = await connection.request(METADATA, values)
             except UpstreamError as error:
                 failures.append(error)
                 sources = [each for at, each in enumerate(sources) if at != number and at not in failed]
@@ -256,18 +243,8 @@ class Cluster(ClusterView):
         self._brokers_changed = trio.Event()
 
     async def _learn_names(self, names: Sequence[str]) -> Mapping[str, None]:
-        await self.learn_topics(names=names)
+        await self.learn_topics(names)
         return {}
-
-    async def _learn_by_id(self, topic_ids: Sequence[bytes]) -> list[TopicMetadata]:
-        wanted = [{"name": None, "topic_id": kio_uuid(topic_id)} for topic_id in topic_ids]
-        try:
-            response = await self._metadata(wanted, version_needed=TOPIC_IDS_VERSION)
-        except UpstreamUnsupportedError:
-            response = await self._metadata(None)
-            ids = set(topic_ids)
-            return [self.remember(entry) for entry in response.topics if uuid_bytes(entry.topic_id) in ids]
-        return [self.remember(entry) for entry in response.topics]
 
 
 def _leave_in_pool(_connection: BrokerConnection) -> None:

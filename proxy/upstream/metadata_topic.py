@@ -25,8 +25,9 @@ from storage.errors import (
     RetriableRemoteStorageError,
     UnsupportedMetadataCompressionError,
 )
+from storage.metadata.partition_reader import TopicDescription
 from storage.metadata.record_batches import build_batch, parse_batches
-from storage.metadata.topic_log import FetchedRecords, TopicDescription
+from storage.metadata.topic_log import FetchedRecords
 
 METADATA_TOPIC = "__remote_log_metadata"
 FETCH_BYTES_MAX = 1024 * 1024
@@ -100,7 +101,7 @@ class KafkaMetadataTopicClient:
 
         async def answer(step: Step) -> Any:
             if isinstance(step, AskMetadata):
-                return await self._cluster.learn_topics(names=step.names or ())
+                return await self._cluster.learn_topics(step.names or ())
             return await ask(step)
 
         try:

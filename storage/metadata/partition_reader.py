@@ -1,9 +1,57 @@
-"""How far one partition of the metadata topic has been read, and its hand-over to the subscriber. No I/O."""
+"""Reading the metadata topic without I/O: what ends it for good, how far a partition has been read, its hand-over."""
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import structlog
+
+from storage.errors import MetadataOffsetOutOfRange
 from storage.metadata.event_log import Deliver, MetadataEvent, Progress, call_receiver
+from storage.model import ZERO_UUID
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """The metadata topic as Metadata names it. `topic_id`: 16 bytes, zero from brokers that know no topic ids."""
+
+    topic_id: bytes
+    partition_count: int
+
+
+def changed(before: TopicDescription, now: TopicDescription) -> str | None:
+    """Why what was read so far is of no use any more, as the rest of a sentence about the topic, or None."""
+    if now.topic_id == ZERO_UUID:
+        is_old = before.topic_id == ZERO_UUID
+        return "has no topic id: the cluster is too old for remote storage" if is_old else "has lost its topic id"
+    if now.topic_id != before.topic_id:
+        return "was deleted and made anew"
+    if now.partition_count != before.partition_count:
+        counts = f"{before.partition_count} to {now.partition_count}"
+        return f"went from {counts} partitions, which maps user partitions anew"
+    return None
+
+
+def position_within(partition: int, position: int, log_start_offset: int, high_watermark: int) -> int:
+    """Where to go on in a log that has this range now: retention may have passed us.
+
+    Raises:
+        MetadataOffsetOutOfRange: the log ends before the position; going backwards would deliver twice.
+    """
+    if position > high_watermark:
+        raise MetadataOffsetOutOfRange(
+            f"read up to {position}, but the log ends at {high_watermark}: it was truncated or made anew"
+        )
+    if 0 < position < log_start_offset:
+        _log.warning(
+            "metadata records lost to retention",
+            metadata_partition=partition,
+            position=position,
+            log_start_offset=log_start_offset,
+        )
+    return max(position, log_start_offset)
 
 
 class PartitionReader:

@@ -28,7 +28,6 @@ import trio
 from storage.errors import (
     MetadataLogError,
     MetadataNotReadyError,
-    MetadataOffsetOutOfRange,
     RemoteStorageError,
 )
 from storage.metadata.backoff import Backoff
@@ -40,7 +39,7 @@ from storage.metadata.event_log import (
     Progress,
     Subscription,
 )
-from storage.metadata.partition_reader import PartitionReader
+from storage.metadata.partition_reader import PartitionReader, TopicDescription, changed, position_within
 from storage.model import ZERO_UUID
 
 FETCH_MAX_WAIT_MS = 5_000
@@ -52,14 +51,6 @@ DESCRIBE_INTERVAL_S = 60.0
 T = TypeVar("T")
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicDescription:
-    """The metadata topic as Metadata names it. `topic_id`: 16 bytes, zero from brokers that know no topic ids."""
-
-    topic_id: bytes
-    partition_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +242,8 @@ class TopicMetadataEventLog:
             except Exception as error:
                 _log.warning("metadata topic not described", reason=_reason(error))
                 continue
-            self._failure = _changed(self._description, description)
+            reason = changed(self._description, description)
+            self._failure = None if reason is None else f"the metadata topic {reason}; restart to read it"
         _log.error("metadata topic not usable", reason=self._failure)
         await trio.sleep_forever()
 
@@ -284,17 +276,7 @@ class TopicMetadataEventLog:
         """Learn the log's range: at assignment for readiness, after trouble to see whether retention passed us."""
         offsets = await self._client.offsets([reader.partition])
         log_start_offset, high_watermark = offsets[reader.partition]
-        if reader.position > high_watermark:
-            raise MetadataOffsetOutOfRange(
-                f"read up to {reader.position}, but the log ends at {high_watermark}: it was truncated or made anew"
-            )
-        if 0 < reader.position < log_start_offset:
-            _log.warning(
-                "metadata records lost to retention",
-                metadata_partition=reader.partition,
-                position=reader.position,
-                log_start_offset=log_start_offset,
-            )
+        position_within(reader.partition, reader.position, log_start_offset, high_watermark)
         reader.assign(log_start_offset, high_watermark)
 
     def _note_problem(self, reader: PartitionReader, error: Exception) -> None:
@@ -372,20 +354,6 @@ class _TopicSubscription:
             self._closed = True
         for partition in self.assigned():
             self.remove(partition)
-
-
-def _changed(before: TopicDescription, now: TopicDescription) -> str | None:
-    """Why what was read so far is of no use any more, or None."""
-    if now.topic_id == ZERO_UUID:
-        return "the metadata topic has lost its topic id"
-    if now.topic_id != before.topic_id:
-        return "the metadata topic was deleted and made anew; restart to read the new one"
-    if now.partition_count != before.partition_count:
-        return (
-            f"the metadata topic went from {before.partition_count} to {now.partition_count} partitions, "
-            "which maps user partitions anew; restart to read it"
-        )
-    return None
 
 
 def _reason(error: Exception) -> str:

@@ -88,7 +88,7 @@ class ScriptedCluster:
     def topic_names(self) -> list[str]:
         return self.names
 
-    async def learn_topics(self, *, names: list[str]) -> None:
+    async def learn_topics(self, names: list[str]) -> None:
         await trio.lowlevel.checkpoint()
         self.learned.append(names)
         if self.topics_error is not None:

@@ -8,7 +8,8 @@ orders.epoch_ends = {0: (0, 500)}
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.client import BrokerClient
+from protocol.client.cluster import PartitionLeader, TopicMetadata
 from protocol.client.leaders import LeaderEpochAnswers
 from protocol.client.questions import OffsetAnswer
 from storage.model import TopicIdPartition, Uuid
@@ -48,13 +49,16 @@ class FakeBrokerClient(BrokerClient):
     def close(self) -> None:
         """Nothing is open."""
 
-    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicDescription]:
+    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicMetadata]:
         self._question("topics")
         found: dict[str, tuple[Uuid, list[int]]] = {}
         for (topic, number), said in self.partitions.items():
             if names is None or topic in names:
                 found.setdefault(topic, (said.partition.topic_id, []))[1].append(number)
-        return {name: TopicDescription(name, topic_id, tuple(sorted(of))) for name, (topic_id, of) in found.items()}
+        return {
+            name: TopicMetadata(topic_id, name, 0, dict.fromkeys(sorted(of), PartitionLeader(1, 0)))
+            for name, (topic_id, of) in found.items()
+        }
 
     def list_offsets(
         self, timestamps: Mapping[tuple[str, int], int], *, read_committed: bool = False

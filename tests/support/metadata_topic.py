@@ -7,7 +7,8 @@ import trio
 
 from storage.errors import MetadataOffsetOutOfRange
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.topic_log import FetchedRecords, TopicDescription
+from storage.metadata.partition_reader import TopicDescription
+from storage.metadata.topic_log import FetchedRecords
 
 
 @dataclass

@@ -127,7 +127,7 @@ class FakeClusterView(Cluster):
     def names_room(self) -> int:
         return self.room
 
-    async def learn_topics(self, *, names: Sequence[str] = (), topic_ids: Sequence[bytes] = ()) -> list[TopicMetadata]:
+    async def learn_topics(self, names: Sequence[str]) -> list[TopicMetadata]:
         self.learned.append(list(names))
         await trio.sleep(self.latency_s)
         if self.failure is not None:
@@ -138,7 +138,7 @@ class FakeClusterView(Cluster):
         return []
 
     async def learn_names(self, names: Sequence[str]) -> None:
-        await self.learn_topics(names=names)
+        await self.learn_topics(names)
 
     def topic_id(self, name: str) -> bytes | None:
         return self.ids.get(name)

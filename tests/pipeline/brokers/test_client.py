@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.client import BrokerClient
+from protocol.client.cluster import PartitionLeader, TopicMetadata
 from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -135,7 +136,8 @@ def fetch(world: World, partition: int = 0, topic: str = "orders") -> bytes:
 
 
 def test_topics_are_described_by_name_and_absent_ones_left_out(world: World) -> None:
-    described = TopicDescription("orders", ORDERS, (0, 1, 2))  # type: ignore[arg-type]  # a Uuid is bytes
+    leaders = {partition: PartitionLeader(leader, 4) for partition, leader in enumerate((1, 2, 1))}
+    described = TopicMetadata(ORDERS, "orders", 0, leaders)
     assert world.client.topics(["orders", "nope"]) == {"orders": described}
     assert world.client.topics() == {"orders": described}
     assert world.client.topics([]) == {}

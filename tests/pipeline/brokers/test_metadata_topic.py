@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pipeline.brokers import metadata_topic
-from pipeline.brokers.client import BrokerClient, TopicDescription
+from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower, MetadataTopicError
+from protocol.client.cluster import PartitionLeader, TopicMetadata
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError
 from protocol.client.leaders import FetchedRecords
 from protocol.client.questions import OffsetAnswer
@@ -16,10 +17,10 @@ from protocol.client.settings import ClientSettings
 from storage.metadata.catalog import Catalog
 from storage.metadata.record_batches import build_batch
 from storage.metadata.serde import MetadataRecord, encode
-from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, Uuid
+from storage.model import ZERO_UUID, RemoteLogSegmentMetadata
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started
 
-TOPIC = TopicDescription(METADATA_TOPIC, Uuid(b"metadata-topic-1"), (0, 1, 2))
+TOPIC = TopicMetadata(b"metadata-topic-1", METADATA_TOPIC, 0, dict.fromkeys(range(3), PartitionLeader(1, 0)))
 FIRST, SECOND, THIRD = (started(name, at, at + 99) for name, at in (("a", 0), ("b", 100), ("c", 200)))
 
 
@@ -28,7 +29,7 @@ class TopicInMemory(BrokerClient):
 
     def __init__(self) -> None:
         super().__init__(ClientSettings(bootstrap_servers=()))
-        self.description: TopicDescription | None = TOPIC
+        self.description: TopicMetadata | None = TOPIC
         self.logs: dict[int, list[bytes | None]] = {partition: [] for partition in TOPIC.partitions}
         self.log_starts: dict[int, int] = dict.fromkeys(TOPIC.partitions, 0)
         self.fetch_batches = 100
@@ -42,7 +43,7 @@ class TopicInMemory(BrokerClient):
             record if record is None or isinstance(record, bytes) else encode(record) for record in records
         ]
 
-    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicDescription]:
+    def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicMetadata]:
         assert names == [METADATA_TOPIC]
         return {} if self.description is None else {METADATA_TOPIC: self.description}
 
@@ -126,7 +127,7 @@ def test_the_next_pass_goes_on_from_there(topic: TopicInMemory, catalog: Catalog
 
 
 def test_fifty_idle_partitions_cost_two_questions(topic: TopicInMemory, follower: MetadataFollower) -> None:
-    topic.description = replace(TOPIC, partitions=tuple(range(50)))
+    topic.description = replace(TOPIC, partitions=dict.fromkeys(range(50), PartitionLeader(1, 0)))
     topic.logs = {partition: [] for partition in range(50)}
     topic.log_starts = dict.fromkeys(range(50), 0)
     assert follower.catch_up() == 0
@@ -194,7 +195,9 @@ def test_a_log_that_ends_before_what_was_read_was_truncated(topic: TopicInMemory
     topic.append(0, *finished(FIRST))
     follower.catch_up()
     topic.logs[0].pop()
-    with pytest.raises(MetadataTopicError, match="0 was read up to 2, but ends at 1: it was truncated or made anew"):
+    with pytest.raises(
+        MetadataTopicError, match="0: read up to 2, but the log ends at 1: it was truncated or made anew"
+    ):
         follower.catch_up()
 
 
@@ -202,14 +205,14 @@ def test_a_log_that_ends_before_what_was_read_was_truncated(topic: TopicInMemory
     ("now", "says"),
     [
         (None, "topic __remote_log_metadata does not exist"),
-        (replace(TOPIC, topic_id=ZERO_UUID), "has no topic id"),
-        (replace(TOPIC, topic_id=Uuid(b"metadata-topic-2")), "was deleted and made anew"),
-        (replace(TOPIC, partitions=(0, 1, 2, 3)), "went from 3 to 4 partitions"),
+        (replace(TOPIC, topic_id=ZERO_UUID), "has lost its topic id"),
+        (replace(TOPIC, topic_id=b"metadata-topic-2"), "was deleted and made anew"),
+        (replace(TOPIC, partitions=dict.fromkeys(range(4), PartitionLeader(1, 0))), "went from 3 to 4 partitions"),
     ],
     ids=["gone", "no-id", "new-id", "grown"],
 )
 def test_a_topic_that_is_not_what_it_was_is_not_read(
-    topic: TopicInMemory, follower: MetadataFollower, now: TopicDescription | None, says: str
+    topic: TopicInMemory, follower: MetadataFollower, now: TopicMetadata | None, says: str
 ) -> None:
     follower.catch_up()
     topic.description = now

@@ -46,7 +46,7 @@ def cluster(fake: FakeCluster, nursery: trio.Nursery) -> Cluster:
 async def test_a_refresh_learns_brokers_cluster_id_and_controller(cluster: Cluster) -> None:
     await cluster.refresh()
     assert cluster.brokers == {1: BrokerNode(1, "a", 1, "rack-1"), 2: BrokerNode(2, "b", 1, "rack-2")}
-    assert (cluster.cluster_id, cluster.controller_id, cluster.generation) == ("fake", 1, 1)
+    assert (cluster.cluster_id, cluster.generation) == ("fake", 1)
     await cluster.refresh()
     assert cluster.generation == 1
 
@@ -103,18 +103,15 @@ async def test_a_refused_sign_in_is_what_is_reported(
         await cluster.refresh()
 
 
-async def test_topics_are_learned_by_name_and_by_id(cluster: Cluster) -> None:
-    by_name, unknown = await cluster.learn_topics(names=["orders", "nope"])
+async def test_topics_are_learned_by_name_and_forgotten_by_id(cluster: Cluster) -> None:
+    by_name, unknown = await cluster.learn_topics(["orders", "nope"])
     assert by_name.partitions == {0: PartitionLeader(1, 4), 1: PartitionLeader(2, 4), 2: PartitionLeader(-1, 4)}
     assert (unknown.error_code, unknown.name, unknown.partitions) == (3, "nope", {})
     assert cluster.topic_id("orders") == ORDERS
     assert cluster.topic_id("nope") is None
     cluster.forget_topic(ORDERS)
-    assert cluster.topic_name(ORDERS) is None
-    by_id, missing = await cluster.learn_topics(topic_ids=[ORDERS, OTHER])
-    assert by_id == by_name
-    assert (missing.error_code, missing.topic_id) == (100, OTHER)
-    assert cluster.topic_name(ORDERS) == "orders"
+    assert cluster.leader_of(ORDERS, 1) is None
+    assert await cluster.learn_topics(["orders"]) == [by_name]
     assert cluster.leader_of(ORDERS, 1) == PartitionLeader(2, 4)
     assert cluster.leader_of(ORDERS, 9) is None
 
@@ -125,7 +122,7 @@ async def test_many_names_are_asked_for_in_requests_of_a_limited_size(
     """Failed before: all that was learned was asked for in one request, which kept the event loop."""
     monkeypatch.setattr("proxy.upstream.cluster.TOPICS_MAX", 2)
     await cluster.refresh()  # or the first question goes to any bootstrap server, and the others to a named broker
-    found = await cluster.learn_topics(names=["orders", "b", "c", "d", "e"])
+    found = await cluster.learn_topics(["orders", "b", "c", "d", "e"])
     assert [topic.name for topic in found] == ["orders", "b", "c", "d", "e"]
     assert names_asked(fake) == [["orders", "b"], ["c", "d"], ["e"]]
 
@@ -166,26 +163,16 @@ def names_asked(fake: FakeCluster) -> list[list[str]]:
 
 
 async def test_no_topic_is_ever_created_by_asking(fake: FakeCluster, cluster: Cluster) -> None:
-    await cluster.learn_topics(names=["orders"])
+    await cluster.learn_topics(["orders"])
     asked = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
     assert asked
     assert not any(request.allow_auto_topic_creation for request in asked)
 
 
-async def test_a_broker_that_cannot_look_up_ids_is_asked_for_all_topics(fake: FakeCluster, cluster: Cluster) -> None:
-    fake.topics["other"] = FakeTopic(OTHER, [1])
-    for broker in fake.brokers.values():
-        broker.versions[METADATA.key] = (0, 11)
-    found = await cluster.learn_topics(topic_ids=[ORDERS, b"0123456789abcdef"])
-    assert [topic.name for topic in found] == ["orders"]
-    assert cluster.topic_id("other") is None
-
-
 async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeCluster, cluster: Cluster) -> None:
-    await cluster.learn_topics(names=["orders"])
+    await cluster.learn_topics(["orders"])
     fake.topics["orders"] = FakeTopic(OTHER, [2])
-    await cluster.learn_topics(names=["orders"])
-    assert cluster.topic_name(ORDERS) is None
+    await cluster.learn_topics(["orders"])
     assert cluster.leader_of(ORDERS, 0) is None
     assert cluster.topic_id("orders") == OTHER
 
@@ -194,9 +181,9 @@ async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeClus
     ids = {name: name.encode() * 16 for name in "wxyz"}
     fake.topics.update({name: FakeTopic(topic_id, [1]) for name, topic_id in ids.items()})
     for name in "wxy":
-        await cluster.learn_topics(names=[name])
-    assert cluster.topic_name(ids["w"]) == "w"
-    await cluster.learn_topics(names=["z"])
+        await cluster.learn_topics([name])
+    assert cluster.leader_of(ids["w"], 0) == PartitionLeader(1, 4)
+    await cluster.learn_topics(["z"])
     assert [name for name in "wxyz" if cluster.topic_id(name)] == ["w", "y", "z"]
 
 
@@ -280,12 +267,6 @@ async def test_a_moved_brokers_old_connections_are_retired_by_the_next_refresh(
 async def test_a_node_id_that_nobody_has_is_a_connection_error(cluster: Cluster) -> None:
     with pytest.raises(UpstreamConnectionError, match="no broker 9"):
         await cluster.connection_to(9, "frontier")
-
-
-async def test_closing_closes_every_pooled_connection(cluster: Cluster) -> None:
-    connections = [await cluster.connection_to(node_id, "frontier") for node_id in (1, 2)]
-    await cluster.aclose()
-    assert not any(connection.usable for connection in connections)
 
 
 async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeCluster, cluster: Cluster) -> None:
