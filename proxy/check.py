@@ -11,13 +11,13 @@ __remote_log_metadata is for this command only, to see the retention: without it
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TextIO
+from typing import Any, TextIO
 
 import trio
 
 from protocol.client.cluster import TopicMetadata
 from protocol.client.errors import UpstreamError
-from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from proxy.check_report import CheckReport
 from proxy.config.model import Config
 from proxy.process import exit_codes
@@ -169,7 +169,8 @@ async def _metadata_topic_configs(cluster: Cluster, report: CheckReport) -> Mapp
         "configuration_keys": ["retention.ms", "retention.bytes", "cleanup.policy", "min.compaction.lag.ms"],
     }
     try:
-        response = await cluster.ask(next(iter(cluster.brokers)), ROLE, DESCRIBE_CONFIGS, {"resources": [asked]})
+        question: Question[Any] = Question(DESCRIBE_CONFIGS, {"resources": [asked]})
+        response = await cluster.ask(next(iter(cluster.brokers)), ROLE, question)
     except UpstreamError as error:
         report.warning(f"the retention of {METADATA_TOPIC} is not known: {error}")
         return {}

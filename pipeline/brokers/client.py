@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values
+from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_question
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
 from protocol.client.leaders import (
     AskMetadata,
@@ -31,7 +31,6 @@ from protocol.client.leaders import (
     Step,
     Steps,
 )
-from protocol.client.messages import METADATA
 from protocol.client.questions import OffsetAnswer, Partition
 from protocol.client.settings import ClientSettings
 from protocol.client.steps import drive
@@ -153,13 +152,11 @@ class BrokerClient:
 
     def _ask(self, asked: AskNode) -> Any:
         """The response's body, or the error in its place."""
-        question, node = asked.question, self._view.brokers.get(asked.node_id)
+        node = self._view.brokers.get(asked.node_id)
         try:
             if node is None:
                 raise UpstreamConnectionError(f"broker {asked.node_id} left the cluster")
-            return self._connection((node.host, node.port)).request(
-                question.api, question.values, timeout_s=asked.timeout_s, version_needed=question.version_needed
-            )
+            return self._connection((node.host, node.port)).request(asked.question, asked.timeout_s)
         except UpstreamConnectionError as error:
             self._view.forget_all()  # its partitions may have gone to another
             return error
@@ -167,12 +164,12 @@ class BrokerClient:
             return error
 
     def _learn(self, names: Sequence[str] | None) -> list[TopicMetadata]:
-        values = metadata_values(names)
+        question = metadata_question(names)
         failures: list[str] = []
         nodes = self._view.metadata_sources(self._settings.bootstrap_servers, self._rank)
         for address in dict.fromkeys((node.host, node.port) for node in nodes):
             try:
-                response = self._connection(address).request(METADATA, values)
+                response = self._connection(address).request(question)
             except UpstreamConnectionError as error:
                 failures.append(str(error))
                 continue

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from protocol.client.connection import LENGTH_BYTES, ConnectionState
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamTimeoutError, UpstreamTlsError
-from protocol.client.messages import Api, Values
+from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
 from protocol.client.settings import ClientSettings
 from protocol.client.steps import drive
@@ -57,39 +57,38 @@ class BrokerConnection:
             self._socket.close()
             self._socket = None
 
-    def request(self, api: Api, values: Values, *, timeout_s: float | None = None, version_needed: int = 0) -> Any:
+    def request(self, question: Question[Any], timeout_s: float | None = None) -> Any:
         """Send one request at the newest common version and wait for its answer.
 
         Args:
             timeout_s: default is the settings' request timeout.
-            version_needed: the lowest version that can answer.
 
         Returns:
-            What `ConnectionState.decode` makes of it.
+            What `ConnectionState.decode` makes of it, unread by the question.
 
         Raises:
             UpstreamUnsupportedError: the broker lacks the version; nothing was sent.
             UpstreamConnectionError, UpstreamTimeoutError, UpstreamProtocolError: the connection is closed.
         """
-        version = self._state.version_of(api, version_needed)
+        version = self._state.version_of(question)
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
-        name = self._state.broker_name
+        name, api_name = self._state.broker_name, question.api.name
         try:
-            frame = self._exchange(self._state.request(api, version, values)[1], time.monotonic() + limit_s)
+            frame = self._exchange(self._state.request(question, version)[1], time.monotonic() + limit_s)
             self._state.answered(frame)
-            return self._state.decode(api, version, frame)
+            return self._state.decode(question.api, version, frame)
         except TimeoutError as error:
             self.close()
-            raise UpstreamTimeoutError(f"{name}: no answer to {api.name} within {limit_s:g} s") from error
+            raise UpstreamTimeoutError(f"{name}: no answer to {api_name} within {limit_s:g} s") from error
         except OSError as error:
             self.close()
-            raise UpstreamConnectionError(f"{name}: connection lost during {api.name}: {error}") from error
+            raise UpstreamConnectionError(f"{name}: connection lost during {api_name}: {error}") from error
         except BaseException:
             self.close()
             raise
 
     def _take_step(self, step: Step) -> Any:
-        return step.work() if isinstance(step, Compute) else self.request(step.api, step.values)
+        return step.work() if isinstance(step, Compute) else self.request(step)
 
     def _exchange(self, frame: bytes, deadline_s: float) -> bytearray:
         if self._socket is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.client.messages import Values, uuid_bytes
+from protocol.client.messages import METADATA, Question, uuid_bytes
 
 BOOTSTRAP_NODE = -2
 """Bootstrap server n is node -2 - n, as no broker has a negative id."""
@@ -142,11 +142,12 @@ class ClusterView:
         return topic
 
 
-def metadata_values(names: Sequence[str] | None) -> Values:
+def metadata_question(names: Sequence[str] | None) -> Question[Any]:
     """A Metadata request for these topics or for all; none of them is created by it."""
-    return {
+    values = {
         "topics": None if names is None else [{"name": name, "topic_id": None} for name in names],
         "allow_auto_topic_creation": False,
         "include_topic_authorized_operations": False,
         "include_cluster_authorized_operations": False,
     }
+    return Question(METADATA, values)

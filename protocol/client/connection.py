@@ -26,13 +26,13 @@ from protocol.client.messages import (
     FETCH,
     SOFTWARE_NAME,
     Api,
-    Values,
+    Question,
     decode_response,
     encode_request,
     negotiate,
     software_version,
 )
-from protocol.client.sasl import SESSION_LIFETIME_SHARE, Ask, Step, sign_in
+from protocol.client.sasl import SESSION_LIFETIME_SHARE, Step, sign_in
 from protocol.client.settings import ClientSettings
 from protocol.fetch.response import decode_response as decode_fetch_response
 from protocol.wire.errors import PeerProtocolError
@@ -66,7 +66,7 @@ class ConnectionState:
             UpstreamRefusedError, UpstreamAuthenticationError, UpstreamProtocolError: we are not let in.
         """
         values = {"client_software_name": SOFTWARE_NAME, "client_software_version": software_version()}
-        response = yield Ask(API_VERSIONS, values)
+        response = yield Question(API_VERSIONS, values)
         code = int(response.error_code)
         if code:
             raise UpstreamRefusedError(f"{self.broker_name}: ApiVersions was refused with error code {code}", code)
@@ -84,18 +84,18 @@ class ConnectionState:
             raise type(error)(f"{error} while signing in as {credentials.username!r}") from error
         return lifetime_s * SESSION_LIFETIME_SHARE if lifetime_s > 0 else math.inf
 
-    def version_of(self, api: Api, version_needed: int = 0) -> int:
+    def version_of(self, question: Question[Any]) -> int:
         """The newest common version.
 
         Raises:
-            UpstreamUnsupportedError: there is none from version_needed on.
+            UpstreamUnsupportedError: there is none that can answer.
         """
-        return negotiate(api, self.versions, self.broker_name, version_needed)
+        return negotiate(question.api, self.versions, self.broker_name, question.version_needed)
 
-    def request(self, api: Api, version: int, values: Values) -> tuple[int, bytes]:
+    def request(self, question: Question[Any], version: int) -> tuple[int, bytes]:
         """The correlation id and the frame of a request that is sent next."""
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
-        frame = encode_request(api, version, values, correlation_id, self.client_id)
+        frame = encode_request(question.api, version, question.values, correlation_id, self.client_id)
         self._unanswered.append(correlation_id)
         return correlation_id, frame
 

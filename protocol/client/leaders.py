@@ -24,12 +24,11 @@ from protocol.client.errors import (
     UpstreamProtocolError,
     UpstreamRefusedError,
 )
-from protocol.client.messages import FETCH, PRODUCE, Values, kio_uuid
+from protocol.client.messages import FETCH, PRODUCE, Question, Values, kio_uuid
 from protocol.client.questions import (
     CONSUMER_REPLICA,
     OffsetAnswer,
     OffsetQuery,
-    Question,
     epoch_question,
     offset_questions,
 )
@@ -239,7 +238,7 @@ class LeaderQuestions:
             "topics": [{"topic": topic, "topic_id": kio_uuid(led.topic_id), "partitions": [asked]}],
             "forgotten_topics_data": (),
         }
-        question = Question(FETCH if any(led.topic_id) else FETCH_BY_NAME, values, _body)
+        question: Question[Any] = Question(FETCH if any(led.topic_id) else FETCH_BY_NAME, values)
         response = yield from self._ask(led, question, max_wait_ms / 1000 + self._settings.request_timeout_s)
         self._check("Fetch", led, response.error_code)
         answer = self._only("Fetch", led, {answer.partition: answer for answer in response.partitions})
@@ -265,7 +264,8 @@ class LeaderQuestions:
             "timeout": timedelta(seconds=self._settings.request_timeout_s),
             "topic_data": [{"name": topic, "topic_id": kio_uuid(led.topic_id), "partition_data": data}],
         }
-        response = yield from self._ask(led, Question(PRODUCE, values, _body))
+        question: Question[Any] = Question(PRODUCE, values)
+        response = yield from self._ask(led, question)
         entries = {entry.index: entry for answered in response.responses for entry in answered.partition_responses}
         answer = self._only("Produce", led, entries)
         self._check("Produce", led, int(answer.error_code))
@@ -324,7 +324,3 @@ def _note(error: UpstreamError, trouble: list[UpstreamError]) -> None:
 
 def _isolation_level(read_committed: bool) -> int:
     return int(IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED)
-
-
-def _body(body: Any, _broker_name: str) -> Any:
-    return body

@@ -14,12 +14,14 @@ import io
 import struct
 import typing
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Generic, TypeVar
 
 from protocol.client.errors import UpstreamProtocolError, UpstreamUnsupportedError
 from protocol.wire.errors import ErrorCode
+
+T = TypeVar("T")
 
 Values = Mapping[str, object]
 """Field names of kio's dataclasses to values; nested messages are Values themselves, arrays are sequences."""
@@ -33,6 +35,18 @@ class Api:
     name: str
     version_min: int
     version_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """One request. `read` makes the answer of the response's body and the broker's name, and raises
+    UpstreamProtocolError where the body answers other questions than were asked."""
+
+    api: Api
+    values: Values = field(repr=False)
+    read: Callable[[Any, str], T] = field(default=lambda body, _broker_name: body, repr=False)
+    version_needed: int = 0
+    """The lowest version that can answer."""
 
 
 PRODUCE = Api(0, "produce", 3, 13)

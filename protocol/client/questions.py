@@ -9,13 +9,13 @@
 - OffsetForLeaderEpoch is answered by the leader only, whatever replica id is given.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from protocol.client.errors import UpstreamProtocolError
-from protocol.client.messages import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api, Values
+from protocol.client.messages import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Question, Values
 from protocol.list_offsets import OffsetTimestamp
 
 CONSUMER_REPLICA = -1
@@ -28,23 +28,10 @@ _TIMESTAMP_VERSION_NEEDED: Mapping[int, int] = {
     OffsetTimestamp.EARLIEST_PENDING_UPLOAD: 11,
 }
 
-T = TypeVar("T")
-
 Partition = tuple[str, int]
 """(topic name, partition)"""
 OffsetQuery = tuple[str, int, int]
 """(topic name, partition, timestamp)"""
-
-
-@dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
-    """One request. `read` takes the response's body and the broker's name, and raises UpstreamProtocolError where the
-    answer is to other questions than were asked."""
-
-    api: Api
-    values: Values
-    read: Callable[[Any, str], T]
-    version_needed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

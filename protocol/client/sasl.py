@@ -1,8 +1,8 @@
 """Signing in to a broker: SaslHandshake v1, then SaslAuthenticate (KIP-43, KIP-152), for our own identity, sans-IO.
 
 - PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER with a token from the configuration.
-- `sign_in` is a generator of steps. A shell sends each `Ask` and gives back its response, runs each `Compute` where
-  it may take its time and gives back the result, until the generator returns the session's lifetime.
+- `sign_in` is a generator of steps. A shell sends each `Question` and gives back its response, runs each `Compute`
+  where it may take its time and gives back the result, until the generator returns the session's lifetime.
 - The lifetime (KIP-368) is the shell's to keep: it replaces a connection before the session ends; we never
   re-authenticate on a connection in use.
 - Errors name principal and mechanism, never a password or token.
@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from protocol.client.errors import UpstreamAuthenticationError
-from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, Values
+from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Question
 from protocol.client.scram import HASHES, ScramClient
 from protocol.wire.errors import ErrorCode, PeerProtocolError
 
@@ -43,14 +43,6 @@ class SaslCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Send this request on the connection that is signing in; the generator wants its response."""
-
-    api: Api
-    values: Values = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Compute:
     """Call `work`, which holds the processor for up to a second; the generator wants what it returns.
 
@@ -60,7 +52,7 @@ class Compute:
     work: Callable[[], bytes]
 
 
-Step: TypeAlias = Ask | Compute
+Step: TypeAlias = Question[Any] | Compute
 SignIn: TypeAlias = Generator[Step, Any, float]
 
 
@@ -74,7 +66,7 @@ def sign_in(credentials: SaslCredentials) -> SignIn:
         UpstreamAuthenticationError: the broker refused the mechanism or the credentials, or failed to prove itself.
         PeerProtocolError: an answer makes no sense.
     """
-    response = yield Ask(SASL_HANDSHAKE, {"mechanism": credentials.mechanism})
+    response = yield Question(SASL_HANDSHAKE, {"mechanism": credentials.mechanism})
     if response.error_code != ErrorCode.NONE:
         offered = ", ".join(response.mechanisms) or "none"
         raise UpstreamAuthenticationError(
@@ -110,7 +102,7 @@ def _oauthbearer(credentials: SaslCredentials) -> SignIn:
 
 
 def _authenticate(credentials: SaslCredentials, auth_bytes: bytes) -> Generator[Step, Any, Any]:
-    response = yield Ask(SASL_AUTHENTICATE, {"auth_bytes": auth_bytes})
+    response = yield Question(SASL_AUTHENTICATE, {"auth_bytes": auth_bytes})
     if response.error_code != ErrorCode.NONE:
         reason = response.error_message or f"error code {int(response.error_code)}"
         raise UpstreamAuthenticationError(f"{credentials.mechanism} for {credentials.username!r} failed: {reason}")

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_values
+from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_question
 from protocol.client.errors import (
     UpstreamAuthenticationError,
     UpstreamConnectionError,
@@ -23,7 +23,7 @@ from protocol.client.errors import (
     UpstreamUnsupportedError,
 )
 from protocol.client.leaders import AskNode
-from protocol.client.messages import METADATA, Api, Values
+from protocol.client.messages import Question
 from protocol.client.settings import ClientSettings
 from proxy.upstream.address_race import race
 from proxy.upstream.connection import BrokerConnection, open_broker_connection
@@ -116,16 +116,7 @@ class Cluster(ClusterView):
         if pooled is not None:
             pooled.close()
 
-    async def ask(
-        self,
-        node_id: int,
-        role: str,
-        api: Api,
-        values: Values,
-        *,
-        timeout_s: float | None = None,
-        version_needed: int = 0,
-    ) -> Any:
+    async def ask(self, node_id: int, role: str, question: Question[Any], timeout_s: float | None = None) -> Any:
         """One request to a named broker on its pooled connection.
 
         Only for questions: a connection that was open before and is lost meanwhile is replaced once,
@@ -138,13 +129,13 @@ class Cluster(ClusterView):
         reused = pooled is not None and pooled.usable
         connection = await self.connection_to(node_id, role)
         try:
-            return await connection.request(api, values, timeout_s=timeout_s, version_needed=version_needed)
+            return await connection.request(question, timeout_s)
         except UpstreamConnectionError:
             self._stale = True
             if not reused:
                 raise
         connection = await self.connection_to(node_id, role)
-        return await connection.request(api, values, timeout_s=timeout_s, version_needed=version_needed)
+        return await connection.request(question, timeout_s)
 
     async def ask_all(self, role: str, asks: Sequence[AskNode]) -> list[Any]:
         """All of these at once, pipelined; each one's response or the UpstreamError that `ask` raised. An error that
@@ -153,16 +144,8 @@ class Cluster(ClusterView):
         stays: list[UpstreamError] = []
 
         async def ask_one(at: int, asked: AskNode) -> None:
-            question = asked.question
             try:
-                answers[at] = await self.ask(
-                    asked.node_id,
-                    role,
-                    question.api,
-                    question.values,
-                    timeout_s=asked.timeout_s,
-                    version_needed=question.version_needed,
-                )
+                answers[at] = await self.ask(asked.node_id, role, asked.question, asked.timeout_s)
             except UpstreamError as error:
                 answers[at] = error
                 if not error.retriable:
@@ -192,7 +175,7 @@ class Cluster(ClusterView):
             raise UpstreamConnectionError(f"no broker {node_id} in the cluster's metadata")
 
     async def _metadata(self, names: Sequence[str]) -> Any:
-        values = metadata_values(names)
+        question = metadata_question(names)
         failures: list[UpstreamError] = []
         nodes = self.metadata_sources(self.settings.bootstrap_servers, self._rank)
         sources = [functools.partial(self._direct, node) for node in nodes]
@@ -204,7 +187,7 @@ class Cluster(ClusterView):
                 break
             number, connection = won
             try:
-                response = await connection.request(METADATA, values)
+                response = await connection.request(question)
             except UpstreamError as error:
                 failures.append(error)
                 sources = [each for at, each in enumerate(sources) if at != number and at not in failed]

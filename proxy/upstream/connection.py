@@ -15,7 +15,7 @@ import trio
 
 from protocol.client.connection import LENGTH_BYTES, ConnectionState
 from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, UpstreamTimeoutError
-from protocol.client.messages import Api, Values
+from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
 from protocol.client.settings import ClientSettings
 from protocol.client.steps import drive_async
@@ -79,32 +79,29 @@ class BrokerConnection:
         """What the broker offers: api key to (lowest, highest) version."""
         return self._state.versions
 
-    async def request(
-        self, api: Api, values: Values, *, timeout_s: float | None = None, version_needed: int = 0
-    ) -> Any:
+    async def request(self, question: Question[Any], timeout_s: float | None = None) -> Any:
         """Send one request at the newest common version and wait for its answer.
 
         Args:
             timeout_s: default is the settings' request timeout; passing it closes the connection.
-            version_needed: the lowest version that can answer.
 
         Returns:
-            What `ConnectionState.decode` makes of it.
+            What `ConnectionState.decode` makes of it, unread by the question.
 
         Raises:
             UpstreamUnsupportedError: the broker lacks the version; nothing was sent.
             UpstreamTimeoutError, UpstreamConnectionError, UpstreamProtocolError: the connection is gone.
         """
-        version = self._state.version_of(api, version_needed)
+        version = self._state.version_of(question)
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
         with trio.move_on_after(limit_s):
-            frame = await self._exchange(api, version, values)
+            frame = await self._exchange(question, version)
             try:
-                return self._state.decode(api, version, frame)
+                return self._state.decode(question.api, version, frame)
             except UpstreamError as error:
                 self._fail(error)
                 raise
-        self._fail(UpstreamTimeoutError(f"{self.broker_name}: no answer to {api.name} within {limit_s:g} s"))
+        self._fail(UpstreamTimeoutError(f"{self.broker_name}: no answer to {question.api.name} within {limit_s:g} s"))
         return self._raise_failure()
 
     async def open(self) -> None:
@@ -136,16 +133,16 @@ class BrokerConnection:
     async def _take_step(self, step: Step) -> Any:
         if isinstance(step, Compute):
             return await trio.to_thread.run_sync(step.work)  # PBKDF2 would stall the loop
-        return await self.request(step.api, step.values)
+        return await self.request(step)
 
-    async def _exchange(self, api: Api, version: int, values: Values) -> bytearray:
+    async def _exchange(self, question: Question[Any], version: int) -> bytearray:
         await self._slots.acquire()
         waiter: _Waiter | None = None
         try:
             async with self._send_lock:
                 if self._failure is not None:
                     self._raise_failure()
-                correlation_id, frame = self._state.request(api, version, values)
+                correlation_id, frame = self._state.request(question, version)
                 waiter = self._waiting[correlation_id] = _Waiter()
                 await self._send(frame)
         finally:

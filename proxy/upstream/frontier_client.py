@@ -7,17 +7,16 @@ id of a topic before it serves its partitions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocol.client.cluster import metadata_values
+from protocol.client.cluster import metadata_question
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import AskNode
-from protocol.client.messages import METADATA, uuid_bytes
+from protocol.client.messages import Question, uuid_bytes
 from protocol.client.questions import (
     DEBUGGING_REPLICA,
     EpochEndOffset,
     OffsetAnswer,
     OffsetQuery,
     Partition,
-    Question,
     epoch_question,
     offset_questions,
 )
@@ -85,7 +84,7 @@ class FrontierClient:
         Raises:
             UpstreamError: no answer.
         """
-        response = await self._cluster.ask(node_id, self._role, METADATA, metadata_values(names))
+        response = await self._cluster.ask(node_id, self._role, metadata_question(names))
         return {topic.name: uuid_bytes(topic.topic_id) for topic in response.topics if not int(topic.error_code)}
 
     async def _ask(self, node_id: int, questions: Sequence[Question[Any]]) -> list[Any]:

@@ -134,7 +134,7 @@ class KafkaMetadataTopicClient:
     async def _ask_on(self, asked: AskNode, role: str, lane: int = 0) -> Any:
         """Never sent twice, as Cluster.ask may do."""
         connection = await self._cluster.connection_to(asked.node_id, role, lane=lane)
-        return await connection.request(asked.question.api, asked.question.values, timeout_s=asked.timeout_s)
+        return await connection.request(asked.question, asked.timeout_s)
 
     def _absent(self) -> MetadataLogError:
         return MetadataLogError(

@@ -27,6 +27,7 @@ from protocol.client.messages import (
     METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    Question,
     Values,
 )
 from protocol.client.sasl import SaslCredentials, Step
@@ -64,18 +65,18 @@ def opened(
     answers = {API_VERSIONS.key: api_versions_values(OFFERED), **answers}
 
     def answer(step: Step) -> Any:
-        api, values = step.api, step.values  # type: ignore[union-attr]  # PLAIN computes nothing
+        assert isinstance(step, Question), "PLAIN computes nothing"
         if asked is not None:
-            asked.append(values)
-        given = answers[api.key]
+            asked.append(step.values)
+        given = answers[step.api.key]
         if isinstance(given, UpstreamError):
             raise given
-        version = state.version_of(api)
-        correlation_id, _ = state.request(api, version, values)
-        body = given if isinstance(given, bytes) else encode_response(api.key, version, correlation_id, given)
+        version = state.version_of(step)
+        correlation_id, _ = state.request(step, version)
+        body = given if isinstance(given, bytes) else encode_response(step.api.key, version, correlation_id, given)
         frame = framed(body)
         assert state.answered(frame) == correlation_id
-        return state.decode(api, version, frame)
+        return state.decode(step.api, version, frame)
 
     return drive(state.opening(), answer)
 
@@ -132,8 +133,8 @@ def test_a_version_that_the_broker_lacks_is_refused_before_a_request_is_made() -
     state = state_of()
     opened(state, {API_VERSIONS.key: api_versions_values({LIST_OFFSETS.key: (0, 7)})})
     with pytest.raises(UpstreamUnsupportedError, match="b:1: list_offsets version 8 or later is needed"):
-        state.version_of(LIST_OFFSETS, 8)
-    assert state.version_of(LIST_OFFSETS) == 7
+        state.version_of(Question(LIST_OFFSETS, {}, version_needed=8))
+    assert state.version_of(Question(LIST_OFFSETS, {})) == 7
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 100_001])
@@ -145,7 +146,7 @@ def test_a_frame_of_an_impossible_size_gets_no_memory(size: int) -> None:
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
     state = state_of()
-    first, second = (state.request(API_VERSIONS, 3, _NAMED)[0] for _ in range(2))
+    first, second = (state.request(_NAMED, 3)[0] for _ in range(2))
     assert state.answered(framed(struct.pack(">i", first))) == first
     with pytest.raises(UpstreamProtocolError, match="request 77, which is not next"):
         state.answered(framed(struct.pack(">i", 77)))
@@ -163,4 +164,4 @@ def test_garbage_is_a_protocol_error_that_names_the_broker(api: Any, says: str) 
         state_of().decode(api, api.version_max, framed(struct.pack(">i", 1) + b"\xff" * 30))
 
 
-_NAMED: Values = {"client_software_name": "x", "client_software_version": "1"}
+_NAMED: Question[Any] = Question(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.client.errors import UpstreamAuthenticationError
-from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from protocol.client.sasl import Ask, Compute, SaslCredentials, SignIn, sign_in
+from protocol.client.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, Question
+from protocol.client.sasl import Compute, SaslCredentials, SignIn, sign_in
 from protocol.wire.errors import PeerProtocolError
 
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
@@ -22,7 +22,7 @@ def answer(auth_bytes: bytes = b"", *, lifetime: object = timedelta(0), code: in
 
 
 def asked_bytes(step: object) -> bytes:
-    assert isinstance(step, Ask)
+    assert isinstance(step, Question)
     assert step.api is SASL_AUTHENTICATE
     sent = step.values["auth_bytes"]
     assert isinstance(sent, bytes)
@@ -39,7 +39,7 @@ def end(steps: SignIn, response: SimpleNamespace) -> float:
 
 def test_plain_takes_two_questions_and_acts_as_nobody_else() -> None:
     steps = sign_in(SaslCredentials("PLAIN", "alice", "open sesame"))
-    assert next(steps) == Ask(SASL_HANDSHAKE, {"mechanism": "PLAIN"})
+    assert next(steps) == Question(SASL_HANDSHAKE, {"mechanism": "PLAIN"})
     assert asked_bytes(steps.send(ACCEPTED)) == b"\0alice\0open sesame"
     assert end(steps, answer(lifetime=timedelta(seconds=90))) == 90.0
 

@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.connection import BrokerConnection
+from protocol.client.cluster import metadata_question
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamError,
@@ -32,12 +33,7 @@ from protocol.client.settings import ClientSettings
 from tests.support.blocking_broker import HOST, BlockingBroker
 from tests.support.waiting import wait_until
 
-ASK_METADATA: Values = {
-    "topics": (),
-    "allow_auto_topic_creation": False,
-    "include_topic_authorized_operations": False,
-    "include_cluster_authorized_operations": False,
-}
+ASK_METADATA = metadata_question(())
 SETTINGS = ClientSettings(bootstrap_servers=((HOST, 1),), client_host="me", frame_bytes_max=100_000)
 ALICE = SaslCredentials("PLAIN", "alice", "open sesame")
 
@@ -64,7 +60,7 @@ def signing_in(broker: BlockingBroker, *, lifetime_ms: int) -> ClientSettings:
 def test_the_first_request_is_api_versions_with_our_name_and_client_id(broker: BlockingBroker) -> None:
     with connect(broker) as connection:
         assert connection.usable
-        assert connection.request(METADATA, ASK_METADATA).cluster_id == "fake"
+        assert connection.request(ASK_METADATA).cluster_id == "fake"
     assert broker.requests[0].client_software_name == "tidegate"
     assert broker.client_ids == ["tidegate-spark-me"] * 2
     assert not connection.usable
@@ -82,10 +78,10 @@ def test_a_connection_that_ends_in_the_middle_of_a_frame_is_lost(broker: Blockin
     broker.on(METADATA, lambda _request: None)
     with connect(broker) as connection:
         with pytest.raises(UpstreamConnectionError, match="the broker closed the connection"):
-            connection.request(METADATA, ASK_METADATA)
+            connection.request(ASK_METADATA)
         assert not connection.usable
         with pytest.raises(UpstreamConnectionError, match="the connection is closed"):
-            connection.request(METADATA, ASK_METADATA)
+            connection.request(ASK_METADATA)
 
 
 def test_a_broker_that_is_silent_for_too_long_is_left(broker: BlockingBroker) -> None:
@@ -97,7 +93,7 @@ def test_a_broker_that_is_silent_for_too_long_is_left(broker: BlockingBroker) ->
     broker.on(METADATA, silent)
     with connect(broker) as connection:
         with pytest.raises(UpstreamTimeoutError, match=r"no answer to metadata within 0\.02 s"):
-            connection.request(METADATA, ASK_METADATA, timeout_s=0.02)
+            connection.request(ASK_METADATA, timeout_s=0.02)
         assert not connection.usable
     answers.set()
 
@@ -111,7 +107,7 @@ def test_an_answer_that_cannot_be_believed_ends_the_connection(broker: BlockingB
     broker.on(METADATA, lambda _request: frame)
     with connect(broker) as connection:
         with pytest.raises(UpstreamProtocolError, match=says):
-            connection.request(METADATA, ASK_METADATA)
+            connection.request(ASK_METADATA)
         assert not connection.usable
 
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from protocol.client.cluster import BrokerNode, PartitionLeader
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
-from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Values
+from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
 from protocol.client.settings import ClientSettings
 from proxy.upstream import cluster as cluster_module
@@ -23,7 +23,9 @@ from tests.support.fake_cluster import FakeCluster, FakeTopic
 SETTINGS = ClientSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
 ORDERS = b"orders orders id"
 OTHER = b"other topic's id"
-ASK_OFFSETS: Values = {"replica_id": -2, "isolation_level": 0, "timeout": NO_TIME, "topics": ()}
+ASK_OFFSETS: Question[Any] = Question(
+    LIST_OFFSETS, {"replica_id": -2, "isolation_level": 0, "timeout": NO_TIME, "topics": ()}
+)
 
 
 @pytest.fixture
@@ -208,7 +210,7 @@ async def test_a_question_goes_to_the_broker_by_its_id_over_one_pooled_connectio
     fake: FakeCluster, cluster: Cluster
 ) -> None:
     for _ in range(3):
-        await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+        await cluster.ask(2, "frontier", ASK_OFFSETS)
     assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
     assert not fake.brokers[1].asked(LIST_OFFSETS)
     assert fake.brokers[2].client_ids.count("tidegate-frontier-host") == 4
@@ -228,7 +230,7 @@ async def test_roles_and_lanes_have_connections_of_their_own(cluster: Cluster) -
 async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
-    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    await cluster.ask(2, "frontier", ASK_OFFSETS)
     connection = fake.brokers[2].connections[-1]
 
     async def die(_request: object) -> None:
@@ -237,20 +239,20 @@ async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(
         fake.brokers[2].answer(LIST_OFFSETS, {"topics": ()})
 
     fake.brokers[2].on(LIST_OFFSETS, die)
-    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    await cluster.ask(2, "frontier", ASK_OFFSETS)
     assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
 
 
 async def test_a_broker_that_moved_is_found_at_its_new_address(
     fake: FakeCluster, cluster: Cluster, autojump_clock: trio.testing.MockClock
 ) -> None:
-    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+    await cluster.ask(2, "frontier", ASK_OFFSETS)
     fake.brokers[2].disconnect_all()
     fake.add(2, "b", 2)
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(UpstreamError):
-        await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
-    await cluster.ask(2, "frontier", LIST_OFFSETS, ASK_OFFSETS)
+        await cluster.ask(2, "frontier", ASK_OFFSETS)
+    await cluster.ask(2, "frontier", ASK_OFFSETS)
     assert fake.network.attempts[-1] == ("b", 2)
 
 

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client.cluster import metadata_question
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamProtocolError,
@@ -21,6 +22,7 @@ from protocol.client.messages import (
     METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    Question,
     Values,
 )
 from protocol.client.sasl import SaslCredentials
@@ -31,12 +33,8 @@ from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair
 SETTINGS = ClientSettings(
     bootstrap_servers=(("b", 1),), client_host="host", request_timeout_s=5, frame_bytes_max=100_000
 )
-ASK_METADATA: Values = {
-    "topics": (),
-    "allow_auto_topic_creation": False,
-    "include_topic_authorized_operations": False,
-    "include_cluster_authorized_operations": False,
-}
+ASK_METADATA = metadata_question(())
+ASK_VERSIONS: Question[Any] = Question(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
 
 
 def metadata(cluster_id: str = "c") -> Values:
@@ -71,7 +69,7 @@ async def test_requests_are_pipelined_and_answers_find_their_askers(nursery: tri
     answers: dict[str, str] = {}
 
     async def ask(name: str) -> None:
-        response = await connection.request(METADATA, {**ASK_METADATA, "topics": [{"name": name, "topic_id": None}]})
+        response = await connection.request(metadata_question([name]))
         answers[name] = response.cluster_id
 
     async with trio.open_nursery() as asking:
@@ -110,7 +108,7 @@ async def never(_request: object) -> None:
 
 async def ignore_loss(connection: BrokerConnection) -> None:
     with pytest.raises(UpstreamConnectionError):
-        await connection.request(API_VERSIONS, {"client_software_name": "x", "client_software_version": "1"})
+        await connection.request(ASK_VERSIONS)
 
 
 async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.Nursery) -> None:
@@ -121,7 +119,7 @@ async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.N
 
     async def ask() -> None:
         with pytest.raises(UpstreamConnectionError, match="b:1: the broker closed the connection") as caught:
-            await connection.request(METADATA, ASK_METADATA, timeout_s=math.inf)
+            await connection.request(ASK_METADATA, timeout_s=math.inf)
         failures.append(caught.value)
 
     async with trio.open_nursery() as asking:
@@ -132,7 +130,7 @@ async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.N
     assert len({id(failure) for failure in failures}) == 3
     assert not connection.usable
     with pytest.raises(UpstreamConnectionError):
-        await connection.request(METADATA, ASK_METADATA)
+        await connection.request(ASK_METADATA)
 
 
 async def test_a_request_that_takes_too_long_closes_the_connection(
@@ -143,7 +141,7 @@ async def test_a_request_that_takes_too_long_closes_the_connection(
     connection = await connect(broker, nursery)
     started = trio.current_time()
     with pytest.raises(UpstreamTimeoutError, match="no answer to metadata within 5 s"):
-        await connection.request(METADATA, ASK_METADATA)
+        await connection.request(ASK_METADATA)
     assert trio.current_time() - started == 5
     assert not connection.usable
 
@@ -160,11 +158,11 @@ async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(
     connection = await connect(broker, nursery)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as asking:
-            asking.start_soon(connection.request, METADATA, {**ASK_METADATA, "topics": None})
+            asking.start_soon(connection.request, metadata_question(None))
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
     go.set()
-    assert (await connection.request(METADATA, ASK_METADATA)).cluster_id == "second"
+    assert (await connection.request(ASK_METADATA)).cluster_id == "second"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +182,7 @@ async def test_a_hostile_answer_closes_the_connection(frame: bytes, reason: str,
     broker.on(METADATA, handler)
     connection = await connect(broker, nursery)
     with pytest.raises(UpstreamProtocolError, match=reason):
-        await connection.request(METADATA, ASK_METADATA)
+        await connection.request(ASK_METADATA)
     assert not connection.usable
 
 
@@ -207,14 +205,14 @@ async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: t
     broker.on(METADATA, handler)
     connection = await connect(broker, nursery)
     async with trio.open_nursery() as asking:
-        asking.start_soon(connection.request, METADATA, ASK_METADATA)
+        asking.start_soon(connection.request, ASK_METADATA)
         await trio.testing.wait_all_tasks_blocked()
         connection.retire()
         assert not connection.usable
         go.set()
     await trio.testing.wait_all_tasks_blocked()
     with pytest.raises(UpstreamConnectionError):
-        await connection.request(METADATA, ASK_METADATA)
+        await connection.request(ASK_METADATA)
 
 
 async def test_a_session_is_given_up_before_its_lifetime_ends(
