@@ -9,7 +9,7 @@ import io
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import trio
 import trio.testing
@@ -75,18 +75,53 @@ def transport_pair() -> tuple[MemoryTransport, MemoryTransport]:
     return MemoryTransport(ours), MemoryTransport(theirs)
 
 
-class FakeBroker:
-    """Serves connections one request after another, as brokers do; remembers what it was asked."""
+H = TypeVar("H")
+
+
+class ScriptedBroker(Generic[H]):
+    """A handler `H` for each API, and what was asked. ApiVersions has an answer of its own."""
 
     def __init__(self, *, versions: dict[int, tuple[int, int]] | None = None) -> None:
         self.versions = versions or {api.key: (api.version_min, api.version_max) for api in APIS}
-        self.handlers: dict[int, Handler] = {}
+        self.handlers: dict[int, H] = {}
         self.requests: list[Any] = []
         self.client_ids: list[str] = []
-        self.connections: list[Transport] = []
 
-    def on(self, api: Api, handler: Handler) -> None:
+    def on(self, api: Api, handler: H) -> None:
         self.handlers[api.key] = handler
+
+    def asked(self, api: Api) -> list[Any]:
+        return [request for request in self.requests if request.__api_key__ == api.key]
+
+    def take(self, frame: bytes) -> tuple[Any, Callable[[Values | bytes | None], bytes | None]]:
+        """kio's request, which is remembered, and what makes a frame of its answer."""
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        request_type = index.load_request_schema(key, version)
+        header_type: Any = request_type.__header_schema__
+        header, size = serial.entity_reader(header_type)(frame, 0)
+        request, _ = serial.entity_reader(request_type)(frame, size)
+        self.client_ids.append(header.client_id)
+        self.requests.append(request)
+
+        def encode(values: Values | bytes | None) -> bytes | None:
+            if values is None or isinstance(values, bytes):
+                return values
+            return encode_response(key, version, correlation_id, values)
+
+        return request, encode
+
+    def handler_of(self, request: Any) -> H | None:
+        """None: the answer is `api_versions_values(self.versions)`."""
+        key = request.__api_key__
+        return self.handlers[key] if key != API_VERSIONS.key or key in self.handlers else None
+
+
+class FakeBroker(ScriptedBroker[Handler]):
+    """Serves connections one request after another, as brokers do; remembers what it was asked."""
+
+    def __init__(self, *, versions: dict[int, tuple[int, int]] | None = None) -> None:
+        super().__init__(versions=versions)
+        self.connections: list[Transport] = []
 
     def answer(self, api: Api, values: Values) -> None:
         """Always this answer."""
@@ -96,9 +131,6 @@ class FakeBroker:
             return values
 
         self.handlers[api.key] = handler
-
-    def asked(self, api: Api) -> list[Any]:
-        return [request for request in self.requests if request.__api_key__ == api.key]
 
     async def serve(self, transport: Transport) -> None:
         self.connections.append(transport)
@@ -117,21 +149,9 @@ class FakeBroker:
         self.connections.clear()
 
     async def _answer(self, frame: bytes) -> bytes | None:
-        key, version, correlation_id = struct.unpack_from(">hhi", frame)
-        request_type = index.load_request_schema(key, version)
-        header_type: Any = request_type.__header_schema__
-        header, size = serial.entity_reader(header_type)(frame, 0)
-        request, _ = serial.entity_reader(request_type)(frame, size)
-        self.client_ids.append(header.client_id)
-        self.requests.append(request)
-        values: Values | bytes | None
-        if key == API_VERSIONS.key and key not in self.handlers:
-            values = api_versions_values(self.versions)
-        else:
-            values = await self.handlers[key](request)
-        if values is None or isinstance(values, bytes):
-            return values
-        return encode_response(key, version, correlation_id, values)
+        request, encode = self.take(frame)
+        handler = self.handler_of(request)
+        return encode(api_versions_values(self.versions) if handler is None else await handler(request))
 
 
 class FakeNetwork:

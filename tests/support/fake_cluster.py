@@ -1,13 +1,13 @@
 """A cluster of fake brokers whose Metadata answers come from one table that a test may change at any time."""
 
-import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.messages import METADATA, Values
+from protocol.client.messages import METADATA, Values, kio_uuid
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 
 
@@ -50,41 +50,37 @@ class FakeCluster:
 
     async def metadata(self, request: Any) -> Values:
         await trio.lowlevel.checkpoint()
-        if request.topics is None:
-            topics = [self._topic(name) for name in self.topics]
-        else:
-            topics = [self._asked(entry) for entry in request.topics]
-        return {
-            "brokers": [
-                {"node_id": node_id, "host": host, "port": port, "rack": f"rack-{node_id}"}
-                for node_id, (host, port) in self.addresses.items()
-            ],
-            "cluster_id": "fake",
-            "controller_id": min(self.addresses),
-            "topics": topics,
-            "error_code": ErrorCode.none,
-        }
+        return metadata_answer(request, self.addresses, self.topics)
 
-    def _asked(self, entry: Any) -> Values:
-        if entry.name is not None:
-            return self._topic(entry.name)
-        for name, topic in self.topics.items():
-            if uuid.UUID(bytes=topic.topic_id) == entry.topic_id:
-                return self._topic(name)
-        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": entry.topic_id, "partitions": ()}
 
-    def _topic(self, name: str) -> Values:
-        topic = self.topics.get(name)
-        if topic is None or topic.error_code is not ErrorCode.none:
-            code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
-            return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
-        partitions = [
-            {"error_code": ErrorCode.none, "partition_index": index, "leader_id": leader, "leader_epoch": 4}
-            for index, leader in enumerate(topic.leaders)
-        ]
-        return {
-            "error_code": ErrorCode.none,
-            "name": name,
-            "topic_id": uuid.UUID(bytes=topic.topic_id),
-            "partitions": partitions,
-        }
+def metadata_answer(
+    request: Any, addresses: Mapping[int, tuple[str, int]], topics: Mapping[str, FakeTopic], leader_epoch: int = 4
+) -> Values:
+    """What a broker of such a cluster answers to a Metadata request by name."""
+    names = topics if request.topics is None else [entry.name for entry in request.topics]
+    return {
+        "brokers": [
+            {"node_id": node_id, "host": host, "port": port, "rack": f"rack-{node_id}"}
+            for node_id, (host, port) in addresses.items()
+        ],
+        "cluster_id": "fake",
+        "controller_id": min(addresses),
+        "topics": [_topic(name, topics.get(name), leader_epoch) for name in names],
+        "error_code": ErrorCode.none,
+    }
+
+
+def _topic(name: str, topic: FakeTopic | None, leader_epoch: int) -> Values:
+    if topic is None or topic.error_code is not ErrorCode.none:
+        code = ErrorCode.unknown_topic_or_partition if topic is None else topic.error_code
+        return {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
+    partitions = [
+        {"error_code": ErrorCode.none, "partition_index": index, "leader_id": leader, "leader_epoch": leader_epoch}
+        for index, leader in enumerate(topic.leaders)
+    ]
+    return {
+        "error_code": ErrorCode.none,
+        "name": name,
+        "topic_id": kio_uuid(topic.topic_id),
+        "partitions": partitions,
+    }

@@ -18,9 +18,7 @@ from protocol.client.errors import (
     UnknownTopicError,
     UpstreamAuthenticationError,
     UpstreamDeadlineError,
-    UpstreamProtocolError,
     UpstreamRefusedError,
-    UpstreamUnsupportedError,
 )
 from protocol.client.leaders import LeaderEpochAnswers
 from protocol.client.messages import (
@@ -202,18 +200,6 @@ def test_no_record_at_that_time_is_an_offset_of_minus_one(world: World) -> None:
     assert world.client.list_offsets({("orders", 0): 1_700_000_000_000}) == {("orders", 0): OffsetAnswer(0, -1, 4, -1)}
 
 
-def test_the_local_log_start_needs_a_broker_that_knows_of_it(world: World) -> None:
-    world.first.versions[LIST_OFFSETS.key] = (0, 7)
-    with pytest.raises(UpstreamUnsupportedError, match="list_offsets version 8 or later"):
-        world.client.list_offsets({("orders", 0): -4})
-
-
-def test_a_partition_that_the_answer_leaves_out_is_noticed(world: World) -> None:
-    world.first.answer(LIST_OFFSETS, {"topics": ()})
-    with pytest.raises(UpstreamProtocolError, match=r"broker 1 .* says nothing of orders-0"):
-        world.client.list_offsets({("orders", 0): -1})
-
-
 # --- leader epochs ---
 
 
@@ -381,15 +367,6 @@ def test_a_bootstrap_server_that_fails_is_asked_last_from_then_on(
             assert list(client.topics()) == ["orders"]
             client.close()
     assert (world.second.connections_taken, world.first.connections_taken) == (1, 3)
-
-
-def test_bootstrap_servers_are_begun_with_in_any_order(world: World) -> None:
-    """Failed before: all executors began at the first one."""
-    servers = (world.first.address, world.second.address)
-    for _ in range(50):
-        with world.open(ClientSettings(bootstrap_servers=servers)) as client:
-            client.topics()
-    assert all(broker.asked(METADATA) for broker in (world.first, world.second))
 
 
 def test_a_leader_and_its_bootstrap_address_share_a_connection(world: World) -> None:

@@ -164,13 +164,6 @@ def names_asked(fake: FakeCluster) -> list[list[str]]:
     return [[topic.name for topic in request.topics] for request in requests if request.topics]
 
 
-async def test_no_topic_is_ever_created_by_asking(fake: FakeCluster, cluster: Cluster) -> None:
-    await cluster.learn_topics(["orders"])
-    asked = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
-    assert asked
-    assert not any(request.allow_auto_topic_creation for request in asked)
-
-
 async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeCluster, cluster: Cluster) -> None:
     await cluster.learn_topics(["orders"])
     fake.topics["orders"] = FakeTopic(OTHER, [2])

@@ -178,16 +178,6 @@ async def test_a_moved_leader_is_retriable_and_found_by_the_next_call(
     assert len(fake.brokers[2].asked(FETCH)) == 1
 
 
-async def test_a_partition_without_leader_is_retriable_and_asked_for_again(
-    fake: MetadataCluster, client: KafkaMetadataTopicClient
-) -> None:
-    fake.topics[METADATA_TOPIC].leaders[0] = -1
-    with pytest.raises(RetriableRemoteStorageError, match="has no leader"):
-        await client.fetch(0, 0, 1)
-    fake.topics[METADATA_TOPIC].leaders[0] = 1
-    await client.fetch(0, 0, 1)
-
-
 async def test_a_denial_names_the_missing_acl(fake: MetadataCluster, client: KafkaMetadataTopicClient) -> None:
     fake.code = ErrorCode.topic_authorization_failed
     for call, operation in (
