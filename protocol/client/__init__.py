@@ -1,4 +1,3 @@
-"""One Kafka client without input or output: Tidegate's own questions to brokers, and signing in.
-
-Read `messages` first; `sasl` signs in. Those who send and receive are `proxy.upstream` and `pipeline.brokers`.
-"""
+"""One Kafka client without I/O: messages, settings and errors; a connection's state and sign-in; the view of the
+cluster; questions, and conversations with the leaders of partitions. Shells: proxy.upstream (trio), pipeline.brokers
+(blocking)."""

@@ -53,7 +53,7 @@ class Cluster(ClusterView):
         self._names = Gathered(nursery, self._learn_names, name="topics by name")
 
     async def refresh(self) -> None:
-        """Ask for the current brokers, cluster id and controller.
+        """Ask for the current brokers and the cluster id.
 
         Raises:
             UpstreamError: no known broker and no bootstrap server answered; it names what each said.

@@ -45,7 +45,7 @@ def cluster(fake: FakeCluster, nursery: trio.Nursery) -> Cluster:
     return Cluster(SETTINGS, nursery)
 
 
-async def test_a_refresh_learns_brokers_cluster_id_and_controller(cluster: Cluster) -> None:
+async def test_a_refresh_learns_brokers_and_cluster_id(cluster: Cluster) -> None:
     await cluster.refresh()
     assert cluster.brokers == {1: BrokerNode(1, "a", 1, "rack-1"), 2: BrokerNode(2, "b", 1, "rack-2")}
     assert (cluster.cluster_id, cluster.generation) == ("fake", 1)

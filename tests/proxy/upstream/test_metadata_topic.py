@@ -178,6 +178,19 @@ async def test_a_moved_leader_is_retriable_and_found_by_the_next_call(
     assert len(fake.brokers[2].asked(FETCH)) == 1
 
 
+async def test_a_topic_made_anew_is_never_read_as_the_old_one(
+    fake: MetadataCluster, client: KafkaMetadataTopicClient
+) -> None:
+    """Failed before: after its leader was looked up again, the new topic was read on from the old one's position."""
+    await client.fetch(0, 0, 1)
+    fake.code = ErrorCode.unknown_topic_id
+    with pytest.raises(RetriableRemoteStorageError):
+        await client.fetch(0, 0, 1)
+    fake.code, fake.topics[METADATA_TOPIC] = ErrorCode.none, FakeTopic(b"metadata topici2", [1, 2, 1])
+    with pytest.raises(MetadataLogError, match="was deleted and made anew"):
+        await client.fetch(0, 0, 1)
+
+
 async def test_a_denial_names_the_missing_acl(fake: MetadataCluster, client: KafkaMetadataTopicClient) -> None:
     fake.code = ErrorCode.topic_authorization_failed
     for call, operation in (
