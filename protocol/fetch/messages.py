@@ -15,7 +15,7 @@ into a tag (KIP-903) · 16 node endpoints (KIP-951) · 17, 18 followers only.
 
 Not here: `KAFKA_STORAGE_ERROR` as v5 and older know it, which is the error table's matter.
 
-The code: `api_01_fetch_request`, `api_01_fetch_response`, `api_01_fetch_walker` (responses that stream by);
+The code: `request`, `response`, `walker` (responses that stream by);
 `fetch_sessions` is what KIP-227 has both sides remember.
 """
 

@@ -1,6 +1,6 @@
 """Fetch requests: decoding a client's, encoding our own.
 
-Contract: see `api_01_fetch`. Decoding reads each partition with one unpack and is bounded by the frame: a count that
+Contract: see `messages`. Decoding reads each partition with one unpack and is bounded by the frame: a count that
 the bytes left cannot hold is refused before anything is built, and nothing but PeerProtocolError comes out of a bad
 frame. Bytes left over after the last field are an error too: no client sends any, and they would mean that we and
 the client disagree on the layout.

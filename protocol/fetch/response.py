@@ -1,6 +1,6 @@
 """Fetch responses: decoding upstream's, encoding the client's.
 
-Contract: see `api_01_fetch`. A partition without records, aborted transactions and tags (nearly all of them in a
+Contract: see `messages`. A partition without records, aborted transactions and tags (nearly all of them in a
 large fetch) is one unpack or one pack. Records pass through as views, in both directions. Nothing but
 PeerProtocolError comes out of a bad frame; a count that the bytes left cannot hold is refused before anything is
 built.

@@ -46,6 +46,7 @@ from tests.support.scripted_http import s3_error
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
+from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 VERSION = 17
 GOOD, SLOW, STUCK, ANNOUNCING, SENDING = 40, 60, 80, 80, 40
@@ -56,9 +57,10 @@ SAMPLE_S = 1.0
 PERIODS = 10
 """In each the store refuses, hangs, and in every other one the broker restarts; slow and hostile ones leave and come
 again. By minute two each has happened: what the process needs at most is known then."""
-OWN_CONNECTIONS_MAX = 4
-"""To a broker, Tidegate's own: for the metadata topic, for questions about its partitions, and one that is being made
-anew. The first ones only come into being with the first question."""
+OWN_CONNECTIONS_MAX = METADATA_PARTITIONS + 4
+"""To a broker, Tidegate's own: one for each partition of the metadata topic, and one each for that topic's offsets, for
+the cluster's metadata, for questions about partitions, and in place of one that the broker has closed. Some come into
+being with the first question."""
 FAULT_SHARE = 0.1
 """Of a period, for which a fault lasts."""
 REFERENCE = (0.15, 0.25)

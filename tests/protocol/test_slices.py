@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from protocol import list_offsets as api_02_list_offsets
-from protocol.fetch import request as api_01_fetch_request
+from protocol import list_offsets
+from protocol.fetch import request as fetch_request
 from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, FetchRequest, PartitionAnswer
 from protocol.fetch.request import decode_request, decode_request_in_slices, encode_request
 from protocol.fetch.request import encode_request_in_slices as encode_fetch_in_slices
@@ -101,7 +101,7 @@ def test_a_large_fetch_is_decoded_in_slices(version: int, topics: bool, monkeypa
     asked = asked_of(PARTITIONS_MAX, version, topics=topics)
     frame = frame_of(asked, version)
     counted = Counted(FetchPartition)
-    monkeypatch.setattr(api_01_fetch_request, "FetchPartition", counted)
+    monkeypatch.setattr(fetch_request, "FetchPartition", counted)
     work = decode_request_in_slices(frame, decode_request_header(frame))
     handled = stretches(work, lambda: counted.count)
     assert sum(handled) == PARTITIONS_MAX
@@ -116,7 +116,7 @@ def test_partitions_with_tags_are_slices_by_their_bytes(version: int, monkeypatc
         each.tags = b"\x01\x63\x64" + bytes(100)
     frame = frame_of(asked, version)
     counted = Counted(FetchPartition)
-    monkeypatch.setattr(api_01_fetch_request, "FetchPartition", counted)
+    monkeypatch.setattr(fetch_request, "FetchPartition", counted)
     handled = stretches(decode_request_in_slices(frame, decode_request_header(frame)), lambda: counted.count)
     assert max(handled) <= SLICE_BYTES // 100
     assert decode_request(frame, decode_request_header(frame)).partitions == asked
@@ -145,7 +145,7 @@ def test_of_a_fetch_of_too_many_only_the_head_is_read(
 ) -> None:
     frame = frame_of(asked_of(PARTITIONS_MAX + 1, version, topics=topics), version, session_id=7, session_epoch=3)
     counted = Counted(FetchPartition)
-    monkeypatch.setattr(api_01_fetch_request, "FetchPartition", counted)
+    monkeypatch.setattr(fetch_request, "FetchPartition", counted)
     request = decode_request(frame, decode_request_header(frame))
     assert request.is_unread
     assert (request.partitions, list(request.forgotten), request.max_wait_ms) == ([], [], 500)
@@ -160,7 +160,7 @@ def test_a_million_partitions_are_not_looked_at(monkeypatch: pytest.MonkeyPatch)
     body = empty[4:-4] + struct.pack(">i", 1) + topic + bytes(16 * 1_000_000)
     frame = memoryview(struct.pack(">i", len(body)) + body)
     counted = Counted(FetchPartition)
-    monkeypatch.setattr(api_01_fetch_request, "FetchPartition", counted)
+    monkeypatch.setattr(fetch_request, "FetchPartition", counted)
     work = decode_request_in_slices(frame, decode_request_header(frame))
     assert slice_count(work) == 1
     assert counted.count == 0
@@ -197,13 +197,13 @@ def test_a_large_fetch_of_our_own_is_encoded_in_slices(
     fields: dict[str, Any] = {"correlation_id": 1, "max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1}
     whole = encode_request(request, asked, **fields)
     counted = Counted(FetchPartition)
-    plain = api_01_fetch_request._encode_partition
+    plain = fetch_request._encode_partition
 
     def encoded(item: FetchPartition, at_version: int) -> bytes:
         counted.count += 1
         return plain(item, at_version)
 
-    monkeypatch.setattr(api_01_fetch_request, "_encode_partition", encoded)
+    monkeypatch.setattr(fetch_request, "_encode_partition", encoded)
     handled = stretches(encode_fetch_in_slices(request, asked, **fields), lambda: counted.count)
     assert sum(handled) == PARTITIONS_MAX
     assert max(handled) <= SLICE_ITEMS
@@ -240,33 +240,25 @@ def test_a_large_list_offsets_goes_in_slices_both_ways(
     asked = [ListOffsetsPartition(name, number, -1, 4000) for number, name in enumerate(names)]
     request = ListOffsetsRequest(version, 1, "c", -1, 0, asked)
     assert (
-        slice_count(api_02_list_offsets.encode_request_in_slices(request, correlation_id=1))
-        >= PARTITIONS_MAX // SLICE_ITEMS
+        slice_count(list_offsets.encode_request_in_slices(request, correlation_id=1)) >= PARTITIONS_MAX // SLICE_ITEMS
     )
-    frame = memoryview(api_02_list_offsets.encode_request(request, correlation_id=1))
+    frame = memoryview(list_offsets.encode_request(request, correlation_id=1))
     counted = Counted(ListOffsetsPartition)
-    monkeypatch.setattr(api_02_list_offsets, "ListOffsetsPartition", counted)
-    work = api_02_list_offsets.decode_request_in_slices(frame, decode_request_header(frame))
+    monkeypatch.setattr(list_offsets, "ListOffsetsPartition", counted)
+    work = list_offsets.decode_request_in_slices(frame, decode_request_header(frame))
     handled = stretches(work, lambda: counted.count)
     assert (sum(handled), max(handled) <= SLICE_BYTES // 12 + 1) == (PARTITIONS_MAX, True)
     answers = [ListOffsetsAnswer(name, number, 0) for number, name in enumerate(names)]
     response = ListOffsetsResponse(1, 0, answers)
-    assert (
-        slice_count(api_02_list_offsets.encode_response_in_slices(response, version, 1))
-        >= PARTITIONS_MAX // SLICE_ITEMS
-    )
-    answered = memoryview(api_02_list_offsets.encode_response(response, version, 1))
-    assert (
-        slice_count(api_02_list_offsets.decode_response_in_slices(answered, version)) >= PARTITIONS_MAX // SLICE_ITEMS
-    )
+    assert slice_count(list_offsets.encode_response_in_slices(response, version, 1)) >= PARTITIONS_MAX // SLICE_ITEMS
+    answered = memoryview(list_offsets.encode_response(response, version, 1))
+    assert slice_count(list_offsets.decode_response_in_slices(answered, version)) >= PARTITIONS_MAX // SLICE_ITEMS
 
 
 def test_of_list_offsets_of_too_many_no_question_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [ListOffsetsPartition("orders", number, -1, 4000) for number in range(PARTITIONS_MAX + 1)]
-    frame = memoryview(
-        api_02_list_offsets.encode_request(ListOffsetsRequest(1, 1, "c", -1, 0, asked), correlation_id=1)
-    )
+    frame = memoryview(list_offsets.encode_request(ListOffsetsRequest(1, 1, "c", -1, 0, asked), correlation_id=1))
     counted = Counted(ListOffsetsPartition)
-    monkeypatch.setattr(api_02_list_offsets, "ListOffsetsPartition", counted)
-    request = api_02_list_offsets.decode_request(frame, decode_request_header(frame))
+    monkeypatch.setattr(list_offsets, "ListOffsetsPartition", counted)
+    request = list_offsets.decode_request(frame, decode_request_header(frame))
     assert (request.is_unread, request.partitions, counted.count) == (True, [], 0)

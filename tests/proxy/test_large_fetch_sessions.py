@@ -16,8 +16,8 @@ def world(nursery: trio.Nursery) -> World:
 
 @pytest.fixture
 def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("api_01_fetch_request", "fetch_sessions"):
-        monkeypatch.setattr(f"protocol.{module}.PARTITIONS_MAX", 2)
+    for module in ("request", "sessions"):
+        monkeypatch.setattr(f"protocol.fetch.{module}.PARTITIONS_MAX", 2)
 
 
 @pytest.mark.parametrize("version", [7, 12, 17])
