@@ -8,6 +8,11 @@
 A manifest holds its data key as `<id>:<base64>`, wrapped by the pair of that id, which need not be the one that
 wraps today. The label of a PEM file does not matter, as with the plugin; its content does, and PKCS#1 is refused as
 the plugin refuses it, with the line that converts it. No message and no repr holds key material.
+
+The plugin wraps by RSA-OAEP with SHA3-512, also inside MGF1, and an empty label (Bouncy Castle's
+`RSA/NONE/OAEPWithSHA3-512AndMGF1Padding`). `cryptography` refuses that combination, so it only loads and checks the
+keys, and PyCryptodome does the padding and the blinded private power. Whatever is wrong with a ciphertext, the error
+is the same, word for word: what tells the failures apart decrypts for an attacker (RFC 8017 §7.1.2).
 """
 
 import base64
@@ -17,6 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from Crypto.Cipher import PKCS1_OAEP
+from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
+from Crypto.Hash import SHA3_512
+from Crypto.PublicKey import RSA
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -30,15 +39,17 @@ from cryptography.hazmat.primitives.serialization import (
 
 from storage.errors import CorruptObjectError, RemoteStorageError, StorageConfigError
 from storage.formats.aiven.encryption import DATA_KEY_BYTES
-from storage.formats.aiven.oaep import OVERHEAD_BYTES, oaep_decrypt, oaep_encrypt
 
 ACTIVE_ID_KEY = "encryption.key.pair.id"
 PAIRS_KEY = "encryption.key.pairs"
 DEFAULT_PREFIX = "rsm.config."
 """What a broker's file has before each key, for messages."""
 
-MODULUS_BITS_MIN = 8 * (OVERHEAD_BYTES + DATA_KEY_BYTES)
-"""1296: a shorter modulus holds no data key. The plugin finds that out at its first copy."""
+MODULUS_BITS_MIN = 8 * (2 * SHA3_512.digest_size + 2 + DATA_KEY_BYTES)
+"""1296: a shorter modulus holds no data key beside OAEP's two hashes and two bytes. The plugin finds that out at its
+first copy."""
+
+DECRYPTION_ERROR = "does not decrypt with this private key: the text is damaged, or was made with another public key"
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 _KEY_ID_SHOWN_MAX = 100
@@ -47,8 +58,10 @@ _PEM = re.compile(r"-----BEGIN [^\n-]*-----(?P<body>.*?)-----END [^\n-]*-----", 
 
 @dataclass(frozen=True, slots=True)
 class _KeyPair:
-    public_key: RSAPublicKey = field(repr=False)
-    private_key: RSAPrivateKey = field(repr=False)
+    """Ciphers by either key. Thread-safe: only the blinding of the private power has state, under a lock."""
+
+    public: PKCS1OAEP_Cipher = field(repr=False)
+    private: PKCS1OAEP_Cipher = field(repr=False)
 
 
 class KeyRing:
@@ -99,9 +112,9 @@ class KeyRing:
         if pair is None:
             raise RemoteStorageError(f"the data key was wrapped by key pair {shown_id!r}, not among {self._pairs_key}")
         try:
-            data_key = oaep_decrypt(pair.private_key, ciphertext)
-        except CorruptObjectError as error:
-            raise CorruptObjectError(f"the data key wrapped by key pair {shown_id!r} {error}") from None
+            data_key = pair.private.decrypt(ciphertext)
+        except ValueError:
+            raise CorruptObjectError(f"the data key wrapped by key pair {shown_id!r} {DECRYPTION_ERROR}") from None
         if len(data_key) != DATA_KEY_BYTES:
             raise CorruptObjectError(
                 f"the data key wrapped by key pair {shown_id!r} has {len(data_key)} bytes, not {DATA_KEY_BYTES}"
@@ -119,7 +132,7 @@ class KeyRing:
             raise StorageConfigError(f"{self._active_id_key} is not set")
         if len(data_key) != DATA_KEY_BYTES:
             raise ValueError(f"a data key has {DATA_KEY_BYTES} bytes, not {len(data_key)}")
-        ciphertext = oaep_encrypt(self._pairs[self._active_id].public_key, data_key)
+        ciphertext = self._pairs[self._active_id].public.encrypt(data_key)
         return f"{self._active_id}:{base64.b64encode(ciphertext).decode('ascii')}"
 
 
@@ -149,7 +162,11 @@ def _key_pair(config: Mapping[str, str], key_id: str, prefix: str) -> _KeyPair:
             f"{prefix}{public_name}: an RSA key of {public_key.key_size} bits is too small to wrap a data key: "
             f"take 2048 or more, at least {MODULUS_BITS_MIN}"
         )
-    return _KeyPair(public_key, private_key)
+    ders = (
+        public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+        private_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+    )
+    return _KeyPair(*(PKCS1_OAEP.new(RSA.import_key(der), hashAlgo=SHA3_512) for der in ders))
 
 
 def _read_pem(config: Mapping[str, str], name: str, prefix: str) -> tuple[bytes, str, str]:

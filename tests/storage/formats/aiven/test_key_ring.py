@@ -1,4 +1,5 @@
 import base64
+import hashlib
 import json
 import re
 import shlex
@@ -20,8 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError, StorageConfigError
-from storage.formats.aiven.key_ring import KEY_FILE_BYTES_MAX, KeyRing, has_key_pairs
-from storage.formats.aiven.oaep import DECRYPTION_ERROR, oaep_encrypt
+from storage.formats.aiven.key_ring import DECRYPTION_ERROR, KEY_FILE_BYTES_MAX, KeyRing, has_key_pairs
 from tests.support.aiven_writer import make_key_pair
 from tests.support.vectors import vector
 
@@ -148,14 +148,100 @@ def test_a_data_key_that_does_not_decrypt_says_only_which_pair(tmp_path: Path) -
     assert str(caught.value) == f"the data key wrapped by key pair 'key2' {DECRYPTION_ERROR}"
 
 
+# The padding, written here once more
+
+
+HASH_BYTES = 64
+MODULUS_BYTES = 256
+PADDING_BYTES = MODULUS_BYTES - 1 - 2 * HASH_BYTES
+LABEL_HASH = hashlib.sha3_512(b"").digest()
+GOOD_BLOCK = LABEL_HASH + b"\x01".rjust(PADDING_BYTES - 32, b"\x00") + DATA_KEY
+
+
+def raw_encrypt(padded: bytes) -> bytes:
+    """RSA without padding: what a sender makes who pads as he likes."""
+    numbers = rsa_key().public_key().public_numbers()
+    return pow(int.from_bytes(padded, "big"), numbers.e, numbers.n).to_bytes(MODULUS_BYTES, "big")
+
+
+def mask(seed: bytes, size_bytes: int) -> bytes:
+    """MGF1."""
+    counters = range(-(-size_bytes // HASH_BYTES))
+    return b"".join(hashlib.sha3_512(seed + count.to_bytes(4, "big")).digest() for count in counters)[:size_bytes]
+
+
+def encoded(block: bytes, *, first: int = 0) -> bytes:
+    """EME-OAEP of a whole data block: the label's hash, the padding and the message."""
+    seed = bytes(range(HASH_BYTES))
+    masked_block = bytes(a ^ b for a, b in zip(block, mask(seed, len(block)), strict=True))
+    masked_seed = bytes(a ^ b for a, b in zip(seed, mask(masked_block, HASH_BYTES), strict=True))
+    return bytes([first]) + masked_seed + masked_block
+
+
+def data_key_text(ciphertext: bytes) -> str:
+    return f"key1:{base64.b64encode(ciphertext).decode()}"
+
+
+MALFORMED: dict[str, Callable[[], bytes]] = {
+    "first byte not zero": lambda: raw_encrypt(encoded(GOOD_BLOCK, first=0x01)),
+    "another label": lambda: raw_encrypt(encoded(hashlib.sha3_512(b"label").digest() + GOOD_BLOCK[HASH_BYTES:])),
+    "label of another hash": lambda: raw_encrypt(encoded(hashlib.sha512(b"").digest() + GOOD_BLOCK[HASH_BYTES:])),
+    "no separator": lambda: raw_encrypt(encoded(LABEL_HASH + bytes(PADDING_BYTES))),
+    "wrong separator": lambda: raw_encrypt(encoded(GOOD_BLOCK.replace(b"\x00\x01\x00", b"\x00\x02\x00"))),
+    "all wrong": lambda: raw_encrypt(encoded(bytes(HASH_BYTES) + bytes(PADDING_BYTES), first=0x01)),
+    "zero": lambda: bytes(MODULUS_BYTES),
+    "one": lambda: bytes(MODULUS_BYTES - 1) + b"\x01",
+    "the modulus": lambda: rsa_key().public_key().public_numbers().n.to_bytes(MODULUS_BYTES, "big"),
+    "beyond the modulus": lambda: b"\xff" * MODULUS_BYTES,
+    "a byte too short": lambda: raw_encrypt(encoded(GOOD_BLOCK))[:-1],
+    "a byte too long": lambda: b"\x00" + raw_encrypt(encoded(GOOD_BLOCK)),
+    "a bit flipped": lambda: bytes([raw_encrypt(encoded(GOOD_BLOCK))[0] ^ 1]) + raw_encrypt(encoded(GOOD_BLOCK))[1:],
+}
+
+
+def test_the_padding_that_these_tests_make_is_good(config: dict[str, str]) -> None:
+    key_ring = KeyRing(write_pair(config, rsa_key()))
+    assert key_ring.unwrap(data_key_text(raw_encrypt(encoded(GOOD_BLOCK)))) == DATA_KEY
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_everything_malformed_gives_one_and_the_same_error(config: dict[str, str], what: str) -> None:
+    key_ring = KeyRing(write_pair(config, rsa_key()))
+    with pytest.raises(CorruptObjectError) as caught:
+        key_ring.unwrap(data_key_text(MALFORMED[what]()))
+    assert type(caught.value) is CorruptObjectError
+    assert caught.value.args == (f"the data key wrapped by key pair 'key1' {DECRYPTION_ERROR}",)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_two_wrappings_of_one_data_key_differ(key_ring: KeyRing) -> None:
+    assert key_ring.wrap(DATA_KEY) != key_ring.wrap(DATA_KEY)
+
+
+@pytest.mark.needs("openssl")
+def test_openssl_and_we_read_each_other(config: dict[str, str], key_ring: KeyRing) -> None:
+    settings = ("rsa_padding_mode:oaep", "rsa_oaep_md:sha3-512", "rsa_mgf1_md:sha3-512")
+    options = [argument for setting in settings for argument in ("-pkeyopt", setting)]
+
+    def openssl(*arguments: str, content: bytes) -> bytes:
+        command = ["openssl", "pkeyutl", *options, *arguments]
+        return subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True, timeout=60).stdout
+
+    ours = base64.b64decode(key_ring.wrap(DATA_KEY).removeprefix("key1:"))
+    assert openssl("-decrypt", "-inkey", config[PRIVATE_NAME], content=ours) == DATA_KEY
+    theirs = openssl("-encrypt", "-pubin", "-inkey", config[PUBLIC_NAME], content=DATA_KEY)
+    assert key_ring.unwrap(data_key_text(theirs)) == DATA_KEY
+
+
 @pytest.mark.parametrize("size_bytes", [0, 16, 31, 33])
 def test_a_data_key_of_another_size_is_corrupt_to_read_and_the_callers_mistake_to_write(
     config: dict[str, str], size_bytes: int
 ) -> None:
     key_ring = KeyRing({**config, **write_pair(config, rsa_key())})
-    wrapped = base64.b64encode(oaep_encrypt(rsa_key().public_key(), bytes(size_bytes))).decode()
+    block = LABEL_HASH + b"\x01".rjust(PADDING_BYTES - size_bytes, b"\x00") + bytes(size_bytes)
     with pytest.raises(CorruptObjectError, match=f"has {size_bytes} bytes, not 32"):
-        key_ring.unwrap(f"key1:{wrapped}")
+        key_ring.unwrap(data_key_text(raw_encrypt(encoded(block))))
     with pytest.raises(ValueError, match=f"has 32 bytes, not {size_bytes}"):
         key_ring.wrap(bytes(size_bytes))
 
@@ -312,5 +398,6 @@ def test_the_line_that_converts_pkcs1_gives_what_is_taken(config: dict[str, str]
 
 def test_a_modulus_that_holds_no_data_key_is_refused_and_the_next_larger_taken(config: dict[str, str]) -> None:
     assert "an RSA key of 1288 bits is too small" in message_of(write_pair(config, rsa_key(1288)))
-    key_ring = KeyRing(write_pair(config, rsa_key(1296)))
-    assert key_ring.unwrap(key_ring.wrap(DATA_KEY)) == DATA_KEY
+    for bits in (1296, 1301):  # the second is one of broken bytes
+        key_ring = KeyRing(write_pair(config, rsa_key(bits)))
+        assert key_ring.unwrap(key_ring.wrap(DATA_KEY)) == DATA_KEY
