@@ -33,7 +33,7 @@ from storage.model import (
 )
 
 SEGMENTS_MAX = 2_000_000
-"""`catalog.segments.max`: about 400 MB, or 2 PB of 1 GiB segments."""
+"""`catalog.segments.max`: about 500 MB, or 2 PB of 1 GiB segments."""
 
 EMPTIED_PARTITIONS_MAX = 10_000
 """Partitions without segments that are remembered, about 1 KB each: topics come and go, the proxy stays."""

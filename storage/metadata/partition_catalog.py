@@ -17,7 +17,6 @@ import structlog
 from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
 from storage.metadata.columns import SegmentColumns
 from storage.metadata.epoch_state import EpochState
-from storage.metadata.segment_table import SegmentTable
 from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, UnreadableSnapshotError
 from storage.metadata.state_machine import is_legal_transition, is_possible_when_compacted
 from storage.model import (
@@ -32,6 +31,9 @@ from storage.model import (
 _HEAD = struct.Struct("<16sqqqq")
 _EPOCH = struct.Struct("<i")
 
+_KEYED_ROW_BYTES = 96
+"""A segment's id and row as objects, beside their entry in the dict: 64 and 32 bytes."""
+
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -42,7 +44,7 @@ class PartitionCatalog:
         "_columns",
         "_epoch_list",
         "_epochs",
-        "_table",
+        "_rows",
         "finished_segments",
         "generation",
         "topic_id_partition",
@@ -53,21 +55,22 @@ class PartitionCatalog:
         self.generation = 0
         self.finished_segments = 0
         self._columns = columns
-        self._table = SegmentTable(columns.ids)
+        self._rows: dict[bytes, int] = {}
+        """By segment id."""
         self._epochs: dict[int, EpochState] = {}
         self._epoch_list: tuple[int, ...] | None = ()
         """Highest end offset of the FINISHED segments that may have transactions; -1 without any, None: not known."""
 
     def __len__(self) -> int:
         """Segments of any state."""
-        return len(self._table)
+        return len(self._rows)
 
     def rows(self) -> Iterator[int]:
         """All segments, in no order."""
-        return iter(self._table)
+        return iter(self._rows.values())
 
     def find(self, segment_id: bytes) -> int:
-        return self._table.find(segment_id)
+        return self._rows.get(segment_id, -1)
 
     def add(self, metadata: RemoteLogSegmentMetadata) -> bool:
         """A segment's first record; False if it was dropped as an illegal transition.
@@ -77,14 +80,14 @@ class PartitionCatalog:
         """
         if metadata.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             raise IllegalMetadataError(f"{metadata.segment_id}: a new segment in state {metadata.state.name}")
-        old_row = self._table.find(metadata.segment_id.id)
+        old_row = self.find(metadata.segment_id.id)
         current = None if old_row < 0 else self._columns.state(old_row)
         if not self._is_legal(metadata.segment_id, current, metadata.state):
             return False
         row = self._columns.insert(metadata)
         if old_row >= 0:
             self._drop(old_row)
-        self._table.add(metadata.segment_id.id, row)
+        self._rows[metadata.segment_id.id] = row
         for epoch in metadata.segment_leader_epochs:
             state = self._epochs.get(epoch)
             if state is None:
@@ -102,7 +105,7 @@ class PartitionCatalog:
             RemoteResourceNotFoundError: the segment is not known.
             IllegalMetadataError: an update to COPY_SEGMENT_STARTED, or a number is out of range.
         """
-        row = self._table.find(update.segment_id.id)
+        row = self.find(update.segment_id.id)
         if row < 0:
             raise RemoteResourceNotFoundError(f"{update.segment_id}: no such segment")
         if update.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
@@ -124,7 +127,7 @@ class PartitionCatalog:
 
     def release_rows(self) -> None:
         """Give all rows back to the columns; this object is of no use after it."""
-        for row in self._table:
+        for row in self._rows.values():
             self._columns.release(row)
         self.finished_segments = 0
 
@@ -181,9 +184,9 @@ class PartitionCatalog:
 
     @property
     def memory_bytes(self) -> int:
-        own = (self, self.topic_id_partition, self._epochs)
+        own = (self, self.topic_id_partition, self._epochs, self._rows)
         epochs = sum(state.memory_bytes for state in self._epochs.values())
-        return self._table.memory_bytes + epochs + sum(map(sys.getsizeof, own))
+        return len(self._rows) * _KEYED_ROW_BYTES + epochs + sum(map(sys.getsizeof, own))
 
     def write_to(self, writer: SnapshotWriter) -> None:
         key = self.topic_id_partition
@@ -191,7 +194,7 @@ class PartitionCatalog:
             _HEAD, key.topic_id, key.partition, self.generation, self.finished_segments, len(self._epochs)
         )
         writer.put_bytes(key.topic.encode())
-        writer.put_array(array("i", sorted(self._table)))
+        writer.put_array(array("i", sorted(self._rows.values())))
         for epoch, state in self._epochs.items():
             writer.put_numbers(_EPOCH, epoch)
             state.write_to(writer)
@@ -209,7 +212,9 @@ class PartitionCatalog:
         if rows and (min(rows) < 0 or max(rows) >= columns.row_count):
             raise UnreadableSnapshotError("a partition with a segment that there is not")
         segments.generation, segments.finished_segments = generation, finished_segments
-        segments._table = SegmentTable.of_rows(columns.ids, rows)
+        segments._rows = {columns.segment_id(row): row for row in rows}
+        if len(segments) != len(rows):
+            raise UnreadableSnapshotError("a partition with one segment twice")
         for _ in range(epoch_count):
             epoch = reader.take_numbers(_EPOCH)[0]
             segments._epochs[epoch] = EpochState.read_from(reader, columns.row_count)
@@ -248,5 +253,7 @@ class PartitionCatalog:
         """Forget a segment that lookups do not see. The epochs stay, for the highest offsets they remember."""
         for epoch, _, _ in self._columns.epoch_ranges(row):
             self._epochs[epoch].forget(row)
-        self._table.remove(self._columns.segment_id(row))
+        del self._rows[self._columns.segment_id(row)]
+        if not self._rows:
+            self._rows.clear()  # it would keep the room of all that it held, and emptied partitions are remembered
         self._columns.release(row)

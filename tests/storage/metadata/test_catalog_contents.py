@@ -174,6 +174,12 @@ def forget_a_partition(contents: CatalogContents) -> None:
     contents.topics[PARTITION.topic_id].pop(PARTITION.partition)
 
 
+def name_two_segments_alike(contents: CatalogContents) -> None:
+    partition = next(iter(contents.partitions()))
+    first, second = sorted(partition.rows())[:2]
+    contents.columns.ids[16 * second : 16 * second + 16] = contents.columns.segment_id(first)
+
+
 def lose_all_rows(contents: CatalogContents) -> None:
     for column in ("start_offsets", "end_offsets", "sizes_bytes", "states", "txn_index_empty", "max_timestamps_ms"):
         del getattr(contents.columns, column)[:]
@@ -188,6 +194,7 @@ def lose_all_rows(contents: CatalogContents) -> None:
         (lose_a_free_row, "without a partition"),
         (free_a_row_beyond_the_end, "free segment that is none"),
         (forget_a_partition, "without a partition"),
+        (name_two_segments_alike, "one segment twice"),
         (lose_all_rows, "different lengths"),
     ],
 )
