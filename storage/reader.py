@@ -30,10 +30,8 @@ from protocol.record_batches import HEADER_BYTES
 from storage.cache.answer_blocks import AnswerBlocks, Room
 from storage.cache.block_cache import AskedBlocks, BlockCache
 from storage.cache.blocks import SegmentBlocks
-from storage.cache.index_cache import OffsetIndexCache
-from storage.cache.opened_segments import OpenedSegments
 from storage.cache.read_ahead import Prefetcher, Read
-from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.cache.segment_parts import SegmentParts
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.aborted_transactions import AbortSearch, TierAborts
 from storage.log.batch_walk import (
@@ -257,20 +255,18 @@ class TierReader:
         self,
         *,
         catalog: Catalog,
-        opened: OpenedSegments,
-        indexes: OffsetIndexCache,
-        transaction_indexes: TransactionIndexCache,
+        parts: SegmentParts,
         cache: BlockCache,
         answers: AnswerBlocks,
         prefetcher: Prefetcher | None,
     ) -> None:
         self._catalog = catalog
-        self._opened = opened
-        self._indexes = indexes
+        self._opened = parts.opened
+        self._indexes = parts.offset_indexes
         self._cache = cache
         self._answers = answers
         self._prefetcher = prefetcher
-        self._abort_search = AbortSearch(transaction_indexes, self._find_segment, self._is_finished)
+        self._abort_search = AbortSearch(parts.transaction_indexes, self._find_segment, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
 

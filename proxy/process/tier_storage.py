@@ -22,14 +22,10 @@ from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
-from storage.cache.index_cache import OffsetIndexCache
-from storage.cache.kept_indexes import KeptIndexes
-from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
 from storage.cache.pace import Pace
 from storage.cache.read_ahead import Prefetcher, ReadAhead
+from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
 from storage.cache.throttle import Throttle
-from storage.cache.time_index_cache import TimeIndexCache
-from storage.cache.transaction_index_cache import TransactionIndexCache
 from storage.log.timestamp_search import TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
@@ -48,7 +44,7 @@ _log = structlog.get_logger(__name__)
 class TierStorageSettings:
     """Sizes in bytes. `retention_s` None: until evicted. `hedge_gets_per_minute_min` −1: never.
 
-    `indexes_bytes_max`: half of it is for offset indexes, a quarter for manifests, an eighth each for the others.
+    `indexes_bytes_max`: of manifests and indexes.
     """
 
     block_bytes: int
@@ -67,10 +63,7 @@ class TierStorage:
     """What was put together. Owned by the trio thread; `run` must be running."""
 
     reader: TierReader
-    opened: OpenedSegments
-    indexes: OffsetIndexCache
-    transaction_indexes: TransactionIndexCache
-    time_indexes: TimeIndexCache
+    parts: SegmentParts
     timestamps: TimestampSearch
     blocks: BlockCache
     disk: DiskLevel | None
@@ -135,10 +128,7 @@ class TierStorage:
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """A segment was deleted: nothing of it is served from here any more."""
-        self.opened.drop_segment(segment_id)
-        self.indexes.drop_segment(segment_id)
-        self.transaction_indexes.drop_segment(segment_id)
-        self.time_indexes.drop_segment(segment_id)
+        self.parts.drop_segment(segment_id)
         self.blocks.drop_segment(segment_id)
         self._read_ahead.forget_segment(segment_id)
 
@@ -164,27 +154,22 @@ def open_tier_storage(
     probes.gets.on_store(store_kind(storage_manager.identity))
     disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
     throttle = Throttle(settings.gets_max, probes.gets)
-    parts = opened, indexes, transaction_indexes, time_indexes = _segment_parts(
-        settings.indexes_bytes_max, storage_manager, KeptIndexes(disk), nursery, limiter, throttle, probes, now_ms
+    parts = SegmentParts(
+        storage_manager,
+        nursery=nursery,
+        gets=ObjectGets(limiter, probes.gets, throttle, now_ms),
+        probe=probes.cache,
+        bytes_max=settings.indexes_bytes_max,
+        disk=disk,
     )
     gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
     blocks, gets, read_ahead, prefetcher = _block_parts(
-        settings, opened, indexes, disk, nursery, gets_budget, throttle, probes, now_ms
+        settings, parts, disk, nursery, gets_budget, throttle, probes, now_ms
     )
     answers = AnswerBlocks(answers_budget)
-    reader = TierReader(
-        catalog=catalog,
-        opened=opened,
-        indexes=indexes,
-        transaction_indexes=transaction_indexes,
-        cache=blocks,
-        answers=answers,
-        prefetcher=prefetcher,
-    )
-    timestamps = TimestampSearch(
-        catalog=catalog, opened=opened, indexes=indexes, time_indexes=time_indexes, cache=blocks, answers=answers
-    )
-    return TierStorage(reader, *parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
+    reader = TierReader(catalog=catalog, parts=parts, cache=blocks, answers=answers, prefetcher=prefetcher)
+    timestamps = TimestampSearch(catalog=catalog, parts=parts, cache=blocks, answers=answers)
+    return TierStorage(reader, parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
 
 
 def store_kind(identity: str) -> str:
@@ -196,67 +181,9 @@ def store_kind(identity: str) -> str:
     return kind if colon and kind.isidentifier() else "local"
 
 
-def _segment_parts(
-    bytes_max: int,
-    storage_manager: RemoteStorageManager,
-    kept: KeptIndexes,
-    nursery: trio.Nursery,
-    limiter: trio.CapacityLimiter,
-    throttle: Throttle,
-    probes: Probes,
-    now_ms: Callable[[], int],
-) -> tuple[OpenedSegments, OffsetIndexCache, TransactionIndexCache, TimeIndexCache]:
-    """Manifests and indexes in memory."""
-    gets, cache = probes.gets, probes.cache
-    opened = OpenedSegments(
-        storage_manager,
-        nursery=nursery,
-        limiter=limiter,
-        gets=gets,
-        cache=cache,
-        bytes_max=bytes_max // 4,
-        now_ms=now_ms,
-        throttle=throttle,
-    )
-    indexes = OffsetIndexCache(
-        opened,
-        nursery=nursery,
-        limiter=limiter,
-        gets=gets,
-        probe=cache,
-        kept=kept,
-        bytes_max=bytes_max // 2,
-        now_ms=now_ms,
-        throttle=throttle,
-    )
-    transaction_indexes = TransactionIndexCache(
-        opened,
-        nursery=nursery,
-        limiter=limiter,
-        gets=gets,
-        kept=kept,
-        bytes_max=bytes_max // 8,
-        now_ms=now_ms,
-        throttle=throttle,
-    )
-    time_indexes = TimeIndexCache(
-        opened,
-        nursery=nursery,
-        limiter=limiter,
-        gets=gets,
-        probe=cache,
-        kept=kept,
-        bytes_max=bytes_max // 8,
-        now_ms=now_ms,
-        throttle=throttle,
-    )
-    return opened, indexes, transaction_indexes, time_indexes
-
-
 def _block_parts(
     settings: TierStorageSettings,
-    opened: OpenedSegments,
-    indexes: OffsetIndexCache,
+    parts: SegmentParts,
     disk: DiskLevel | None,
     nursery: trio.Nursery,
     budget: ByteBudget,
@@ -285,7 +212,7 @@ def _block_parts(
         gets=probes.gets,
         cache=probes.cache,
         land=land,
-        batch_start=indexes.batch_start,
+        batch_start=parts.offset_indexes.batch_start,
         now_ms=now_ms,
     )
     blocks = BlockCache(
@@ -303,8 +230,8 @@ def _block_parts(
             cache=blocks,
             gets=gets,
             memory=memory,
-            open_segment=opened.get,
-            fetch_index=indexes.fetch_soon,
+            open_segment=parts.opened.get,
+            fetch_index=parts.offset_indexes.fetch_soon,
         )
     return blocks, gets, read_ahead, prefetcher
 

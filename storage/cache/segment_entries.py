@@ -6,8 +6,7 @@ Rule 3. A segment that is dropped while its entry is loaded keeps nothing: who w
         and who asks afterwards loads it anew.
 Rule 4. One entry may be larger than all that may be kept: it stays until the next lands.
 
-Where `storage.cache.flight` runs one blocking call, a load here is async: it may take several GETs and wait
-between them, without holding a worker thread meanwhile.
+A load is async: it may take several GETs and wait between them, without holding a worker thread meanwhile.
 """
 
 from collections import OrderedDict

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import trio
 
-from storage.cache.transaction_index_cache import TransactionIndexCache
+from storage.cache.segment_parts import TransactionIndexes
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import TransactionIndex
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
@@ -63,7 +63,7 @@ class TierAborts:
 class AbortSearch:
     """Searches. Owned by the trio thread."""
 
-    def __init__(self, indexes: TransactionIndexCache, find_segment: FindSegment, is_finished: IsFinished) -> None:
+    def __init__(self, indexes: TransactionIndexes, find_segment: FindSegment, is_finished: IsFinished) -> None:
         self._indexes = indexes
         self._find_segment = find_segment
         self._is_finished = is_finished

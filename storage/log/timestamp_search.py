@@ -23,9 +23,7 @@ from protocol.record_batches import COMPRESSION_MASK
 from storage.cache.answer_blocks import AnswerBlocks, Room
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
-from storage.cache.index_cache import OffsetIndexCache
-from storage.cache.opened_segments import OpenedSegments
-from storage.cache.time_index_cache import TimeIndexCache
+from storage.cache.segment_parts import SegmentParts
 from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.batch_records import Record, ScanBudget, iterate_records
@@ -107,16 +105,12 @@ class TimestampSearch:
         self,
         *,
         catalog: Catalog,
-        opened: OpenedSegments,
-        indexes: OffsetIndexCache,
-        time_indexes: TimeIndexCache,
+        parts: SegmentParts,
         cache: BlockCache,
         answers: AnswerBlocks,
     ) -> None:
         self._catalog = catalog
-        self._opened = opened
-        self._indexes = indexes
-        self._time_indexes = time_indexes
+        self._parts = parts
         self._cache = cache
         self._answers = answers
         # One slice at a time holds the interpreter, of all searches.
@@ -179,11 +173,11 @@ class TimestampSearch:
 
         Cancellation: fills that were started go on.
         """
-        source = self._cache.blocks_of(segment, await self._opened.get(segment))
-        time_index = await self._time_indexes.get(segment)
+        source = self._cache.blocks_of(segment, await self._parts.opened.get(segment))
+        time_index = await self._parts.time_indexes.get(segment)
         asked = _Asked(timestamp_ms, log_start_offset)
         from_offset = max(log_start_offset, time_index.lookup(timestamp_ms)[1])
-        index = await self._indexes.get(segment, from_offset)
+        index = await self._parts.offset_indexes.get(segment, from_offset)
         room = self._answers.room()
         try:
             try:
@@ -193,7 +187,7 @@ class TimestampSearch:
                 reason = str(error)
             # Out here nothing holds what was walked over.
             room.release()
-            index = await self._indexes.rebuild(segment, reason, instead_of=index)
+            index = await self._parts.offset_indexes.rebuild(segment, reason, instead_of=index)
             return await self._scan(source, index, from_offset, asked, room)
         finally:
             room.release()

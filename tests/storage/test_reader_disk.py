@@ -11,7 +11,7 @@ import trio
 from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
-from storage.cache.kept_indexes import FIRST_NUMBER
+from storage.cache.segment_parts import FIRST_NUMBER
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError
 from tests.support.disk_cache import log_blocks_below
 from tests.support.scripted_gets import until

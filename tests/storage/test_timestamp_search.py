@@ -65,9 +65,7 @@ class View:
         self.catalog = catalog_of(metadatas)
         self.lineage = lineage_of(metadatas) if lineage is None else lineage
         nothing: Any = None
-        self.search = TimestampSearch(
-            catalog=self.catalog, opened=nothing, indexes=nothing, time_indexes=nothing, cache=nothing, answers=nothing
-        )
+        self.search = TimestampSearch(catalog=self.catalog, parts=nothing, cache=nothing, answers=nothing)
 
     def start(self, timestamp_ms: int, *, log_start: int = 0, local_start: int = FAR) -> int | None:
         """The candidate's start offset."""

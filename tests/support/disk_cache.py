@@ -23,7 +23,7 @@ from storage.cache import block_files
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.block_files import DiskBlockKey, cost_bytes, file_bytes
 from storage.cache.disk import DiskBlocks
-from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
+from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
 from storage.model import Uuid
 from tests.support.segments import uuid_of
 

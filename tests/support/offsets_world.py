@@ -59,9 +59,7 @@ class ScriptedSearch(TimestampSearch):
 
     def __init__(self, catalog: Catalog) -> None:
         nothing: Any = None
-        super().__init__(
-            catalog=catalog, opened=nothing, indexes=nothing, time_indexes=nothing, cache=nothing, answers=nothing
-        )
+        super().__init__(catalog=catalog, parts=nothing, cache=nothing, answers=nothing)
         self.results: dict[TopicIdPartition, FoundTimestamp | Exception] = {}
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.on_search: Callable[[], None] | None = None

@@ -20,8 +20,7 @@ from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_ti
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import SegmentBlocks
 from storage.cache.disk import DiskBlocks
-from storage.cache.index_cache import OffsetIndexCache
-from storage.cache.opened_segments import OpenedSegments, wall_clock_ms
+from storage.cache.segment_parts import OffsetIndexes, OpenedSegments, wall_clock_ms
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
@@ -134,11 +133,11 @@ class Tier:
 
     @property
     def segments(self) -> OpenedSegments:
-        return self.storage.opened
+        return self.storage.parts.opened
 
     @property
-    def indexes(self) -> OffsetIndexCache:
-        return self.storage.indexes
+    def indexes(self) -> OffsetIndexes:
+        return self.storage.parts.offset_indexes
 
     @property
     def resident_bytes(self) -> int:

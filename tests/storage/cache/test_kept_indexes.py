@@ -13,7 +13,7 @@ from metrics.cache_probes import CacheProbe
 from metrics.registry import Registry
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
-from storage.cache.kept_indexes import FIRST_NUMBER, IndexPart
+from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from tests.support.disk_cache import files_below
@@ -52,8 +52,8 @@ async def sizes(tier: Tier, number: int = 0) -> tuple[int, int, int]:
     """Of the three indexes, asked for and checked."""
     metadata = replace(tier.logs[number][0], txn_index_empty=False)
     index = await tier.indexes.get(metadata)
-    times = await tier.storage.time_indexes.get(metadata)
-    transactions = await tier.storage.transaction_indexes.get(metadata)
+    times = await tier.storage.parts.time_indexes.get(metadata)
+    transactions = await tier.storage.parts.transaction_indexes.get(metadata)
     assert index.lookup(990)[0] > 900
     return 8 * len(index), 12 * len(times), 34 * len(transactions)
 

@@ -9,7 +9,8 @@ import trio.testing
 
 from metrics.get_probe import GetObject, GetOutcome, GetProbe
 from metrics.registry import Registry
-from storage.cache.object_gets import ObjectGets
+from storage.cache.segment_parts import ObjectGets
+from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,
@@ -32,7 +33,8 @@ class World:
         self.registry = Registry()
         self.attempts = 0
         self.limiter = trio.CapacityLimiter(1)
-        self.gets = ObjectGets(self.limiter, GetProbe(self.registry), lambda: FIRST_TIMESTAMP_MS + age_ms)
+        probe = GetProbe(self.registry)
+        self.gets = ObjectGets(self.limiter, probe, Throttle(32, probe), lambda: FIRST_TIMESTAMP_MS + age_ms)
 
     def failing(self, *errors: Exception) -> Callable[[], str]:
         left = list(errors)

@@ -1,14 +1,12 @@
-"""Offset indexes in memory: one fetch each, a byte budget, rebuilt when missing or wrong."""
+"""Offset indexes in memory: rebuilt when missing or wrong. What holds for all parts: `test_segment_parts`."""
 
 import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import CacheProbe
-from metrics.get_probe import GetObject, GetProbe
-from metrics.registry import Registry
-from storage.cache import index_cache as index_cache_module
-from storage.cache.index_cache import FAILURE_AGE_S_MAX, OffsetIndexCache
+from metrics.get_probe import GetObject
+from storage.cache import segment_parts
+from storage.cache.segment_parts import FAILURE_AGE_S_MAX
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
@@ -36,18 +34,6 @@ def answers(index: OffsetIndex, segment: SyntheticSegment = SEGMENT) -> list[tup
 
 
 RIGHT = answers(OffsetIndex(SEGMENT.offset_index, 0))
-
-
-async def test_many_who_ask_cost_one_fetch(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    async def ask() -> None:
-        assert answers(await tier.indexes.get(metadata)) == RIGHT
-
-    assert tier.indexes.resident(metadata) is None
-    async with trio.open_nursery() as askers:
-        for _ in range(4):
-            askers.start_soon(ask)
-    assert tier.indexes.resident(metadata) is await tier.indexes.get(metadata)
-    assert (tier.store.index_fetches(), tier.store.log_fetches()) == (1, [])
 
 
 @pytest.mark.parametrize("content", [b"x", b"\xff" * 8, SEGMENT.offset_index * 2])
@@ -116,16 +102,6 @@ async def test_an_empty_index_is_an_index(nursery: trio.Nursery) -> None:
     assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (1, 0)
 
 
-async def test_trouble_is_not_a_missing_index_and_not_remembered(
-    autojump_clock: trio.testing.MockClock, tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
-    tier.store.fail(RetriableRemoteStorageError("503"), index_type=IndexType.OFFSET, times=ATTEMPTS_MAX)
-    with pytest.raises(RetriableRemoteStorageError):
-        await tier.indexes.get(metadata)
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-    assert tier.sample(*REBUILDS) == 0
-
-
 async def test_without_index_and_log_nothing_can_be_rebuilt(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
     tier.store.inner.delete_log_segment_data(metadata)
     with pytest.raises(RemoteResourceNotFoundError):
@@ -162,57 +138,6 @@ async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(
     assert tier.sample(*REBUILDS) == 1
 
 
-def index_cache(nursery: trio.Nursery, tier: Tier, bytes_max: int) -> OffsetIndexCache:
-    return OffsetIndexCache(
-        tier.segments,
-        nursery=nursery,
-        limiter=trio.CapacityLimiter(2),
-        gets=GetProbe(Registry()),
-        probe=CacheProbe(Registry()),
-        bytes_max=bytes_max,
-    )
-
-
-async def test_the_least_recently_used_index_goes_when_the_budget_is_full(nursery: trio.Nursery) -> None:
-    segments = [filled_segment(base, batch_count=60) for base in (0, 600, 1200)]
-    tier = open_tier(nursery, segments)
-    size = len(segments[0].offset_index)
-    indexes = index_cache(nursery, tier, 2 * size)
-    first, second, third = (metadata for metadata, _ in tier.logs)
-    for metadata in (first, second, first, third):
-        await indexes.get(metadata)
-    assert [indexes.resident(metadata) is not None for metadata in (first, second, third)] == [True, False, True]
-    assert indexes.size_bytes == 2 * size
-
-
-async def test_one_index_above_the_budget_is_kept_until_the_next(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT, filled_segment(600, batch_count=60)])
-    indexes = index_cache(nursery, tier, 1)
-    (first, _), (second, _) = tier.logs
-    await indexes.get(first)
-    assert indexes.resident(first) is not None
-    await indexes.get(second)
-    assert indexes.resident(first) is None
-
-
-async def test_a_deleted_segments_index_is_forgotten(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    await tier.indexes.get(metadata)
-    tier.indexes.drop_segment(metadata.segment_id.id)
-    tier.indexes.drop_segment(metadata.segment_id.id)
-    assert (tier.indexes.resident(metadata), tier.indexes.size_bytes) == (None, 0)
-
-
-async def test_an_index_under_way_does_not_land_after_its_segment_was_deleted(
-    nursery: trio.Nursery, tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
-    with tier.store.held(index_type=IndexType.OFFSET) as gate:
-        nursery.start_soon(tier.indexes.get, metadata)
-        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-        tier.indexes.drop_segment(metadata.segment_id.id)
-    await trio.testing.wait_all_tasks_blocked()
-    assert tier.indexes.resident(metadata) is None
-
-
 async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], chunk_bytes=1000)
     await tier.indexes.get(tier.logs[0][0])
@@ -233,33 +158,6 @@ async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for
     assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
     assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (attempts, 1)
     assert tier.sample("tidegate_gets_total", {"outcome": "not_found"}) == attempts
-
-
-async def test_an_index_that_comes_late_is_not_rebuilt(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
-    tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS)
-    tier.store.fail(RemoteResourceNotFoundError("not yet"), index_type=IndexType.OFFSET, times=ATTEMPTS_MAX - 1)
-    assert answers(await tier.indexes.get(tier.logs[0][0])) == RIGHT
-    assert (tier.store.log_fetches(), tier.sample(*REBUILDS)) == ([], 0)
-
-
-async def test_an_index_that_was_hurt_on_its_way_is_fetched_once_more(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
-    tier.store.replace(b"x", index_type=IndexType.OFFSET, times=1)
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-    assert tier.sample(*REBUILDS) == 0
-
-
-async def test_a_segment_that_cannot_be_opened_has_no_index_to_rebuild(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
-    for error, times in ((RemoteResourceNotFoundError("no manifest"), 1), (CorruptObjectError("no manifest"), 2)):
-        tier.store.fail(error, manifest=True, times=times)
-        with pytest.raises(type(error)):
-            await tier.indexes.get(metadata)
-    assert (tier.store.index_fetches(), tier.store.log_fetches()) == (0, [])
 
 
 async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
@@ -317,7 +215,7 @@ async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: Remo
 
 
 async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache_module, "FAILURES_MAX", 2)
+    monkeypatch.setattr(segment_parts, "FAILURES_MAX", 2)
     tier = open_tier(nursery, [filled_segment(base) for base in (0, 200, 400)])
     for metadata, _ in (*tier.logs, *tier.logs):
         tier.store.cut_log(metadata, 50)

@@ -1,4 +1,4 @@
-"""Transaction indexes in memory: one fetch each, absent is empty, corrupt is an error."""
+"""Transaction indexes in memory: absent is empty, corrupt is an error. For the rest see `test_segment_parts`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_probe import GetObject, GetProbe
-from metrics.registry import Registry
-from storage.cache import transaction_index_cache as module
-from storage.cache.transaction_index_cache import TransactionIndexCache
-from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError, RetriableRemoteStorageError
+from storage.cache import segment_parts
+from storage.cache.segment_parts import TransactionIndexes
+from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
@@ -49,24 +47,8 @@ def of(tier: Tier, number: int) -> RemoteLogSegmentMetadata:
     return tier.logs[number][0]
 
 
-def cache_of(tier: Tier) -> TransactionIndexCache:
-    return tier.storage.transaction_indexes
-
-
-async def test_many_who_ask_cost_one_fetch(tier: Tier) -> None:
-    indexes = cache_of(tier)
-
-    async def ask() -> None:
-        assert [each.first_offset for each in await indexes.get(of(tier, 0))] == [0]
-
-    assert not indexes.is_resident(of(tier, 0))
-    async with trio.open_nursery() as askers:
-        for _ in range(4):
-            askers.start_soon(ask)
-    await ask()
-    assert indexes.is_resident(of(tier, 0))
-    assert tier.store.index_fetches(TRANSACTION) == 1
-    assert tier.sample("tidegate_gets_total", {"object": GetObject.INDEX}) == 1
+def cache_of(tier: Tier) -> TransactionIndexes:
+    return tier.storage.parts.transaction_indexes
 
 
 async def test_a_fetch_that_was_begun_is_the_one_that_is_waited_for(tier: Tier) -> None:
@@ -100,27 +82,11 @@ async def test_an_index_of_no_entries_is_remembered_as_empty(tier: Tier) -> None
 async def test_of_the_empty_ones_the_first_remembered_is_forgotten_first(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "EMPTY_MAX", 2)
+    monkeypatch.setattr(segment_parts, "EMPTY_MAX", 2)
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     for number in (0, 1, 2):
         await cache_of(tier).get(of(tier, number))
     assert [cache_of(tier).is_known_empty(of(tier, number)) for number in (0, 1, 2)] == [False, True, True]
-
-
-async def test_the_least_recently_used_index_goes_when_the_budget_is_full(nursery: trio.Nursery) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(base) for base in (0, 10, 20)])
-    size_bytes = len(encode_transaction_index([AbortedTransaction(7, 0, 1, 2)]))
-    indexes = TransactionIndexCache(
-        tier.segments,
-        nursery=nursery,
-        limiter=trio.CapacityLimiter(2),
-        gets=GetProbe(Registry()),
-        bytes_max=2 * size_bytes,
-    )
-    for number in (0, 1, 0, 2):
-        await indexes.get(of(tier, number))
-    assert [indexes.is_resident(of(tier, number)) for number in (0, 1, 2)] == [True, False, True]
-    assert indexes.size_bytes == 2 * size_bytes
 
 
 # --- deleted segments ---
@@ -174,12 +140,6 @@ async def test_an_index_that_a_manifest_names_and_the_store_lacks_is_corruption_
     assert len(await cache_of(tier).get(of(tier, 0))) == 1
 
 
-async def test_an_index_that_comes_late_is_used(autojump_clock: trio.testing.MockClock, nursery: trio.Nursery) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=0)
-    tier.store.fail(ABSENT, index_type=TRANSACTION, times=ATTEMPTS_MAX - 1)
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
-
-
 @pytest.mark.parametrize(
     ("base_offset", "content"),
     [
@@ -199,24 +159,3 @@ async def test_a_corrupt_index_is_fetched_once_more_and_then_an_error(
         await cache_of(tier).get(of(tier, 0))
     assert tier.store.index_fetches(TRANSACTION) == CORRUPT_ATTEMPTS_MAX
     assert len(await cache_of(tier).get(of(tier, 0))) == 1
-
-
-async def test_an_index_that_was_hurt_on_its_way_is_fetched_once_more(tier: Tier) -> None:
-    tier.store.truncate(3, index_type=TRANSACTION, times=1)
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
-
-
-async def test_trouble_is_not_an_absent_index_and_not_remembered(
-    autojump_clock: trio.testing.MockClock, tier: Tier
-) -> None:
-    tier.store.fail(RetriableRemoteStorageError("503"), index_type=TRANSACTION, times=ATTEMPTS_MAX)
-    with pytest.raises(RetriableRemoteStorageError):
-        await cache_of(tier).get(of(tier, 0))
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
-
-
-async def test_a_segment_whose_manifest_is_absent_is_not_one_without_aborts(tier: Tier) -> None:
-    tier.store.fail(RemoteResourceNotFoundError("no manifest"), manifest=True)
-    with pytest.raises(RemoteResourceNotFoundError):
-        await cache_of(tier).get(of(tier, 0))
-    assert not cache_of(tier).is_resident(of(tier, 0))

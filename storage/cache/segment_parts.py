@@ -1,0 +1,635 @@
+"""Parts of segments in memory: manifests, offset, time and transaction indexes; each fetched once however many ask.
+
+Rules for all of them:
+1. One load at a time for each segment and kind, whoever asks (`storage.cache.segment_entries`); a failure is not kept.
+2. Trouble that may pass is raised: a store that fails, and an object that is absent soon after FINISHED, since a store
+   may show it later than it took it (`ObjectGets`).
+3. A deleted segment's parts leave at once, also those that are under way.
+4. Each kind has a share of the bytes. What was fetched of an index is kept on disk too (`KeptIndexes`).
+
+What is each kind's own stands with its class: what it means that an index is missing or corrupt.
+"""
+
+import abc
+import enum
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import structlog
+import trio
+
+from metrics.cache_probes import CacheProbe
+from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from storage.cache.block_files import DiskBlockKey
+from storage.cache.blocks import Block
+from storage.cache.disk_level import DiskLevel
+from storage.cache.flight import Flight
+from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
+from storage.cache.throttle import Throttle
+from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.rebuild import rebuild_offset_index
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
+from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
+from storage.object_store.retries import Attempts, as_retriable_if_fresh, outcome_of
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+
+FAILURE_AGE_S_MAX = 30.0
+
+FAILURES_MAX = 1000
+"""Of logs that are remembered as broken; the oldest is forgotten first."""
+
+EMPTY_MAX = 100_000
+"""Segments remembered as having no aborts, the first remembered is forgotten first: 150 bytes each."""
+
+FIRST_NUMBER = 10**17
+"""Of an index as a block on disk. A file's name has room for it, also in the eyes of earlier versions, who let it be
+evicted."""
+
+_ABOVE_ALL = 2**63 - 1
+"""Offset or time."""
+
+_NO_ABORTS = TransactionIndex(b"")
+
+V = TypeVar("V")
+
+_log = structlog.get_logger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """The time of day, as the metadata of segments has it."""
+    return time.time_ns() // 1_000_000
+
+
+class IndexPart(enum.IntEnum):
+    """What is kept of a segment on disk. The values are in names of files and stay as they are."""
+
+    OFFSET = 0
+    TIMESTAMP = 1
+    TRANSACTION = 2
+    REBUILT_OFFSET = 3
+
+
+class SegmentParts:
+    """All kinds. Owned by the trio thread.
+
+    Args:
+        nursery: the application's; loads live in it.
+        gets: runs the GETs.
+        probe: counts opened segments and indexes that were rebuilt.
+        disk: where indexes are kept; None: nowhere.
+        bytes_max: half of it is for offset indexes, a quarter for manifests, an eighth each for the others. An offset
+            index of a 1 GiB segment has up to 2 MiB, a time index 0.8 MiB; a manifest some 4 KiB; an abort 34 bytes.
+        entries_max: of each kind.
+    """
+
+    def __init__(
+        self,
+        storage_manager: RemoteStorageManager,
+        *,
+        nursery: trio.Nursery,
+        gets: "ObjectGets",
+        probe: CacheProbe,
+        bytes_max: int,
+        disk: DiskLevel | None = None,
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
+        shared = _Shared(nursery, gets, probe, KeptIndexes(disk), entries_max)
+        self.opened = OpenedSegments(shared, bytes_max // 4, storage_manager)
+        self.offset_indexes = OffsetIndexes(shared, bytes_max // 2, self.opened)
+        self.time_indexes = TimeIndexes(shared, bytes_max // 8, self.opened)
+        self.transaction_indexes = TransactionIndexes(shared, bytes_max // 8, self.opened)
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """Forget a deleted segment."""
+        for part in (self.opened, self.offset_indexes, self.time_indexes, self.transaction_indexes):
+            part.drop_segment(segment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all kinds load with."""
+
+    nursery: trio.Nursery
+    gets: "ObjectGets"
+    probe: CacheProbe
+    kept: "KeptIndexes"
+    entries_max: int
+
+
+class _Part(abc.ABC, Generic[V]):
+    """One kind of part, by segment."""
+
+    def __init__(self, shared: _Shared, bytes_max: int, on_change: Callable[[int], None] | None = None) -> None:
+        self._shared = shared
+        self._entries: SegmentEntries[V] = SegmentEntries(
+            shared.nursery, bytes_max=bytes_max, entries_max=shared.entries_max, on_change=on_change
+        )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._entries.size_bytes
+
+    def resident(self, segment: RemoteLogSegmentMetadata) -> V | None:
+        """The part if it is in memory."""
+        return self._entries.resident(segment.segment_id.id)
+
+    async def get(self, segment: RemoteLogSegmentMetadata) -> V:
+        """The part; no await when it is in memory.
+
+        Raises:
+            RemoteStorageError: it cannot be read, or a later attempt may do better.
+
+        Cancellation: the load goes on.
+        """
+        value = self.resident(segment)
+        return await self.begin(segment).wait() if value is None else value
+
+    def begin(self, segment: RemoteLogSegmentMetadata) -> Flight[V]:
+        """The load under way, started now if there is none; for a `get` that will come."""
+        return self._entries.start(segment.segment_id.id, lambda: self._load(segment))
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        """Forget a deleted segment's."""
+        self._entries.drop(segment_id)
+
+    @abc.abstractmethod
+    async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[V, int]:
+        """The part and its size in bytes."""
+
+
+class OpenedSegments(_Part[OpenedSegment]):
+    """Segments with their manifests, for formats that have some. An absent one is never remembered as absent."""
+
+    def __init__(self, shared: _Shared, bytes_max: int, storage_manager: RemoteStorageManager) -> None:
+        super().__init__(shared, bytes_max, shared.probe.on_opened_segments)
+        self._storage_manager = storage_manager
+        self._get_kind = GetObject.MANIFEST if storage_manager.has_manifests else None
+
+    async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[OpenedSegment, int]:
+        opened = await self._shared.gets.run(
+            segment, self._get_kind, lambda: self._storage_manager.open_log_segment(segment)
+        )
+        return opened, opened.memory_bytes
+
+
+Parse = Callable[[bytes | bytearray, RemoteLogSegmentMetadata], V]
+"""An index from its bytes, in a worker thread. Raises CorruptObjectError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexKind(Generic[V]):
+    """`kept_as`: what was fetched, on disk. `kept`: what may be on disk, in the order in which it is looked for."""
+
+    index_type: IndexType
+    parse_fetched: Parse[V]
+    kept_as: IndexPart
+    kept: Mapping[IndexPart, Parse[V]]
+
+
+class _Index(_Part[V]):
+    """One kind of index."""
+
+    def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments, kind: _IndexKind[V]) -> None:
+        super().__init__(shared, bytes_max)
+        self._opened = opened
+        self._kind = kind
+
+    async def _load(self, segment: RemoteLogSegmentMetadata) -> tuple[V, int]:
+        try:
+            return await self._fetch(segment)
+        except _NotFetchedError as error:
+            lost = error
+        return await self._stand_in(segment, lost)
+
+    @abc.abstractmethod
+    async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: "_NotFetchedError") -> tuple[V, int]:
+        """What takes the place of an index that is missing or corrupt, and its size in bytes."""
+
+    async def _fetch(self, segment: RemoteLogSegmentMetadata) -> tuple[V, int]:
+        """From disk, or from the store. Raises _NotFetchedError if it is missing or corrupt."""
+        kind, shared = self._kind, self._shared
+        for part, parse in kind.kept.items():
+            if (kept := await shared.kept.read(segment, part, parse)) is not None:
+                return kept
+        opened = await self._opened.get(segment)
+
+        def fetch() -> tuple[V, bytes]:
+            data = opened.fetch_index(kind.index_type)
+            return kind.parse_fetched(data, segment), data
+
+        counted_as = GetObject.INDEX if opened.fetches_index(kind.index_type) else None
+        try:
+            index, data = await shared.gets.run(segment, counted_as, fetch)
+        except (RemoteResourceNotFoundError, CorruptObjectError) as error:
+            raise _NotFetchedError(error, opened) from error
+        self._keep(segment, kind.kept_as, data)
+        return index, len(data)
+
+    def _keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes) -> None:
+        # Not of a segment that was deleted meanwhile.
+        if self._entries.under_way(segment.segment_id.id) is not None:
+            self._shared.kept.keep(segment, part, data)
+
+    def _count_rebuilt(self, segment: RemoteLogSegmentMetadata, name: str, reason: str) -> None:
+        self._shared.probe.on_index_rebuilt(name)
+        _log.warning("index_rebuilt", segment=str(segment.segment_id), index=name, reason=reason)
+
+
+class _NotFetchedError(Exception):
+    """The index is missing or corrupt, as `error` says, and nothing took its place. Does not leave this file."""
+
+    def __init__(self, error: RemoteResourceNotFoundError | CorruptObjectError, opened: OpenedSegment) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.opened = opened
+
+
+class TimeIndexes(_Index[TimeIndex]):
+    """A missing or corrupt one is not an error: an empty one stands in for it, so that a look-up by time scans from the
+    segment's start, and it is counted. Rebuilding it would be that very scan, of the whole segment."""
+
+    def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
+        super().__init__(shared, bytes_max, opened, _TIME)
+
+    async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError) -> tuple[TimeIndex, int]:
+        self._count_rebuilt(segment, "time", str(lost))
+        return TimeIndex(b"", segment.start_offset), 0
+
+
+class TransactionIndexes(_Index[TransactionIndex]):
+    """Rules of their own:
+
+    1. A segment without aborts has no index: TxnIndexEmpty says so without a fetch, otherwise the object is absent.
+       Absent is believed after the attempts that a fresh segment's object gets, and only where no manifest says that
+       there are bytes: an index that is lost is an error, and is not remembered.
+    2. A corrupt index is fetched once more and then an error, as at the broker. Rejected: rebuilding it as the offset
+       index is. Which transaction a marker ends takes the state of all producers since segments before.
+    3. That an index is empty is remembered apart, by the segment's id alone: brokers before 4.0 never say
+       TxnIndexEmpty, and a search for aborts walks over thousands of such segments.
+    """
+
+    def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
+        super().__init__(shared, bytes_max, opened, _TRANSACTION)
+        self._empty: dict[Uuid, None] = {}
+
+    def is_known_empty(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether it is known, without a fetch, that the segment has no aborts."""
+        return segment.txn_index_empty or segment.segment_id.id in self._empty
+
+    def is_resident(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether `get` needs no fetch."""
+        return self.is_known_empty(segment) or self.resident(segment) is not None
+
+    async def get(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
+        """The index.
+
+        Raises:
+            CorruptObjectError: it is not the segment's transaction index, fetched twice; or it was lost.
+            RemoteStorageError: it cannot be read.
+
+        Cancellation: the fetch goes on.
+        """
+        if self.is_known_empty(segment):
+            return _NO_ABORTS
+        index = await super().get(segment)
+        if not len(index) and self.resident(segment) is not None:
+            self._entries.drop(segment.segment_id.id)
+            self._remember_empty(segment.segment_id.id)
+        return index
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        super().drop_segment(segment_id)
+        self._empty.pop(segment_id, None)
+
+    async def _stand_in(
+        self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError
+    ) -> tuple[TransactionIndex, int]:
+        if isinstance(lost.error, RemoteResourceNotFoundError):
+            return absent_transaction_index(lost.error, segment), 0
+        raise lost.error
+
+    def _remember_empty(self, segment_id: Uuid) -> None:
+        self._empty[segment_id] = None
+        if len(self._empty) > EMPTY_MAX:
+            del self._empty[next(iter(self._empty))]
+
+
+class OffsetIndexes(_Index[OffsetIndex]):
+    """Rules of their own:
+
+    1. A missing or corrupt index is not an error, nor is one that lacks entries or does not agree with the log, which
+       its readers find out: it is rebuilt from the segment's own batches in one pass, as KIP-405 advises, and counted.
+       Only the log itself must be there.
+    2. Nothing is rebuilt for trouble that may pass.
+    3. A log that cannot be indexed is not read again for every client that comes back: the failure is remembered for
+       FAILURE_AGE_S_MAX. Only that of the log: an index that is there after all is used at once.
+    4. On disk a rebuilt index comes first.
+    """
+
+    def __init__(self, shared: _Shared, bytes_max: int, opened: OpenedSegments) -> None:
+        super().__init__(shared, bytes_max, opened, _OFFSET)
+        self._walks: dict[Uuid, dict[int, int]] = {}
+        """Of indexes being rebuilt that lack entries: positions that they led to, each with the offset walked to."""
+        self._failures: OrderedDict[Uuid, tuple[float, str]] = OrderedDict()
+
+    def batch_start(self, segment: RemoteLogSegmentMetadata, position: int) -> int | None:
+        """Where in the segment's log a batch begins at or behind that position, if the index is in memory and says."""
+        index = self.resident(segment)
+        return (None if position else 0) if index is None else index.batch_start_at_or_above(position)
+
+    def fetch_soon(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Have the index fetched that will be wanted. Nobody waits, and a failure is met by who does: one that is
+        missing or corrupt is not rebuilt before it is needed, since that takes a GET of the whole log."""
+        if self.resident(segment) is None:
+            self._entries.start(segment.segment_id.id, lambda: self._fetch(segment))
+
+    async def get(self, segment: RemoteLogSegmentMetadata, offset: int | None = None) -> OffsetIndex:
+        """The index, fetched or rebuilt when it is not in memory.
+
+        Args:
+            offset: what it is wanted for. Where it is known not to lead near that, and is being rebuilt, the new one is
+                waited for.
+
+        Raises:
+            RemoteStorageError: neither the index nor the log can be read, or a later attempt may do better.
+
+        Cancellation: the fetch or the rebuild goes on.
+        """
+        index, rebuilding = self.resident(segment), self._entries.under_way(segment.segment_id.id)
+        while index is None:
+            try:
+                return await self.begin(segment).wait()
+            except _NotFetchedError:
+                continue  # it was only fetched for later; now it is needed
+        if rebuilding is not None and offset is not None:
+            position, walks = index.lookup(offset)[1], self._walks.get(segment.segment_id.id, {})
+            if offset > walks.get(position, offset):
+                return await rebuilding.wait()
+        return index
+
+    async def rebuild(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        reason: str,
+        *,
+        instead_of: OffsetIndex | None = None,
+        walked: tuple[int, int] | None = None,
+    ) -> OffsetIndex:
+        """The index made again from the log, once for all who ask meanwhile.
+
+        Args:
+            instead_of: the one that misled. Where another has taken its place already, that is the answer.
+            walked: from a position that it led to, up to this offset a walk is short enough meanwhile.
+
+        Raises:
+            RemoteStorageError: the log cannot be read, or is itself corrupt.
+
+        Cancellation: the rebuild goes on.
+        """
+
+        async def load() -> tuple[OffsetIndex, int]:
+            try:
+                return await self._rebuild(await self._opened.get(segment), segment, reason)
+            finally:
+                self._walks.pop(segment.segment_id.id, None)
+
+        segment_id = segment.segment_id.id
+        while True:
+            known = self.resident(segment)
+            if known is not None and known.is_rebuilt and instead_of not in (None, known):
+                return known
+            if self._entries.under_way(segment_id) is None:
+                self._walks[segment_id] = {}
+            if walked is not None and segment_id in self._walks:
+                self._walks[segment_id][walked[0]] = walked[1]
+            try:
+                index = await self._entries.start(segment_id, load).wait()
+            except _NotFetchedError:
+                continue
+            if index.is_rebuilt:
+                return index
+            # It was being fetched once more.
+
+    def drop_segment(self, segment_id: Uuid) -> None:
+        super().drop_segment(segment_id)
+        self._failures.pop(segment_id, None)
+
+    async def _stand_in(self, segment: RemoteLogSegmentMetadata, lost: _NotFetchedError) -> tuple[OffsetIndex, int]:
+        return await self._rebuild(lost.opened, segment, str(lost))
+
+    async def _rebuild(
+        self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, reason: str
+    ) -> tuple[OffsetIndex, int]:
+        def scan() -> tuple[OffsetIndex, bytes]:
+            with _ScanGets(self._shared.gets.probe) as gets:
+                data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
+            name = f"rebuilt offset index of {segment.segment_id}"
+            return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), data
+
+        self._raise_known_failure(segment)
+        try:
+            # Once: it may be a GiB, and whoever asked for the index will ask again.
+            index, data = await self._shared.gets.run_once(None, scan)
+        except CorruptObjectError as error:
+            self._remember_failure(segment, error)
+            raise
+        self._count_rebuilt(segment, "offset", reason)
+        self._keep(segment, IndexPart.REBUILT_OFFSET, data)
+        return index, len(data)
+
+    def _remember_failure(self, segment: RemoteLogSegmentMetadata, error: CorruptObjectError) -> None:
+        self._failures.pop(segment.segment_id.id, None)
+        self._failures[segment.segment_id.id] = (trio.current_time(), str(error))
+        while len(self._failures) > FAILURES_MAX:
+            self._failures.popitem(last=False)
+
+    def _raise_known_failure(self, segment: RemoteLogSegmentMetadata) -> None:
+        failed_at, message = self._failures.get(segment.segment_id.id, (None, ""))
+        if failed_at is None:
+            return
+        if trio.current_time() - failed_at < FAILURE_AGE_S_MAX:
+            raise CorruptObjectError(message)
+        del self._failures[segment.segment_id.id]
+
+
+class _ScanGets:
+    """Counts the GETs of a scan, which follow each other in one thread: each when the next begins, or the scan ends."""
+
+    def __init__(self, probe: GetProbe) -> None:
+        self._probe = probe
+        self._sent_s = 0.0
+        self._stored_bytes: int | None = None
+
+    def on_get(self, stored_bytes: int) -> None:
+        self._end(GetOutcome.OK, self._stored_bytes or 0)
+        self._stored_bytes = stored_bytes
+        self._sent_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            self._end(outcome_of(error), 0)
+        else:
+            self._end(GetOutcome.OK, self._stored_bytes or 0)
+
+    def _end(self, outcome: GetOutcome, received_bytes: int) -> None:
+        if self._stored_bytes is not None:
+            self._probe.on_end(GetObject.LOG, outcome, time.monotonic() - self._sent_s, received_bytes)
+
+
+def _offset_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+    """An index that leads out of its segment is some other segment's, or garbage that happens to ascend."""
+    name = f"offset index of {segment.segment_id}"
+    index = OffsetIndex(data, segment.start_offset, name)
+    offset, position = index.lookup(_ABOVE_ALL)
+    if len(index) and not (offset <= segment.end_offset and position < segment.segment_size_bytes):
+        raise CorruptObjectError(f"{name}: its last entry, offset {offset} at {position}, lies outside the segment")
+    return index
+
+
+def _time_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+    name = f"time index of {segment.segment_id}"
+    index = TimeIndex(data, segment.start_offset, name)
+    timestamp_ms, offset = index.lookup(_ABOVE_ALL)
+    if len(index) and offset > segment.end_offset:
+        raise CorruptObjectError(f"{name}: its last entry, {timestamp_ms} at {offset}, lies outside the segment")
+    return index
+
+
+# What is read back from disk was whole and right when it was written: its checksum says that it still is.
+_OFFSET: _IndexKind[OffsetIndex] = _IndexKind(
+    IndexType.OFFSET,
+    _offset_index,
+    IndexPart.OFFSET,
+    {
+        IndexPart.REBUILT_OFFSET: lambda data, segment: OffsetIndex(
+            data, segment.start_offset, is_rebuilt=True, is_checked=True
+        ),
+        IndexPart.OFFSET: lambda data, segment: OffsetIndex(data, segment.start_offset, is_checked=True),
+    },
+)
+_TIME: _IndexKind[TimeIndex] = _IndexKind(
+    IndexType.TIMESTAMP,
+    _time_index,
+    IndexPart.TIMESTAMP,
+    {IndexPart.TIMESTAMP: lambda data, segment: TimeIndex(data, segment.start_offset)},
+)
+_TRANSACTION: _IndexKind[TransactionIndex] = _IndexKind(
+    IndexType.TRANSACTION,
+    segment_transaction_index,
+    IndexPart.TRANSACTION,
+    {IndexPart.TRANSACTION: segment_transaction_index},
+)
+
+
+class ObjectGets:
+    """GETs of whole small objects: in a worker thread, counted when they end, tried again. Owned by the trio thread.
+
+    What is tried again is `storage.object_store.retries`' to say; a segment's log is read by `storage.cache.gets`.
+
+    Args:
+        limiter: bounds how many run at once; a GET that waits for its next attempt does not count.
+        throttle: shared with all other GETs of the store.
+        now_ms: the clock that `event_timestamp_ms` of a segment is compared with.
+    """
+
+    def __init__(
+        self,
+        limiter: trio.CapacityLimiter,
+        probe: GetProbe,
+        throttle: Throttle,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.probe = probe
+        self._limiter = limiter
+        self._throttle = throttle
+        self._now_ms = now_ms
+
+    async def run(self, segment: RemoteLogSegmentMetadata, kind: GetObject | None, get: Callable[[], V]) -> V:
+        """What `get` gives, called in a worker thread until it succeeds or is not to be tried again.
+
+        Args:
+            kind: what an attempt is counted as; None: it is no GET, or counts itself.
+
+        Raises:
+            RemoteStorageError: as the last attempt raised it.
+        """
+        attempts = Attempts()
+        while True:
+            try:
+                return await self.run_once(kind, get)
+            except Exception as error:  # whatever it is, `attempts` knows whether to go on
+                delay_s = attempts.delay_after_s(as_retriable_if_fresh(error, segment, self._now_ms()))
+                if delay_s is None:
+                    raise  # as the store said it: what stays away is the broker's error too
+            await trio.sleep(delay_s)
+            self.probe.on_retry()
+
+    async def run_once(self, kind: GetObject | None, get: Callable[[], V]) -> V:
+        """The same with one attempt."""
+        async with self._throttle.admitted():
+            return await trio.to_thread.run_sync(self._counted, kind, get, limiter=self._limiter)
+
+    def _counted(self, kind: GetObject | None, get: Callable[[], V]) -> V:
+        """In the worker thread: waiting for one is no part of a GET's duration."""
+        if kind is None:
+            return get()
+        sent_s = time.monotonic()
+        try:
+            value = get()
+        except IllegalMetadataError:
+            raise  # it names no object, so nothing was asked for
+        except Exception as error:
+            self.probe.on_end(kind, outcome_of(error), time.monotonic() - sent_s)
+            raise
+        self.probe.on_end(kind, GetOutcome.OK, time.monotonic() - sent_s)
+        return value
+
+
+class KeptIndexes:
+    """Indexes in the disk cache, as blocks of their segment with numbers that no log reaches: so they share the blocks'
+    budget, eviction, checksums and encryption, survive a restart, and go with their segment.
+
+    Args:
+        disk: None: nothing is kept.
+    """
+
+    def __init__(self, disk: DiskLevel | None) -> None:
+        self._disk = disk
+        self._readers = itertools.count()
+        """Of an index each read is one by itself: who comes back for it shows that it is wanted again."""
+
+    async def read(self, segment: RemoteLogSegmentMetadata, part: IndexPart, parse: Parse[V]) -> tuple[V, int] | None:
+        """The index, parsed in a worker thread, and its size in bytes; None if it is not kept."""
+        key = self._key(segment, part)
+        if key is None or self._disk is None:
+            return None
+        index = await self._disk.read_parsed(key, (part, next(self._readers)), lambda data: parse(data, segment))
+        return None if index is None else (index, key.size_bytes)
+
+    def keep(self, segment: RemoteLogSegmentMetadata, part: IndexPart, data: bytes | bytearray) -> None:
+        """Have an index written, in place of what is there. Nobody waits for it, and it may be left."""
+        if self._disk is None or not data:
+            return
+        if (former := self._key(segment, part)) is not None:
+            self._disk.drop(former)
+        ids = segment.topic_id_partition.topic_id, segment.segment_id.id
+        key = DiskBlockKey(*ids, len(data), FIRST_NUMBER + part, len(data))
+        self._disk.write_soon(key, Block(memoryview(data)), (part, next(self._readers)))
+
+    def _key(self, segment: RemoteLogSegmentMetadata, part: IndexPart) -> DiskBlockKey | None:
+        return None if self._disk is None else self._disk.find(segment.segment_id.id, FIRST_NUMBER + part)
