@@ -36,7 +36,7 @@ from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import serve_admin
 from proxy.process.allocator import keep_freed_memory
-from proxy.process.catalog_start import start_catalog
+from proxy.process.catalog import start_catalog
 from proxy.process.client_exchanges import ClientExchanges
 from proxy.process.life_cycle import SIGNALS, LifeCycle
 from proxy.process.live_settings import LiveSettings

@@ -40,8 +40,7 @@ from storage.log.batch_walk import (
 )
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
-from storage.metadata.lineage import filter_epochs
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 FIRST_WINDOW_BYTES = 64 * 1024

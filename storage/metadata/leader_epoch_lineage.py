@@ -20,7 +20,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from storage.metadata.lineage import filter_epochs
 from storage.model import RemoteLogSegmentMetadata
 
 
@@ -74,3 +73,13 @@ class LeaderEpochLineage:
                 return False
         end = self._end_of.get(starts[-1][0])
         return end is not None and end > segment.end_offset
+
+
+def filter_epochs(epochs: Mapping[int, int]) -> dict[int, int]:
+    """Leave out epochs without records: of consecutive epochs that start at one offset only the last stays."""
+    ordered = sorted(epochs.items())
+    return {
+        epoch: offset
+        for index, (epoch, offset) in enumerate(ordered)
+        if index + 1 == len(ordered) or ordered[index + 1][1] != offset
+    }

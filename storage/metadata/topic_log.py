@@ -17,8 +17,8 @@ No networking here: a `MetadataTopicClient` does it (proxy/upstream/metadata_top
 
 import random
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -31,7 +31,6 @@ from storage.errors import (
     RemoteStorageError,
 )
 from storage.metadata.backoff import Backoff
-from storage.metadata.delivery_gate import DeliveryGate
 from storage.metadata.event_log import (
     DELIVERY_RECORDS_MAX,
     Deliver,
@@ -198,14 +197,14 @@ class TopicMetadataEventLog:
         if not 0 <= partition < count:
             raise MetadataLogError(f"metadata partition {partition} does not exist, the topic has {count}")
 
-    def start(self, reader: PartitionReader) -> None:
+    def start(self, reader: "PartitionReader") -> None:
         """Begin a reader's fetch loop, from any thread."""
         scope = trio.CancelScope()
         with self._lock:
             self._scopes[reader] = scope
         self._in_trio(lambda: self._nursery.start_soon(self._read, reader, scope) if self._nursery else None)
 
-    def stop(self, reader: PartitionReader) -> None:
+    def stop(self, reader: "PartitionReader") -> None:
         """End a reader's fetch loop, from any thread; the reader is stopped already."""
         with self._lock:
             scope = self._scopes.pop(reader, None)
@@ -247,7 +246,7 @@ class TopicMetadataEventLog:
         _log.error("metadata topic not usable", reason=self._failure)
         await trio.sleep_forever()
 
-    async def _read(self, reader: PartitionReader, scope: trio.CancelScope) -> None:
+    async def _read(self, reader: "PartitionReader", scope: trio.CancelScope) -> None:
         """One partition, for ever; everything that fails is retried."""
         backoff = Backoff(source=self._jitter_source)
         with scope:
@@ -259,7 +258,7 @@ class TopicMetadataEventLog:
                     self._note_problem(reader, error)
                     await trio.sleep(backoff.next_delay_s())
 
-    async def _read_until_trouble(self, reader: PartitionReader, backoff: Backoff) -> None:
+    async def _read_until_trouble(self, reader: "PartitionReader", backoff: Backoff) -> None:
         await self._sample(reader)
         while True:
             answer = await self._client.fetch(reader.partition, reader.position, self._fetch_max_wait_ms)
@@ -272,14 +271,14 @@ class TopicMetadataEventLog:
             reader.advance(answer.next_offset)
             await trio.lowlevel.checkpoint()
 
-    async def _sample(self, reader: PartitionReader) -> None:
+    async def _sample(self, reader: "PartitionReader") -> None:
         """Learn the log's range: at assignment for readiness, after trouble to see whether retention passed us."""
         offsets = await self._client.offsets([reader.partition])
         log_start_offset, high_watermark = offsets[reader.partition]
         position_within(reader.partition, reader.position, log_start_offset, high_watermark)
         reader.assign(log_start_offset, high_watermark)
 
-    def _note_problem(self, reader: PartitionReader, error: Exception) -> None:
+    def _note_problem(self, reader: "PartitionReader", error: Exception) -> None:
         reason = _reason(error)
         with self._lock:
             if reader not in self._scopes:
@@ -289,7 +288,7 @@ class TopicMetadataEventLog:
         if is_new:
             _log.warning("metadata partition in trouble", metadata_partition=reader.partition, reason=reason)
 
-    def _note_recovery(self, reader: PartitionReader, backoff: Backoff) -> None:
+    def _note_recovery(self, reader: "PartitionReader", backoff: Backoff) -> None:
         backoff.reset()
         with self._lock:
             was_in_trouble = self._problems.pop(reader.partition, None) is not None
@@ -358,3 +357,35 @@ class _TopicSubscription:
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, RemoteStorageError) else repr(error)
+
+
+class DeliveryGate:
+    """A gate that records pass one slice at a time, and that is shut while somebody needs the catalog to stand still.
+
+    Owned by the trio thread. Records that wait are delivered after it, in order; whoever waits can be cancelled.
+
+    Open, unless somebody holds it.
+    """
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._opened = trio.Event()
+        self._opened.set()
+
+    async def passed(self) -> None:
+        """Return when the gate is open. It stays so until the caller's next checkpoint."""
+        while self._holders:
+            await self._opened.wait()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Nobody passes within this block. It may be held several times at once."""
+        if not self._holders:
+            self._opened = trio.Event()
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._opened.set()

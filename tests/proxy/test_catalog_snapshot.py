@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from metrics.probes import CatalogProbe, SnapshotOutcome
-from proxy.process.catalog_snapshot import (
+from proxy.process.catalog import (
     HOLD_S_MAX,
     LAST_WRITE_S_MAX,
     RANGES_RETRY_S,

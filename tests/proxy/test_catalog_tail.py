@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from proxy.process.catalog_tail import InMemoryCatalogTail, TopicCatalogTail
+from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.partitioner import metadata_partition

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.leader_epoch_lineage import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.segments import filled_segment, metadata_of
 from tests.support.tier import PARTITION
@@ -100,3 +100,20 @@ def test_epochs_below_the_log_start_are_not_looked_at() -> None:
 
 def test_a_segment_that_ended_before_the_offsets_epoch_is_not_held() -> None:
     assert not LINEAGE.holds(segment(15, 19, {1: 15}), 25)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "filtered"),
+    [
+        (
+            {0: 0, 1: 0, 2: 0, 3: 30, 4: 40, 5: 60, 6: 60, 7: 70, 8: 70},
+            {2: 0, 3: 30, 4: 40, 6: 60, 8: 70},
+        ),
+        ({0: 0, 1: 0, 2: 0}, {2: 0}),
+        ({3: 7}, {3: 7}),
+        ({}, {}),
+        ({5: 60, 0: 0, 4: 60}, {0: 0, 5: 60}),
+    ],
+)
+def test_epochs_without_records_are_left_out(epochs: dict[int, int], filtered: dict[int, int]) -> None:
+    assert filter_epochs(epochs) == filtered

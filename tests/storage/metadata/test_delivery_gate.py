@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from storage.metadata.delivery_gate import DeliveryGate
+from storage.metadata.topic_log import DeliveryGate
 
 
 async def test_nobody_passes_while_it_is_held(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,6 +1,6 @@
 import threading
 
-from storage.metadata.readiness import MetadataReadiness
+from storage.metadata.manager import MetadataReadiness
 
 
 def test_a_partition_is_caught_up_when_it_was_read_to_the_end_at_assignment() -> None:

@@ -12,16 +12,27 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 import trio
 
-from metrics.probes import CatalogProbe, SnapshotOutcome
+from metrics.probes import CatalogProbe, Probes, SnapshotOutcome
+from proxy.config.model import Config
+from proxy.fetch.tier import CatalogTail
+from proxy.process.upkeep import follow_catalog, measure_catalog
+from proxy.readiness import Readiness
+from proxy.upstream.cluster import Cluster
+from proxy.upstream.gathered import Gathered
+from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from storage.config.client_settings import client_settings
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.partitioner import metadata_partition
 from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
 from storage.metadata.snapshot_stream import (
     ForeignSnapshotError,
@@ -30,6 +41,8 @@ from storage.metadata.snapshot_stream import (
     SnapshotOutOfRangeError,
 )
 from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import TopicIdPartition
+from storage.registry import MetadataManagerKind, metadata_manager_kind
 
 HOLD_S_MAX = 20.0
 """A publisher waits for its own record for 30 s; it must come through after a hold."""
@@ -255,3 +268,136 @@ class CatalogSnapshots:
         if not self._is_failing:
             _log.warning("catalog_snapshot_failed", reason=reason)
         self._is_failing = True
+
+
+class TopicCatalogTail:
+    """Waiting for the catalog to reach the end of the metadata topic, and telling readiness how far it is.
+
+    The manager is synchronous and thread-safe; this is its trio side. `catch_up` is what a read does that found no
+    segment: it asks where the metadata partition ends now and waits until everything before that is applied.
+    Many reads that miss at a time share the question to their metadata partition (proxy.upstream.gathered).
+
+    Follows a topic-based manager. Owned by the trio thread.
+
+    Args:
+        ranges: where metadata partitions begin and end now.
+        nursery: the application's; questions live in it.
+    """
+
+    def __init__(
+        self,
+        manager: TopicBasedRemoteLogMetadataManager,
+        partition_count: Callable[[], int],
+        ranges: Callable[[Sequence[int]], Awaitable[Mapping[int, tuple[int, int]]]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._manager = manager
+        self._partition_count = partition_count
+        self._ranges = ranges
+        self._nursery = nursery
+        self._questions: dict[int, Gathered[int, tuple[int, int]]] = {}
+        """By metadata partition: a leader that does not answer holds up nobody else's question."""
+        self._progress = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        # From whichever thread applied the records.
+        manager.on_progress(lambda _partition, _position: token.run_sync_soon(self._wake, idempotent=True))
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition's metadata was read to the end that the topic had at start."""
+        return self._manager.is_ready(partition)
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """Return once everything is applied that the partition's metadata partition holds now.
+
+        Raises:
+            RemoteStorageError: the metadata topic does not say where it ends.
+        """
+        number = metadata_partition(partition.topic_id, partition.partition, self._partition_count())
+        questions = self._questions.get(number)
+        if questions is None:
+            name = f"end of metadata partition {number}"
+            questions = self._questions[number] = Gathered(self._nursery, self._ranges, name=name)
+        _, end_offset = await questions.get(number)
+        while self._manager.position(number) < end_offset:
+            await self._progress.wait()
+
+    def _wake(self) -> None:
+        # A new event for those that have to wait on: many reads wait at a time.
+        self._progress.set()
+        self._progress = trio.Event()
+
+
+class InMemoryCatalogTail:
+    """The tail of a manager that has no log: always there."""
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Always."""
+        return True
+
+    async def catch_up(self, partition: TopicIdPartition) -> None:
+        """Nothing to wait for."""
+        await trio.lowlevel.checkpoint()
+
+
+@dataclass(slots=True)
+class StartedCatalog:
+    """A catalog that fills."""
+
+    tail: CatalogTail
+    snapshots: CatalogSnapshots | None = None
+
+    async def aclose(self) -> None:
+        """Write the last snapshot, within a time limit of its own; before the nursery of `start_catalog` ends."""
+        if self.snapshots is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.snapshots.aclose()
+
+
+async def start_catalog(
+    config: Config,
+    cluster: Cluster,
+    catalog: Catalog,
+    readiness: Readiness,
+    probes: Probes,
+    nursery: trio.Nursery,
+) -> StartedCatalog:
+    """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest."""
+    if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
+        InMemoryRemoteLogMetadataManager(catalog).follow_all()
+        readiness.catalog_live(0)
+        return StartedCatalog(InMemoryCatalogTail())
+    client, upstream = config.metadata_client, config.upstream
+    metadata_cluster = cluster
+    if (client.bootstrap_servers, client.security) != (upstream.bootstrap_servers, upstream.security):
+        metadata_cluster = Cluster(client_settings(client.bootstrap_servers, client.security), nursery)
+    event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
+    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+
+    snapshots = None
+    if config.catalog.snapshot_path is not None:
+        snapshots = CatalogSnapshots(
+            config.catalog.snapshot_path,
+            interval_s=config.catalog.snapshot_interval_ms / 1000,
+            catalog=catalog,
+            event_log=event_log,
+            manager=manager,
+            cluster_id=lambda: metadata_cluster.cluster_id,
+            probe=probes.catalog,
+        )
+
+    async def follow() -> None:
+        async with trio.open_nursery() as reading:
+            if snapshots is not None:
+                reading.start_soon(snapshots.read)
+            await nursery.start(event_log.run)
+        manager.follow_all({} if snapshots is None else await snapshots.adopt())
+        if snapshots is not None:
+            nursery.start_soon(snapshots.run)
+        nursery.start_soon(measure_catalog, event_log, manager, catalog, probes)
+
+    nursery.start_soon(follow)
+    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)
+    await trio.lowlevel.checkpoint()
+    tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
+    return StartedCatalog(tail, snapshots)
