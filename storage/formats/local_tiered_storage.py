@@ -16,6 +16,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,16 +31,25 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats.local_objects import inspect_folder, list_folder
 from storage.formats.object_names import (
     LOG_SUFFIX,
     OBJECT_SUFFIXES,
+    OPTIONAL_INDEX_TYPES,
     partition_directory_name,
+    partition_of_directory,
     segment_object_name,
+    segment_of_object,
     sources_by_suffix,
 )
-from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
-from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import (
+    ObjectContent,
+    OpenedSegment,
+    SegmentInspection,
+    SegmentObject,
+    SegmentStream,
+    StoredObject,
+)
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
 
@@ -308,3 +318,55 @@ def _storage_errors(path: Path) -> Iterator[None]:
         if error.errno == errno.ENAMETOOLONG:
             raise RemoteStorageError(message) from error  # no retry makes a name shorter
         raise RetriableRemoteStorageError(message) from error
+
+
+def inspect_folder(folder: Path, metadata: RemoteLogSegmentMetadata) -> tuple[SegmentObject, ...]:
+    """A segment's files in its partition's folder, the log first. Only the log's size is known beforehand."""
+    log = folder / segment_object_name(metadata, LOG_SUFFIX)
+    objects = [SegmentObject(str(log), ObjectContent.LOG, _size_bytes(log), metadata.segment_size_bytes)]
+    for index_type in IndexType:
+        path = folder / segment_object_name(metadata, index_type.value)
+        is_required = index_type not in OPTIONAL_INDEX_TYPES
+        objects.append(
+            SegmentObject(str(path), ObjectContent.INDEXES, _size_bytes(path), None, is_required, (index_type,))
+        )
+    return tuple(objects)
+
+
+def list_folder(root: Path, topic: str | None) -> Iterator[StoredObject]:
+    """All files below the root; of one topic only when it is given."""
+    for folder in _entries(root):
+        partition = partition_of_directory(folder.name)
+        if topic is not None and (partition is None or partition.topic != topic):
+            continue
+        if not folder.is_dir(follow_symlinks=False):
+            yield from _stored(folder, None)
+            continue
+        for entry in _entries(Path(folder.path)):
+            segment_id = None if partition is None else segment_of_object(entry.name, partition)
+            if topic is None or segment_id is not None:
+                yield from _stored(entry, segment_id)
+
+
+def _stored(entry: "os.DirEntry[str]", segment_id: RemoteLogSegmentId | None) -> Iterator[StoredObject]:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return  # deleted since its folder was read
+    yield StoredObject(entry.path, status.st_size, status.st_mtime_ns // 1_000_000, segment_id)
+
+
+def _entries(folder: Path) -> list["os.DirEntry[str]"]:
+    try:
+        with os.scandir(folder) as scan:
+            return sorted(scan, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+def _size_bytes(path: Path) -> int | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -11,14 +11,13 @@ Layout: https://kafka.apache.org/documentation/#recordbatch; old magics 0 and 1 
 remote log writes them.
 """
 
-import io
 import struct
-import zlib
 from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from storage.errors import CorruptMetadataBatchError, UnsupportedMetadataCompressionError
+from storage.errors import CorruptMetadataBatchError, CorruptObjectError, UnsupportedMetadataCompressionError
+from storage.log.inflate import inflated
 from storage.metadata.event_log import MetadataEvent
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
@@ -103,31 +102,15 @@ def _decompressed(body: bytes, compression: int, where: str) -> bytes:
     name = _COMPRESSION_NAMES.get(compression, str(compression))
     if name not in ("gzip", "zstd"):
         raise UnsupportedMetadataCompressionError(f"{where}: compression {name} is not read in the metadata topic")
+    plain = bytearray()
     try:
-        plain = _gunzipped(body) if name == "gzip" else _unzstandard(body)
-    except (zlib.error, ValueError) as error:
-        raise CorruptMetadataBatchError(f"{where}: {name}: {error}") from error
-    if len(plain) > DECOMPRESSED_BYTES_MAX:
-        raise CorruptMetadataBatchError(f"{where}: more than {DECOMPRESSED_BYTES_MAX} bytes after {name}")
-    return plain
-
-
-def _gunzipped(body: bytes) -> bytes:
-    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: with gzip header
-    plain = decompressor.decompress(body, DECOMPRESSED_BYTES_MAX + 1)
-    if not decompressor.eof and len(plain) <= DECOMPRESSED_BYTES_MAX:
-        raise ValueError("cut short")
-    return plain
-
-
-def _unzstandard(body: bytes) -> bytes:
-    import zstandard  # the rare case: whoever compresses metadata pays for the import
-
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True) as reader:
-            return reader.read(DECOMPRESSED_BYTES_MAX + 1)
-    except zstandard.ZstdError as error:
-        raise ValueError(str(error)) from error
+        for piece in inflated(compression, [body]):
+            plain += piece
+            if len(plain) > DECOMPRESSED_BYTES_MAX:
+                raise CorruptObjectError(f"more than {DECOMPRESSED_BYTES_MAX} bytes after {name}")
+    except CorruptObjectError as error:
+        raise CorruptMetadataBatchError(f"{where}: {error}") from error
+    return bytes(plain)
 
 
 class _Cursor:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.formats.local_objects import inspect_folder, list_folder
+from storage.formats.local_tiered_storage import inspect_folder, list_folder
 from storage.model import IndexType, RemoteLogSegmentId
 from storage.remote_storage_manager import ObjectContent
 from tests.support.segments import filled_segment, object_path, publish, topic_partition
