@@ -13,7 +13,6 @@ from storage.cache.segment_parts import ObjectGets
 from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
-    IllegalMetadataError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
@@ -86,16 +85,6 @@ async def test_one_attempt_is_one(autojump_clock: trio.testing.MockClock) -> Non
     assert (world.attempts, world.ended(GetOutcome.NOT_FOUND)) == (1, 1)
 
 
-async def test_what_is_absent_soon_after_finished_may_come(autojump_clock: trio.testing.MockClock) -> None:
-    world = World(age_ms=59_999)
-    absent = RemoteResourceNotFoundError("404")
-    assert await world.gets.run(METADATA, INDEX, world.failing(absent))
-    with pytest.raises(RemoteResourceNotFoundError) as caught:
-        await world.gets.run(METADATA, INDEX, world.failing(*[absent] * 9))
-    assert caught.value is absent, "as the broker tells it"
-    assert world.attempts == 2 + ATTEMPTS_MAX
-
-
 async def test_who_waits_for_the_next_attempt_holds_no_place(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
@@ -107,13 +96,6 @@ async def test_who_waits_for_the_next_attempt_holds_no_place(
     assert world.limiter.borrowed_tokens == 0
     await trio.sleep(5)
     await tried(world, 2)
-
-
-async def test_metadata_that_names_no_object_is_no_failed_get() -> None:
-    world = World()
-    with pytest.raises(IllegalMetadataError):
-        await world.gets.run(METADATA, INDEX, world.failing(IllegalMetadataError("no name")))
-    assert world.ended(GetOutcome.ERROR) == 0
 
 
 async def tried(world: World, attempts: int) -> None:

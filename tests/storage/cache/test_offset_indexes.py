@@ -149,7 +149,7 @@ async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -
 
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
-async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for_before_it_is_rebuilt(
+async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_rebuilt(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS + age_ms)

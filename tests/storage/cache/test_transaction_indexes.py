@@ -116,7 +116,7 @@ async def test_an_index_under_way_does_not_land_after_its_segment_was_deleted(
 
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
-async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for_before_it_is_taken_as_empty(
+async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
@@ -126,7 +126,7 @@ async def test_an_index_absent_soon_after_the_segment_was_finished_is_waited_for
 
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
-async def test_an_index_that_a_manifest_names_and_the_store_lacks_is_corruption_and_not_remembered(
+async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     """It was taken for "no aborts" and remembered."""

@@ -235,7 +235,7 @@ def test_openssl_and_we_read_each_other(config: dict[str, str], key_ring: KeyRin
 
 
 @pytest.mark.parametrize("size_bytes", [0, 16, 31, 33])
-def test_a_data_key_of_another_size_is_corrupt_to_read_and_the_callers_mistake_to_write(
+def test_a_data_key_of_another_size_is_neither_read_nor_written(
     config: dict[str, str], size_bytes: int
 ) -> None:
     key_ring = KeyRing({**config, **write_pair(config, rsa_key())})
