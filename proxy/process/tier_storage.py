@@ -104,7 +104,8 @@ class TierStorage:
             while True:
                 await trio.sleep(EXPIRE_INTERVAL_S)
                 self.blocks.expire()
-                await trio.to_thread.run_sync(give_back)
+                # Nobody waits for it: the next round is due when it is due.
+                nursery.start_soon(trio.to_thread.run_sync, give_back)
                 self._read_ahead.drop_idle()
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:
