@@ -235,9 +235,7 @@ def test_openssl_and_we_read_each_other(config: dict[str, str], key_ring: KeyRin
 
 
 @pytest.mark.parametrize("size_bytes", [0, 16, 31, 33])
-def test_a_data_key_of_another_size_is_neither_read_nor_written(
-    config: dict[str, str], size_bytes: int
-) -> None:
+def test_a_data_key_of_another_size_is_neither_read_nor_written(config: dict[str, str], size_bytes: int) -> None:
     key_ring = KeyRing({**config, **write_pair(config, rsa_key())})
     block = LABEL_HASH + b"\x01".rjust(PADDING_BYTES - size_bytes, b"\x00") + bytes(size_bytes)
     with pytest.raises(CorruptObjectError, match=f"has {size_bytes} bytes, not 32"):
