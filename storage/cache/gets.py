@@ -35,10 +35,17 @@ from storage.cache.byte_budget import ByteBudget
 from storage.cache.flight import Flight
 from storage.cache.pace import Pace
 from storage.cache.throttle import Throttle
-from storage.errors import CorruptObjectError, RemoteStorageError
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
 from storage.log.arrival_walk import ArrivalWalk
 from storage.model import RemoteLogSegmentMetadata, Uuid
-from storage.object_store.retries import Attempts, as_retriable_if_fresh, outcome_of
+from storage.object_store.retries import Attempts, as_retriable_if_fresh
 
 DEMANDED_SLOTS = 8
 """One slot in so many is never used by read-ahead, and at least one."""
@@ -55,6 +62,20 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 def wall_clock_ms() -> int:
     """The time of day."""
     return time.time_ns() // 1_000_000
+
+
+_OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
+    (RemoteResourceNotFoundError, GetOutcome.NOT_FOUND),
+    (ThrottledError, GetOutcome.THROTTLED),
+    (RetriableRemoteStorageError, GetOutcome.RETRIABLE),
+    (RemoteAccessDeniedError, GetOutcome.DENIED),
+    (CorruptObjectError, GetOutcome.CORRUPT),
+)
+
+
+def outcome_of(error: Exception) -> GetOutcome:
+    """What a failed GET is counted under, by the error's class."""
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), GetOutcome.ERROR)
 
 
 class Slots(NamedTuple):

@@ -29,6 +29,7 @@ from storage.cache.block_files import DiskBlockKey
 from storage.cache.blocks import Block
 from storage.cache.disk_level import DiskLevel
 from storage.cache.flight import Flight
+from storage.cache.gets import outcome_of
 from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
 from storage.cache.throttle import Throttle
 from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
@@ -37,7 +38,7 @@ from storage.indexes.rebuild import rebuild_offset_index
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
-from storage.object_store.retries import Attempts, as_retriable_if_fresh, outcome_of
+from storage.object_store.retries import Attempts, as_retriable_if_fresh
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
 
 FAILURE_AGE_S_MAX = 30.0

@@ -1,4 +1,4 @@
-"""Which failures of a GET are tried again, when (design §7, law L5), and what they are counted under.
+"""Which failures of a GET are tried again, and when (design §7, law L5).
 
 `Attempts` is the one policy of all who ask the store; `call_with_retries` drives it for those who have no trio.
 
@@ -21,15 +21,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from metrics.get_probe import GetOutcome
 from storage.errors import (
     CorruptObjectError,
-    RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     StalledTransferError,
-    ThrottledError,
 )
 from storage.metadata.backoff import Backoff
 from storage.model import RemoteLogSegmentMetadata
@@ -140,17 +137,3 @@ def as_retriable_if_fresh(error: Exception, segment: RemoteLogSegmentMetadata, n
     retriable = RetriableRemoteStorageError(f"{error} (finished less than {FRESH_MS // 1000} s ago)")
     retriable.__cause__ = error
     return retriable
-
-
-_OUTCOMES: tuple[tuple[type[Exception], GetOutcome], ...] = (
-    (RemoteResourceNotFoundError, GetOutcome.NOT_FOUND),
-    (ThrottledError, GetOutcome.THROTTLED),
-    (RetriableRemoteStorageError, GetOutcome.RETRIABLE),
-    (RemoteAccessDeniedError, GetOutcome.DENIED),
-    (CorruptObjectError, GetOutcome.CORRUPT),
-)
-
-
-def outcome_of(error: Exception) -> GetOutcome:
-    """The outcome by the error's class."""
-    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), GetOutcome.ERROR)

@@ -3,6 +3,7 @@
 import pytest
 
 from metrics.get_probe import GetOutcome
+from storage.cache.gets import outcome_of
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -12,7 +13,6 @@ from storage.errors import (
     StalledTransferError,
     ThrottledError,
 )
-from storage.object_store.retries import outcome_of
 
 
 @pytest.mark.parametrize(
