@@ -41,7 +41,8 @@ FRAGILE := tests/contract tests/faults/test_slow_store.py tests/integration/test
 	tests/proxy/test_server.py tests/proxy/test_upkeep.py tests/proxy/upstream/test_transport.py \
 	tests/storage/cache/test_gets.py tests/storage/metadata/test_manager.py
 
-.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long differential soak lint bench lock
+.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long differential soak lint \
+	bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
