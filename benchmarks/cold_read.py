@@ -1,4 +1,5 @@
-"""Cold and second reads of a tier of Aiven's format over a slow link, beside boto3 over the same link (design §11).
+"""Cold and second reads of a tier of Aiven's format over a slow link, beside boto3 over the same link
+(benchmarks/README.md).
 
     python benchmarks/cold_read.py [--quick] [--scheme https] [--batch-kib 1,4,16,64] [--variants plain,aes-zstd] \
 [--partitions 1,2,8] [--megabytes 400] [--segment-mib 64] [--json] ...
@@ -223,7 +224,7 @@ def checks_of(first: ColdRead, second: ColdRead) -> list[Check]:
 
 
 def ratio_aim(cell: Cell) -> float | None:
-    """Of boto3's speed, as design §11 has it; None where nothing is asked of it."""
+    """Of boto3's speed, as benchmarks/README.md has it; None where nothing is asked of it."""
     if cell.batch_kib < 4 or cell.partitions > 2:
         return None
     if cell.batch_kib == 4:

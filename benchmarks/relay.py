@@ -1,4 +1,4 @@
-"""What the relay costs: data in the broker's page cache, read directly and through Tidegate (design §11, rows 1 and 3).
+"""What the relay costs: data in the broker's page cache, read directly and through Tidegate (benchmarks/README.md).
 
     python benchmarks/relay.py [--rounds 5] [--seconds 1.5] [--megabytes 400] [--json]
 

@@ -1,4 +1,4 @@
-"""How long a restart takes: ready again from the catalog snapshot, and from the metadata topic (design §11).
+"""How long a restart takes: ready again from the catalog snapshot, and from the metadata topic (benchmarks/README.md).
 
     python benchmarks/restart.py [--segments 100000] [--partitions 1000] [--rounds 5] [--json]
 
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.support.metadata_topic import fill_metadata_topic
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from benchmarks.support.tidegate_usage import cpu_s
-from metrics.probes import SnapshotOutcome
+from metrics.meters import SnapshotOutcome
 from storage.metadata.snapshot import SNAPSHOT_NAME
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.tidegate_process import Tidegate

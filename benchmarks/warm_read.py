@@ -1,4 +1,4 @@
-"""Reads of the tier with everything warm: the broker's own remote read against Tidegate's cache (design §11, row 4).
+"""Reads of the tier with everything warm: the broker's own remote read against Tidegate's cache (benchmarks/README.md).
 
     python benchmarks/warm_read.py [--rounds 5] [--seconds 1.5] [--megabytes 160] [--json]
 

@@ -1,8 +1,8 @@
 """The registry: where families are declared and collected, with a limit on what a label may cost.
 
-A family of ours is declared once, by a probe, beside the verb that moves it; docs/metrics.md, the dashboard's test and
+A family of ours is declared once, by a meter, beside the verb that moves it; docs/metrics.md, the dashboard's test and
 the exposition follow from `families` and `collect`. KIP-405's families are declared in the table `metrics.kip405`, and
-registered here by their bean when a probe asks for one; what nobody feeds is not exported.
+registered here by their bean when a meter asks for one; what nobody feeds is not exported.
 
 It is our own, never prometheus-client's global one, so that two proxies in one process (a test) do not collide.
 

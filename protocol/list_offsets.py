@@ -5,7 +5,7 @@ Contract:
 - Partitions are flat lists in wire order; encoding groups runs of consecutive equal topics. Topics have names only.
 - Raw sections of unknown tagged fields are kept and written back.
 - What we answer ourselves still rides on the same request sent upstream with those timestamps replaced by LATEST
-  (design L1): `patch_timestamp` writes into the frame, nothing is re-encoded.
+  (docs/protocol.md#l1): `patch_timestamp` writes into the frame, nothing is re-encoded.
 
 Version notes: 2 isolation level, throttle time · 4 leader epochs (KIP-320) · 6 flexible · 7 max timestamp, -3
 (KIP-734) · 8 earliest local, -4 (KIP-405) · 9 latest tiered, -5 (KIP-1005) · 10 timeout (KIP-1075) · 11 earliest
@@ -39,7 +39,7 @@ _ANSWER = struct.Struct(">ihqq")  # partition, error code, timestamp, offset
 
 
 class OffsetTimestamp(enum.IntEnum):
-    """Timestamps that are not times (spec/kafka-remote.md §4)."""
+    """Timestamps that are not times (docs/protocol.md#list-offsets)."""
 
     LATEST = -1
     EARLIEST = -2

@@ -1,6 +1,6 @@
 """Record batch headers: walking a log without looking at the records in it.
 
-Contract (spec/kafka-remote.md §3.4 item 8; KIP-98 for the v2 format):
+Contract (docs/kafka-tier.md#batch-framing; KIP-98 for the v2 format):
 - A batch is 12 bytes of log overhead (base offset, length) and `length` bytes after them. Magic is byte 16.
 - v2: 61 bytes of header, CRC-32C over everything from byte 21 on. v0 and v1 (a message set entry, still to be found
   in old segments): CRC-32 from byte 16 on; the offset is the last one in it, the first is only known by
@@ -9,7 +9,8 @@ Contract (spec/kafka-remote.md §3.4 item 8; KIP-98 for the v2 format):
   unknown magic, or a negative count, delta or base offset. Lengths are trusted before the CRC is, hence the limits.
 - The data may be a rope: buffers whose concatenation is the log. They are never joined; at most one header is
   copied, where it straddles two buffers.
-- An incomplete batch at the end is not an error: a broker cuts answers at any byte (§3.4 item 7). It is the tail.
+- An incomplete batch at the end is not an error: a broker cuts answers at any byte (docs/kafka-tier.md#batch-framing).
+  It is the tail.
 - `verify_run` and `pass_by` are the loops that see every batch of a log: one unpack a batch and nothing created but
   numbers and the view that the CRC is computed over. They stop without a word in front of the first batch that is not a
   whole and sound one of v2; `read_header` and `batch_crc` then say what it is.

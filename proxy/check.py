@@ -188,7 +188,7 @@ async def _metadata_topic_configs(cluster: Cluster, report: CheckReport) -> Mapp
 
 
 def _check_retention(configs: Mapping[str, str], report: CheckReport) -> None:
-    """Finite retention loses segments' metadata while their objects stay (design §9).
+    """Finite retention loses segments' metadata while their objects stay (docs/kafka-tier.md#metadata-topic).
 
     KIP-1266 compacts the topic, which keeps the last record of each key for ever, and retention does not apply. On the
     way there, records without a key expire before anything is compacted: `compact,delete` with one time for both.

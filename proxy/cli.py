@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve FILE`, `check FILE`, `--version` (design §6).
+"""The command line: `tidegate serve FILE`, `check FILE`, `--version` (docs/protocol.md#exit-codes).
 
 Only the chosen command's modules are imported: `tidegate --help` must answer at once, and importing trio, boto3 and
 Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.process.exit_codes`.

@@ -8,8 +8,9 @@ Rules:
    bucket or without credentials does not pass; one that fails later degrades: what brokers hold is still served.
 2. Degraded = ready, but something is served worse than it should be: a condition is met with a complaint, or a
    metadata partition or a broker's listener has a problem. It is told apart and never takes a proxy out of rotation.
-3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on (design §9).
-   One that concerns the topic as a whole (partitions added, no topic id) is `catalog_unavailable`: not ready.
+3. A problem of one metadata partition is named and degrades: its look-ups fail closed, the others go on
+   (docs/kafka-tier.md#readiness). One that concerns the topic as a whole (partitions added, no topic id) is
+   `catalog_unavailable`: not ready.
 4. The first readiness is latched for `wait_ready`; later changes show in `ready` alone.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 import trio
 
-from metrics.process_probes import HealthProbe
+from metrics.process_meters import HealthMeter
 
 
 class ConditionName(enum.StrEnum):
@@ -47,9 +48,9 @@ class Condition:
 
 
 class Readiness:
-    """The process's readiness. All conditions begin pending. `probe`: None in tests that look at no metric."""
+    """The process's readiness. All conditions begin pending. `meter`: None in tests that look at no metric."""
 
-    def __init__(self, probe: HealthProbe | None = None) -> None:
+    def __init__(self, meter: HealthMeter | None = None) -> None:
         self._conditions = {
             ConditionName.CATALOG: Condition(ConditionState.PENDING, "the catalog is being loaded"),
             ConditionName.UPSTREAM: Condition(ConditionState.PENDING, "no upstream broker has answered yet"),
@@ -62,7 +63,7 @@ class Readiness:
         self._catalog_was_live = trio.Event()
         self._tier_has_answered = False
         self._first_ready = trio.Event()
-        self._probe = probe
+        self._meter = meter
         self._tell()
 
     @property
@@ -187,12 +188,12 @@ class Readiness:
             self._first_ready.set()
 
     def _tell(self) -> None:
-        if self._probe is None:
+        if self._meter is None:
             return
-        self._probe.on_state(self.ready, self.degraded)
-        self._probe.on_partition_problems(len(self._partition_problems))
+        self._meter.on_state(self.ready, self.degraded)
+        self._meter.on_partition_problems(len(self._partition_problems))
         for name, condition in self._conditions.items():
-            self._probe.on_condition(name.value, condition.state.value)
+            self._meter.on_condition(name.value, condition.state.value)
 
     def _reasons_of(self, state: ConditionState) -> list[str]:
         return [f"{name}: {at.reason}" for name, at in self._conditions.items() if at.state is state]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.messages import preload_schemas
 from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
@@ -67,7 +67,7 @@ class Application:
     bootstrap: tuple[str, int]
     admin: tuple[str, int]
     readiness: Readiness
-    probes: Probes
+    meters: Meters
     server: Server
     addresses: AddressBook | SniAddressBook
     catalog: Catalog
@@ -129,52 +129,52 @@ async def run(
         OSError: a listener cannot be bound (names address and key).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
-    probes = Probes(Registry(config.metrics.kip405_names, config.metrics.topics_max))
-    readiness, settings = Readiness(probes.health), LiveSettings(config)
+    meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
+    readiness, settings = Readiness(meters.health), LiveSettings(config)
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     disk_blocks: DiskBlocks | None = None
     try:
-        disk_blocks = _disk_blocks(config, storage_manager.identity, probes)
+        disk_blocks = _disk_blocks(config, storage_manager.identity, meters)
         async with trio.open_nursery() as nursery:
             cluster = Cluster(client_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            started_catalog = await start_catalog(config, cluster, catalog, readiness, probes, nursery)
+            started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, nursery)
             tier_storage = open_tier_storage(
                 _tier_storage_settings(config),
                 storage_manager,
                 catalog,
                 nursery=nursery,
                 limiter=limiter,
-                probes=probes,
+                meters=meters,
                 disk_blocks=disk_blocks,
             )
             nursery.start_soon(tier_storage.run)
             nursery.start_soon(_close_at_end, storage_manager)
-            tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, probes, nursery)
-            fallback = Fallback(settings.fallback, probes.fallback)
-            accounts = _accounts(config, settings, tier_storage, probes)
+            tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, meters, nursery)
+            fallback = Fallback(settings.fallback, meters.fallback)
+            accounts = _accounts(config, settings, tier_storage, meters)
             nursery.start_soon(accounts.run)
-            server = _server(config, settings, cluster, tier, lookup, fallback, accounts, probes, nursery)
+            server = _server(config, settings, cluster, tier, lookup, fallback, accounts, meters, nursery)
             known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
             nursery.start_soon(server.watch)
             addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
             nursery.start_soon(known.run)
             admin_listen, streams = config.admin.listen, tier_storage.streams
             admin = await nursery.start(
-                serve_admin, admin_listen.host, admin_listen.port, readiness, probes.registry, streams
+                serve_admin, admin_listen.host, admin_listen.port, readiness, meters.registry, streams
             )
-            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, probes)
+            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
             nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, addresses, known, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
-            nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, probes)
+            nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, meters)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
-            nursery.start_soon(watch_loop, probes.loop)
+            nursery.start_soon(watch_loop, meters.loop)
             application = Application(
-                bootstrap, admin, readiness, probes, server, addresses, catalog, cluster, settings, reloader
+                bootstrap, admin, readiness, meters, server, addresses, catalog, cluster, settings, reloader
             )
             yield application
             with application.closing:
@@ -219,7 +219,7 @@ def _retention_s(config: Config) -> float | None:
     return None if config.cache.retention_ms < 0 else config.cache.retention_ms / 1000
 
 
-def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | None:
+def _disk_blocks(config: Config, identity: str, meters: Meters) -> DiskBlocks | None:
     cache = config.cache
     if cache.path is None or cache.disk_bytes == 0:
         return None
@@ -229,7 +229,7 @@ def _disk_blocks(config: Config, identity: str, probes: Probes) -> DiskBlocks | 
         identity=identity,
         cipher=_block_cipher(config),
         retention_s=_retention_s(config),
-        probe=probes.cache,
+        meter=meters.cache,
     )
 
 
@@ -239,7 +239,7 @@ def _tier(
     catalog: Catalog,
     tail: CatalogTail,
     tier_storage: TierStorage,
-    probes: Probes,
+    meters: Meters,
     nursery: trio.Nursery,
 ) -> tuple[Tier, TimestampLookup]:
     catalog.on_segment_removed(tier_storage.segment_removed)
@@ -253,10 +253,10 @@ def _tier(
         frontiers=frontiers,
         lineages=lineages,
         cluster=cluster,
-        probe=probes.tier,
+        meter=meters.tier,
     )
     lookup = TimestampLookup(
-        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, probe=probes.tier
+        tier=tier, client=client, lineages=lineages, search=tier_storage.timestamps, meter=meters.tier
     )
     return tier, lookup
 
@@ -268,10 +268,10 @@ def _block_cipher(config: Config) -> BlockCipher | None:
     return BlockCipher.generate() if key_file is None else BlockCipher.from_file(key_file)
 
 
-def _accounts(config: Config, settings: LiveSettings, tier_storage: TierStorage, probes: Probes) -> Accounts:
+def _accounts(config: Config, settings: LiveSettings, tier_storage: TierStorage, meters: Meters) -> Accounts:
     held_bytes_max = config.proxy.held_bytes_max
-    held = ByteBudget(held_bytes_max, probes.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
-    return Accounts(held, tier_storage.answers, settings.accounts, probes.relay)
+    held = ByteBudget(held_bytes_max, meters.relay.on_held_bytes, little_bytes=held_bytes_max // 8)
+    return Accounts(held, tier_storage.answers, settings.accounts, meters.relay)
 
 
 def _server(
@@ -282,13 +282,13 @@ def _server(
     lookup: TimestampLookup,
     fallback: Fallback,
     accounts: Accounts,
-    probes: Probes,
+    meters: Meters,
     nursery: trio.Nursery,
 ) -> Server:
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
     slots = SessionSlots(
         partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
-        on_changed=probes.relay.on_fetch_sessions,
+        on_changed=meters.relay.on_fetch_sessions,
     )
 
     def handlers(client: ClientReads) -> ClientExchanges:
@@ -299,7 +299,7 @@ def _server(
             settings=settings.fetch,
             generation=generation,
             slots=slots,
-            probes=probes,
+            meters=meters,
         )
         offsets = ListOffsetsService(lookup, fallback, timeout_s=settings.list_offsets_timeout_s)
         return ClientExchanges(fetches, offsets, generation)
@@ -310,7 +310,7 @@ def _server(
         handlers=handlers,
         accounts=accounts,
         node_at=lambda host, port: node_at(cluster, host, port),
-        probe=probes.relay,
+        meter=meters.relay,
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],

@@ -62,7 +62,7 @@ class MetadataNotReadyError(RemoteStorageError):
 
 
 class MetadataRecordError(RemoteStorageError):
-    """A record of the metadata topic that cannot be decoded (spec/kafka-remote.md §1.3)."""
+    """A record of the metadata topic that cannot be decoded (docs/kafka-tier.md#metadata-records)."""
 
 
 class MetadataBatchError(RemoteStorageError):

@@ -71,7 +71,7 @@ class RemoteLogSegmentId:
 
 
 class RemoteLogSegmentState(enum.IntEnum):
-    """States and their wire values (spec/kafka-remote.md §1.3)."""
+    """States and their wire values (docs/kafka-tier.md#metadata-records)."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1

@@ -1,8 +1,8 @@
-"""Offset → batches: one read from the tier (spec/kafka-remote.md §3.4).
+"""Offset → batches: one read from the tier (docs/kafka-tier.md#the-read).
 
 The path: lineage says which epoch an offset was written in, the catalog which segment holds it, the offset
 index where to look, the cache hands out blocks, and the batch headers say where the answer begins. What is
-returned is the segment's own bytes as views into cached blocks: never joined, never decoded (design L5).
+returned is the segment's own bytes as views into cached blocks: never joined, never decoded (docs/protocol.md#l5).
 
 Rules kept from the broker:
 - The first batch returned is the first whose last offset is at or above the fetch offset; it may begin below.
@@ -14,7 +14,7 @@ Added:
 - An entry of the offset index is believed only if it leads to a batch of its offset, and not far from the one that is
   looked for (`batch_walk.SPARSE_WALK_BYTES`); otherwise the index is rebuilt.
 - A large answer is collected piece by piece. What is contiguous when the time is up, or when there is no room for more,
-  is the answer: whole batches, at least one (law L3).
+  is the answer: whole batches, at least one (docs/protocol.md#l3).
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024
-"""From here on CRC-32C runs in a thread (design §5): below, the hop costs more than the sum."""
+"""From here on CRC-32C runs in a thread (docs/protocol.md#read-ahead): below, the hop costs more than the sum."""
 
 LOOK_AHEAD_BYTES = 64 * 1024
 """How far beyond the index position the first read asks: an index entry every 4 KiB, batches mostly below 64 KiB."""
@@ -398,7 +398,7 @@ class TierReader:
         self, read: _Read, index: OffsetIndex, start: int, size_bytes: int, lineage: LeaderEpochLineage
     ) -> TierAborts:
         """Of an answer that begins at the byte position `start`. Where it ends, a cut batch included, the offset index
-        has its upper bound (spec/kafka-remote.md §3.6)."""
+        has its upper bound (docs/kafka-tier.md#aborted-transactions)."""
         segment = read.source.segment
         upper_bound_offset = index.fetch_upper_bound_offset(start + size_bytes)
         if upper_bound_offset is None:
@@ -431,7 +431,8 @@ class TierReader:
     async def _read_checked(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
     ) -> _Found:
-        """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error (L5)."""
+        """The same; blocks with a bad batch are quarantined, and fetched once more each before it is an error
+        (docs/protocol.md#l5)."""
         entry, walk_end = (asked.offset, 0), source.grid.size_bytes
         if index is not None:
             entry = index.lookup(asked.offset)

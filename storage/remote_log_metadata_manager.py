@@ -16,7 +16,7 @@ from storage.model import (
 
 
 class RemoteLogMetadataManager(Protocol):
-    """Rules: spec/kafka-remote.md §2 (states, overlap, queries)."""
+    """Rules: docs/kafka-tier.md#states (states, overlap, queries)."""
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Record a new segment; its state must be COPY_SEGMENT_STARTED (else IllegalMetadataError)."""

@@ -67,3 +67,11 @@ def test_what_a_folder_names_to_be_read_first_is_there() -> None:
                 if not (path.parent / f"{name}.py").exists() and not (path.parent / name).is_dir():
                     found.append(f"{relative(path)}: {name}")
     none_of(found)
+
+
+GONE = re.compile(r"\bdesign (?:§|L\d)|spec/(?:kafka-remote|aiven-format)|\blaw L\d")
+"""Notes of the project's beginning, which are not in the repository."""
+
+
+def test_nothing_cites_a_document_that_is_not_here() -> None:
+    none_of([f"{relative(path)}: {match.group()}" for path in FILES for match in GONE.finditer(text_of(path))])

@@ -5,7 +5,7 @@
 The client's connection, the exchange, the tier's reader and its caches are the real ones. The segment has one block, in
 Aiven's format (encrypted, zstd), in an S3 server on this machine; the broker is a model. The cold Fetch finds nothing
 in memory, the warm one asks the same once more. The engine is what is entered from the moment at which the block is
-missing to the one at which it is in memory, by the calls of the cache's own probes.
+missing to the one at which it is in memory, by the calls of the cache's own meters.
 
 A file counts when a function of it is called. Imports, constructors, comparisons and properties do not count, so files
 of which nothing else is called are listed apart. A file leads on when it calls another of ours in its room; the others
@@ -51,9 +51,9 @@ from tests.support.tier_world import LEADER_EPOCH, TierWorld, ask, client_frame,
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("metrics", "protocol", "proxy", "storage")
 ENGINE_ROOM = "storage/cache"
-PROBES = "metrics/cache_probes.py"
-MISSING, LANDED = "CacheProbe.on_miss", ("CacheProbe.on_fill", "CacheProbe.on_resident")
-"""Functions of PROBES: the first call of the one, the last of the others."""
+METERS = "metrics/cache_meters.py"
+MISSING, LANDED = "CacheMeter.on_miss", ("CacheMeter.on_fill", "CacheMeter.on_resident")
+"""Functions of METERS: the first call of the one, the last of the others."""
 
 PLUMBING = frozenset({"__init__", "__post_init__", "__new__", "__eq__", "__hash__", "__repr__", "__len__", "__bool__"})
 BLOCK_BYTES = 1024 * 1024
@@ -109,13 +109,13 @@ class Trace:
         """From the miss to the landing.
 
         Raises:
-            LookupError: the probes do not say; their names have changed, or nothing was missing.
+            LookupError: the meters do not say; their names have changed, or nothing was missing.
         """
-        probed = {at: call.function for at, call in enumerate(self.calls) if call.file == PROBES}
+        probed = {at: call.function for at, call in enumerate(self.calls) if call.file == METERS}
         missing = next((at for at, function in probed.items() if function == MISSING), None)
         landed = [at for at, function in probed.items() if function in LANDED]
         if missing is None or not landed or landed[-1] < missing:
-            raise LookupError(f"{PROBES}: no call of {MISSING} before one of {' or '.join(LANDED)}")
+            raise LookupError(f"{METERS}: no call of {MISSING} before one of {' or '.join(LANDED)}")
         return Trace(self.calls[missing : landed[-1] + 1])
 
 
@@ -233,7 +233,7 @@ async def _two_fetches(
             settings=world.settings,
             generation=world.generation,
             slots=world.slots,
-            probes=world.probes,
+            meters=world.meters,
         )
         traces = []
         async with conversation(handle_fetch=service.handle) as talk, trio.open_nursery() as brokers:
@@ -269,7 +269,7 @@ def _world(nursery: trio.Nursery, stack: TierStack, segment: SyntheticSegment) -
         frontiers=world.frontiers,
         lineages=Lineages(world.client_of_ours, world.cluster, stack.catalog, nursery),
         cluster=world.cluster,
-        probe=world.probes.tier,
+        meter=world.meters.tier,
     )
     return world
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics.probes import Direction
+from metrics.meters import Direction
 from tools.demo.tidegate_process import Tidegate
 
 _TIMEOUT_S = 10.0

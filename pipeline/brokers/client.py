@@ -141,7 +141,7 @@ class BrokerClient:
                     raise UpstreamDeadlineError(f"given up after {self._settings.deadline_s:g} s: {error}") from error
                 reason = str(error)
             if not is_logged:  # a job that hangs here shall say why, once
-                _log.warning("brokers do not answer, trying again", reason=reason)
+                _log.warning("brokers_do_not_answer", reason=reason)
                 is_logged = True
             self._wait(delay_s)
 

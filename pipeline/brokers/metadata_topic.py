@@ -100,7 +100,7 @@ class MetadataFollower:
                 if self._progress is not None:
                     self._progress(read_records, todo_records)
             self._caught_up.add(partition)
-        _log.debug("metadata topic read", topic=self._topic, records=read_records)
+        _log.debug("metadata_topic_read", topic=self._topic, records=read_records)
         return read_records
 
     def _describe(self) -> Sequence[int]:
@@ -173,14 +173,14 @@ class MetadataFollower:
             except MetadataRecordError as error:
                 self.undecodable_records += 1
                 if self.undecodable_records == 1:
-                    _log.warning("metadata record skipped, later ones are counted only", **_place(event, error))
+                    _log.warning("metadata_record_skipped", **_place(event, error))
                 continue
             try:
                 self._catalog.apply(record, initialized=initialized, is_keyed=event.key is not None)
             except RemoteStorageError as error:
                 self.rejected_records += 1
                 if self.rejected_records == 1:
-                    _log.warning("metadata record rejected, later ones are counted only", **_place(event, error))
+                    _log.warning("metadata_record_rejected", **_place(event, error))
 
 
 def _place(event: MetadataEvent, error: RemoteStorageError) -> dict[str, int | str]:

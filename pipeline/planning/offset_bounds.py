@@ -137,7 +137,7 @@ def wanted_between(
     if problems:
         raise OffsetBoundsError(problems)
     if lost:
-        _log.warning("offsets are lost, the read goes on without them", partitions=_listed(lost))
+        _log.warning("offsets_lost", partitions=_listed(lost))
     return tuple(wanted)
 
 
@@ -221,7 +221,7 @@ def _warn_of_left_out(views: Sequence[PartitionView], firsts: Mapping[TopicParti
         if rest.first_offset < rest.end_offset:
             left_out.append(f"{view.name}: {rest}")
     if left_out:
-        _log.warning("offsets that are not in the tier yet are left out", offsets=_listed(left_out))
+        _log.warning("offsets_not_tiered_left_out", offsets=_listed(left_out))
 
 
 def _listed(items: Iterable[str]) -> str:

@@ -89,7 +89,7 @@ class TierView:
             replaced = self._replaced(topics)
             if not replaced:
                 return self._transactions.with_last_stable_offsets(views) if read_committed else views
-            _log.info("topics were deleted or made anew meanwhile, all is asked again", topics=replaced)
+            _log.info("topics_replaced_meanwhile", topics=replaced)
         raise TierViewError("topics were deleted or made anew each time they were looked at")
 
     def _replaced(self, topics: Mapping[str, TopicMetadata]) -> list[str]:

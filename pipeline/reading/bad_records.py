@@ -49,7 +49,7 @@ class BadRecords:
             return
         self.entries.append(bad)
         _log.warning(
-            "skipped a bad batch",
+            "bad_batch_skipped",
             segment=str(self._task.segment.segment_id),
             position=bad.position,
             size_bytes=bad.size_bytes,
@@ -66,7 +66,7 @@ class BadRecords:
         if self.count == 0:
             return
         _log.warning(
-            "skipped bad batches",
+            "bad_batches_skipped",
             segment=str(self._task.segment.segment_id),
             count=self.count,
             size_bytes=self.size_bytes,

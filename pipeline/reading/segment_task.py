@@ -231,7 +231,7 @@ class SegmentBatches:
         return max(first_offset, entry_offset + 1) if is_entry else first_offset
 
     def _warn_of_index(self, kind: str, reason: str) -> None:
-        _log.warning("reading without an index", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
+        _log.warning("index_not_used", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
 
     def _retried(self, call: Callable[[], T]) -> T:
         return call_with_retries(call, self._task.segment)

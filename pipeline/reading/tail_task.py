@@ -45,7 +45,7 @@ def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -
         task.partition,
         where=where,
         on_bad=lambda position, size_bytes, reason: _log.warning(
-            "skipped a bad batch", where=where, position=position, size_bytes=size_bytes, reason=reason
+            "bad_batch_skipped", where=where, position=position, size_bytes=size_bytes, reason=reason
         ),
     )
     offset, empty_answers = task.first_offset, 0

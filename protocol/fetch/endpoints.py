@@ -1,8 +1,9 @@
 """Node endpoints (KIP-951, v16+) of Fetch answers that are put together here from several of upstream's.
 
 Upstream names the leaders of partitions that moved in tagged field 0 of a response, each once. An answer made of
-several responses names those of all, with Tidegate's addresses in place of upstream's (design L7). Other tagged fields
-of the responses say nothing of the answer, and are left out; so are nodes that are withheld (protocol.wire.endpoints).
+several responses names those of all, with Tidegate's addresses in place of upstream's (docs/protocol.md#l7). Other
+tagged fields of the responses say nothing of the answer, and are left out; so are nodes that are withheld
+(protocol.wire.endpoints).
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,8 @@
 """Fetch (api 1): the messages as Tidegate sees them.
 
 Contract:
-- Versions 4 to 18 (flexible from 12). Below 4 the record format is not v2; those are never announced (design L7).
+- Versions 4 to 18 (flexible from 12). Below 4 the record format is not v2; those are never announced
+  (docs/protocol.md#l7).
 - Partitions are flat lists in wire order. The wire's grouping by topic is rebuilt on encoding from runs of
   consecutive equal topics, so an answer list in request order keeps the request's order.
 - Topics have names up to v12 and ids from v13 on (KIP-516). The other one is None after decoding; whoever encodes
@@ -131,7 +132,7 @@ class PartitionAnswer:
     def error(
         cls, topic: str | None, topic_id: bytes | None, partition: int, error_code: int, tags: bytes = NO_TAGS
     ) -> "PartitionAnswer":
-        """A failed partition as the broker writes it: all offsets −1, no records (spec/kafka-remote.md §3.5)."""
+        """A failed partition as the broker writes it: all offsets −1, no records (docs/protocol.md#fetch-answers)."""
         return cls(topic, topic_id, partition, error_code, -1, -1, -1, tags=tags)
 
     @property

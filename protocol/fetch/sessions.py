@@ -1,7 +1,8 @@
 """Fetch sessions (KIP-227): what a client and a broker both remember, so that neither repeats it. Sans-IO.
 
 A session is a list of partitions, each with what was last asked of it and what was last told. A request names what
-is new or no longer wanted; the answer holds what has changed. Tidegate keeps this beside the broker (design L4):
+is new or no longer wanted; the answer holds what has changed. Tidegate keeps this beside the broker
+(docs/protocol.md#l4):
 
     relayed   upstream has the session, under an id and an epoch of its own (the client's, until the session was
               ours once). Requests pass, and are noted here with work per named partition only.

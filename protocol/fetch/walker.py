@@ -1,7 +1,7 @@
 """Fetch responses that stream by, and the addresses in them (v16+, KIP-951).
 
 Upstream names the leaders of partitions that moved in NodeEndpoints, tagged field 0 at the very end of the response.
-Those are upstream's own addresses, so a client that believed them would go past Tidegate (design L7).
+Those are upstream's own addresses, so a client that believed them would go past Tidegate (docs/protocol.md#l7).
 
 Contract:
 - Held frames: `locate`, `find_nodes` and `rewrite_endpoints` put Tidegate's addresses there.

@@ -1,4 +1,4 @@
-"""The one entry point for rewriting broker addresses in responses (design L7, spec/kafka-remote.md §13.1).
+"""The one entry point for rewriting broker addresses in responses (docs/protocol.md#l7, docs/protocol.md#addresses).
 
 Two steps, because a listener must be bound before the answer that names it goes out: `find_nodes` tells which
 brokers a response names, `rewrite` puts the advertised addresses in their place. Frames are whole: length field,

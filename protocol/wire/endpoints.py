@@ -2,7 +2,7 @@
 
 Rule 1. In every API that names brokers, the fields are node id, host, port, one after the other. Only host and
         port are replaced; node ids stay upstream's own, because leaders and preferred replicas refer to them.
-Rule 2. All bytes outside host and port are kept as they came, so unknown tagged fields survive (design L7).
+Rule 2. All bytes outside host and port are kept as they came, so unknown tagged fields survive (docs/protocol.md#l7).
 Rule 3. "No node" (a negative node id or an empty host, as FindCoordinator answers with an error) is left alone.
 Rule 4. A node without an advertised address is withheld: upstream's own address never passes. In an array of nodes its
         element is left out. Leaders and replicas go on naming it by id, as Kafka's own do with a broker that is down:

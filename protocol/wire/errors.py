@@ -10,7 +10,8 @@ class ProtocolError(Exception):
 class PeerProtocolError(ProtocolError):
     """The peer's bytes break the protocol: a bad length, a truncated field, a header that cannot be read.
 
-    The connection that carried them is closed with one log line; nothing else is affected (design §6).
+    The connection that carried them is closed with one log line; nothing else is affected
+    (docs/protocol.md#malformed-frames).
     """
 
 
@@ -19,7 +20,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class ErrorCode(enum.IntEnum):
-    """The codes that Tidegate itself writes or acts on (spec/kafka-remote.md §13.4)."""
+    """The codes that Tidegate itself writes or acts on (docs/protocol.md#error-codes)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

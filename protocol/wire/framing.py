@@ -19,7 +19,7 @@ LENGTH_BYTES = 4
 RECEIVE_BUFFER_BYTES = 256 * 1024
 """Of a busy stream. Measured: a relay gains little beyond 256 KiB a read."""
 IDLE_BUFFER_BYTES = 4 * 1024
-"""Of a new or quiet stream: 1,000 idle connections must fit in 64 MiB (design §11), heartbeats fit in this."""
+"""Of a new or quiet stream: 1,000 idle connections must fit in 64 MiB (docs/protocol.md#l6), heartbeats fit in this."""
 QUIET_READS_MAX = 64
 """So many reads in a row that an idle buffer would have held give the big buffer back."""
 

@@ -1,4 +1,4 @@
-"""Peeking request headers, and which responses have which header (spec/kafka-remote.md §13.3).
+"""Peeking request headers, and which responses have which header (docs/protocol.md#headers).
 
 Request header: int16 api key, int16 version, int32 correlation id, int16-string client id (that string stays
 in the old form in flexible versions too), then a tagged section in flexible versions. Response header:

@@ -1,4 +1,4 @@
-"""Kafka's primitive encodings over a memoryview (spec/kafka-remote.md §1.2, §13.3).
+"""Kafka's primitive encodings over a memoryview (docs/protocol.md#primitives, docs/protocol.md#headers).
 
 `Cursor` reads; the `write_*` functions build. Every read is bounded by the view: running out of bytes, a
 negative length or a varint of more than five bytes raises PeerProtocolError, never anything else.

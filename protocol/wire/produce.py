@@ -1,7 +1,7 @@
 """Produce (key 0): whether a request gets a response, and the leaders' addresses in responses.
 
 - acks stands after the client id, the header's tags (v9+) and the transactional id (v3+; compact from v9).
-  acks=0 means that no response follows (spec/kafka-remote.md §13.3): its turn in the order is skipped.
+  acks=0 means that no response follows (docs/protocol.md#headers): its turn in the order is skipped.
 - NodeEndpoints is tag 0 of responses v10+ (KIP-951): the brokers that lead, beside NOT_LEADER_OR_FOLLOWER.
 - v13 names topics by id. Records are never looked into.
 """

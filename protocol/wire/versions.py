@@ -1,4 +1,4 @@
-"""Which versions of which API a client may use through Tidegate (design L7).
+"""Which versions of which API a client may use through Tidegate (docs/protocol.md#l7).
 
 Rule 1. The upper end is the lower of upstream's and the newest that we know: in a newer one, an address or a
         length field may stand somewhere that we would not look.

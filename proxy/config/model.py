@@ -55,8 +55,9 @@ NODE_ID_VARIABLE: Final = "$(nodeId)"
 
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
-# design §6: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96 MiB, what else is held
-# for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter, catalog and connections.
+# docs/protocol.md#own-connections: 1.5 GiB gives 256, 512 and 512 MiB. Of what is left manifests and indexes have 96
+# MiB, what else is held for clients 64 MiB, and Fetch sessions 64 MiB; the rest is the process itself: interpreter,
+# catalog and connections.
 MEMORY_SHARES_TOTAL: Final = 1536
 BUDGET_SHARES: Final = {
     "cache.memory.bytes": 256,

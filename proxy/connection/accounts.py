@@ -1,4 +1,4 @@
-"""What is held in memory for each client connection, and who gives way when that is too much (design L6).
+"""What is held in memory for each client connection, and who gives way when that is too much (docs/protocol.md#l6).
 
 Two budgets, each for all connections: `held` for requests that are decoded, responses that are rewritten or merged;
 `answers` for the tier's blocks of answers that are not sent yet (`storage.cache.answer_blocks`). Who finds no room
@@ -22,7 +22,7 @@ from typing import Protocol, Self
 import structlog
 import trio
 
-from metrics.probes import RelayProbe
+from metrics.meters import RelayMeter
 from storage.cache.byte_budget import ByteBudget
 
 PROGRESS_BYTES = 64 * 1024
@@ -162,11 +162,11 @@ class Accounts:
         answers: the budget of the tier's blocks that answers hold.
     """
 
-    def __init__(self, held: ByteBudget, answers: ByteBudget, settings: AccountSettings, probe: RelayProbe) -> None:
+    def __init__(self, held: ByteBudget, answers: ByteBudget, settings: AccountSettings, meter: RelayMeter) -> None:
         self.held = held
         self._answers = answers
         self._settings = settings
-        self._probe = probe
+        self._meter = meter
         self._open: dict[Account, None] = {}
         self._short = trio.Event()
         for budget in (held, answers):
@@ -216,7 +216,7 @@ class Accounts:
             if self._is_to_give_way(wait.since_s, wait.blocks.blocks_bytes >= share_bytes, SHARE_WAIT_S):
                 released_bytes = wait.blocks.blocks_bytes
                 wait.blocks.release()
-                self._probe.on_answer_released(released_bytes)
+                self._meter.on_answer_released(released_bytes)
 
     def _relieve_held(self) -> None:
         if not self._is_held_short:

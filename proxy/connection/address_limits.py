@@ -11,7 +11,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metrics.probes import RefusalReason
+from metrics.meters import RefusalReason
 
 BURST_S = 5.0
 

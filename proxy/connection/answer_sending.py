@@ -13,7 +13,7 @@ from typing import cast
 
 from crc32c import crc32c
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from proxy.connection.accounts import Wait
 from proxy.connection.client_reads import ClientReads
 from proxy.connection.stream_end import ConnectionEnd

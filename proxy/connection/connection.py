@@ -32,7 +32,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from metrics.probes import CloseCause, Direction, RelayProbe, Route
+from metrics.meters import CloseCause, Direction, RelayMeter, Route
 from protocol import api_versions as api_18_api_versions
 from protocol import sasl_handshake as api_17_sasl_handshake
 from protocol.client.errors import TransportError
@@ -81,7 +81,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one connection (design L6), in bytes and requests.
+    """Limits of one connection (docs/protocol.md#l6), in bytes and requests.
 
     `unauthenticated_frame_bytes_max` is for frames before sign-in, where `demands_sign_in` says that upstream wants
     one, and always for what is part of a sign-in: SaslHandshake, raw tokens, and ApiVersions where we answer it.
@@ -140,7 +140,7 @@ class ClientConnection:
         addresses: Advertiser,
         handlers: Callable[[ClientReads], RequestHandlers],
         accounts: Accounts,
-        probe: RelayProbe,
+        meter: RelayMeter,
         on_signed_in: Callable[[], None] = _nothing,
     ) -> None:
         self.asked = 0
@@ -156,7 +156,7 @@ class ClientConnection:
         self._account = accounts.open(self._give_way)
         self._reads = ClientReads(self._account, client.peer_name)
         self._handlers = handlers(self._reads)
-        self._probe = probe
+        self._meter = meter
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
         self._sign_in = SignIn(is_demanded=limits.demands_sign_in)
@@ -175,7 +175,7 @@ class ClientConnection:
         self._requests = FrameStream(
             client,
             CloseCause.CLIENT,
-            lambda size: probe.on_relayed(Direction.CLIENT_TO_UPSTREAM, size),
+            lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size),
             self._account,
         )
         self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
@@ -279,7 +279,7 @@ class ClientConnection:
     async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool = True, relay: Relay = RELAY) -> None:
         api_key, api_version = prefix.api_key, prefix.api_version
         route = route_response(api_key, api_version)
-        self._probe.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
+        self._meter.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
         if answered:
             turn = self._sequencer.allocate()
             self._expected.append(_Expected(prefix.correlation_id, api_key, api_version, route, relay, turn))
@@ -327,7 +327,7 @@ class ClientConnection:
 
     async def _refuse_api_versions(self, prefix: RequestPrefix, size: int) -> None:
         self._check_small("an ApiVersions request", size)
-        self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+        self._meter.on_request(prefix.api_key, Route.EXCHANGE)
         await self._requests.hold(size)
         self._requests.buffer.consume(size)
         refusal = api_18_api_versions.encode_unsupported_version(prefix.correlation_id)
@@ -378,7 +378,7 @@ class ClientConnection:
             await self._relay(prefix, size, relay=outcome)
             return
         try:
-            self._probe.on_request(prefix.api_key, Route.EXCHANGE)
+            self._meter.on_request(prefix.api_key, Route.EXCHANGE)
             await self._requests.discard(size)
             await self._answer(self._sequencer.allocate(), outcome)
         finally:
@@ -481,7 +481,7 @@ class ClientConnection:
             with self._account.waiting():
                 await self._client.send_all(rewritten)
             self._account.let_go(held_bytes)
-            self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
+            self._meter.on_relayed(Direction.UPSTREAM_TO_CLIENT, len(rewritten))
             self._responses.buffer.consume(size)
         else:
             await self._responses.pass_on(size, self._client)
@@ -511,7 +511,7 @@ class ClientConnection:
 
     def _on_answer_passed(self, size: int) -> None:
         self.answered += 1
-        self._probe.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
+        self._meter.on_relayed(Direction.UPSTREAM_TO_CLIENT, size)
 
     # Both.
 
@@ -547,7 +547,7 @@ class ClientConnection:
     def _report(self) -> CloseCause:
         end = self._end or ConnectionEnd(CloseCause.DRAIN)
         if end.cause is CloseCause.MALFORMED_FRAME:
-            self._probe.on_malformed_frame()
+            self._meter.on_malformed_frame()
         fields = {"client": self._client.peer_name, "cause": end.cause.value, "detail": end.detail}
         if end.fault is not None:
             _log.error("connection_closed", **fields, exc_info=end.fault)

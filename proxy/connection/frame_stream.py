@@ -6,7 +6,7 @@ passed on in parts, so that the slower side holds back the faster one by itself.
 
 from collections.abc import Callable
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size

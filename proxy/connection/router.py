@@ -1,4 +1,4 @@
-"""What happens to a request: the only place that decides (design §3.4). Pure.
+"""What happens to a request: the only place that decides (ARCHITECTURE.md#one-request-end-to-end). Pure.
 
 Everything not named here is relayed unread. An api key or version that we do not announce is the client's
 error, as it is at a broker: relaying it could hand out addresses that nobody rewrote.
@@ -43,7 +43,7 @@ class ResponseRoute(enum.Enum):
     API_VERSIONS = "api_versions"
     """Held whole; versions are cut."""
     FETCH = "fetch"
-    """Walked as it streams by, held only when small (design L7)."""
+    """Walked as it streams by, held only when small (docs/protocol.md#l7)."""
     AUTHENTICATION = "authentication"
     """Relayed; afterwards the client may be somebody else, so good probes are forgotten."""
     LOG_START_MOVES = "log_start_moves"

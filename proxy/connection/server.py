@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from metrics.probes import CloseCause, RefusalReason, RelayProbe
+from metrics.meters import CloseCause, RefusalReason, RelayMeter
 from protocol.client.errors import TransportError, UpstreamError
 from protocol.wire.errors import PeerProtocolError
 from proxy.config.model import Network
@@ -75,7 +75,7 @@ class Server:
         handlers: Callable[[ClientReads], RequestHandlers],
         accounts: Accounts,
         node_at: Callable[[str, int], int | None],
-        probe: RelayProbe,
+        meter: RelayMeter,
         upstream_tls: ssl.SSLContext | None = None,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
         proxy_trusted: Sequence[Network] | None = None,
@@ -87,8 +87,8 @@ class Server:
         self._handlers = handlers
         self._accounts = accounts
         self._node_at = node_at
-        self._probe = probe
-        self._connector = UpstreamConnector(upstream_tls, known_brokers, probe)
+        self._meter = meter
+        self._connector = UpstreamConnector(upstream_tls, known_brokers, meter)
         self._connections: dict[ClientConnection, None] = {}
         self._unbegun: set[trio.CancelScope] = set()
         """Accept loops, handshakes and waits for upstream: what a drain cuts short."""
@@ -159,13 +159,13 @@ class Server:
             self._refuse(sock, slot, client.name)
             return
         self._accepted += 1
-        self._probe.on_connection_accepted()
+        self._meter.on_connection_accepted()
         cause = CloseCause.DRAIN  # also when all is stopped at once
         try:
             with scope:
                 cause = await self._serve_client(sock, client, slot, target_for)
         except Exception as error:
-            # One connection's fault is not the process's (design §6).
+            # One connection's fault is not the process's (docs/protocol.md#malformed-frames).
             cause = CloseCause.FAULT
             _log.error("connection_fault", exc_info=error)
         finally:
@@ -176,7 +176,7 @@ class Server:
             self._accepted -= 1
             self._left.set()
             self._left = trio.Event()
-            self._probe.on_connection_closed(cause)
+            self._meter.on_connection_closed(cause)
 
     async def _client_address(self, sock: trio.socket.SocketType) -> ClientAddress | None:
         """Whose the connection is; None: it is not to be served."""
@@ -201,7 +201,7 @@ class Server:
         sock.close()
         if self._draining:
             return
-        self._probe.on_connection_refused(reason)
+        self._meter.on_connection_refused(reason)
         if self._spells.begins(reason):
             event, key, usual_detail = _REFUSALS[reason]
             _log.warning(event, client=client, detail=detail or usual_detail, key=key, connections=self._accepted)
@@ -250,7 +250,7 @@ class Server:
             addresses=self.addresses,
             handlers=self._handlers,
             accounts=self._accounts,
-            probe=self._probe,
+            meter=self._meter,
             on_signed_in=lambda: self._slots.on_signed_in(slot),
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)

@@ -28,7 +28,7 @@ from typing import Protocol
 
 import structlog
 
-from metrics.probes import CloseCause, RefusalReason
+from metrics.meters import CloseCause, RefusalReason
 from proxy.connection.address_limits import AddressLimits
 from proxy.connection.spells import Spells
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 

@@ -20,7 +20,7 @@ from functools import partial
 import structlog
 import trio
 
-from metrics.probes import RelayProbe
+from metrics.meters import RelayMeter
 from protocol.client.errors import UpstreamError
 from proxy.connection.address_book import Target
 from proxy.upstream.address_race import race
@@ -55,11 +55,11 @@ class UpstreamConnector:
     """
 
     def __init__(
-        self, tls: ssl.SSLContext | None, known_brokers: Callable[[], Iterable[Address]], probe: RelayProbe
+        self, tls: ssl.SSLContext | None, known_brokers: Callable[[], Iterable[Address]], meter: RelayMeter
     ) -> None:
         self._tls = tls
         self._known_brokers = known_brokers
-        self._probe = probe
+        self._meter = meter
         self._failed_at_s: dict[Address, float] = {}
         self._waiting = 0
         self._asking = trio.Lock()
@@ -167,12 +167,12 @@ class UpstreamConnector:
         if not self._waiting:
             _log.info("clients_wait_for_upstream", reason=str(failure))
         self._waiting += 1
-        self._probe.on_connect_waiting(self._waiting)
+        self._meter.on_connect_waiting(self._waiting)
         try:
             yield
         finally:
             self._waiting -= 1
-            self._probe.on_connect_waiting(self._waiting)
+            self._meter.on_connect_waiting(self._waiting)
 
 
 def has_left(sock: trio.socket.SocketType) -> bool:

@@ -1,7 +1,7 @@
 """What an exchange may do with the client's own upstream connection: send a frame, await its answer.
 
 Requests of our own stand in the stream of the client's requests, so the broker answers them in their place, as
-the client's principal (design L1). Their correlation ids are ours and never reach the client.
+the client's principal (docs/protocol.md#l1). Their correlation ids are ours and never reach the client.
 """
 
 from collections.abc import Mapping, Sequence

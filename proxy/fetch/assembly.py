@@ -1,4 +1,5 @@
-"""Merging probe answers, tier records and the broker's own answers into one Fetch response. Pure (design §3.9).
+"""Merging probe answers, tier records and the broker's own answers into one Fetch response. Pure
+(ARCHITECTURE.md#one-request-end-to-end).
 
 Offsets are the broker's live ones, from the probe; record bytes are the tier's. Every partition of the request
 has one answer, in request order.

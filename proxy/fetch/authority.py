@@ -1,8 +1,8 @@
 """Good probes: what the broker has vouched for on this connection, and for how long it may be taken as said.
 
-L1: no tier byte leaves without a good probe. A probe is good for one topic id, partition, isolation level and
-current leader epoch, as one authenticated client, for `authority.max.age.ms`. Any error on the partition, another
-sign-in on the connection, or a DeleteRecords or DeleteTopics on any connection ends it.
+docs/protocol.md#l1: no tier byte leaves without a good probe. A probe is good for one topic id, partition, isolation
+level and current leader epoch, as one authenticated client, for `authority.max.age.ms`. Any error on the partition,
+another sign-in on the connection, or a DeleteRecords or DeleteTopics on any connection ends it.
 
 What outlives a good probe is the right to have reads of its partition started beside the next one: by topic id and
 partition, whatever the request's version. A client that asks by name has it for the id that the probe was asked with;

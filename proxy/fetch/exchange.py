@@ -14,15 +14,15 @@
                        ▼
                     assembly: one answer per partition, in request order
 
-Nothing of the tier leaves without the probe's word, and nothing is fetched for a client that never had it (design L1):
-the first read of a partition on a connection starts after its probe, later ones beside theirs
-(`proxy.fetch.authority`). One deadline holds for all of it (L3); a read that misses it is answered empty, and its fill
-goes on for the next request. A probe's answer is waited for as the client waits for its broker, without an end of our
-own: to answer in a hung broker's place would hide from clients that they have to turn away from it. But from the
-deadline on nothing is held for it (`proxy.fetch.tier_reads`, rule 4).
+Nothing of the tier leaves without the probe's word, and nothing is fetched for a client that never had it
+(docs/protocol.md#l1): the first read of a partition on a connection starts after its probe, later ones beside theirs
+(`proxy.fetch.authority`). One deadline holds for all of it (docs/protocol.md#l3); a read that misses it is answered
+empty, and its fill goes on for the next request. A probe's answer is waited for as the client waits for its broker,
+without an end of our own: to answer in a hung broker's place would hide from clients that they have to turn away from
+it. But from the deadline on nothing is held for it (`proxy.fetch.tier_reads`, rule 4).
 
-A read that fails is the broker's to do (`proxy.fetch.fallback`, L2); what the broker cannot take at the moment is put
-off.
+A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.md#l2); what the broker cannot take at
+the moment is put off.
 """
 
 from collections.abc import Collection
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.probes import Direction, Probes
+from metrics.meters import Direction, Meters
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
 from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.client_reads import ClientReads
@@ -85,7 +85,7 @@ async def exchange(
     fallback: Fallback,
     prober: Prober,
     own_fetch: OwnFetch,
-    probes: Probes,
+    meters: Meters,
     client: ClientReads,
     deadline_s: float,
     linger_s: float,
@@ -97,7 +97,7 @@ async def exchange(
     started_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         committed = request.isolation_level == IsolationLevel.READ_COMMITTED
-        reads = TierReads(tier, probes.tier, nursery, deadline_s=deadline_s, committed=committed, client=client)
+        reads = TierReads(tier, meters.tier, nursery, deadline_s=deadline_s, committed=committed, client=client)
         try:
             # One that is to try the tier after trouble waits for the word: a refused one must not use up the try.
             reads.start(
@@ -128,8 +128,8 @@ async def exchange(
     answers = {**parts.answers, **brokers}
     if (whole := await _withhold_excess(request, plan, answers, parts.exceeding, own_fetch)) is not None:
         return pass_whole(whole)
-    probes.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
-    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
+    meters.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
+    meters.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
     sections = [*verdicts.sections, *own_fetch.sections]
     return await in_slices(assemble_in_slices(request, answers, throttle_time_ms, sections))

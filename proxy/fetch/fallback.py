@@ -1,4 +1,5 @@
-"""The broker is the way out (design L2): what the tier fails to read is read by the broker, a little at a time.
+"""The broker is the way out (docs/protocol.md#l2): what the tier fails to read is read by the broker, a little at a
+time.
 
 A broker that runs remote storage can read every offset that Tidegate reads. So when a read fails for a reason of ours
 or of the store, its partition goes to the broker, and comes back to the tier when that works again.
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from metrics.probes import FallbackProbe, FallbackReason
+from metrics.meters import FallbackMeter, FallbackReason
 from protocol.client.errors import UpstreamError
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import Patience
@@ -120,9 +121,9 @@ class _Spell:
 class Fallback:
     """All spells, and what brokers read at the moment. One for the process; owned by the trio thread."""
 
-    def __init__(self, settings: FallbackSettings, probe: FallbackProbe) -> None:
+    def __init__(self, settings: FallbackSettings, meter: FallbackMeter) -> None:
         self.settings = settings
-        self._probe = probe
+        self._meter = meter
         self._spells: dict[FallbackReason, _Spell] = {}
         self._spell_of: dict[TopicIdPartition, _Spell] = {}
         self._reading: Counter[int] = Counter()
@@ -191,7 +192,7 @@ class Fallback:
         if before is not None or len(self._spell_of) < SPELL_PARTITIONS_MAX:
             spell.partitions.add(partition)
             self._spell_of[partition] = spell
-        self._probe.on_spell(reason, len(spell.partitions))
+        self._meter.on_spell(reason, len(spell.partitions))
 
     def served(self, partition: TopicIdPartition) -> None:
         """The tier gave records of it."""
@@ -203,7 +204,7 @@ class Fallback:
         """So many partitions are to be read by that broker; how many of them may be, while the block lasts (rule 3)."""
         granted = max(0, min(partitions, self.settings.partitions_max - self._reading[node_id]))
         self._reading[node_id] += granted
-        self._probe.on_refused(partitions - granted)
+        self._meter.on_refused(partitions - granted)
         try:
             yield granted
         finally:
@@ -214,7 +215,7 @@ class Fallback:
     def on_broker_read(self, partition: TopicIdPartition, records_bytes: int) -> None:
         """The broker has answered for a partition that it was given."""
         spell = self._spell_of.get(partition)
-        self._probe.on_read(FallbackReason.LATE if spell is None else spell.reason, records_bytes)
+        self._meter.on_read(FallbackReason.LATE if spell is None else spell.reason, records_bytes)
 
     def complaints(self) -> list[str]:
         """What an operator is to know, a line for each spell; spells of which nobody wants anything end."""
@@ -229,7 +230,7 @@ class Fallback:
 
     def _leave(self, spell: _Spell, partition: TopicIdPartition) -> None:
         spell.partitions.discard(partition)
-        self._probe.on_spell(spell.reason, len(spell.partitions))
+        self._meter.on_spell(spell.reason, len(spell.partitions))
         if not spell.partitions:
             self._end(spell, "its partitions fail for another reason")
 
@@ -237,7 +238,7 @@ class Fallback:
         del self._spells[spell.reason]
         for partition in spell.partitions:
             del self._spell_of[partition]
-        self._probe.on_spell(spell.reason, 0)
+        self._meter.on_spell(spell.reason, 0)
         _log.info(
             "tier_fallback_ended",
             reason=spell.reason.value,

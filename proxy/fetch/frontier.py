@@ -1,4 +1,5 @@
-"""The frontier: the offsets of a partition as last seen, broker by broker (design §2, L1).
+"""The frontier: the offsets of a partition as last seen, broker by broker (ARCHITECTURE.md#vocabulary,
+docs/protocol.md#l1).
 
 Offsets below the local log start are the tier's. A broker says where that is only to ListOffsets −4, on
 Tidegate's own connection, where it is asked for the log start too; the high watermark is taken from probe answers as
@@ -55,7 +56,7 @@ class Frontier:
 
     @property
     def probe_offset(self) -> int:
-        """Where a probe neither reads the tier nor finds much: the high watermark (design L1)."""
+        """Where a probe neither reads the tier nor finds much: the high watermark (docs/protocol.md#l1)."""
         return max(self.high_watermark, self.local_log_start_offset)
 
 

@@ -1,6 +1,7 @@
 """Leader-epoch lineages by partition, built from the leader's own answers (storage.metadata.leader_epoch_lineage).
 
-Rule 1. A lineage is bound to the leader epoch under which it was built; a newer one has it built anew (design L2).
+Rule 1. A lineage is bound to the leader epoch under which it was built; a newer one has it built anew
+        (docs/protocol.md#l2).
 Rule 2. So has an epoch that only appeared in the catalog afterwards, and `forget`.
 Rule 3. Questions to one leader are gathered (proxy.upstream.gathered), and so are topics whose leader is looked for.
         A question goes on when those who asked have left, and its answer is kept, unless it was forgotten meanwhile.

@@ -1,4 +1,4 @@
-"""The probe: the upstream question that a tier read rides on (design L1).
+"""The probe: the upstream question that a tier read rides on (docs/protocol.md#l1).
 
 A Fetch of our own on the client's upstream connection, in its place in the stream of requests: the broker
 checks the client's rights, the leader and the epochs, and tells high watermark, LSO and log start.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from metrics.probes import RelayProbe
+from metrics.meters import RelayMeter
 from protocol.fetch.messages import (
     NO_TAGS,
     TOPIC_ID_VERSION_MIN,
@@ -73,13 +73,13 @@ class Prober:
     """Probes of one connection."""
 
     def __init__(
-        self, wire: UpstreamWire, node_id: int, tier: Tier, authorities: Authorities, probe: RelayProbe
+        self, wire: UpstreamWire, node_id: int, tier: Tier, authorities: Authorities, meter: RelayMeter
     ) -> None:
         self._wire = wire
         self.node_id = node_id
         self._tier = tier
         self._authorities = authorities
-        self._probe = probe
+        self._meter = meter
 
     def has_right(self, part: TierPart) -> bool:
         """Whether the client may have a read of this part started beside its probe."""
@@ -96,7 +96,7 @@ class Prober:
                 asked.append(part)
             else:
                 self._vouch(part, authority, verdicts)
-        self._probe.on_probes_reused(len(parts) - len(asked))
+        self._meter.on_probes_reused(len(parts) - len(asked))
         stale = await self._ask(request, asked, verdicts)
         if stale and verdicts.whole is None:
             stale = await self._ask(request, await self._learn_anew(stale, verdicts), verdicts)
@@ -154,7 +154,7 @@ class Prober:
         asked_at_s, sent = question
         response = await sent.response()
         discarded_bytes = sum(entry.records_bytes for entry in response.partitions)
-        self._probe.on_probe_answered(trio.current_time() - asked_at_s, discarded_bytes)
+        self._meter.on_probe_answered(trio.current_time() - asked_at_s, discarded_bytes)
         verdicts.throttle_time_ms = max(verdicts.throttle_time_ms, response.throttle_time_ms)
         if response.tags != NO_TAGS:
             verdicts.sections.append(response.tags)
@@ -188,7 +188,7 @@ class Prober:
             max_bytes=PROBE_BYTES_MAX,
             api_version=version,
         )
-        self._probe.on_probe_sent()
+        self._meter.on_probe_sent()
         return trio.current_time(), await send_fetch(self._wire, version, correlation_id, frame)
 
     def _judge(
@@ -226,7 +226,8 @@ class Prober:
     ) -> None:
         """A good probe."""
         if part.asked.current_leader_epoch > part.frontier.leader_epoch:
-            # The broker let the client's epoch pass, so it is the broker's own, and newer than ours (design L2).
+            # The broker let the client's epoch pass, so it is the broker's own, and newer than ours
+            # (docs/protocol.md#l2).
             part.frontier = replace(part.frontier, leader_epoch=part.asked.current_leader_epoch)
             verdicts.learned_anew.append(part)
         frontier = part.frontier

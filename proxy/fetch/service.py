@@ -1,4 +1,5 @@
-"""A connection's Fetch handling: decode, decide, exchange (design §3.4 to §3.9, L1, L4).
+"""A connection's Fetch handling: decode, decide, exchange (ARCHITECTURE.md#one-request-end-to-end, docs/protocol.md#l1,
+docs/protocol.md#l4).
 
 What names no tier partition is relayed, also as part of a session; what does is exchanged, and a session is ours from
 then on (`proxy.fetch.sessions`): its requests are made whole before they are planned.
@@ -11,7 +12,7 @@ from itertools import chain
 import structlog
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from protocol.client.errors import UpstreamError
 from protocol.fetch.messages import (
     OPENING_EPOCH,
@@ -44,7 +45,7 @@ from storage.model import TopicIdPartition
 CONSUMER_REPLICA_ID = -1
 
 TIER_WAIT_S_MAX = 5.0
-"""A tier read never holds a request longer, whatever the client allows (design L3)."""
+"""A tier read never holds a request longer, whatever the client allows (docs/protocol.md#l3)."""
 
 FOLLOWER_FETCH_VERSION_MIN = 11
 """Below, only the leader may be asked (KIP-392)."""
@@ -77,16 +78,16 @@ class FetchService:
         settings: FetchSettings,
         generation: LogStartGeneration,
         slots: SessionSlots,
-        probes: Probes,
+        meters: Meters,
     ) -> None:
         self._tier = tier
         self._fallback = fallback
         self._settings = settings
-        self._probes = probes
+        self._meters = meters
         self._authorities = Authorities(settings.authority_age_s_max, generation)
         self._client = client
         self._local_ends = LocalEnds()
-        self._sessions = ClientSessions(slots, probes.relay)
+        self._sessions = ClientSessions(slots, meters.relay)
         self._has_said_unread = False
 
     async def handle(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
@@ -107,7 +108,7 @@ class FetchService:
         return await self._incremental(frame, request, wire, wire.node_id)
 
     def _note_unread(self, request: FetchRequest, size_bytes: int) -> None:
-        self._probes.tier.on_request_unread(ApiKey.FETCH)
+        self._meters.tier.on_request_unread(ApiKey.FETCH)
         if not self._has_said_unread:
             self._has_said_unread = True
             _log.warning("fetch_left_unread", client_id=request.client_id, size_bytes=size_bytes)
@@ -153,9 +154,9 @@ class FetchService:
                 plan,
                 tier=self._tier,
                 fallback=self._fallback,
-                prober=Prober(wire, node_id, self._tier, self._authorities, self._probes.relay),
+                prober=Prober(wire, node_id, self._tier, self._authorities, self._meters.relay),
                 own_fetch=OwnFetch(wire, self._local_ends, self._client.granted),
-                probes=self._probes,
+                meters=self._meters,
                 client=self._client,
                 deadline_s=trio.current_time() + wait_s,
                 linger_s=self._settings.linger_s,
@@ -221,7 +222,7 @@ class FetchService:
         )
         planned_at_s = trio.current_time()
         for part in plan.tier:
-            self._probes.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
+            self._meters.relay.on_frontier_used(planned_at_s - part.frontier.learned_at_s)
         plan = leave_to_broker(request, plan, await self._off_lineage(plan.tier))
         return plan if plan.tier else None
 

@@ -1,4 +1,4 @@
-"""The Fetch sessions of one client connection, between the client and upstream (design L4).
+"""The Fetch sessions of one client connection, between the client and upstream (docs/protocol.md#l4).
 
 What a session is says `protocol.fetch.sessions`; here its requests are relayed, or answers are made for it:
 
@@ -15,7 +15,7 @@ from itertools import chain
 
 import trio
 
-from metrics.probes import Direction, RelayProbe
+from metrics.meters import Direction, RelayMeter
 from protocol.fetch.messages import NO_SESSION_ID, OPENING_EPOCH, SESSIONLESS_EPOCH, FetchRequest
 from protocol.fetch.request import patch_session
 from protocol.fetch.response import SESSION_HEAD_BYTES, patch_session_id, peek_session
@@ -33,9 +33,9 @@ from proxy.fetch.own_fetch import close_upstream_session, fetch_whole
 class ClientSessions:
     """One for each client connection."""
 
-    def __init__(self, slots: SessionSlots, probe: RelayProbe) -> None:
+    def __init__(self, slots: SessionSlots, meter: RelayMeter) -> None:
         self._table = SessionTable(slots)
-        self._probe = probe
+        self._meter = meter
 
     def close(self) -> None:
         """The connection has ended, and its sessions with it."""
@@ -118,7 +118,7 @@ class ClientSessions:
             return pass_whole(response)
         if response.session_id != NO_SESSION_ID:
             session.become_relayed(response.session_id)
-        self._probe.on_relayed(
+        self._meter.on_relayed(
             Direction.UPSTREAM_TO_CLIENT, sum(answer.records_bytes for answer in response.partitions)
         )
         return FetchAnswer(response.partitions, response.throttle_time_ms, sections=(response.tags,))

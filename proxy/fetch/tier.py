@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from metrics.probes import TierProbe
+from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from proxy.fetch.aborted_tails import AbortedTails
 from proxy.fetch.frontier import Frontiers
@@ -59,7 +59,7 @@ class Tier:
         frontiers: Frontiers,
         lineages: Lineages,
         cluster: Cluster,
-        probe: TierProbe,
+        meter: TierMeter,
     ) -> None:
         self.frontiers = frontiers
         self.aborted_tails = AbortedTails()
@@ -68,7 +68,7 @@ class Tier:
         self._reader = reader
         self._lineages = lineages
         self._cluster = cluster
-        self._probe = probe
+        self._meter = meter
         self._unknown_names: dict[str, float] = {}
 
     def partition(self, topic_id: bytes, partition: int) -> TopicIdPartition | None:
@@ -177,9 +177,9 @@ class Tier:
             RemoteStorageError: it does, and cannot be read.
             UpstreamError: the lineage cannot be learned.
         """
-        self._probe.on_remote_fetch_started(partition.topic)
+        self._meter.on_remote_fetch_started(partition.topic)
         try:
-            with self._probe.remote_fetch_timer():
+            with self._meter.remote_fetch_timer():
                 lineage = await self._lineages.get(partition, leader_epoch)
                 if ends_below is not None:
                     self._require_end_below(partition, offset, lineage, ends_below)
@@ -199,9 +199,9 @@ class Tier:
         except OffsetNotInTierError:
             raise  # as at the broker: out of range is not a failed read
         except Exception:
-            self._probe.on_remote_fetch_error(partition.topic)
+            self._meter.on_remote_fetch_error(partition.topic)
             raise
-        self._probe.on_remote_fetch(partition.topic, records.size_bytes)
+        self._meter.on_remote_fetch(partition.topic, records.size_bytes)
         return records
 
     def forget_reader(self, reader: Hashable) -> None:

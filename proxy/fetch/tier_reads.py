@@ -1,10 +1,10 @@
-"""The tier reads of one Fetch, side by side, under one deadline (design L3).
+"""The tier reads of one Fetch, side by side, under one deadline (docs/protocol.md#l3).
 
 Rule 1. What a read has when the time is up is its answer; one that has nothing yet is answered empty. Its fills go on,
         and the next request finds them.
-Rule 2. A read that finds no segment is first taken as our own lag (design L2): the catalog is read up to the end that
-        the metadata topic has now, and the read is tried once more. Until that has found the segment it counts as a
-        miss, also at the deadline, and is given back to the broker.
+Rule 2. A read that finds no segment is first taken as our own lag (docs/protocol.md#l2): the catalog is read up to the
+        end that the metadata topic has now, and the read is tried once more. Until that has found the segment it counts
+        as a miss, also at the deadline, and is given back to the broker.
 Rule 3. Reads of a client that had the right before start beside the probe, so the probe may make some pointless and
         others wrong: `settle` says which. A read that nobody wants any more holds nothing.
 Rule 4. Nothing is held for a probe that does not come: at the deadline a read that has not been settled lets go of what
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 import structlog
 import trio
 
-from metrics.probes import TierProbe
+from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from proxy.connection.client_reads import ClientReads
 from proxy.fetch.plan import TierPart
@@ -52,7 +52,7 @@ class TierReads:
     def __init__(
         self,
         tier: Tier,
-        probe: TierProbe,
+        meter: TierMeter,
         nursery: trio.Nursery,
         *,
         deadline_s: float,
@@ -69,7 +69,7 @@ class TierReads:
         """Those that are read, in the order in which they were started."""
         self._wait_s = deadline_s - trio.current_time()
         self._tier = tier
-        self._probe = probe
+        self._meter = meter
         self._nursery = nursery
         self._committed = committed
         self._client = client
@@ -80,7 +80,7 @@ class TierReads:
         self._progress = trio.Event()
         self._settled = trio.Event()
         self._is_word_waited_for = False
-        probe.on_delayed_fetch_parked()
+        meter.on_delayed_fetch_parked()
 
     @property
     def pending(self) -> bool:
@@ -119,14 +119,14 @@ class TierReads:
         if trio.current_time() >= self.deadline_s:
             self.expired.update(part for part, time in self._times.items() if not time.has_batch)
         if self.expired:
-            self._probe.on_remote_fetch_expired()
+            self._meter.on_remote_fetch_expired()
         while self._line:
             part, time = self._line.popleft()
             if self._times.get(part) is time:
                 del self._times[part]
         for time in self._times.values():
             time.end()
-        self._probe.on_delayed_fetch_completed()
+        self._meter.on_delayed_fetch_completed()
 
     async def wait_until(self, time_s: float) -> None:
         """Return when all reads have ended, or at that time."""

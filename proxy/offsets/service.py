@@ -1,4 +1,4 @@
-"""A connection's ListOffsets handling (spec/kafka-remote.md §4; design L1).
+"""A connection's ListOffsets handling (docs/protocol.md#list-offsets; docs/protocol.md#l1).
 
 What stays the broker's is relayed as it came: everything but consumers' look-ups by time that the tier decides. For
 those, before the search:
@@ -72,7 +72,7 @@ class ListOffsetsService:
         request = await in_slices(decode_request_in_slices(frame, decode_request_header(frame)))
         node_id = wire.node_id
         if request.is_unread:
-            self._lookup.probe.on_request_unread(ApiKey.LIST_OFFSETS)
+            self._lookup.meter.on_request_unread(ApiKey.LIST_OFFSETS)
             return RELAY
         if request.replica_id != CONSUMER_REPLICA_ID or node_id is None or _has_duplicates(request):
             return RELAY
@@ -81,7 +81,7 @@ class ListOffsetsService:
         if not questions:
             return RELAY
         timeout_s = min(request.timeout_ms / 1000, self._timeout_s) if request.timeout_ms > 0 else self._timeout_s
-        with self._lookup.probe.look_up_waiting():
+        with self._lookup.meter.look_up_waiting():
             response, found = await self._search(request, questions, started_s + timeout_s, wire, node_id)
         failed = [key for key in questions if key in found and found[key].is_failed]
         with self._fallback.at_broker(node_id, len(failed)) as granted:
@@ -215,7 +215,7 @@ class _Searches:
             if result is not None:
                 self.results[key] = result
         if scope.cancelled_caught and key not in self._given_up:
-            self._lookup.probe.on_look_up_expired(*key)
+            self._lookup.meter.on_look_up_expired(*key)
             self.results[key] = _Result(None, ErrorCode.REQUEST_TIMED_OUT)
 
     async def _result(self, question: TierQuestion) -> _Result | None:

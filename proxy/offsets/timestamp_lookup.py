@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from metrics.probes import TierProbe
+from metrics.meters import TierMeter
 from protocol.client.errors import UpstreamError
 from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.slices import each_slice
@@ -50,13 +50,13 @@ class TimestampLookup:
     """One for all clients. Owned by the trio thread."""
 
     def __init__(
-        self, *, tier: Tier, client: FrontierClient, lineages: Lineages, search: TimestampSearch, probe: TierProbe
+        self, *, tier: Tier, client: FrontierClient, lineages: Lineages, search: TimestampSearch, meter: TierMeter
     ) -> None:
         self._tier = tier
         self._client = client
         self._lineages = lineages
         self._search = search
-        self.probe = probe
+        self.meter = meter
         self._slots = SearchSlots(SEARCHES_MAX, CONNECTION_SEARCHES)
 
     async def plan(self, asked: Sequence[ListOffsetsPartition], node_id: int) -> dict[Key, TierQuestion]:

@@ -1,4 +1,4 @@
-"""The catalog snapshot's life: read at the start, written now and then and at the end (design §9).
+"""The catalog snapshot's life: read at the start, written now and then and at the end (docs/kafka-tier.md#readiness).
 
 - Reading needs no broker. What was read is used once the cluster is known, and only if it is of this cluster, this
   metadata topic and its partition count, and if every metadata partition's log goes on from it. Otherwise it is set
@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from metrics.probes import CatalogProbe, Probes, SnapshotOutcome
+from metrics.meters import CatalogMeter, Meters, SnapshotOutcome
 from proxy.config.model import Config
 from proxy.fetch.tier import CatalogTail
 from proxy.process.upkeep import follow_catalog, measure_catalog
@@ -86,7 +86,7 @@ class CatalogSnapshots:
         event_log: TopicMetadataEventLog,
         manager: TopicBasedRemoteLogMetadataManager,
         cluster_id: Callable[[], str | None],
-        probe: CatalogProbe,
+        meter: CatalogMeter,
     ) -> None:
         self._file = SnapshotFile(folder)
         self._interval_s = interval_s
@@ -94,7 +94,7 @@ class CatalogSnapshots:
         self._event_log = event_log
         self._manager = manager
         self._cluster_id = cluster_id
-        self._probe = probe
+        self._meter = meter
         self._found: Snapshot | None = None
         self._found_bytes = 0
         self._written_offsets: tuple[int, ...] | None = None
@@ -112,7 +112,7 @@ class CatalogSnapshots:
             await self._set_aside(error)
         else:
             if self._found is None:
-                self._probe.on_snapshot_loaded(SnapshotOutcome.ABSENT)
+                self._meter.on_snapshot_loaded(SnapshotOutcome.ABSENT)
 
     async def adopt(self) -> Mapping[int, int]:
         """Have the catalog hold what `read` found, if it may; the offsets to read the metadata topic from.
@@ -127,7 +127,7 @@ class CatalogSnapshots:
             ranges = await self._ranges()
             if ranges is None:
                 # It may be right, so it stays for the next start; this one does without.
-                self._probe.on_snapshot_loaded(SnapshotOutcome.OUT_OF_RANGE)
+                self._meter.on_snapshot_loaded(SnapshotOutcome.OUT_OF_RANGE)
                 return {}
             snapshot.check_range(ranges)
         except SnapshotError as error:
@@ -135,8 +135,8 @@ class CatalogSnapshots:
             return {}
         self._catalog.adopt(snapshot.contents)
         self._written_offsets = snapshot.next_offsets
-        self._probe.on_snapshot_loaded(SnapshotOutcome.USED)
-        self._probe.on_snapshot_kept(self._found_bytes, snapshot.written_at_ms / 1000)
+        self._meter.on_snapshot_loaded(SnapshotOutcome.USED)
+        self._meter.on_snapshot_kept(self._found_bytes, snapshot.written_at_ms / 1000)
         age_s = round(time.time() - snapshot.written_at_ms / 1000)
         _log.info("catalog_snapshot_used", segments=snapshot.contents.segment_count, age_s=age_s)
         return dict(enumerate(snapshot.next_offsets))
@@ -181,7 +181,7 @@ class CatalogSnapshots:
 
     async def _set_aside(self, error: SnapshotError | OSError) -> None:
         outcome = _OUTCOMES.get(type(error), SnapshotOutcome.UNREADABLE)  # type: ignore[arg-type]  # OSError: not in it
-        self._probe.on_snapshot_loaded(outcome)
+        self._meter.on_snapshot_loaded(outcome)
         try:
             aside: str = str(await trio.to_thread.run_sync(self._file.set_aside))
         except OSError as move_error:
@@ -228,7 +228,7 @@ class CatalogSnapshots:
             raise OSError(f"it was not written within {HOLD_S_MAX} s")
         await self._in_thread(self._file.keep_draft)
         self._written_offsets = snapshot.next_offsets
-        self._probe.on_snapshot_written(size_bytes, snapshot.written_at_ms / 1000)
+        self._meter.on_snapshot_written(size_bytes, snapshot.written_at_ms / 1000)
         _log.debug("catalog_snapshot_written", size_bytes=size_bytes, segments=snapshot.contents.segment_count)
 
     async def _draft(self, snapshot: Snapshot) -> int:
@@ -264,7 +264,7 @@ class CatalogSnapshots:
         await trio.to_thread.run_sync(busily, abandon_on_cancel=True)
 
     def _failed(self, reason: str) -> None:
-        self._probe.on_snapshot_failed()
+        self._meter.on_snapshot_failed()
         if not self._is_failing:
             _log.warning("catalog_snapshot_failed", reason=reason)
         self._is_failing = True
@@ -359,7 +359,7 @@ async def start_catalog(
     cluster: Cluster,
     catalog: Catalog,
     readiness: Readiness,
-    probes: Probes,
+    meters: Meters,
     nursery: trio.Nursery,
 ) -> StartedCatalog:
     """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest."""
@@ -383,7 +383,7 @@ async def start_catalog(
             event_log=event_log,
             manager=manager,
             cluster_id=lambda: metadata_cluster.cluster_id,
-            probe=probes.catalog,
+            meter=meters.catalog,
         )
 
     async def follow() -> None:
@@ -394,10 +394,10 @@ async def start_catalog(
         manager.follow_all({} if snapshots is None else await snapshots.adopt())
         if snapshots is not None:
             nursery.start_soon(snapshots.run)
-        nursery.start_soon(measure_catalog, event_log, manager, catalog, probes)
+        nursery.start_soon(measure_catalog, event_log, manager, catalog, meters)
 
     nursery.start_soon(follow)
-    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, probes)
+    nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters)
     await trio.lowlevel.checkpoint()
     tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
     return StartedCatalog(tail, snapshots)

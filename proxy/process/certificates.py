@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 import trio
 
-from metrics.process_probes import TlsProbe
+from metrics.process_meters import TlsMeter
 from proxy.config.model import Config, ServerTls
 
 EXPIRY_WARNING_S: Final = 30 * 86_400.0
@@ -56,10 +56,10 @@ def shown_date(at_s: float) -> str:
 
 
 class CertificateWatch:
-    """Tells `probe`, and the log."""
+    """Tells `meter`, and the log."""
 
-    def __init__(self, probe: TlsProbe, now_s: Callable[[], float] = time.time) -> None:
-        self._probe = probe
+    def __init__(self, meter: TlsMeter, now_s: Callable[[], float] = time.time) -> None:
+        self._meter = meter
         self._now_s = now_s
         self._warned: dict[tuple[str, float], float] = {}
 
@@ -68,7 +68,7 @@ class CertificateWatch:
         now_s = self._now_s()
         for key, chain in chains.items():
             at_s = expires_at_s(chain)
-            self._probe.on_certificate(key, at_s)
+            self._meter.on_certificate(key, at_s)
             warned_s = self._warned.get((key, at_s), -float("inf"))
             if at_s - now_s < EXPIRY_WARNING_S and now_s - warned_s >= WARNING_INTERVAL_S:
                 self._warned = {seen: when for seen, when in self._warned.items() if seen[0] != key}

@@ -1,4 +1,4 @@
-"""What the process tells its caller (design §6, "Command line")."""
+"""What the process tells its caller (docs/protocol.md#exit-codes)."""
 
 from typing import Final
 

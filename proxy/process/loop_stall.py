@@ -6,13 +6,13 @@ with too little processor before a client does. The same task counts the loop's 
 
 import trio
 
-from metrics.process_probes import LoopProbe
+from metrics.process_meters import LoopMeter
 
 INTERVAL_S = 0.1
 """Ten wakings a second cost some 0.1 % of a core; a stall shorter than this may fall between two of them."""
 
 
-async def watch_loop(probe: LoopProbe, interval_s: float = INTERVAL_S) -> None:
+async def watch_loop(meter: LoopMeter, interval_s: float = INTERVAL_S) -> None:
     """Measure lateness and count tasks for ever; run it in the application's nursery.
 
     Cancellation: at any time.
@@ -20,5 +20,5 @@ async def watch_loop(probe: LoopProbe, interval_s: float = INTERVAL_S) -> None:
     while True:
         due = trio.current_time() + interval_s
         await trio.sleep_until(due)
-        probe.on_woken(max(0.0, trio.current_time() - due))
-        probe.on_tasks(trio.lowlevel.current_statistics().tasks_living)
+        meter.on_woken(max(0.0, trio.current_time() - due))
+        meter.on_tasks(trio.lowlevel.current_statistics().tasks_living)

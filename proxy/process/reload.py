@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from metrics.probes import Probes, ReloadOutcome
+from metrics.meters import Meters, ReloadOutcome
 from proxy.config.load import UNSET
 from proxy.config.model import SERVE_KEYS, Config, EffectiveKey, ServerTls
 from proxy.process.certificates import CertificateWatch, certificates_in_use, expires_at_s, shown_date
@@ -89,7 +89,7 @@ class Reloader:
     """
 
     def __init__(
-        self, config: Config, load: Callable[[], Config], follow: Callable[[Config], None], probes: Probes
+        self, config: Config, load: Callable[[], Config], follow: Callable[[Config], None], meters: Meters
     ) -> None:
         self._started = config
         self._last = config
@@ -97,8 +97,8 @@ class Reloader:
         self._tls = config.proxy.tls
         self._load = load
         self._follow = follow
-        self._probe = probes.config
-        self._certificates = CertificateWatch(probes.tls)
+        self._meter = meters.config
+        self._certificates = CertificateWatch(meters.tls)
         self._restart_needed: list[Change] = []
         self._reading = trio.Lock()
         self._watch = FileWatch({})
@@ -120,7 +120,7 @@ class Reloader:
             # Before they are read: a change in between is then one that is still to be acted upon.
             self._watch.acted_upon(await self._look())
             outcome = await self._reload()
-            self._probe.on_reload(outcome, time.time(), len(self._restart_needed))
+            self._meter.on_reload(outcome, time.time(), len(self._restart_needed))
             return outcome
 
     async def _reload(self) -> ReloadOutcome:

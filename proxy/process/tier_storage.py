@@ -1,8 +1,8 @@
 """The tier's reading side put together: caches, fills, read-ahead and the reader over them.
 
-Budgets (design §6, §8): blocks in memory, blocks read ahead and not yet read, GETs under way, answers not yet sent. The
-last two share `tier.inflight.bytes.max`, half each: a client that is slow to take its answer must not stop fills,
-and fills must not stop answers that have all they need.
+Budgets (docs/operations.md#memory, docs/protocol.md#read-ahead): blocks in memory, blocks read ahead and not yet read,
+GETs under way, answers not yet sent. The last two share `tier.inflight.bytes.max`, half each: a client that is slow to
+take its answer must not stop fills, and fills must not stop answers that have all they need.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from storage.buffers import give_back
 from storage.cache.answer_blocks import AnswerBlocks
 from storage.cache.block_cache import BlockCache
@@ -141,7 +141,7 @@ def open_tier_storage(
     *,
     nursery: trio.Nursery,
     limiter: trio.CapacityLimiter,
-    probes: Probes,
+    meters: Meters,
     disk_blocks: DiskBlocks | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
 ) -> TierStorage:
@@ -152,20 +152,20 @@ def open_tier_storage(
         limiter: bounds GETs of manifests and indexes.
         now_ms: another clock than the time of day, for tests.
     """
-    probes.gets.on_store(store_kind(storage_manager.identity))
-    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, probes.cache)
-    throttle = Throttle(settings.gets_max, probes.gets)
+    meters.gets.on_store(store_kind(storage_manager.identity))
+    disk = None if disk_blocks is None else DiskLevel(disk_blocks, nursery, meters.cache)
+    throttle = Throttle(settings.gets_max, meters.gets)
     parts = SegmentParts(
         storage_manager,
         nursery=nursery,
-        gets=ObjectGets(limiter, probes.gets, throttle, now_ms),
-        probe=probes.cache,
+        gets=ObjectGets(limiter, meters.gets, throttle, now_ms),
+        meter=meters.cache,
         bytes_max=settings.indexes_bytes_max,
         disk=disk,
     )
-    gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, probes)
+    gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, meters)
     blocks, gets, read_ahead, prefetcher = _block_parts(
-        settings, parts, disk, nursery, gets_budget, throttle, probes, now_ms
+        settings, parts, disk, nursery, gets_budget, throttle, meters, now_ms
     )
     answers = AnswerBlocks(answers_budget)
     reader = TierReader(catalog=catalog, parts=parts, cache=blocks, answers=answers, prefetcher=prefetcher)
@@ -189,13 +189,13 @@ def _block_parts(
     nursery: trio.Nursery,
     budget: ByteBudget,
     throttle: Throttle,
-    probes: Probes,
+    meters: Meters,
     now_ms: Callable[[], int],
 ) -> tuple[BlockCache, Gets, ReadAhead, Prefetcher | None]:
     """Blocks of logs: where they are kept, what fetches them, and what asks for them ahead of need, if anything."""
     pace = Pace(settings.gets_max, settings.hedge_gets_per_minute_min)
-    read_ahead = _read_ahead(settings, pace, probes)
-    memory = _memory(settings, probes, read_ahead)
+    read_ahead = _read_ahead(settings, pace, meters)
+    memory = _memory(settings, meters, read_ahead)
     prefetcher: Prefetcher | None = None
 
     def land(key: BlockKey, block: Block, demanded: bool) -> None:
@@ -210,8 +210,8 @@ def _block_parts(
         inflight=budget,
         pace=pace,
         throttle=throttle,
-        gets=probes.gets,
-        cache=probes.cache,
+        gets=meters.gets,
+        cache=meters.cache,
         land=land,
         batch_start=parts.offset_indexes.batch_start,
         now_ms=now_ms,
@@ -221,7 +221,7 @@ def _block_parts(
         gets=gets,
         disk=disk,
         block_bytes=settings.block_bytes,
-        probe=probes.cache,
+        meter=meters.cache,
         reach_bytes=reach_bytes,
     )
     if settings.readahead_stream_bytes_max:
@@ -237,34 +237,34 @@ def _block_parts(
     return blocks, gets, read_ahead, prefetcher
 
 
-def _read_ahead(settings: TierStorageSettings, pace: Pace, probes: Probes) -> ReadAhead:
+def _read_ahead(settings: TierStorageSettings, pace: Pace, meters: Meters) -> ReadAhead:
     return ReadAhead(
         settings.readahead_stream_bytes_max,
         settings.readahead_total_bytes_max,
-        probe=probes.read_ahead,
+        meter=meters.read_ahead,
         clock=trio.current_time,
         is_link_free=lambda: pace.is_link_free,
     )
 
 
-def _memory(settings: TierStorageSettings, probes: Probes, read_ahead: ReadAhead) -> MemoryBlocks:
+def _memory(settings: TierStorageSettings, meters: Meters, read_ahead: ReadAhead) -> MemoryBlocks:
     return MemoryBlocks(
         settings.memory_bytes_max,
         unread_bytes_max=settings.readahead_total_bytes_max,
         retention_s=settings.retention_s,
         clock=trio.current_time,
-        probe=probes.cache,
-        read_ahead_probe=probes.read_ahead,
+        meter=meters.cache,
+        read_ahead_meter=meters.read_ahead,
         on_wasted=read_ahead.on_wasted,
         on_evicted=read_ahead.on_evicted,
     )
 
 
-def _inflight_budgets(bytes_max: int, probes: Probes) -> tuple[ByteBudget, ByteBudget]:
+def _inflight_budgets(bytes_max: int, meters: Meters) -> tuple[ByteBudget, ByteBudget]:
     """For GETs under way, and for answers not yet sent."""
 
     def report(_held_bytes: int) -> None:
-        probes.gets.on_inflight_bytes(gets_budget.held + answers_budget.held)
+        meters.gets.on_inflight_bytes(gets_budget.held + answers_budget.held)
 
     gets_budget, answers_budget = ByteBudget(bytes_max // 2, report), ByteBudget(bytes_max - bytes_max // 2, report)
     return gets_budget, answers_budget

@@ -12,7 +12,7 @@ from itertools import islice
 import structlog
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from protocol.client.errors import UpstreamError
 from protocol.wire.addresses import NodeAddress
 from proxy.connection.address_book import AddressBook
@@ -121,7 +121,7 @@ async def follow_catalog(
     manager: TopicBasedRemoteLogMetadataManager,
     catalog: Catalog,
     readiness: Readiness,
-    probes: Probes,
+    meters: Meters,
 ) -> None:
     """Tell readiness how far the catalog is, and which metadata partitions are in trouble."""
     live = False
@@ -147,32 +147,32 @@ async def follow_catalog(
         _note_problems(event_log.problems(), readiness)
         while undecodable < manager.undecodable_records:
             undecodable += 1
-            probes.catalog.on_record_undecodable()
-        probes.catalog.on_segments(catalog.segment_count)
-        probes.catalog.on_refused_partitions(catalog.refused_partitions)
+            meters.catalog.on_record_undecodable()
+        meters.catalog.on_segments(catalog.segment_count)
+        meters.catalog.on_refused_partitions(catalog.refused_partitions)
         await trio.sleep(CATALOG_INTERVAL_S if not live else GAUGES_INTERVAL_S)
 
 
 async def measure_catalog(
-    event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager, catalog: Catalog, probes: Probes
+    event_log: TopicMetadataEventLog, manager: TopicBasedRemoteLogMetadataManager, catalog: Catalog, meters: Meters
 ) -> None:
     """Take the gauges that cost something: sizes by topic, and how far each metadata partition is behind its end."""
     topics: set[str] = set()
     while True:
         sizes = await trio.to_thread.run_sync(catalog.topic_sizes)
-        probes.catalog.on_memory(await trio.to_thread.run_sync(catalog.memory_bytes))
+        meters.catalog.on_memory(await trio.to_thread.run_sync(catalog.memory_bytes))
         for topic in topics - sizes.keys():
-            probes.catalog.on_topic(topic, 0, 0)
+            meters.catalog.on_topic(topic, 0, 0)
         topics |= sizes.keys()
         for topic, (segments, size_bytes) in sizes.items():
-            probes.catalog.on_topic(topic, segments, size_bytes)
+            meters.catalog.on_topic(topic, segments, size_bytes)
         try:
             ends = await event_log.sample_high_watermarks()
         except RemoteStorageError as error:
             _log.debug("catalog_lag_unknown", reason=str(error))
         else:
             for number, end_offset in ends.items():
-                probes.catalog.on_partition_lag(number, max(0, end_offset - manager.position(number)))
+                meters.catalog.on_partition_lag(number, max(0, end_offset - manager.position(number)))
         await trio.sleep(MEASURE_INTERVAL_S)
 
 
@@ -283,10 +283,10 @@ async def _within(limit_s: float, event: Callable[[], Awaitable[None]]) -> bool:
     return False
 
 
-async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, probes: Probes) -> None:
+async def take_gauges(slots: Callable[[], Slots], fallback: Fallback, readiness: Readiness, meters: Meters) -> None:
     """Feed the gauges that nobody's request moves, and tell readiness of what the brokers read for us."""
     while True:
         busy, total, waiting = slots()
-        probes.tier.on_reader_slots(busy, total, waiting)
+        meters.tier.on_reader_slots(busy, total, waiting)
         readiness.left_to_brokers(fallback.complaints())
         await trio.sleep(GAUGES_INTERVAL_S)

@@ -196,7 +196,7 @@ class BrokerConnection:
         if self._failure is None:
             self._failure = error
             log.debug(
-                "upstream connection ended", broker=self.broker_name, client_id=self._state.client_id, why=str(error)
+                "upstream_connection_ended", broker=self.broker_name, client_id=self._state.client_id, why=str(error)
             )
         for waiter in self._waiting.values():
             waiter.answered.set()

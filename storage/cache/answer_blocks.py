@@ -1,4 +1,4 @@
-"""Blocks that answers hold until they are sent, within a budget (`tier.inflight.bytes.max`, design §8).
+"""Blocks that answers hold until they are sent, within a budget (`tier.inflight.bytes.max`, docs/protocol.md#blocks).
 
 An answer is views into blocks, so a slow client keeps whole blocks alive, also after the cache has dropped them. A
 block is charged once, however many answers hold it. Room for a read's blocks is reserved before they are asked for: a

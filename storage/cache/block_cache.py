@@ -4,7 +4,7 @@ A hit in memory costs one dict look-up in the trio thread and no await. A miss s
 nursery; whoever leaves does not cancel it. What comes from the store goes to memory at once and to disk behind
 the readers' backs.
 
-Where a GET begins and ends (design §8):
+Where a GET begins and ends (docs/protocol.md#read-ahead):
 
 Rule 1. A GET is a run of adjacent blocks. It begins at a missing one and goes on until it is large enough.
 Rule 2. It goes on over blocks that are here already where the gap is small: reading on costs less than another GET. So
@@ -22,7 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 
-from metrics.cache_probes import CacheLevel, CacheProbe
+from metrics.cache_meters import CacheLevel, CacheMeter
 from storage.cache.blocks import Block, BlockGrid, BlockKey, MemoryBlocks, SegmentBlocks, block_grid
 from storage.cache.disk import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
@@ -74,7 +74,7 @@ class BlockCache:
         gets: Gets,
         disk: DiskLevel | None,
         block_bytes: int,
-        probe: CacheProbe,
+        meter: CacheMeter,
         reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0,
     ) -> None:
         self._memory = memory
@@ -83,7 +83,7 @@ class BlockCache:
         self._disk = disk
         self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
-        self._probe = probe
+        self._meter = meter
         self._first_readers: dict[BlockKey, Hashable] = {}
         self._places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
 
@@ -136,7 +136,7 @@ class BlockCache:
             for key in keys:
                 self._first_readers.pop(key, None)
         if asked.waited:
-            self._probe.on_fill_waited(time.monotonic() - asked_at)
+            self._meter.on_fill_waited(time.monotonic() - asked_at)
 
     @property
     def read_ahead_bytes(self) -> int:
@@ -187,7 +187,7 @@ class BlockCache:
             self._disk.write_soon(_disk_key(source, key.number), block, reader)
 
     def quarantine(self, source: SegmentBlocks, number: int, block: Block) -> None:
-        """Drop a block that turned out bad; the next request for it is a fresh GET (design L5).
+        """Drop a block that turned out bad; the next request for it is a fresh GET (docs/protocol.md#l5).
 
         Only that very block: another reader may have found the same and put a fresh one in its place.
         """
@@ -196,7 +196,7 @@ class BlockCache:
         if resident is not None and resident is not block:
             return
         self._memory.drop(key)
-        self._probe.on_quarantined()
+        self._meter.on_quarantined()
         if self._disk is not None:
             self._disk.drop(_disk_key(source, number))
 
@@ -219,9 +219,9 @@ class BlockCache:
             self._gets.collect(key)
             block = self._memory.get(key, reader)
         if block is None:
-            self._probe.on_miss(CacheLevel.MEMORY)
+            self._meter.on_miss(CacheLevel.MEMORY)
         else:
-            self._probe.on_hit(CacheLevel.MEMORY, len(block.data))
+            self._meter.on_hit(CacheLevel.MEMORY, len(block.data))
         return block
 
     def _place(self, source: SegmentBlocks, number: int) -> Place:
@@ -319,7 +319,7 @@ class BlockCache:
         missing = self._start(source, numbers)
         if self._disk is not None:
             for _ in set(asked).intersection(missing):
-                self._probe.on_miss(CacheLevel.DISK)
+                self._meter.on_miss(CacheLevel.DISK)
 
     def _start(self, source: SegmentBlocks, numbers: range) -> Sequence[int]:
         missing = self._missing(source, numbers)

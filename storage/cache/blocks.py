@@ -1,4 +1,4 @@
-"""Blocks: how a segment's log is cut into them (design §8), what one is, and those in memory.
+"""Blocks: how a segment's log is cut into them (docs/protocol.md#blocks), what one is, and those in memory.
 
 A block is a run of whole format chunks that covers at least `cache.block.bytes`; formats without chunks have that grid
 itself. A chunk larger than BLOCK_BYTES_MAX is cut into blocks of its own: they are filled together, since one GET
@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metrics.cache_probes import CacheLevel, CacheProbe, ReadAheadProbe
+from metrics.cache_meters import CacheLevel, CacheMeter, ReadAheadMeter
 from storage.cache.eviction import ScanResistantPolicy, extent_blocks
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import OpenedSegment
@@ -174,8 +174,8 @@ class MemoryBlocks:
         unread_bytes_max: int,
         retention_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        probe: CacheProbe,
-        read_ahead_probe: ReadAheadProbe,
+        meter: CacheMeter,
+        read_ahead_meter: ReadAheadMeter,
         on_wasted: Callable[[BlockKey], None] = lambda key: None,
         on_evicted: Callable[[BlockKey], object] = lambda key: None,
     ) -> None:
@@ -183,8 +183,8 @@ class MemoryBlocks:
         self.unread_bytes_max = unread_bytes_max
         self._retention_s = retention_s
         self._clock = clock
-        self._probe = probe
-        self._read_ahead_probe = read_ahead_probe
+        self._meter = meter
+        self._read_ahead_meter = read_ahead_meter
         self._on_wasted = on_wasted
         self._on_evicted = on_evicted
         self._read: dict[BlockKey, Block] = {}
@@ -218,7 +218,7 @@ class MemoryBlocks:
         if key not in self._unread:
             return None
         block = self._take_unread(key)
-        self._read_ahead_probe.on_used(len(block.data))
+        self._read_ahead_meter.on_used(len(block.data))
         self._keep_read(key, block, reader)
         self._report()
         return block
@@ -246,7 +246,7 @@ class MemoryBlocks:
     def put_unread(self, key: BlockKey, block: Block) -> None:
         """Keep a block that was read ahead; wasted if there is one already, which stays as it is."""
         size = len(block.data)
-        self._read_ahead_probe.on_arrived(size)
+        self._read_ahead_meter.on_arrived(size)
         if self.contains(key) or size > self.unread_bytes_max:
             self._count_wasted(key, block)
             return
@@ -279,7 +279,7 @@ class MemoryBlocks:
             return
         for key in idle:
             self._forget(key)
-        self._probe.on_expired(CacheLevel.MEMORY, len(idle))
+        self._meter.on_expired(CacheLevel.MEMORY, len(idle))
         self._report()
 
     def _keep_read(self, key: BlockKey, block: Block, reader: Hashable) -> None:
@@ -293,7 +293,7 @@ class MemoryBlocks:
             self._on_evicted(victim)
             evicted += 1
         if evicted:
-            self._probe.on_evicted(CacheLevel.MEMORY, evicted)
+            self._meter.on_evicted(CacheLevel.MEMORY, evicted)
         self._read[key] = block
         self._policy.insert(key, size, reader, self._clock(), extent=self._extent(key, size))
         self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
@@ -314,7 +314,7 @@ class MemoryBlocks:
         self._count_wasted(key, self._take_unread(key))
 
     def _count_wasted(self, key: BlockKey, block: Block) -> None:
-        self._read_ahead_probe.on_wasted(len(block.data))
+        self._read_ahead_meter.on_wasted(len(block.data))
         self._on_wasted(key)
 
     def _take_unread(self, key: BlockKey) -> Block:
@@ -330,8 +330,8 @@ class MemoryBlocks:
             del self._numbers_of[key.segment_id]
 
     def _report(self) -> None:
-        self._probe.on_resident(CacheLevel.MEMORY, self.size_bytes + self._unread_bytes)
-        self._read_ahead_probe.on_unread(self._unread_bytes)
+        self._meter.on_resident(CacheLevel.MEMORY, self.size_bytes + self._unread_bytes)
+        self._read_ahead_meter.on_unread(self._unread_bytes)
 
 
 class _Unread(NamedTuple):

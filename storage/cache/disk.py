@@ -1,4 +1,4 @@
-"""Blocks on disk, within a byte budget that holds at every moment; they survive a restart (design §8).
+"""Blocks on disk, within a byte budget that holds at every moment; they survive a restart (docs/protocol.md#blocks).
 
 Rule 1. A block costs its file, header and what file systems round up to included, and room is made for it (files
         deleted) before it is written. What a reader has open at that moment is given back when it closes it.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import structlog
 
-from metrics.cache_probes import CacheLevel, CacheProbe, DiskErrorCause
+from metrics.cache_meters import CacheLevel, CacheMeter, DiskErrorCause
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.block_files import BlockFiles, DiskBlockKey, cost_bytes, file_bytes, identity_digest
 from storage.cache.disk_folder import DiskFolder, ListedFile
@@ -64,16 +64,16 @@ class DiskBlocks:
         identity: str,
         cipher: BlockCipher | None,
         retention_s: float | None,
-        probe: CacheProbe,
+        meter: CacheMeter,
         clock: Callable[[], float] = time.time,
     ) -> None:
         digest = identity_digest(identity)
-        self._probe = probe
+        self._meter = meter
         self._clock = clock
         self._files = BlockFiles(digest, cipher)
         self._folder = DiskFolder(path, digest, b"" if cipher is None else cipher.key_id)
         self._index = DiskIndex(bytes_max, retention_s)
-        self._health = DiskHealth(probe, clock)
+        self._health = DiskHealth(meter, clock)
         self._folder_lock = threading.Lock()
         """Held by whoever opens, lists or closes the folder."""
         self._is_loaded = False
@@ -135,9 +135,9 @@ class DiskBlocks:
         try:
             data = self._files.read(path, key)
         except CorruptObjectError as error:
-            self._probe.on_quarantined()
-            self._probe.on_disk_error(DiskErrorCause.CORRUPT)
-            _log.warning("corrupt block dropped", detail=str(error))
+            self._meter.on_quarantined()
+            self._meter.on_disk_error(DiskErrorCause.CORRUPT)
+            _log.warning("corrupt_block_dropped", detail=str(error))
             self._delete(self._index.take_read(key, entry))
             return None
         except OSError as error:
@@ -158,7 +158,7 @@ class DiskBlocks:
             return True
         room = self._index.reserve(key, cost_bytes(file_bytes(key)), self._clock()) if self._may_write() else None
         if room is None or not self._write_into(room, key, view, reader):
-            self._probe.on_disk_skipped()
+            self._meter.on_disk_skipped()
             return False
         return True
 
@@ -190,7 +190,7 @@ class DiskBlocks:
         room = self._index.take_idle(self._clock())
         expired = len(room.doomed)
         self._delete(room)
-        self._probe.on_expired(CacheLevel.DISK, expired)
+        self._meter.on_expired(CacheLevel.DISK, expired)
         return expired
 
     def close(self) -> None:
@@ -255,14 +255,14 @@ class DiskBlocks:
         self._delete(self._index.shrink())
         self._is_loaded = True
         self._is_lost = False
-        _log.info("disk cache loaded", blocks=len(self._index), size_bytes=self.size_bytes)
+        _log.info("disk_cache_loaded", blocks=len(self._index), size_bytes=self.size_bytes)
 
     def _is_usable(self, file: ListedFile, key: DiskBlockKey, modified_s: float) -> bool:
         if file.size_bytes != file_bytes(key):
-            self._probe.on_disk_error(DiskErrorCause.CORRUPT)
+            self._meter.on_disk_error(DiskErrorCause.CORRUPT)
             return False
         if self._index.is_idle(modified_s, self._clock()):
-            self._probe.on_expired(CacheLevel.DISK)
+            self._meter.on_expired(CacheLevel.DISK)
             return False
         return True
 
@@ -289,7 +289,7 @@ class DiskBlocks:
             return False
         unwanted = self._index.publish(room, key, reader, now_s)
         self._health.on_written()
-        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
         if unwanted is not None:
             self._delete(unwanted)
         return unwanted is None
@@ -299,10 +299,10 @@ class DiskBlocks:
         try:
             self._folder.delete(temporary)
         except OSError as error:
-            _log.warning("half a block stays on disk for now", detail=str(error))
+            _log.warning("half_block_left_on_disk", detail=str(error))
             leftover = temporary
         self._index.release(room, leftover)
-        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
 
     def _delete(self, room: Room) -> bool:
         """Delete what is doomed for this room. False if the block it is for cannot be written."""
@@ -314,9 +314,9 @@ class DiskBlocks:
             except OSError as error:
                 undeleted.append(doomed)
                 self._health.on_trouble(cause_of(error), error)
-        self._probe.on_evicted(CacheLevel.DISK, room.evictions)
+        self._meter.on_evicted(CacheLevel.DISK, room.evictions)
         is_settled = self._index.settle(room, undeleted)
-        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
         return is_settled
 
     def _on_unreadable(self, room: Room, error: OSError) -> None:
@@ -325,7 +325,7 @@ class DiskBlocks:
             return
         self._delete(room)
         if isinstance(error, FileNotFoundError) and self._is_held():
-            self._probe.on_disk_error(DiskErrorCause.MISSING)
+            self._meter.on_disk_error(DiskErrorCause.MISSING)
         elif isinstance(error, FileNotFoundError):
             self._on_vanished()
         else:
@@ -343,7 +343,7 @@ class DiskBlocks:
         self._is_lost = True
         self._is_loaded = False
         self._index.clear()
-        self._probe.on_resident(CacheLevel.DISK, self.size_bytes)
+        self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
         self._health.on_trouble(DiskErrorCause.MISSING, "the folder is gone")
 
     def _stamp(self, key: DiskBlockKey, path: Path, now_s: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from metrics.cache_probes import CacheProbe, DiskErrorCause
+from metrics.cache_meters import CacheMeter, DiskErrorCause
 
 RETRY_S = 10.0
 """Long enough that a disk which answers errors slowly costs little, short against what it takes to fill a disk."""
@@ -42,13 +42,13 @@ def cause_of(error: OSError) -> DiskErrorCause:
 class DiskHealth:
     """Thread-safe."""
 
-    def __init__(self, probe: CacheProbe, clock: Callable[[], float]) -> None:
-        self._probe = probe
+    def __init__(self, meter: CacheMeter, clock: Callable[[], float]) -> None:
+        self._meter = meter
         self._clock = clock
         self._lock = threading.Lock()
         self._cause: DiskErrorCause | None = None
         self._failed_at_s = 0.0
-        probe.on_disk_available(True)
+        meter.on_disk_available(True)
 
     @property
     def is_good(self) -> bool:
@@ -84,10 +84,10 @@ class DiskHealth:
             if was_good or self._has_rested():
                 self._failed_at_s = self._clock()
             self._cause = cause
-        self._probe.on_disk_error(cause)
-        self._probe.on_disk_available(False)
+        self._meter.on_disk_error(cause)
+        self._meter.on_disk_available(False)
         if was_good:
-            _log.warning("disk cache rests", cause=cause.value, detail=str(detail), retry_s=RETRY_S)
+            _log.warning("disk_cache_suspended", cause=cause.value, detail=str(detail), retry_s=RETRY_S)
 
     def on_written(self) -> None:
         """The disk took a block."""
@@ -95,8 +95,8 @@ class DiskHealth:
             was_good = self._cause is None
             self._cause = None
         if not was_good:
-            self._probe.on_disk_available(True)
-            _log.info("disk cache works again")
+            self._meter.on_disk_available(True)
+            _log.info("disk_cache_resumed")
 
     def _has_rested(self) -> bool:
         # Also when the clock was set back: nobody may wait for a time that is years away.

@@ -1,4 +1,4 @@
-"""The disk cache's trio shell: reads in runs, writes behind the readers' backs (design §8).
+"""The disk cache's trio shell: reads in runs, writes behind the readers' backs (docs/protocol.md#blocks).
 
 Rule 1. Nobody waits for a write. What the disk does not keep up with is not written, and counted: the cache of a disk
         that is slower than the store is of no use anyway.
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from metrics.cache_probes import CacheLevel, CacheProbe
+from metrics.cache_meters import CacheLevel, CacheMeter
 from storage.cache.blocks import Block
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from storage.errors import CorruptObjectError
@@ -114,10 +114,10 @@ class DiskLevel:
         nursery: the application's; reads live in it.
     """
 
-    def __init__(self, disk: DiskBlocks, nursery: trio.Nursery, probe: CacheProbe) -> None:
+    def __init__(self, disk: DiskBlocks, nursery: trio.Nursery, meter: CacheMeter) -> None:
         self._disk = disk
         self._nursery = nursery
-        self._probe = probe
+        self._meter = meter
         self._runs: set[DiskRun] = set()
         self._read_limiter = trio.CapacityLimiter(READS_MAX)
         self._queue: dict[DiskBlockKey, tuple[Block, Hashable]] = {}
@@ -187,9 +187,9 @@ class DiskLevel:
 
         def count_and_deliver(at: int, data: memoryview | None) -> None:
             if data is None:
-                self._probe.on_miss(CacheLevel.DISK)
+                self._meter.on_miss(CacheLevel.DISK)
             else:
-                self._probe.on_hit(CacheLevel.DISK, len(data))
+                self._meter.on_hit(CacheLevel.DISK, len(data))
             deliver(at, data)
 
         run = DiskRun(keys, count_and_deliver, fail)
@@ -203,7 +203,7 @@ class DiskLevel:
         if key in self._queue or self._disk.holds(key):
             return
         if not self._disk.available or self._queue_bytes + size_bytes > WRITE_QUEUE_BYTES_MAX:
-            self._probe.on_disk_skipped()
+            self._meter.on_disk_skipped()
             return
         self._queue[key] = (block, reader)
         self._queue_bytes += size_bytes

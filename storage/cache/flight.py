@@ -1,7 +1,7 @@
 """A computation under way, that any number of readers may wait for.
 
 Rule 1. It runs in the application's nursery, never in a client's: a caller that is cancelled stops to wait, the
-        computation goes on, and the next caller finds its result (design L3).
+        computation goes on, and the next caller finds its result (docs/protocol.md#l3).
 Rule 2. A failure goes to everyone who waits at that moment and is not kept: the next caller starts afresh.
 """
 

@@ -1,7 +1,7 @@
 """GETs of segments' logs: which blocks are under way, which GETs run, and what becomes of those that fail or are late.
 
 Rule 1. A block is under way once, however many want it. GETs live in the application's nursery: who stops to wait
-        cancels nothing (law L3), and every flight ends, at shutdown with trio.ClosedResourceError.
+        cancels nothing (docs/protocol.md#l3), and every flight ends, at shutdown with trio.ClosedResourceError.
 Rule 2. At most `gets_max` GETs are under way, and fewer while the store throttles. What somebody waits for stands in
         line; read-ahead is started only when nobody stands there, as many GETs as fill the link (`pace`), and leaves
         one slot in eight free.
@@ -28,8 +28,8 @@ from typing import NamedTuple, Protocol
 import structlog
 import trio
 
-from metrics.cache_probes import CacheProbe, StallReason
-from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from metrics.cache_meters import CacheMeter, StallReason
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.flight import Flight
@@ -254,8 +254,8 @@ class Gets:
         inflight: ByteBudget,
         pace: Pace,
         throttle: Throttle,
-        gets: GetProbe,
-        cache: CacheProbe,
+        gets: GetMeter,
+        cache: CacheMeter,
         land: Callable[[BlockKey, Block, bool], None],
         batch_start: Callable[[RemoteLogSegmentMetadata, int], int | None] = lambda segment, position: None,
         now_ms: Callable[[], int] = wall_clock_ms,

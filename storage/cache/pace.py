@@ -61,7 +61,7 @@ SHORT_GET_BYTES_MIN = 1 * MIB
 """On very slow connections. Below, the first byte's delay outweighs the transfer on any link."""
 
 GET_S = 1.0
-"""Far below the five seconds that a reader waits (law L3)."""
+"""Far below the five seconds that a reader waits (docs/protocol.md#l3)."""
 
 SEEN_MAX = 200
 SEEN_MIN = 20

@@ -1,4 +1,5 @@
-"""Which bytes to fetch before anyone asks for them (design §8). `ReadAhead` says for whom, `Prefetcher` has it done.
+"""Which bytes to fetch before anyone asks for them (docs/protocol.md#read-ahead). `ReadAhead` says for whom,
+`Prefetcher` has it done.
 
 A *stream* is a run of reads of one connection in one partition, each of which begins where the one before ended. A
 connection may have several in one partition: Spark reads it at many offsets at once.
@@ -33,7 +34,7 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from metrics.cache_probes import ReadAheadProbe, StallReason
+from metrics.cache_meters import ReadAheadMeter, StallReason
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import BlockKey, MemoryBlocks, SegmentBlocks
 from storage.cache.gets import Gets
@@ -181,7 +182,7 @@ class ReadAhead:
         stream_bytes_max: int,
         total_bytes_max: int,
         *,
-        probe: ReadAheadProbe,
+        meter: ReadAheadMeter,
         clock: Callable[[], float],
         is_link_free: Callable[[], bool] = lambda: False,
         start_bytes: int = START_BYTES,
@@ -191,7 +192,7 @@ class ReadAhead:
         self._total_bytes_max = total_bytes_max
         self._start_bytes = min(start_bytes, self._stream_bytes_max)
         self._streams_max = streams_max
-        self._probe = probe
+        self._meter = meter
         self._clock = clock
         self._is_link_free = is_link_free
         # No list or set in these is ever empty; streams of one partition are in the order of their last reads.
@@ -312,7 +313,7 @@ class ReadAhead:
         """Read-ahead of the stream goes no further for now; counted when the reason is another one than before."""
         if stream.stalled_by is not reason:
             stream.stalled_by = reason
-            self._probe.on_stalled(reason)
+            self._meter.on_stalled(reason)
 
     def take_read_lately(self) -> Iterable[Stream]:
         """The streams that were read since this was last called."""
@@ -419,7 +420,7 @@ class ReadAhead:
         self._read_lately.pop(stream, None)
         if stream.window_bytes:
             self._with_window -= 1
-            self._probe.on_streams(self._with_window)
+            self._meter.on_streams(self._with_window)
 
     def _add_segment(self, stream: Stream, ahead: Ahead) -> None:
         stream.segments.append(ahead)
@@ -446,7 +447,7 @@ class ReadAhead:
         if not stream.window_bytes:
             stream.window_bytes = max(_smallest(stream), min(self._start_bytes, START_ANSWERS * answer_bytes))
             self._with_window += 1
-            self._probe.on_streams(self._with_window)
+            self._meter.on_streams(self._with_window)
         elif read.waited or stream.sequential_bytes >= self.window(stream):
             doubled = 2 * self.window(stream)
             if read.waited and doubled > self._stream_bytes_max:

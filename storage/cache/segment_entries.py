@@ -1,6 +1,6 @@
 """One entry in memory for each segment: loaded once however many ask, within limits, gone with its segment.
 
-Rule 1. A load runs in the application's nursery and outlives those who asked for it (design L3).
+Rule 1. A load runs in the application's nursery and outlives those who asked for it (docs/protocol.md#l3).
 Rule 2. A failure goes to everyone who waits at that moment and is not kept.
 Rule 3. A segment that is dropped while its entry is loaded keeps nothing: who waits gets the entry, it does not land,
         and who asks afterwards loads it anew.

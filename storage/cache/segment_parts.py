@@ -23,8 +23,8 @@ from typing import Generic, Self, TypeVar
 import structlog
 import trio
 
-from metrics.cache_probes import CacheProbe
-from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from storage.cache.block_files import DiskBlockKey
 from storage.cache.blocks import Block
 from storage.cache.disk_level import DiskLevel
@@ -83,7 +83,7 @@ class SegmentParts:
     Args:
         nursery: the application's; loads live in it.
         gets: runs the GETs.
-        probe: counts opened segments and indexes that were rebuilt.
+        meter: counts opened segments and indexes that were rebuilt.
         disk: where indexes are kept; None: nowhere.
         bytes_max: half of it is for offset indexes, a quarter for manifests, an eighth each for the others. An offset
             index of a 1 GiB segment has up to 2 MiB, a time index 0.8 MiB; a manifest some 4 KiB; an abort 34 bytes.
@@ -96,12 +96,12 @@ class SegmentParts:
         *,
         nursery: trio.Nursery,
         gets: "ObjectGets",
-        probe: CacheProbe,
+        meter: CacheMeter,
         bytes_max: int,
         disk: DiskLevel | None = None,
         entries_max: int = ENTRIES_MAX,
     ) -> None:
-        shared = _Shared(nursery, gets, probe, KeptIndexes(disk), entries_max)
+        shared = _Shared(nursery, gets, meter, KeptIndexes(disk), entries_max)
         self.opened = OpenedSegments(shared, bytes_max // 4, storage_manager)
         self.offset_indexes = OffsetIndexes(shared, bytes_max // 2, self.opened)
         self.time_indexes = TimeIndexes(shared, bytes_max // 8, self.opened)
@@ -119,7 +119,7 @@ class _Shared:
 
     nursery: trio.Nursery
     gets: "ObjectGets"
-    probe: CacheProbe
+    meter: CacheMeter
     kept: "KeptIndexes"
     entries_max: int
 
@@ -172,7 +172,7 @@ class OpenedSegments(_Part[OpenedSegment]):
     """Segments with their manifests, for formats that have some. An absent one is never remembered as absent."""
 
     def __init__(self, shared: _Shared, bytes_max: int, storage_manager: RemoteStorageManager) -> None:
-        super().__init__(shared, bytes_max, shared.probe.on_opened_segments)
+        super().__init__(shared, bytes_max, shared.meter.on_opened_segments)
         self._storage_manager = storage_manager
         self._get_kind = GetObject.MANIFEST if storage_manager.has_manifests else None
 
@@ -242,7 +242,7 @@ class _Index(_Part[V]):
             self._shared.kept.keep(segment, part, data)
 
     def _count_rebuilt(self, segment: RemoteLogSegmentMetadata, name: str, reason: str) -> None:
-        self._shared.probe.on_index_rebuilt(name)
+        self._shared.meter.on_index_rebuilt(name)
         _log.warning("index_rebuilt", segment=str(segment.segment_id), index=name, reason=reason)
 
 
@@ -432,7 +432,7 @@ class OffsetIndexes(_Index[OffsetIndex]):
         self, opened: OpenedSegment, segment: RemoteLogSegmentMetadata, reason: str
     ) -> tuple[OffsetIndex, int]:
         def scan() -> tuple[OffsetIndex, bytes]:
-            with _ScanGets(self._shared.gets.probe) as gets:
+            with _ScanGets(self._shared.gets.meter) as gets:
                 data = rebuild_offset_index(opened, segment, on_get=gets.on_get)
             name = f"rebuilt offset index of {segment.segment_id}"
             return OffsetIndex(data, segment.start_offset, name, is_rebuilt=True), data
@@ -466,8 +466,8 @@ class OffsetIndexes(_Index[OffsetIndex]):
 class _ScanGets:
     """Counts the GETs of a scan, which follow each other in one thread: each when the next begins, or the scan ends."""
 
-    def __init__(self, probe: GetProbe) -> None:
-        self._probe = probe
+    def __init__(self, meter: GetMeter) -> None:
+        self._meter = meter
         self._sent_s = 0.0
         self._stored_bytes: int | None = None
 
@@ -489,7 +489,7 @@ class _ScanGets:
 
     def _end(self, outcome: GetOutcome, received_bytes: int) -> None:
         if self._stored_bytes is not None:
-            self._probe.on_end(GetObject.LOG, outcome, time.monotonic() - self._sent_s, received_bytes)
+            self._meter.on_end(GetObject.LOG, outcome, time.monotonic() - self._sent_s, received_bytes)
 
 
 def _offset_index(data: bytes | bytearray, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
@@ -551,11 +551,11 @@ class ObjectGets:
     def __init__(
         self,
         limiter: trio.CapacityLimiter,
-        probe: GetProbe,
+        meter: GetMeter,
         throttle: Throttle,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self.probe = probe
+        self.meter = meter
         self._limiter = limiter
         self._throttle = throttle
         self._now_ms = now_ms
@@ -578,7 +578,7 @@ class ObjectGets:
                 if delay_s is None:
                     raise  # as the store said it: what stays away is the broker's error too
             await trio.sleep(delay_s)
-            self.probe.on_retry()
+            self.meter.on_retry()
 
     async def run_once(self, kind: GetObject | None, get: Callable[[], V]) -> V:
         """The same with one attempt."""
@@ -595,9 +595,9 @@ class ObjectGets:
         except IllegalMetadataError:
             raise  # it names no object, so nothing was asked for
         except Exception as error:
-            self.probe.on_end(kind, outcome_of(error), time.monotonic() - sent_s)
+            self.meter.on_end(kind, outcome_of(error), time.monotonic() - sent_s)
             raise
-        self.probe.on_end(kind, GetOutcome.OK, time.monotonic() - sent_s)
+        self.meter.on_end(kind, GetOutcome.OK, time.monotonic() - sent_s)
         return value
 
 

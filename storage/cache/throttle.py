@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from metrics.get_probe import GetProbe
+from metrics.get_meter import GetMeter
 from storage.errors import ThrottledError
 from storage.object_store.retries import RETRY_AFTER_S_MAX
 
@@ -29,9 +29,9 @@ class Throttle:
         gets_max: what the limit grows back to.
     """
 
-    def __init__(self, gets_max: int, probe: GetProbe) -> None:
+    def __init__(self, gets_max: int, meter: GetMeter) -> None:
         self._most = gets_max
-        self._probe = probe
+        self._meter = meter
         self._limit = math.inf
         self._in_flight = trio.CapacityLimiter(math.inf)
         self._halved_s = -math.inf
@@ -83,4 +83,4 @@ class Throttle:
     def _set(self, limit: float) -> None:
         self._limit = limit if limit < self._most else math.inf
         self._in_flight.total_tokens = self.gets_max if self.is_on else math.inf
-        self._probe.on_limit(self.gets_max)
+        self._meter.on_limit(self.gets_max)

@@ -3,7 +3,7 @@
 Each check is told of every batch in order, and of bytes that could not be walked, over which it does not judge. It
 keeps the first problem that it finds and counts the others. Entries are read in place, never made into lists.
 
-Offset index (spec/kafka-remote.md §7): an entry's position is where a batch begins, its offset the last one of that
+Offset index (docs/kafka-tier.md#indexes): an entry's position is where a batch begins, its offset the last one of that
 batch or, as brokers before 4.0 had it for all batches of one append, of a batch after it. Positions and offsets ascend.
 Time index: an entry's offset lies in the batch that first had its timestamp, the newest so far; the last entry has the
 segment's newest.

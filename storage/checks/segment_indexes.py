@@ -146,7 +146,7 @@ _PARSERS: Mapping[IndexType, Callable[[SegmentIndexes, bytes], None]] = {
 
 def leader_epochs_problem(checkpoint: LeaderEpochs, metadata: RemoteLogSegmentMetadata) -> str | None:
     """A sentence if a checkpoint is not of this segment: it ends with the segment's own epochs, which begin in it where
-    the metadata says, but for the first, which may have begun before (spec/kafka-remote.md §5.5)."""
+    the metadata says, but for the first, which may have begun before (docs/kafka-tier.md#lineage)."""
     segment = metadata.segment_leader_epochs
     first_epoch = min(segment)
     starts = dict(checkpoint)

@@ -1,7 +1,8 @@
 """A segment's transaction index and producer snapshot against its batches, in one pass beside the walk of its log.
 
-Transaction index (spec/kafka-remote.md §7, §3.6): one entry for each ABORT marker that ended a transaction with
-records; a marker without records before it has none. What began before the segment cannot be seen here:
+Transaction index (docs/kafka-tier.md#transaction-index, docs/kafka-tier.md#aborted-transactions): one entry for each
+ABORT marker that ended a transaction with records; a marker without records before it has none. What began before the
+segment cannot be seen here:
 
 | field | right is |
 |---|---|

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """Who writes the tier (design §1)."""
+    """Who writes the tier (docs/protocol.md#modes)."""
 
     REPLICA = "replica"
     STANDALONE = "standalone"
@@ -85,7 +85,8 @@ class ClientSecurity:
 
     @property
     def relay_tls(self) -> ClientTls | None:
-        """The transport for clients' upstream connections: never our certificate, never our credentials (design §6)."""
+        """The transport for clients' upstream connections: never our certificate, never our credentials
+        (docs/protocol.md#own-connections)."""
         return None if self.tls is None else replace(self.tls, certificate_chain_pem=None, private_key_pem=None)
 
 

@@ -17,7 +17,7 @@ from storage.config.security import UpstreamKeys, metadata_client_config, texts,
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
-"""Five seconds cap a tier read (design L3)."""
+"""Five seconds cap a tier read (docs/protocol.md#l3)."""
 
 STORAGE_MANAGER_CLASS: Final = "remote.log.storage.manager.class.name"
 METADATA_MANAGER_CLASS: Final = "remote.log.metadata.manager.class.name"

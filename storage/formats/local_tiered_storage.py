@@ -1,4 +1,5 @@
-"""Kafka's LocalTieredStorage: a tier of plain files, read and written in Kafka's own layout (spec/kafka-remote.md §10).
+"""Kafka's LocalTieredStorage: a tier of plain files, read and written in Kafka's own layout
+(docs/formats.md#local-tiered-storage).
 
     <dir>/kafka-tiered-storage/<topic>-<partition>-<topic id>/<start offset>-<segment id>.<suffix>
 

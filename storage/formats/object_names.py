@@ -1,5 +1,5 @@
-"""Names of a segment's objects as Kafka's LocalTieredStorage has them (spec/kafka-remote.md §10): of files in its
-folder, of keys in a bucket of plain objects.
+"""Names of a segment's objects as Kafka's LocalTieredStorage has them (docs/formats.md#local-tiered-storage): of files
+in its folder, of keys in a bucket of plain objects.
 
     <topic>-<partition>-<topic id>/<start offset, 20 digits>-<segment id>.<suffix>
 

@@ -1,5 +1,5 @@
 """Plain objects: a segment's files as they are, in any object store, under the names that Kafka's LocalTieredStorage
-gives them (spec/kafka-remote.md §10).
+gives them (docs/formats.md#plain-objects).
 
     <key.prefix><topic>-<partition>-<topic id>/<start offset>-<segment id>.<suffix>
 

@@ -1,4 +1,4 @@
-"""The offset index of a segment: from a Kafka offset to the position of its batch (spec/kafka-remote.md §7).
+"""The offset index of a segment: from a Kafka offset to the position of its batch (docs/kafka-tier.md#offset-index).
 
 An entry is 8 bytes, big-endian: int32 last offset of a batch minus the segment's base offset, int32 byte position
 where that batch begins. Entries are sparse and ascending in both. The first batch usually has none: below the
@@ -99,7 +99,8 @@ class OffsetIndex:
 
     def fetch_upper_bound_offset(self, end_position: int) -> int | None:
         """What bounds the offsets of a fetched range that ends at `end_position` (exclusive) from above, for
-        READ_COMMITTED (spec/kafka-remote.md §3.6): the offset of the first entry at or beyond it, or None.
+        READ_COMMITTED (docs/kafka-tier.md#aborted-transactions): the offset of the first entry at or beyond it, or
+        None.
 
         As in Kafka, whose binary search never compares with the first entry, that one does not count if it is exactly
         there: the next does. A broker lists aborted transactions by this, so it must stay as it is.

@@ -1,4 +1,5 @@
-"""The transaction index of a segment: the transactions that were aborted in it (spec/kafka-remote.md §7, §3.6).
+"""The transaction index of a segment: the transactions that were aborted in it (docs/kafka-tier.md#transaction-index,
+docs/kafka-tier.md#aborted-transactions).
 
 An entry is 34 bytes, big-endian: int16 version (0), int64 producer id, int64 first offset, int64 last offset (that
 of the abort marker), int64 last stable offset after the abort. Entries ascend by last offset. An entry stands in

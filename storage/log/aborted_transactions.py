@@ -1,4 +1,5 @@
-"""Which aborted transactions concern an answer, as the tier's transaction indexes tell (spec/kafka-remote.md §3.6).
+"""Which aborted transactions concern an answer, as the tier's transaction indexes tell
+(docs/kafka-tier.md#aborted-transactions).
 
 An abort stands in the index of the segment that holds its *marker*: the answer's own segment, or any after it. So the
 search walks from there on, until an entry says that nothing begun below the answer's upper bound was open any more

@@ -3,7 +3,7 @@
 What passes is remembered in the blocks (`Block.verified`, `Block.straddler`) by the walk that readers use
 (`storage.log.batch_walk`), so that a reader later goes over it without looking at it. Nothing here raises for bad bytes
 and nothing decides about them: a batch that does not pass is left unverified, the walk ends there, and the reader that
-comes by finds the fault, drops the blocks and reads them again (design, law L5).
+comes by finds the fault, drops the blocks and reads them again (docs/protocol.md#l5).
 
 The start is a hint, from the offset index, and may be wrong. A CRC covers neither base offset, length nor leader epoch.
 So what a false start can find is a chain of bytes that are whole batches by their own account: within the segment's

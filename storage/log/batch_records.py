@@ -1,7 +1,7 @@
 """The offsets and timestamps of the records in one batch, without their keys and values.
 
-For look-ups by time, which decode the one batch that matters (design L5); nothing on the way of a Fetch comes here.
-`wrapped_messages` reads the old formats' wrappers for whoever wants keys and values, too.
+For look-ups by time, which decode the one batch that matters (docs/protocol.md#l5); nothing on the way of a Fetch comes
+here. `wrapped_messages` reads the old formats' wrappers for whoever wants keys and values, too.
 Formats v2, v1 and v0 (KIP-98, KIP-32), none, gzip, snappy, lz4, zstd.
 
 Rules:

@@ -1,4 +1,4 @@
-"""A time → the first record of that time or later in the tier (spec/kafka-remote.md §4, "Timestamp search").
+"""A time → the first record of that time or later in the tier (docs/kafka-tier.md#timestamp-search).
 
 Two steps. `candidate` asks metadata alone, without I/O: which segment decides, if it is the tier's. `search` looks
 into that segment, as the broker does: from the place that time index and offset index name, batch headers are
@@ -203,7 +203,8 @@ class TimestampSearch:
             try:
                 found = await self._scan_window(scan)
             except CorruptLogError as error:
-                # Blocks with a bad batch are quarantined, and fetched once more each before it is an error (L5).
+                # Blocks with a bad batch are quarantined, and fetched once more each before it is an error
+                # (docs/protocol.md#l5).
                 bad = self._quarantine(scan, window_start, error)
                 if bad <= scan.fetched_anew:
                     raise
@@ -291,7 +292,8 @@ class TimestampSearch:
 
 
 def _begins_on(lineage: LeaderEpochLineage, segment: RemoteLogSegmentMetadata, first_epoch: int) -> bool:
-    """Whether the segment's first epoch of those that count begins in it no earlier than on the lineage (§2.5, 4)."""
+    """Whether the segment's first epoch of those that count begins in it no earlier than on the lineage
+    (docs/kafka-tier.md#lineage-filter)."""
     considered = [(epoch, start) for epoch, start in filter_epochs(segment.segment_leader_epochs).items()]
     epoch, start = min((epoch, start) for epoch, start in considered if epoch >= first_epoch)
     ends = [lineage.end_offset(lower) for lower in lineage.epochs if first_epoch <= lower < epoch]

@@ -1,4 +1,4 @@
-"""All segment metadata in memory: KIP-405's RLMM cache for every partition (design: catalog).
+"""All segment metadata in memory: KIP-405's RLMM cache for every partition (docs/kafka-tier.md#catalog).
 
 - Thread-safe. One lock around every change and query; a query makes the objects that it returns and nothing else.
   `has_segments`, `generation` and `is_refused` take no lock: they are asked for every partition of every Fetch.
@@ -233,7 +233,7 @@ class Catalog:
     # --- queries ---
 
     def lookup(self, topic_id: bytes, partition: int, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The FINISHED segment that holds offset in that leader epoch (spec/kafka-remote.md §2.4)."""
+        """The FINISHED segment that holds offset in that leader epoch (docs/kafka-tier.md#queries)."""
         with self._lock:
             segments = self._find(topic_id, partition)
             return None if segments is None else self._metadata(segments, segments.lookup(epoch, offset))
@@ -435,7 +435,7 @@ class Catalog:
         if self._segment_count < self._segments_max:
             return False
         self._refused.add(key)
-        _log.error("catalog full, partition refused", partition=str(partition), segments_max=self._segments_max)
+        _log.error("catalog_full", partition=str(partition), segments_max=self._segments_max)
         return True
 
     def _changed(self, segments: PartitionCatalog, count_before: int) -> None:

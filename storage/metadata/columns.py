@@ -113,7 +113,7 @@ class SegmentColumns:
         return self.states[row] == _FINISHED
 
     def epoch_ranges(self, row: int) -> list[tuple[int, int, int]]:
-        """(epoch, first offset, last offset) of each epoch in the segment, ascending (spec/kafka-remote.md §2.3)."""
+        """(epoch, first offset, last offset) of each epoch in the segment, ascending (docs/kafka-tier.md#overlap)."""
         epochs = self._epochs(row)
         last_offsets = [start_offset - 1 for _, start_offset in epochs[1:]]
         last_offsets.append(self.end_offsets[row])

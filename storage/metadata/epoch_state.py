@@ -1,4 +1,4 @@
-"""The segments of one leader epoch of one partition (spec/kafka-remote.md §2, §2.3).
+"""The segments of one leader epoch of one partition (docs/kafka-tier.md#states, docs/kafka-tier.md#overlap).
 
 - Referenced: first offset in this epoch → row, FINISHED segments only, ascending. What lookups see.
 - Unreferenced: rows that lookups do not see: being copied, being deleted, or replaced by a longer segment.

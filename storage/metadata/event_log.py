@@ -248,4 +248,4 @@ def call_receiver(receiver: Callable[P, None], *args: P.args, **kwargs: P.kwargs
     try:
         receiver(*args, **kwargs)
     except Exception as error:
-        _log.exception("metadata receiver failed", error=repr(error))
+        _log.exception("metadata_receiver_failed", error=repr(error))

@@ -1,4 +1,4 @@
-"""The history of leader epochs of one partition, as the upstream leader tells it (spec/kafka-remote.md §5.5).
+"""The history of leader epochs of one partition, as the upstream leader tells it (docs/kafka-tier.md#lineage).
 
 After an unclean leader election the tier may hold segments of dead branches beside the live ones, with the same
 offsets. What is on the lineage is decided by the broker's own answers to OffsetForLeaderEpoch: one question per
@@ -13,7 +13,7 @@ Rule 3. A segment is on the lineage from an offset on if each of its epochs from
         are not looked at: once the log start has moved into the segment, the broker has forgotten their borders and
         answers for each of them with the log start.
 Rule 4. An epoch without records (the next one begins at the same offset) does not count: the broker's own history
-        leaves it out (spec/kafka-remote.md §2.5).
+        leaves it out (docs/kafka-tier.md#lineage-filter).
 """
 
 from bisect import bisect_right

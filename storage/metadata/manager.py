@@ -185,7 +185,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         if not is_legal_transition(known.state, update.state):
             # Every reader would drop it: not worth a record.
             _log.error(
-                "illegal segment transition",
+                "illegal_segment_transition",
                 segment=str(update.segment_id),
                 current=known.state.name,
                 target=update.state.name,
@@ -228,16 +228,16 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
                 raise MetadataRecordError("a snapshot record is not an event of the metadata log")
         except MetadataRecordError as error:
             self.undecodable_records += 1
-            _log.warning("metadata record skipped", reason=str(error), **_place(event))
+            _log.warning("metadata_record_skipped", reason=str(error), **_place(event))
             return
         try:
             self._apply(event, record)
         except RemoteStorageError as error:
             self.rejected_records += 1
-            _log.warning("metadata record rejected", reason=str(error), **_place(event))
+            _log.warning("metadata_record_rejected", reason=str(error), **_place(event))
         except Exception as error:
             self.rejected_records += 1
-            _log.exception("metadata record failed", reason=repr(error), **_place(event))
+            _log.exception("metadata_record_failed", reason=repr(error), **_place(event))
 
     def _apply(self, event: MetadataEvent, record: MetadataEventRecord) -> None:
         is_keyed = event.key is not None
@@ -258,7 +258,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
 
     def _advance(self, number: int, position: int, end_offset: int) -> None:
         if self._readiness.advance(number, position, end_offset):
-            _log.debug("metadata partition caught up", metadata_partition=number, position=position)
+            _log.debug("metadata_partition_caught_up", metadata_partition=number, position=position)
             for followed in tuple(self._followed.values()):
                 if followed.metadata_partition == number:
                     followed.is_loaded = True

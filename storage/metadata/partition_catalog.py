@@ -1,8 +1,8 @@
 """The segments of one partition: KIP-405's RemoteLogMetadataCache over the shared columns.
 
-State rules: state_machine.py. Event handling and queries: spec/kafka-remote.md §2.2 to §2.4. Rows, not objects, pass
-between the methods; the catalog turns them into metadata. Not thread-safe, save for `finished_segments`, which may
-be read at any time.
+State rules: state_machine.py. Event handling and queries: docs/kafka-tier.md#events, docs/kafka-tier.md#queries. Rows,
+not objects, pass between the methods; the catalog turns them into metadata. Not thread-safe, save for
+`finished_segments`, which may be read at any time.
 """
 
 import heapq
@@ -227,7 +227,7 @@ class PartitionCatalog:
         if is_legal_transition(current, target):
             return True
         current_name = "none" if current is None else current.name
-        _log.error("illegal segment transition", segment=str(segment_id), current=current_name, target=target.name)
+        _log.error("illegal_segment_transition", segment=str(segment_id), current=current_name, target=target.name)
         return False
 
     def _copy_finished(self, row: int, is_repeated: bool) -> None:

@@ -46,7 +46,7 @@ def position_within(partition: int, position: int, log_start_offset: int, high_w
         )
     if 0 < position < log_start_offset:
         _log.warning(
-            "metadata records lost to retention",
+            "metadata_records_lost_to_retention",
             metadata_partition=partition,
             position=position,
             log_start_offset=log_start_offset,

@@ -1,4 +1,4 @@
-"""Which metadata partition holds a user partition's records (spec/kafka-remote.md §1.4).
+"""Which metadata partition holds a user partition's records (docs/kafka-tier.md#metadata-partitioner).
 
 Java's Objects.hash over (least significant half of the topic id, most significant half, partition), then Kafka's
 murmur2 of those four bytes. The topic's name plays no part.

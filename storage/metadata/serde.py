@@ -1,4 +1,5 @@
-"""Values of `__remote_log_metadata`: bytes to data classes and back (spec/kafka-remote.md §1.2, §1.3).
+"""Values of `__remote_log_metadata`: bytes to data classes and back (docs/kafka-tier.md#record-encoding,
+docs/kafka-tier.md#metadata-records).
 
 A value is `uvarint frame version (1)`, `uvarint api key`, `uvarint version`, body. All messages are flexible: every
 struct, also a nested one, ends with tagged fields.

@@ -1,4 +1,4 @@
-"""The states of a remote log segment and the moves between them (spec/kafka-remote.md §2.1).
+"""The states of a remote log segment and the moves between them (docs/kafka-tier.md#states).
 
     (none) → COPY_SEGMENT_STARTED → COPY_SEGMENT_FINISHED
                      │                       │

@@ -1,4 +1,4 @@
-"""The metadata event log on `__remote_log_metadata`, read as a plain client (spec/kafka-remote.md §1.5).
+"""The metadata event log on `__remote_log_metadata`, read as a plain client (docs/kafka-tier.md#reading-the-topic).
 
 - One fetch loop for each followed partition. It samples the end offset, then fetches with a long poll for ever.
 - Whatever goes wrong (leader, broker, connection, permission) is a *problem* of that partition: named by
@@ -228,7 +228,7 @@ class TopicMetadataEventLog:
                 trouble = "the metadata topic has no topic id: the cluster is too old for remote storage"
             self._failure = trouble
             if trouble != reason:
-                _log.error("metadata topic not usable", reason=trouble)
+                _log.error("metadata_topic_not_usable", reason=trouble)
                 reason = trouble
             await trio.sleep(backoff.next_delay_s())
 
@@ -239,11 +239,11 @@ class TopicMetadataEventLog:
             try:
                 description = await self._client.describe()
             except Exception as error:
-                _log.warning("metadata topic not described", reason=_reason(error))
+                _log.warning("metadata_topic_not_described", reason=_reason(error))
                 continue
             reason = changed(self._description, description)
             self._failure = None if reason is None else f"the metadata topic {reason}; restart to read it"
-        _log.error("metadata topic not usable", reason=self._failure)
+        _log.error("metadata_topic_not_usable", reason=self._failure)
         await trio.sleep_forever()
 
     async def _read(self, reader: "PartitionReader", scope: trio.CancelScope) -> None:
@@ -286,14 +286,14 @@ class TopicMetadataEventLog:
             is_new = reader.partition not in self._problems
             self._problems[reader.partition] = reason
         if is_new:
-            _log.warning("metadata partition in trouble", metadata_partition=reader.partition, reason=reason)
+            _log.warning("metadata_partition_in_trouble", metadata_partition=reader.partition, reason=reason)
 
     def _note_recovery(self, reader: "PartitionReader", backoff: Backoff) -> None:
         backoff.reset()
         with self._lock:
             was_in_trouble = self._problems.pop(reader.partition, None) is not None
         if was_in_trouble:
-            _log.info("metadata partition read again", metadata_partition=reader.partition, position=reader.position)
+            _log.info("metadata_partition_read_again", metadata_partition=reader.partition, position=reader.position)
 
     def _in_trio(self, call: Callable[[], object]) -> None:
         token = self._token

@@ -1,4 +1,4 @@
-"""Which failures of a GET are tried again, and when (design §7, law L5).
+"""Which failures of a GET are tried again, and when (docs/formats.md#missing-objects, docs/protocol.md#l5).
 
 `Attempts` is the one policy of all who ask the store; `call_with_retries` drives it for those who have no trio.
 
@@ -43,7 +43,7 @@ BACKOFF_S_MAX = 2.0
 JITTER = 0.2
 
 RETRY_AFTER_S_MAX = 5.0
-"""Longer than a reader waits at all (law L3): then it may as well be told."""
+"""Longer than a reader waits at all (docs/protocol.md#l3): then it may as well be told."""
 
 FRESH_MS = 60_000
 """So long after FINISHED an object that is not found may still appear."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 SILENCE_S_MAX = 3.0
 """A TCP sender repeats a lost packet after 0.2 s and then after twice as long each time (Linux; RFC 6298 §5.5): 0.2,
 0.6, 1.4 and 3.0 s after it was first sent. A connection that is alive, but bad enough to lose a packet three times in
-a row, is heard again before this. It leaves a second GET two of the five seconds that a reader waits at most (L3)."""
+a row, is heard again before this. It leaves a second GET two of the five seconds that a reader waits at most
+(docs/protocol.md#l3)."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 

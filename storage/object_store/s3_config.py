@@ -1,4 +1,4 @@
-"""The S3 keys of Aiven's plug-in (spec/aiven-format.md §9), from a broker's configuration to S3Settings.
+"""The S3 keys of Aiven's plug-in (docs/formats.md#aiven-configuration), from a broker's configuration to S3Settings.
 
 `config` holds keys without the broker's prefix (`storage.s3.bucket.name`); messages name them with it, as the user
 wrote them. Two keys are Tidegate's own: `storage.s3.checksum.mode` and `storage.s3.multipart.upload.threshold`, above

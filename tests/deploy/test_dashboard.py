@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from tests.support.prometheus import (
     CONFIG,
     DASHBOARD,
@@ -100,7 +100,7 @@ def test_a_query_asks_for_what_is_exported_of_the_chosen_instances() -> None:
 
 def test_every_family_has_a_panel_or_a_reason() -> None:
     shown = {name for expression in dashboard_queries().values() for name in names_in(expression)}
-    absent = {family.name for family in Probes().registry.families if not series_names(family) & shown}
+    absent = {family.name for family in Meters().registry.families if not series_names(family) & shown}
     assert absent == set(NOT_SHOWN)
 
 

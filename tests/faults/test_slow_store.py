@@ -36,7 +36,7 @@ PARTITIONS = 20
 VERSION = 17
 PARTITION_BYTES_MAX = 64 * 1024
 MAX_WAIT_MS = 5000
-"""The longest that a tier read may hold a request (design L3)."""
+"""The longest that a tier read may hold a request (docs/protocol.md#l3)."""
 
 ALL_OF_THEM = {"tier_linger_ms": str(MAX_WAIT_MS)}
 """A Fetch waits for all its reads: by default a slow machine has 20 ms to bring the others along with the first."""
@@ -94,7 +94,7 @@ class InProcess:
         return answer
 
     def sample(self, name: str, **labels: str) -> float:
-        return self.application.probes.registry.sample_value(name, labels) or 0.0
+        return self.application.meters.registry.sample_value(name, labels) or 0.0
 
     @property
     def left_to_broker(self) -> float:
@@ -371,7 +371,7 @@ def segment_at(tidegate: InProcess, partition: int) -> RemoteLogSegmentMetadata:
 
 
 def failed(topic: str, partition: int, error_code: ErrorCode) -> FetchedPartition:
-    """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
+    """A failed partition as the broker writes it (docs/protocol.md#fetch-answers)."""
     return FetchedPartition(topic, partition, error_code, -1, -1, -1, None, -1, b"")
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.fetch.messages import FetchRequest, PartitionAnswer
 from protocol.wire.errors import ErrorCode
@@ -350,8 +350,8 @@ async def test_no_stored_byte_is_fetched_twice(
     nursery: trio.Nursery, block_bytes: int, max_bytes: int, consumers: int
 ) -> None:
     """By passes over the whole tier with read-ahead, all partitions and consumers side by side."""
-    store, probes = ScriptedObjectStore(open_object_store(storage_config())), Probes(Registry())
-    storage = open_frozen_tier(nursery, block_bytes=block_bytes, store=store, probes=probes)
+    store, meters = ScriptedObjectStore(open_object_store(storage_config())), Meters(Registry())
+    storage = open_frozen_tier(nursery, block_bytes=block_bytes, store=store, meters=meters)
     async with trio.open_nursery() as readers:
         for name in NAMES:
             for number in range(consumers):
@@ -363,7 +363,7 @@ async def test_no_stored_byte_is_fetched_twice(
     wait_until(lambda: not store.streams_open, "all bodies are closed")
     read_ahead = {
         sample.name: sample.value
-        for family in probes.registry.collect()
+        for family in meters.registry.collect()
         for sample in family.samples
         if sample.name.startswith("tidegate_readahead_")
     }

@@ -5,33 +5,33 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from metrics.exposition import render
-from metrics.probes import Probes
+from metrics.meters import Meters
 
 
 def test_plain_text_is_the_default_and_parses() -> None:
-    probes = Probes()
-    probes.tier.on_remote_fetch('a"\n\\b', 5)
-    content_type, page = render(probes.registry)
+    meters = Meters()
+    meters.tier.on_remote_fetch('a"\n\\b', 5)
+    content_type, page = render(meters.registry)
     assert content_type.startswith("text/plain; version=0.0.4")
     values = {s.name: (s.labels, s.value) for family in parse_text(page.decode()) for s in family.samples}
     assert values["kafka_server_brokertopicmetrics_remotefetchbytes_total"] == ({"topic": 'a"\n\\b'}, 5)
 
 
 def test_openmetrics_is_given_to_those_who_ask_and_parses() -> None:
-    probes = Probes()
-    with probes.tier.remote_fetch_timer():
+    meters = Meters()
+    with meters.tier.remote_fetch_timer():
         pass
-    content_type, page = render(probes.registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    content_type, page = render(meters.registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert page.endswith(b"# EOF\n")
     families = list(parse_openmetrics(page.decode()))  # type: ignore[no-untyped-call]  # the library leaves it untyped
-    assert len(families) == len(list(probes.registry.collect()))
+    assert len(families) == len(list(meters.registry.collect()))
 
 
 @pytest.mark.parametrize(
     "accept", ["", "*/*", "text/plain; version=x", "application/openmetrics-text; version=x", ";,="]
 )
 def test_any_accept_header_gets_a_page(accept: str) -> None:
-    content_type, page = render(Probes().registry, accept)
+    content_type, page = render(Meters().registry, accept)
     assert "charset=utf-8" in content_type
     assert b"tidegate_loop_stall_seconds" in page

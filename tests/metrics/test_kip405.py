@@ -4,7 +4,7 @@ import re
 
 from metrics.family import Kind
 from metrics.kip405 import ABSENT, EXPORTED, Writer
-from metrics.probes import Probes
+from metrics.meters import Meters
 
 TOPIC = "kafka.server:type=BrokerTopicMetrics,name="
 MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
@@ -94,5 +94,5 @@ def test_only_what_copies_or_deletes_waits_for_the_copier() -> None:
 
 
 def test_a_reader_registers_its_own_rows_and_no_other() -> None:
-    registered = {family for family in Probes().registry.families if not family.name.startswith("tidegate_")}
+    registered = {family for family in Meters().registry.families if not family.name.startswith("tidegate_")}
     assert registered == {row.family for row in EXPORTED if row.writer is Writer.READER}

@@ -2,7 +2,7 @@
 
 import re
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.reference import reference
 from tests.support.prometheus import ROOT, exported_names
 
@@ -16,7 +16,7 @@ def test_the_document_is_current() -> None:
 
 def test_whatever_is_on_the_page_is_in_the_document() -> None:
     text = reference()
-    for metric in Probes().registry.collect():
+    for metric in Meters().registry.collect():
         if not metric.name.startswith(OF_LIBRARY):
             assert f"| `{metric.name}" in text
             assert f"| {metric.documentation} |" in text

@@ -9,7 +9,7 @@ from prometheus_client import Counter
 from metrics.exposition import render
 from metrics.family import Kind
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import OTHER_LABEL, Children, LabelLimit, Registry
 
 PREFIX = "kafka_server_brokertopicmetrics_"
@@ -98,7 +98,7 @@ def test_a_bean_without_meaning_here_cannot_be_registered() -> None:
 
 
 def test_names_are_ours_and_leave_the_suffix_to_the_library() -> None:
-    families = [family for family in Probes().registry.families if not family.name.startswith("kafka_")]
+    families = [family for family in Meters().registry.families if not family.name.startswith("kafka_")]
     assert all(re.fullmatch(r"tidegate_[a-z_]+[a-z]", family.name) for family in families)
     assert not [family.name for family in families if family.name.endswith(("_total", "_count", "_bucket"))]
     assert not [family.name for family in families if not family.help.endswith(".")]
@@ -113,10 +113,10 @@ def test_a_name_is_declared_once() -> None:
 
 
 def test_latencies_have_the_buckets_that_are_promised() -> None:
-    probes = Probes()
-    probes.gets.on_store("s3")
+    meters = Meters()
+    meters.gets.on_store("s3")
     bounds: dict[str, list[float]] = {}
-    for metric in probes.registry.collect():
+    for metric in meters.registry.collect():
         if metric.type == "histogram":
             found = dict.fromkeys(float(each.labels["le"]) for each in metric.samples if "le" in each.labels)
             bounds[metric.name] = list(found)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.probes import RefusalReason
+from metrics.meters import RefusalReason
 from proxy.connection import address_limits
 from proxy.connection.address_limits import BURST_S, AddressLimits
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from proxy.process.admin import REQUEST_HEAD_BYTES_MAX, Streams, serve_admin
 from proxy.readiness import Readiness
 from tests.support.waiting import HANG_S_MAX
@@ -21,10 +21,10 @@ from tests.support.waiting import HANG_S_MAX
 class Admin:
     """A running admin listener with its state."""
 
-    def __init__(self, address: tuple[str, int], readiness: Readiness, probes: Probes) -> None:
+    def __init__(self, address: tuple[str, int], readiness: Readiness, meters: Meters) -> None:
         self.address = address
         self.readiness = readiness
-        self.probes = probes
+        self.meters = meters
 
     async def ask(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
         """Send raw bytes; status, headers and body of the answer."""
@@ -46,11 +46,11 @@ class Admin:
 
 @asynccontextmanager
 async def running(host: str = "127.0.0.1", streams: Streams = list) -> AsyncIterator[Admin]:
-    readiness, probes = Readiness(), Probes()
+    readiness, meters = Readiness(), Meters()
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, host, 0, readiness, probes.registry, streams)
-            yield Admin(address, readiness, probes)
+            address = await nursery.start(serve_admin, host, 0, readiness, meters.registry, streams)
+            yield Admin(address, readiness, meters)
             nursery.cancel_scope.cancel()
 
 
@@ -90,7 +90,7 @@ def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Probes().registry, list)
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Meters().registry, list)
             addresses.put((address, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
 
     loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
@@ -171,7 +171,7 @@ async def test_a_drain_is_not_ready() -> None:
 )
 async def test_metrics_come_in_the_format_asked_for(accept: str, content_type: str) -> None:
     async with running() as admin:
-        admin.probes.tier.on_remote_fetch("orders", 5)
+        admin.meters.tier.on_remote_fetch("orders", 5)
         status, headers, body = await admin.get("/metrics", accept)
         assert status == 200
         assert headers["content-type"].startswith(content_type)
@@ -213,7 +213,7 @@ async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
-            await serve_admin("127.0.0.1", port, Readiness(), Probes().registry, list)
+            await serve_admin("127.0.0.1", port, Readiness(), Meters().registry, list)
 
 
 async def test_streams_are_shown_as_they_are_now() -> None:
@@ -230,7 +230,7 @@ async def test_the_shutdown_trigger_ends_it() -> None:
     serve = partial(serve_admin, shutdown_trigger=stop.wait)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Probes().registry, list)
+            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Meters().registry, list)
             stop.set()
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*address)

@@ -11,7 +11,7 @@ import pytest
 import structlog
 import trio
 
-from metrics.probes import ReloadOutcome
+from metrics.meters import ReloadOutcome
 from protocol.wire.addresses import NodeAddress
 from proxy.config import Config
 from proxy.connection.address_book import AddressBook

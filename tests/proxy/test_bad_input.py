@@ -8,7 +8,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.identifiers import ApiKey

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes

@@ -18,7 +18,7 @@ import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from metrics.probes import CatalogProbe, SnapshotOutcome
+from metrics.meters import CatalogMeter, SnapshotOutcome
 from proxy.process.catalog import (
     HOLD_S_MAX,
     LAST_WRITE_S_MAX,
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 @dataclass
 class Counted:
-    """What the probe was told."""
+    """What the meter was told."""
 
     loaded: list[SnapshotOutcome] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ async def process(
         event_log=log,
         manager=manager,
         cluster_id=lambda: cluster_id,
-        probe=cast(CatalogProbe, counted),
+        meter=cast(CatalogMeter, counted),
     )
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as reading:
@@ -217,7 +217,7 @@ async def test_shutdown_before_the_topic_is_known_writes_nothing(topic: FakeMeta
         event_log=log,
         manager=manager,
         cluster_id=lambda: None,
-        probe=cast(CatalogProbe, counted),
+        meter=cast(CatalogMeter, counted),
     ).aclose()
     assert (counted.failed, names_in(folder.parent)) == (0, [])
 

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.process.certificates import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from tests.support.certificates import server_certificate
@@ -30,7 +30,7 @@ class Watched:
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
         self.registry = Registry(Kip405Names.CURRENT)
-        self.watch = CertificateWatch(Probes(self.registry).tls, lambda: self.now_s)
+        self.watch = CertificateWatch(Meters(self.registry).tls, lambda: self.now_s)
 
     def told(self, chain: bytes) -> list[str]:
         with structlog.testing.capture_logs() as logs:

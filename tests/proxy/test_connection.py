@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.api_versions import encode_unsupported_version
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.identifiers import ApiKey

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.fetch.messages import key_of
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.upstream_wire import UpstreamWire

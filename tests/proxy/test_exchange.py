@@ -1,4 +1,5 @@
-"""One Fetch from end to end: who answers which partition, in what time, within which budget (design §3, L1 to L3)."""
+"""One Fetch from end to end: who answers which partition, in what time, within which budget
+(ARCHITECTURE.md#one-request-end-to-end, docs/protocol.md#l1, docs/protocol.md#l2, docs/protocol.md#l3)."""
 
 from dataclasses import replace
 
@@ -68,7 +69,7 @@ async def test_the_answer_keeps_the_requests_order_and_names_each_partition_once
     assert codes_of(response) == [0, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0]
 
 
-# --- L1: no tier byte without a good probe ---
+# --- docs/protocol.md#l1: no tier byte without a good probe ---
 
 
 @pytest.mark.parametrize("code", [29, 6, 74, 75, 3, 100, 9, -1])
@@ -309,7 +310,7 @@ async def test_a_topic_made_again_under_its_name_never_yields_an_old_byte(
     assert world.cluster.topic_id("orders") is None
 
 
-# --- L2: staleness heals itself ---
+# --- docs/protocol.md#l2: staleness heals itself ---
 
 
 async def test_a_miss_waits_for_the_catalog_to_catch_up(world: TierWorld, autojump_clock: MockClock) -> None:
@@ -370,7 +371,7 @@ async def test_what_is_given_back_keeps_its_charge_beside_a_batch_larger_than_it
     assert [len(records) for records in records_of(response)] == [BATCH_BYTES, 2 * BATCH_BYTES]
 
 
-# --- L3: deadlines and budgets ---
+# --- docs/protocol.md#l3: deadlines and budgets ---
 
 
 async def test_twenty_tier_partitions_take_the_time_of_one(world: TierWorld, autojump_clock: MockClock) -> None:

@@ -1,4 +1,5 @@
-"""What the tier fails to read is read by the broker: for which faults, for how long, how much at a time (design L2)."""
+"""What the tier fails to read is read by the broker: for which faults, for how long, how much at a time
+(docs/protocol.md#l2)."""
 
 import inspect
 
@@ -8,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import storage.errors
-from metrics.probes import FallbackReason
+from metrics.meters import FallbackReason
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.wire.errors import ErrorCode
 from proxy.connection.client_reads import ASKS_MIN

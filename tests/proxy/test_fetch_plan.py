@@ -73,7 +73,7 @@ def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
 
 
 def test_each_part_is_charged_its_whole_limit_in_advance() -> None:
-    """spec/kafka-remote.md §3.2: 3 times 1 MiB of 1.5 MiB."""
+    """docs/protocol.md#byte-budgets: 3 times 1 MiB of 1.5 MiB."""
     plan = plan_of(tier_asks(1_048_576, 1_048_576, 1_048_576), max_bytes=1_572_864)
     assert budgets_of(plan) == [(1_048_576, True), (524_288, False), (0, False)]
     assert plan.local_bytes_max == 0

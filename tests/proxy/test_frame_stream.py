@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
 from proxy.connection.frame_stream import FrameStream

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.probes import CloseCause, RefusalReason
+from metrics.meters import CloseCause, RefusalReason
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.proxy_header import V2_SIGNATURE
 from proxy.connection import server as server_module

@@ -60,7 +60,7 @@ async def until_ready(
     )
     reads = TierReads(
         world.tier,
-        world.probes.tier,
+        world.meters.tier,
         nursery,
         deadline_s=trio.current_time() + wait_s,
         committed=False,

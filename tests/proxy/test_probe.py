@@ -1,4 +1,4 @@
-"""The probe: what is asked, whose answer counts, how long a good one may be reused (design L1)."""
+"""The probe: what is asked, whose answer counts, how long a good one may be reused (docs/protocol.md#l1)."""
 
 import pytest
 import trio

@@ -12,7 +12,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes

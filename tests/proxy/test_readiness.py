@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.readiness import ConditionName, ConditionState, Readiness
 
@@ -164,7 +164,7 @@ async def test_a_drain_before_readiness_is_never_ready(autojump_clock: MockClock
 
 def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
     registry = Registry(Kip405Names.CURRENT)
-    readiness = Readiness(Probes(registry).health)
+    readiness = Readiness(Meters(registry).health)
 
     def shown() -> tuple[float | None, float | None, float | None]:
         names = ("ready", "degraded", "metadata_partition_problems")

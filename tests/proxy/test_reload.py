@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes, ReloadOutcome
+from metrics.meters import Meters, ReloadOutcome
 from metrics.registry import Registry
 from proxy.config import Config, load
 from proxy.process.certificates import expires_at_s
@@ -34,7 +34,7 @@ class World:
         self.refusal: Exception | None = None
         self.logs: Any = ()
         self.file = tier_file(folder, lines)
-        self.reloader = Reloader(load(self.file, {}), self._load, self._follow, Probes(self.registry))
+        self.reloader = Reloader(load(self.file, {}), self._load, self._follow, Meters(self.registry))
 
     def write(self, lines: str) -> None:
         tier_file(self.folder, lines)

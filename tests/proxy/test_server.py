@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import CloseCause, Probes, RefusalReason
+from metrics.meters import CloseCause, Meters, RefusalReason
 from metrics.registry import Registry
 from proxy.config.model import Network
 from proxy.connection import server as server_module
@@ -125,7 +125,7 @@ async def world(
                 handlers=lambda reads: handlers(),
                 accounts=open_accounts(),
                 node_at=node_at,
-                probe=Probes(registry).relay,
+                meter=Meters(registry).relay,
                 upstream_tls=upstream_tls,
                 proxy_trusted=proxy_trusted,
             )

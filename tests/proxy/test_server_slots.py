@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.probes import CloseCause, RefusalReason
+from metrics.meters import CloseCause, RefusalReason
 from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
 from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes

@@ -8,7 +8,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.probes import CloseCause, RefusalReason
+from metrics.meters import CloseCause, RefusalReason
 from proxy.connection import slots as slots_module
 from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, Slot, SlotLimits, Slots
 from proxy.connection.spells import SPELL_S, Spells

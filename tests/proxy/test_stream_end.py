@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.probes import CloseCause
+from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from proxy.connection.stream_end import ConnectionEnd, end_of

@@ -56,7 +56,7 @@ def reads_of(
     deadline_s = trio.current_time() + wait_s
     reads = TierReads(
         world.tier,
-        world.probes.tier,
+        world.meters.tier,
         nursery,
         deadline_s=deadline_s,
         committed=committed,

@@ -12,7 +12,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.cluster import BrokerNode
 from protocol.client.errors import UpstreamConnectionError
@@ -232,8 +232,8 @@ async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockC
     """From before the topic is described, which failed before: /readyz could not say why nothing came."""
     catalog, readiness = ScriptedCatalog(), Readiness()
     registry = Registry(Kip405Names.CURRENT)
-    probes = Probes(registry)
-    async with running(follow_catalog, catalog, catalog, catalog, readiness, probes):
+    meters = Meters(registry)
+    async with running(follow_catalog, catalog, catalog, catalog, readiness, meters):
 
         async def seen() -> tuple[ConditionState, str]:
             await step(mock_clock, max(GAUGES_INTERVAL_S, CATALOG_INTERVAL_S))
@@ -258,7 +258,7 @@ async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockCl
     catalog, readiness = ScriptedCatalog(), Readiness()
     catalog.count = 1
     registry = Registry(Kip405Names.CURRENT)
-    async with running(follow_catalog, catalog, catalog, catalog, readiness, Probes(registry)):
+    async with running(follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
         catalog.partition_troubles = {0: "no leader"}
         catalog.undecodable_records = 2
         await step(mock_clock, GAUGES_INTERVAL_S)
@@ -416,8 +416,8 @@ async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock
 
 async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
     seen: list[tuple[int, int, int]] = []
-    probes = cast(Probes, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
-    fallback = Fallback(FallbackSettings(5.0, 4), Probes().fallback)
-    async with running(take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), probes):
+    meters = cast(Meters, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
+    fallback = Fallback(FallbackSettings(5.0, 4), Meters().fallback)
+    async with running(take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), meters):
         await step(mock_clock, GAUGES_INTERVAL_S)
     assert seen == [(1, 4, 2), (1, 4, 2)]

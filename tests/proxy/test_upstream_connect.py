@@ -13,7 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.connection import upstream_connect
@@ -38,7 +38,7 @@ class Upstream:
         self.asked: list[tuple[str, int]] = []
         self.has_left = False
         self.registry = Registry(Kip405Names.CURRENT)
-        self.connector = UpstreamConnector(None, lambda: known, Probes(self.registry).relay)
+        self.connector = UpstreamConnector(None, lambda: known, Meters(self.registry).relay)
         monkeypatch.setattr(upstream_connect, "open_transport", self._open_transport)
         monkeypatch.setattr(trio, "open_tcp_stream", self._open_tcp_stream)
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.process.tier_storage import open_tier_storage
 from storage.cache.disk import DiskBlocks
@@ -33,7 +33,7 @@ PRIMED_BYTES_MAX = 16 * 1024 * 1024
 
 NOW_MS = FIRST_TIMESTAMP_MS + 24 * 3600 * 1000
 
-OpenDisk = Callable[[Simulation, Probes, str], DiskBlocks | None]
+OpenDisk = Callable[[Simulation, Meters, str], DiskBlocks | None]
 
 Span = tuple[int, int]
 """Positions [start, end) of a segment's log."""
@@ -85,10 +85,10 @@ def run_case(case: Case, profile: LinkProfile) -> Outcome:
             nursery.cancel_scope.cancel()
         return outcome
 
-    def opened(simulation: Simulation, probes: Probes, identity: str) -> DiskBlocks | None:
+    def opened(simulation: Simulation, meters: Meters, identity: str) -> DiskBlocks | None:
         if not case.disk_bytes:
             return None
-        return SimulatedDisk(Path(folder), case.disk_bytes, identity, disk, simulation.threads, probes.cache)
+        return SimulatedDisk(Path(folder), case.disk_bytes, identity, disk, simulation.threads, meters.cache)
 
     with TemporaryDirectory() as folder:
         return simulate(main, link, disk)
@@ -105,15 +105,15 @@ class World:
         topic = case.topic
         self.segments = topic.segments()
         self.store = SimulatedStore(topic, link, simulation.threads, dict(case.manners))
-        probes = Probes(Registry())
+        meters = Meters(Registry())
         self.storage = open_tier_storage(
             case.settings,
             self.store,
             catalog_of(self.segments),
             nursery=nursery,
             limiter=trio.CapacityLimiter(case.settings.gets_max),
-            probes=probes,
-            disk_blocks=open_disk(simulation, probes, self.store.identity),
+            meters=meters,
+            disk_blocks=open_disk(simulation, meters, self.store.identity),
             now_ms=lambda: NOW_MS,
         )
         nursery.start_soon(self.storage.run)

@@ -11,7 +11,7 @@ from tests.support.segments import filled_segment, metadata_of
 from tests.support.tier import PARTITION
 
 LINEAGE = LeaderEpochLineage(7, {0: (0, 10), 1: (1, 20), 2: (2, 30), 3: (3, 40), 4: (4, 50), 5: (5, 70), 7: (7, 90)})
-"""Starts {0:0, 1:10, 2:20, 3:30, 4:40, 5:50, 7:70}: the lineage of spec/kafka-remote.md §11.1."""
+"""Starts {0:0, 1:10, 2:20, 3:30, 4:40, 5:50, 7:70}: the lineage of docs/kafka-tier.md#cases."""
 
 TEMPLATE = metadata_of(PARTITION, filled_segment())
 

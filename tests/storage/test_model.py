@@ -20,7 +20,7 @@ from tests.support.segments import filled_segment, metadata_of, topic_partition,
 
 
 def test_a_uuid_prints_as_kafka_prints_it() -> None:
-    # The pair of text and bytes is that of a broker's metadata record (spec/kafka-remote.md §1.3).
+    # The pair of text and bytes is that of a broker's metadata record (docs/kafka-tier.md#metadata-records).
     raw = bytes.fromhex("f7d51ad3dd414037b20c0aad0c2a386d")
     assert uuid_to_text(raw) == "99Ua091BQDeyDAqtDCo4bQ"
     assert uuid_from_text("99Ua091BQDeyDAqtDCo4bQ") == raw

@@ -81,7 +81,7 @@ def base_of(batch: bytes) -> int:
 def listed_by_the_broker(
     segments: Sequence[SyntheticSegment], aborts: Sequence[AbortedTransaction], records: bytes
 ) -> tuple[set[tuple[int, int]], int]:
-    """The rule of spec/kafka-remote.md §3.6 over raw bytes: what is listed, and the upper bound."""
+    """The rule of docs/kafka-tier.md#aborted-transactions over raw bytes: what is listed, and the upper bound."""
     start = base_of(records)
     segment = next(each for each in segments if each.base_offset <= start <= each.end_offset)
     position = segment.batch_positions[[base_of(batch) for batch in segment.batches].index(start)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
 from storage.cache.segment_parts import FIRST_NUMBER
@@ -37,7 +37,7 @@ async def tier_on(
     """One life of a process that has its disk cache there; the registry has the disk's own metrics."""
     registry = Registry()
     disk = DiskBlocks(
-        path, bytes_max=10**8, identity="store", cipher=None, retention_s=None, probe=CacheProbe(registry)
+        path, bytes_max=10**8, identity="store", cipher=None, retention_s=None, meter=CacheMeter(registry)
     )
     try:
         await trio.to_thread.run_sync(disk.load)

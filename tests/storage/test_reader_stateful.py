@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from trio.testing import MockClock
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -204,7 +204,7 @@ class TierMachine(RuleBasedStateMachine):
                 identity="store",
                 cipher=None,
                 retention_s=None,
-                probe=CacheProbe(Registry()),
+                meter=CacheMeter(Registry()),
             )
             self.disk.load()
         opened = trio.Event()

@@ -35,7 +35,7 @@ from tools.demo.kafka_cluster import KafkaCluster
 BLOCK_BYTES = 64 * 1024
 
 MAX_WAIT_MS = 5000
-"""The longest that a tier read may hold a request (design L3)."""
+"""The longest that a tier read may hold a request (docs/protocol.md#l3)."""
 
 TIMEOUT_MS = 500
 """Of one GET's silence. Three of them, and the pauses between, are well below MAX_WAIT_MS."""
@@ -72,7 +72,7 @@ class Subject:
         return answer
 
     def failed(self, error_code: ErrorCode) -> FetchedPartition:
-        """A failed partition as the broker writes it (spec/kafka-remote.md §3.5)."""
+        """A failed partition as the broker writes it (docs/protocol.md#fetch-answers)."""
         return FetchedPartition(self.tidegate.topic, 0, error_code, -1, -1, -1, None, -1, b"")
 
     def counted(self, name: str, **labels: str) -> Callable[[], float]:

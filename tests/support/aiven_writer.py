@@ -1,4 +1,4 @@
-"""Segments as Aiven's plugin writes them (spec/aiven-format.md §2–§6): objects in any object store.
+"""Segments as Aiven's plugin writes them (docs/formats.md#aiven): objects in any object store.
 
     options = AivenWriterOptions(key_prefix="tier/", compression=True, key_ring=KeyRing(make_key_pair(folder, "key1")))
     metadata = replace(metadata, custom_metadata=write_segment(store, metadata, segment.objects(), options))

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import pytest
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache import block_files
 from storage.cache.block_cipher import BlockCipher
@@ -128,7 +128,7 @@ def disk_cache(
         identity=identity,
         cipher=cipher,
         retention_s=retention_s,
-        probe=CacheProbe(registry),
+        meter=CacheMeter(registry),
         clock=clock,
     )
     try:

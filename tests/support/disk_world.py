@@ -13,7 +13,7 @@ from typing import cast
 
 import trio
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
@@ -129,14 +129,14 @@ class World:
 @asynccontextmanager
 async def world_at(path: Path, *, bytes_max: int = cost(100), is_run: bool = True) -> AsyncIterator[World]:
     registry = Registry()
-    probe = CacheProbe(registry)
+    meter = CacheMeter(registry)
     disk = GatedDisk(
-        path, bytes_max=bytes_max, identity="a format in a store", cipher=None, retention_s=None, probe=probe
+        path, bytes_max=bytes_max, identity="a format in a store", cipher=None, retention_s=None, meter=meter
     )
     disk.gates, disk.after_read = {}, {}
     try:
         async with trio.open_nursery() as nursery:
-            level = DiskLevel(disk, nursery, probe)
+            level = DiskLevel(disk, nursery, meter)
             if is_run:
                 nursery.start_soon(level.run)
                 await until(lambda: disk.available)

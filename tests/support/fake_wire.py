@@ -5,10 +5,10 @@
     wire = FakeWire(broker, nursery, node_id=1)
     pending = await wire.ask(ApiKey.FETCH, 17, 1, frame)
 
-The model knows what spec/kafka-remote.md §3 and §5 say of a consumer's Fetch: rights, names and ids, leader epochs,
-out of range, preferred replicas, budgets with one oversize batch, the long poll, aborted transactions that come with
-records only, and remote reads of its own. Frames are answered one after another, as brokers do. Everything a test may
-change while it runs is an attribute.
+The model knows what docs/protocol.md#fetch, docs/protocol.md#fetch-sessions say of a consumer's Fetch: rights, names
+and ids, leader epochs, out of range, preferred replicas, budgets with one oversize batch, the long poll, aborted
+transactions that come with records only, and remote reads of its own. Frames are answered one after another, as brokers
+do. Everything a test may change while it runs is an attribute.
 """
 
 from collections.abc import Sequence

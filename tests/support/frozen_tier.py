@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import trio
 from aiokafka.record.memory_records import MemoryRecords
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.fetch.messages import FetchPartition, FetchRequest
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
@@ -134,13 +134,13 @@ def open_frozen_tier(
     memory_bytes_max: int = 256 * MIB,
     readahead_stream_bytes_max: int = 128 * MIB,
     store: ObjectStore | None = None,
-    probes: Probes | None = None,
+    meters: Meters | None = None,
 ) -> TierStorage:
     """The application's reading side over the frozen tier. The defaults are those of the configuration.
 
     Args:
         store: in place of the one that the configuration names.
-        probes: of a registry that the caller looks into.
+        meters: of a registry that the caller looks into.
     """
     return open_tier_storage(
         TierStorageSettings(
@@ -156,7 +156,7 @@ def open_frozen_tier(
         recorded_catalog(),
         nursery=nursery,
         limiter=trio.CapacityLimiter(32),
-        probes=Probes(Registry()) if probes is None else probes,
+        meters=Meters(Registry()) if meters is None else meters,
     )
 
 

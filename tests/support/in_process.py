@@ -55,7 +55,7 @@ class InProcess:
         """A metric now; without all its labels the sum over the others."""
         return sum(
             sample.value
-            for family in self.application.probes.registry.collect()
+            for family in self.application.meters.registry.collect()
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )

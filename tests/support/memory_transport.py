@@ -21,7 +21,7 @@ import trio
 import trio.testing
 
 from metrics.kip405 import Kip405Names
-from metrics.probes import CloseCause, Probes, RelayProbe
+from metrics.meters import CloseCause, Meters, RelayMeter
 from metrics.registry import Registry
 from protocol.client.errors import TransportError
 from protocol.list_offsets import decode_request as decode_list_offsets
@@ -275,12 +275,12 @@ class Conversation:
 
 
 def open_accounts(
-    answers: ByteBudget | None = None, send_stall_s: float = 30.0, probe: RelayProbe | None = None
+    answers: ByteBudget | None = None, send_stall_s: float = 30.0, meter: RelayMeter | None = None
 ) -> Accounts:
     """Accounts whose `run` is not running; nothing of `held` is in use."""
-    probe = probe or Probes(Registry(Kip405Names.CURRENT)).relay
-    held = ByteBudget(HELD_BYTES_MAX, probe.on_held_bytes)
-    return Accounts(held, answers or ByteBudget(HELD_BYTES_MAX), AccountSettings(send_stall_s), probe)
+    meter = meter or Meters(Registry(Kip405Names.CURRENT)).relay
+    held = ByteBudget(HELD_BYTES_MAX, meter.on_held_bytes)
+    return Accounts(held, answers or ByteBudget(HELD_BYTES_MAX), AccountSettings(send_stall_s), meter)
 
 
 @asynccontextmanager
@@ -310,8 +310,8 @@ async def conversation(
     upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
     handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
     registry, signed_in = Registry(Kip405Names.CURRENT), list[bool]()
-    probe = Probes(registry).relay
-    accounts = open_accounts(answers, send_stall_s, probe)
+    meter = Meters(registry).relay
+    accounts = open_accounts(answers, send_stall_s, meter)
     connection = ClientConnection(
         client_transport,
         upstream_transport,
@@ -320,7 +320,7 @@ async def conversation(
         addresses=addresses,
         handlers=handlers.of,
         accounts=accounts,
-        probe=probe,
+        meter=meter,
         on_signed_in=lambda: signed_in.append(connection.is_signed_in),
     )
     with structlog.testing.capture_logs() as logs:

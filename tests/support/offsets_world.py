@@ -173,7 +173,7 @@ class OffsetsWorld:
             client=self.ids,
             lineages=self.tier_world.lineages,
             search=self.search,
-            probe=self.tier_world.probes.tier,
+            meter=self.tier_world.meters.tier,
         )
         self.service = ListOffsetsService(self.lookup, self.tier_world.fallback)
         self.broker = OffsetsBroker(self.tier_world, node_id)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 
 from metrics.family import Family, Kind
-from metrics.probes import Probes
+from metrics.meters import Meters
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess
 
@@ -165,7 +165,7 @@ def names_in(expression: str) -> set[str]:
 @functools.cache
 def exported_names() -> frozenset[str]:
     """The names of all series that Tidegate may export without a copier."""
-    registry = Probes().registry
+    registry = Meters().registry
     of_library = {
         sample.name
         for metric in registry.collect()

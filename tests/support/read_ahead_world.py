@@ -8,7 +8,7 @@ world.pieces                                # what was asked for: (segment, firs
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from metrics.cache_probes import ReadAheadProbe
+from metrics.cache_meters import ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache.blocks import BlockKey, SegmentBlocks, block_grid
 from storage.cache.pace import GET_BYTES
@@ -57,7 +57,7 @@ class World:
         self.read_ahead = ReadAhead(
             self.stream_bytes_max,
             self.total_bytes_max,
-            probe=ReadAheadProbe(self.metrics),
+            meter=ReadAheadMeter(self.metrics),
             clock=lambda: self.now_s,
             is_link_free=lambda: self.is_link_free,
             start_bytes=START_BYTES,

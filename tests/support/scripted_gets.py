@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.cache_probes import CacheProbe
-from metrics.get_probe import GetProbe
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.blocks import Block, BlockGrid, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
@@ -232,16 +232,16 @@ class GetWorld:
         self.registry = Registry()
         self.held_bytes_max = 0
         self.budget = ByteBudget(budget_bytes, self._on_held)
-        probe = GetProbe(self.registry)
-        self.throttle = Throttle(gets_max, probe)
+        meter = GetMeter(self.registry)
+        self.throttle = Throttle(gets_max, meter)
         self.gets = Gets(
             nursery,
             gets_max=gets_max,
             inflight=self.budget,
             pace=pace or UntaughtPace(gets_max),
             throttle=self.throttle,
-            gets=probe,
-            cache=CacheProbe(self.registry),
+            gets=meter,
+            cache=CacheMeter(self.registry),
             land=land or self._land,
             now_ms=lambda: now_ms,
         )

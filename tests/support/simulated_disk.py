@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from pathlib import Path
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from storage.cache.disk import DiskBlockKey, DiskBlocks
 from tests.support.segments import FIRST_TIMESTAMP_MS
 from tests.support.simulated_link import SimulatedLink
@@ -20,7 +20,7 @@ class SimulatedDisk(DiskBlocks):
         identity: str,
         way: SimulatedLink,
         threads: SimulatedThreads,
-        probe: CacheProbe,
+        meter: CacheMeter,
     ) -> None:
         super().__init__(
             folder,
@@ -28,7 +28,7 @@ class SimulatedDisk(DiskBlocks):
             identity=identity,
             cipher=None,
             retention_s=None,
-            probe=probe,
+            meter=meter,
             clock=lambda: FIRST_TIMESTAMP_MS / 1000 + way.now_s,
         )
         self._way = way

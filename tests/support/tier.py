@@ -5,7 +5,7 @@
         records = await tier.read(17, max_bytes=1000)
         assert b"".join(records.buffers) == expected_bytes(tier.logs, 17, max_bytes=1000)
 
-`expected_bytes` is the oracle: it knows raw log bytes and spec/kafka-remote.md §3.4, nothing of the code under test.
+`expected_bytes` is the oracle: it knows raw log bytes and docs/kafka-tier.md#the-read, nothing of the code under test.
 """
 
 import struct
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.cache.block_cache import BlockCache
@@ -274,7 +274,7 @@ def open_reader(
 
     `TierStorage.run` is not running: nothing expires and nothing goes to disk unless a test starts it.
     """
-    probes, scripted = Probes(Registry()), ScriptedStore(store)
+    meters, scripted = Meters(Registry()), ScriptedStore(store)
     metadatas = [metadata for metadata, _ in logs]
     catalog, limiter = catalog_of(metadatas), trio.CapacityLimiter(GETS_MAX)
     storage = open_tier_storage(
@@ -292,11 +292,11 @@ def open_reader(
         catalog,
         nursery=nursery,
         limiter=limiter,
-        probes=probes,
+        meters=meters,
         disk_blocks=disk_blocks,
         now_ms=now_ms,
     )
-    return Tier(storage, scripted, catalog, lineage_of(metadatas), logs, probes.registry, limiter)
+    return Tier(storage, scripted, catalog, lineage_of(metadatas), logs, meters.registry, limiter)
 
 
 def catalog_of(metadatas: Sequence[RemoteLogSegmentMetadata]) -> Catalog:
@@ -332,7 +332,7 @@ def expected_bytes(
     max_bytes: int,
     minimum_one_batch: bool = True,
 ) -> bytes | None:
-    """What a read must give (spec/kafka-remote.md §3.4 items 4 to 8), or None where the tier has nothing."""
+    """What a read must give (docs/kafka-tier.md#the-read), or None where the tier has nothing."""
     for metadata, log in logs:
         if not metadata.start_offset <= offset <= metadata.end_offset:
             continue

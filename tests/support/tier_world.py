@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from metrics.probes import Probes
+from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.cluster import PartitionLeader, TopicMetadata
 from protocol.client.questions import EpochEndOffset, OffsetAnswer, OffsetQuery
@@ -235,7 +235,7 @@ class TierWorld:
         self.catalog = Catalog()
         self.tail = FakeTail()
         self.reader = ScriptedReader(self.catalog)
-        self.probes = Probes(Registry())
+        self.meters = Meters(Registry())
         self.frontiers = Frontiers(self.client_of_ours, nursery, age_s_max=frontier_age_s_max)
         self.lineages = Lineages(self.client_of_ours, self.cluster, self.catalog, nursery)
         self.tier = Tier(
@@ -245,9 +245,9 @@ class TierWorld:
             frontiers=self.frontiers,
             lineages=self.lineages,
             cluster=self.cluster,
-            probe=self.probes.tier,
+            meter=self.meters.tier,
         )
-        self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.probes.fallback)
+        self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback)
         self.generation = LogStartGeneration()
         self.slots = SessionSlots()
         self.settings = FetchSettings(
@@ -323,13 +323,13 @@ class TierWorld:
             settings=self.settings,
             generation=self.generation,
             slots=self.slots,
-            probes=self.probes,
+            meters=self.meters,
         )
         return FakeFetcher(service, FakeWire(self.brokers[node_id or NODE_ID], self.nursery, node_id=node_id))
 
     def sample(self, name: str, **labels: str) -> float:
         """A metric's value; 0 when it was never fed."""
-        return self.probes.registry.sample_value(name, labels) or 0.0
+        return self.meters.registry.sample_value(name, labels) or 0.0
 
 
 @dataclass

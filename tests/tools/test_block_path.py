@@ -33,7 +33,7 @@ def test_the_engine_begins_where_the_block_is_missing_and_ends_where_it_is_kept(
     assert of_protocol == ["protocol/record_batches.py"], "batches are checked, nothing is encoded yet"
     leading = cold.engine().leads_on(ENGINE_ROOM)
     assert {"storage/cache/block_cache.py", "storage/cache/gets.py"} <= {*leading} < {*engine}
-    with pytest.raises(LookupError, match=r"no call of CacheProbe\.on_miss"):
+    with pytest.raises(LookupError, match=r"no call of CacheMeter\.on_miss"):
         warm.engine()
 
 

@@ -1,4 +1,5 @@
-"""What the nodes of our Kafka read as server.properties: a pure function of a plan (spec/kafka-remote.md §10).
+"""What the nodes of our Kafka read as server.properties: a pure function of a plan
+(docs/kafka-tier.md#kafka-with-a-tier).
 
 Chosen for speed on a small machine: few internal partitions, short intervals. Nothing here changes what a client
 or a follower of the metadata topic may see.

@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics.probes import Direction
+from metrics.meters import Direction
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess, KafkaClusterError
 from tools.demo.kafka_properties import HOST, properties_text

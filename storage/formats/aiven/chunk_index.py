@@ -1,4 +1,4 @@
-"""Where a segment's chunks lie in its `.log` object (spec/aiven-format.md §3).
+"""Where a segment's chunks lie in its `.log` object (docs/formats.md#aiven-chunk-index).
 
 The segment is cut into chunks of `original_chunk_bytes`, the last one shorter. Each is compressed and encrypted by
 itself; the results follow one another without anything between them.

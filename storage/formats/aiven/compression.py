@@ -1,4 +1,4 @@
-"""One zstd frame for each chunk (spec/aiven-format.md §5).
+"""One zstd frame for each chunk (docs/formats.md#aiven-compression).
 
 A frame says in its header how large its content is; the plugin needs that too. Here it has to be just what the
 chunk index says, so that memory is taken for what the manifest promised and never for what a frame claims.

@@ -1,4 +1,4 @@
-"""What Tidegate takes from the configuration of Aiven's plugin (spec/aiven-format.md §9).
+"""What Tidegate takes from the configuration of Aiven's plugin (docs/formats.md#aiven-configuration).
 
 Keys are the plugin's own, without the broker's prefix; messages name them with it. The broker's file holds more than
 a reader needs (caches, thread pools, metrics, storage.*): what is not named here is left alone. Values that only a

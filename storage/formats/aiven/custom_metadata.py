@@ -1,4 +1,4 @@
-"""What the plug-in returns from copy: one section of Kafka's tagged fields (spec/aiven-format.md §2.3).
+"""What the plug-in returns from copy: one section of Kafka's tagged fields (docs/formats.md#aiven-custom-metadata).
 
     uvarint count, then per field, tags ascending: uvarint tag, uvarint size, value
 

@@ -1,4 +1,4 @@
-"""AES-256-GCM of one segment's chunks and indexes (spec/aiven-format.md §6).
+"""AES-256-GCM of one segment's chunks and indexes (docs/formats.md#aiven-encryption).
 
     stored = IV (12 bytes, random, anew for each) ‖ ciphertext ‖ tag (16 bytes)
 

@@ -1,4 +1,4 @@
-"""What a segment of Aiven's plug-in has in the store, and what it should have (spec/aiven-format.md §1 to §4).
+"""What a segment of Aiven's plug-in has in the store, and what it should have (docs/formats.md#aiven).
 
 - The manifest gives the sizes of the other two objects, custom metadata the size of all three together.
 - It has to be this segment's: the copy of the metadata in it, which readers pass over, must be what the metadata topic

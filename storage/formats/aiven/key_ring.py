@@ -1,4 +1,4 @@
-"""The RSA key pairs that wrap data keys (spec/aiven-format.md §6).
+"""The RSA key pairs that wrap data keys (docs/formats.md#aiven-encryption).
 
     encryption.key.pair.id=<the pair that wraps>
     encryption.key.pairs=<id>,<id>,…

@@ -1,4 +1,4 @@
-"""Aiven's tiered-storage plug-in behind RemoteStorageManager, reading (spec/aiven-format.md).
+"""Aiven's tiered-storage plug-in behind RemoteStorageManager, reading (docs/formats.md#aiven).
 
 - Opening a segment is one GET of its manifest; the data key is unwrapped then, once for the segment.
 - The manifest has to be this segment's: its file size is the one that the metadata log gives.

@@ -1,4 +1,4 @@
-"""The manifest of a segment: `.rsm-manifest`, JSON in UTF-8 (spec/aiven-format.md §2).
+"""The manifest of a segment: `.rsm-manifest`, JSON in UTF-8 (docs/formats.md#aiven-manifest).
 
 - Read: members in any order; unknown ones, and `remoteLogSegmentMetadata`, are passed over. Everything else is
   required, `segmentIndexes.transaction` too, which may be null; `encryption` may be absent. `version` is "1".

@@ -1,4 +1,4 @@
-"""Keys of a segment's three objects (spec/aiven-format.md §1).
+"""Keys of a segment's three objects (docs/formats.md#aiven-keys).
 
     <key.prefix><topic>-<topic id>/<partition>/<start offset, 20 digits>-<segment id>.<suffix>
     <key.prefix>└────────────────────────── main path ────────────────────────────────┘

@@ -1,4 +1,4 @@
-"""A segment whose manifest is known: ranges of its log, and its indexes (spec/aiven-format.md §3 to §6).
+"""A segment whose manifest is known: ranges of its log, and its indexes (docs/formats.md#aiven).
 
 - A stream is one GET of the whole chunks that hold its range. Each chunk is decrypted, then decompressed, by itself,
   and must come out with just the size that the chunk index gives it.

@@ -1,4 +1,4 @@
-"""A segment's three objects, wherever they are (spec/aiven-format.md §1).
+"""A segment's three objects, wherever they are (docs/formats.md#aiven-keys).
 
 Custom metadata may name another prefix and another main path than the configuration gives today. That place is tried
 first, then the configured one: the plug-in applies the override to log and indexes alone, so that after a change of

@@ -166,7 +166,7 @@ def test_records_that_cannot_be_decoded_are_counted_and_logged_once(
     assert follower.catch_up() == 5
     assert follower.undecodable_records == 3
     assert start_offsets(catalog) == [0]
-    assert capsys.readouterr().out.count("metadata record skipped") == 1
+    assert capsys.readouterr().out.count("metadata_record_skipped") == 1
 
 
 def test_reading_begins_at_the_logs_start_and_moves_up_to_it(

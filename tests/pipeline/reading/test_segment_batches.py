@@ -145,7 +145,7 @@ def test_a_start_that_is_no_batch_is_found_by_walking_from_the_segments_start() 
         assert read(world, start_position=15_002) == offsets(world)[13:]
 
     (line,) = lines
-    assert (line["event"], line["index"]) == ("reading without an index", "offset")
+    assert (line["event"], line["index"]) == ("index_not_used", "offset")
     assert "orders-0" in line["segment"]
     assert "there is no batch at 15001" in line["reason"]
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache import block_cache, pace
 from storage.cache.blocks import Block, SegmentBlocks
@@ -408,7 +408,7 @@ async def test_a_block_under_way_when_its_segment_is_deleted_is_handed_out_and_n
 async def tier_on(path: Path, *, memory_bytes_max: int = 10**6, readahead_bytes_max: int = 0) -> AsyncIterator[Tier]:
     """A tier with a disk cache in that folder, listed, and written to in the background."""
     disk = DiskBlocks(
-        path, bytes_max=10**7, identity="store", cipher=None, retention_s=None, probe=CacheProbe(Registry())
+        path, bytes_max=10**7, identity="store", cipher=None, retention_s=None, meter=CacheMeter(Registry())
     )
     disk.load()
     try:

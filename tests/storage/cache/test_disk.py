@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metrics.cache_probes import DiskErrorCause
+from metrics.cache_meters import DiskErrorCause
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.block_files import DiskBlockKey
 from storage.cache.disk import DiskBlocks
@@ -72,9 +72,9 @@ def test_999_whole_blocks_survive_a_restart_and_the_torn_ones_do_not(tmp_path: P
 def test_nothing_is_held_or_written_until_the_folder_is_listed(tmp_path: Path) -> None:
     with disk_cache(tmp_path) as cache:
         cache.write(FIRST)
-        registry_probe = cache.disk._probe
+        registry_meter = cache.disk._meter
     disk = DiskBlocks(
-        tmp_path, bytes_max=cost(9), identity="x", cipher=None, retention_s=None, probe=registry_probe, clock=Clock()
+        tmp_path, bytes_max=cost(9), identity="x", cipher=None, retention_s=None, meter=registry_meter, clock=Clock()
     )
     assert (disk.available, disk.holds(FIRST), disk.read(FIRST)) == (False, False, None)
     assert not disk.write(SECOND, data_of(SECOND))

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from metrics.cache_probes import CacheProbe, DiskErrorCause
+from metrics.cache_meters import CacheMeter, DiskErrorCause
 from metrics.registry import Registry
 from storage.cache.disk_health import RETRY_S, DiskHealth, cause_of
 from tests.support.disk_cache import Clock
@@ -14,7 +14,7 @@ class World:
     def __init__(self) -> None:
         self.registry = Registry()
         self.clock = Clock()
-        self.health = DiskHealth(CacheProbe(self.registry), self.clock)
+        self.health = DiskHealth(CacheMeter(self.registry), self.clock)
 
     @property
     def gauge(self) -> float | None:

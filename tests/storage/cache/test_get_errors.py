@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.get_probe import GetOutcome
+from metrics.get_meter import GetOutcome
 from storage.cache.gets import outcome_of
 from storage.errors import (
     CorruptObjectError,

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from metrics.cache_probes import CacheProbe
+from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
@@ -35,8 +35,8 @@ async def life(
     indexes_bytes_max: int = 2**20,
 ) -> AsyncIterator[tuple[Tier, DiskBlocks]]:
     """One life of a process that has its disk cache there."""
-    probe = CacheProbe(Registry())
-    disk = DiskBlocks(path, bytes_max=10**8, identity="store", cipher=cipher, retention_s=None, probe=probe)
+    meter = CacheMeter(Registry())
+    disk = DiskBlocks(path, bytes_max=10**8, identity="store", cipher=cipher, retention_s=None, meter=meter)
     try:
         await trio.to_thread.run_sync(disk.load)
         async with trio.open_nursery() as nursery:

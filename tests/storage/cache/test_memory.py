@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from metrics.cache_probes import CacheProbe, ReadAheadProbe
+from metrics.cache_meters import CacheMeter, ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
@@ -32,8 +32,8 @@ class Table:
             unread_bytes_max=self.unread_bytes_max,
             retention_s=self.retention_s,
             clock=lambda: self.now_s,
-            probe=CacheProbe(self.registry),
-            read_ahead_probe=ReadAheadProbe(self.registry),
+            meter=CacheMeter(self.registry),
+            read_ahead_meter=ReadAheadMeter(self.registry),
             on_wasted=self.wasted.append,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metrics.cache_probes import CacheLevel, CacheProbe, ReadAheadProbe
+from metrics.cache_meters import CacheLevel, CacheMeter, ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
@@ -37,7 +37,7 @@ class Watch:
         assert sum(len(unread.block.data) for unread in table._unread.values()) == table.unread_bytes
 
 
-class WatchingCacheProbe(CacheProbe):
+class WatchingCacheMeter(CacheMeter):
     def __init__(self, watch: Watch) -> None:
         super().__init__(Registry())
         self.watch = watch
@@ -59,7 +59,7 @@ class WatchingCacheProbe(CacheProbe):
         self.resident_bytes = resident_bytes
 
 
-class WatchingReadAheadProbe(ReadAheadProbe):
+class WatchingReadAheadMeter(ReadAheadMeter):
     def __init__(self, watch: Watch) -> None:
         super().__init__(Registry())
         self.watch = watch
@@ -105,8 +105,8 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
     def begin(self, bytes_max: int, unread_bytes_max: int, extent_bytes: int) -> None:
         self.now_s = 0.0
         self.watch = Watch()
-        self.probe = WatchingCacheProbe(self.watch)
-        self.read_ahead_probe = WatchingReadAheadProbe(self.watch)
+        self.meter = WatchingCacheMeter(self.watch)
+        self.read_ahead_meter = WatchingReadAheadMeter(self.watch)
         self.told_wasted: Counter[BlockKey] = Counter()
         self.told_evicted: list[BlockKey] = []
         self.watch.table = self.table = SmallExtents(
@@ -114,8 +114,8 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
             unread_bytes_max=unread_bytes_max,
             retention_s=RETENTION_S,
             clock=lambda: self.now_s,
-            probe=self.probe,
-            read_ahead_probe=self.read_ahead_probe,
+            meter=self.meter,
+            read_ahead_meter=self.read_ahead_meter,
             on_wasted=self.hear_wasted,
             on_evicted=self.told_evicted.append,
         )
@@ -227,9 +227,9 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
 
     @invariant()
     def tells_what_happened(self) -> None:
-        assert (self.probe.evicted, self.probe.expired) == (self.evicted, self.expired)
-        assert self.probe.resident_bytes == self.table.size_bytes + self.table.unread_bytes
-        read_ahead = self.read_ahead_probe
+        assert (self.meter.evicted, self.meter.expired) == (self.evicted, self.expired)
+        assert self.meter.resident_bytes == self.table.size_bytes + self.table.unread_bytes
+        read_ahead = self.read_ahead_meter
         assert (read_ahead.arrived, read_ahead.used, read_ahead.wasted) == (self.arrived, self.used, self.wasted_bytes)
         assert read_ahead.arrived == read_ahead.used + read_ahead.wasted + self.table.unread_bytes
         assert read_ahead.unread_bytes == self.table.unread_bytes

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_probe import GetObject, GetOutcome, GetProbe
+from metrics.get_meter import GetMeter, GetObject, GetOutcome
 from metrics.registry import Registry
 from storage.cache.segment_parts import ObjectGets
 from storage.cache.throttle import Throttle
@@ -32,8 +32,8 @@ class World:
         self.registry = Registry()
         self.attempts = 0
         self.limiter = trio.CapacityLimiter(1)
-        probe = GetProbe(self.registry)
-        self.gets = ObjectGets(self.limiter, probe, Throttle(32, probe), lambda: FIRST_TIMESTAMP_MS + age_ms)
+        meter = GetMeter(self.registry)
+        self.gets = ObjectGets(self.limiter, meter, Throttle(32, meter), lambda: FIRST_TIMESTAMP_MS + age_ms)
 
     def failing(self, *errors: Exception) -> Callable[[], str]:
         left = list(errors)

@@ -8,8 +8,8 @@ import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from metrics.cache_probes import CacheProbe, ReadAheadProbe
-from metrics.get_probe import GetProbe
+from metrics.cache_meters import CacheMeter, ReadAheadMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import MemoryBlocks
@@ -60,20 +60,20 @@ class World:
 
     def __post_init__(self) -> None:
         registry = Registry()
-        cache_probe, get_probe = CacheProbe(registry), GetProbe(registry)
-        read_ahead_probe = ReadAheadProbe(registry)
+        cache_meter, get_meter = CacheMeter(registry), GetMeter(registry)
+        read_ahead_meter = ReadAheadMeter(registry)
         self.read_ahead = ReadAhead(
             self.stream_bytes_max,
             self.total_bytes_max,
-            probe=read_ahead_probe,
+            meter=read_ahead_meter,
             clock=trio.current_time,
             start_bytes=START_BYTES,
         )
         self.memory = MemoryBlocks(
             1024 * KIB,
             unread_bytes_max=self.total_bytes_max,
-            probe=cache_probe,
-            read_ahead_probe=read_ahead_probe,
+            meter=cache_meter,
+            read_ahead_meter=read_ahead_meter,
             on_wasted=self.read_ahead.on_wasted,
         )
         self.gets = Gets(
@@ -81,13 +81,13 @@ class World:
             gets_max=self.gets_max,
             inflight=ByteBudget(1024 * KIB, lambda held_bytes: None),
             pace=Pace(self.gets_max),
-            throttle=Throttle(self.gets_max, get_probe),
-            gets=get_probe,
-            cache=cache_probe,
+            throttle=Throttle(self.gets_max, get_meter),
+            gets=get_meter,
+            cache=cache_meter,
             land=lambda key, block, demanded: self.cache.land(key, block, demanded),
             now_ms=lambda: FINISHED_MS + HOUR_MS,
         )
-        self.cache = BlockCache(memory=self.memory, gets=self.gets, disk=None, block_bytes=KIB, probe=cache_probe)
+        self.cache = BlockCache(memory=self.memory, gets=self.gets, disk=None, block_bytes=KIB, meter=cache_meter)
         self.prefetcher = Prefetcher(
             self.nursery,
             self.read_ahead,

@@ -8,7 +8,7 @@ that was asked for is unread until it is read or dropped.
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from metrics.cache_probes import ReadAheadProbe
+from metrics.cache_meters import ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks, block_grid
 from storage.cache.pace import GET_BYTES
@@ -46,7 +46,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
         self.read_ahead = ReadAhead(
             stream_bytes_max,
             total_bytes_max,
-            probe=ReadAheadProbe(Registry()),
+            meter=ReadAheadMeter(Registry()),
             clock=lambda: self.now_s,
             streams_max=20,
         )

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_probes import CacheProbe
-from metrics.get_probe import GetProbe
+from metrics.cache_meters import CacheMeter
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.segment_parts import ObjectGets, SegmentParts
 from storage.cache.throttle import Throttle
@@ -185,12 +185,12 @@ async def test_a_load_under_way_does_not_land_after_its_segment_was_deleted(
 
 @pytest.mark.parametrize("is_few", [True, False], ids=["entries", "bytes"])
 async def test_the_least_recently_used_leaves(nursery: trio.Nursery, tier: Tier, kind: Kind, is_few: bool) -> None:
-    probe, bytes_max = GetProbe(Registry()), 2**20 if is_few else kind.share * 2 * kind.size_bytes
+    meter, bytes_max = GetMeter(Registry()), 2**20 if is_few else kind.share * 2 * kind.size_bytes
     parts = SegmentParts(
         tier.store,
         nursery=nursery,
-        gets=ObjectGets(trio.CapacityLimiter(2), probe, Throttle(GETS_MAX, probe)),
-        probe=CacheProbe(Registry()),
+        gets=ObjectGets(trio.CapacityLimiter(2), meter, Throttle(GETS_MAX, meter)),
+        meter=CacheMeter(Registry()),
         bytes_max=bytes_max,
         entries_max=2 if is_few else 10,
     )

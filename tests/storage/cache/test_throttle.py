@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_probe import GetProbe
+from metrics.get_meter import GetMeter
 from metrics.registry import Registry
 from storage.cache.throttle import Throttle
 from storage.errors import RetriableRemoteStorageError, ThrottledError
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, nursery: trio.Nursery, gets_max: int = GETS_MAX) -> None:
         self.registry = Registry()
-        self.throttle = Throttle(gets_max, GetProbe(self.registry))
+        self.throttle = Throttle(gets_max, GetMeter(self.registry))
         self.in_flight: list[Get] = []
         self._nursery = nursery
 

@@ -10,7 +10,7 @@ from storage.errors import CorruptObjectError
 from storage.indexes.offset_index import OffsetIndex, build_offset_index, encode_offset_index
 
 BASE_OFFSET = 6000
-# What a broker wrote for the segment [6000, 6819] (spec/kafka-remote.md §7).
+# What a broker wrote for the segment [6000, 6819] (docs/kafka-tier.md#offset-index).
 BROKER_ENTRIES = [(6323, 104733), (6447, 169780), (6571, 234937), (6695, 300094), (6819, 365251)]
 BROKER_BYTES = bytes.fromhex(
     "00000143 0001991d 000001bf 00029734 0000023b 000395b9 000002b7 0004943e 00000333 000592c3"

@@ -220,7 +220,7 @@ def test_a_full_catalog_refuses_new_partitions_whole_and_goes_on_with_known_ones
     assert catalog.refused_partitions == 1
     assert not catalog.has_segments(*key(OTHER))
     assert catalog.segment_count == 3
-    assert [entry["event"] for entry in logs] == ["catalog full, partition refused"]
+    assert [entry["event"] for entry in logs] == ["catalog_full"]
 
 
 def test_a_refused_partition_stays_refused_until_it_is_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Cases of spec/kafka-remote.md §2.3 and §11.1 on one epoch; rows are plain numbers here."""
+"""Cases of docs/kafka-tier.md#overlap, docs/kafka-tier.md#cases on one epoch; rows are plain numbers here."""
 
 from storage.metadata.epoch_state import EpochState
 

@@ -274,7 +274,7 @@ def test_a_record_that_cannot_be_decoded_is_logged_counted_and_skipped(
     assert manager.undecodable_records == 1
     assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
     (entry,) = logs
-    assert entry["event"] == "metadata record skipped"
+    assert entry["event"] == "metadata_record_skipped"
     assert reason in entry["reason"]
     assert (entry["metadata_partition"], entry["offset"]) == (HOME, 0)
 
@@ -288,7 +288,7 @@ def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
         publish(event_log, record)
 
     assert manager.rejected_records == 1
-    assert [entry["event"] for entry in logs] == ["metadata record rejected"]
+    assert [entry["event"] for entry in logs] == ["metadata_record_rejected"]
 
 
 def test_the_end_of_a_segment_whose_beginning_expired_is_silently_dropped_while_loading(

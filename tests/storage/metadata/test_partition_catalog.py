@@ -1,4 +1,4 @@
-"""The rules of spec/kafka-remote.md §2 on one partition, through the catalog; cases of §11.1."""
+"""The rules of docs/kafka-tier.md#states on one partition, through the catalog; cases of docs/kafka-tier.md#cases."""
 
 import random
 from dataclasses import replace

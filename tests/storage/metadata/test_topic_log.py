@@ -123,7 +123,7 @@ async def test_a_lost_leader_is_a_problem_until_the_partition_is_read_again(
 
     assert seen.offsets == {0: [0, 1, 2]}
     events = [entry["event"] for entry in logs]
-    assert events == ["metadata partition in trouble", "metadata partition read again"]
+    assert events == ["metadata_partition_in_trouble", "metadata_partition_read_again"]
 
 
 async def test_retries_back_off_and_never_end(
@@ -274,7 +274,7 @@ async def test_cancellation_while_the_topic_is_not_described_yet(
 
     assert topic.closed
     assert log.failure() == "the metadata topic cannot be described: leader moved"
-    assert [entry["event"] for entry in logs] == ["metadata topic not usable"]
+    assert [entry["event"] for entry in logs] == ["metadata_topic_not_usable"]
 
 
 async def test_a_topic_that_comes_late_is_waited_for(
@@ -305,7 +305,7 @@ async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(
             assert log.partition_count() == 3
             nursery.cancel_scope.cancel()
 
-    assert [entry["event"] for entry in logs] == ["metadata topic not usable"]
+    assert [entry["event"] for entry in logs] == ["metadata_topic_not_usable"]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
 
     assert failure is not None
     assert reason in failure
-    assert [entry["event"] for entry in logs] == ["metadata topic not described", "metadata topic not usable"]
+    assert [entry["event"] for entry in logs] == ["metadata_topic_not_described", "metadata_topic_not_usable"]
     assert logs[1]["reason"] == failure
 
 

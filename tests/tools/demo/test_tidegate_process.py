@@ -4,7 +4,7 @@ import pytest
 
 from metrics.exposition import render
 from metrics.kip405 import Kip405Names
-from metrics.probes import Direction, Probes
+from metrics.meters import Direction, Meters
 from metrics.registry import Registry
 from proxy.config import load
 from tools.demo.steps import StepFailed
@@ -18,13 +18,13 @@ def tidegate(work: Path) -> Tidegate:
 
 
 def test_the_counters_are_those_that_the_probes_feed() -> None:
-    probes = Probes(Registry(Kip405Names.CURRENT))
-    probes.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, 1000)
-    probes.relay.on_relayed(Direction.CLIENT_TO_UPSTREAM, 7)
-    probes.relay.on_tier_served(300)
-    probes.tier.on_remote_fetch("orders", 200)
-    probes.tier.on_remote_fetch("other", 100)
-    _, exposition = render(probes.registry)
+    meters = Meters(Registry(Kip405Names.CURRENT))
+    meters.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, 1000)
+    meters.relay.on_relayed(Direction.CLIENT_TO_UPSTREAM, 7)
+    meters.relay.on_tier_served(300)
+    meters.tier.on_remote_fetch("orders", 200)
+    meters.tier.on_remote_fetch("other", 100)
+    _, exposition = render(meters.registry)
     assert parse_counters(exposition.decode(), "orders") == Counters(1000, 300, 200)
 
 

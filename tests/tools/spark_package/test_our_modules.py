@@ -47,8 +47,8 @@ def test_a_name_that_is_made_at_run_time_brings_every_module_that_it_may_be(tmp_
 
 
 def test_reaching_what_is_not_for_executors_fails_and_names_the_way(tmp_path: Path) -> None:
-    with pytest.raises(UnshippableImport, match=r"storage\.cached imports metrics\.probes, which is not for executors"):
-        tree(tmp_path, pipeline__job="import storage.cached as c", storage__cached="from metrics.probes import P")
+    with pytest.raises(UnshippableImport, match=r"storage\.cached imports metrics\.meters, which is not for executors"):
+        tree(tmp_path, pipeline__job="import storage.cached as c", storage__cached="from metrics.meters import P")
 
 
 def test_reaching_a_module_that_does_not_exist_fails(tmp_path: Path) -> None:

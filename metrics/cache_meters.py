@@ -1,4 +1,4 @@
-"""Probes of the caches and of read-ahead; see `metrics.probes` for the rules that they keep."""
+"""Meters of the caches and of read-ahead; see `metrics.meters` for the rules that they keep."""
 
 import enum
 
@@ -28,7 +28,7 @@ class DiskErrorCause(enum.StrEnum):
     OTHER = "other"
 
 
-class CacheProbe:
+class CacheMeter:
     """The block cache and the indexes beside it."""
 
     def __init__(self, registry: Registry) -> None:
@@ -170,7 +170,7 @@ class StallReason(enum.StrEnum):
     """Everything that the tier has was asked for."""
 
 
-class ReadAheadProbe:
+class ReadAheadMeter:
     """Blocks that are fetched before anyone asks for them."""
 
     def __init__(self, registry: Registry) -> None:

@@ -1,12 +1,11 @@
-"""Probes: what the rest of Tidegate tells about itself, in its own words. No other file touches a metrics library.
+"""Meters: what the rest of Tidegate tells about itself, in its own words. No other file touches a metrics library.
 
 Rules:
 1. A verb never raises, waits or logs, and may be called from any thread.
 2. A verb of the hot path is one lookup and one addition.
 3. Label values come from the enumerations below, from Kafka's numbers, or are topics under the registry's limit.
 
-A probe here is a measuring point. The question to a broker that a tier read rides on is called a probe too, and is
-counted by `RelayProbe.on_probe_*`.
+The question to a broker that a tier read rides on is a probe; `RelayMeter.on_probe_*` count those.
 """
 
 import enum
@@ -16,11 +15,11 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge
 
-from metrics.cache_probes import CacheProbe, ReadAheadProbe
-from metrics.get_probe import GetProbe
+from metrics.cache_meters import CacheMeter, ReadAheadMeter
+from metrics.get_meter import GetMeter
 from metrics.idle import IdleAverage
-from metrics.process_probes import ConfigProbe, HealthProbe, LoopProbe, ProcessProbe, TlsProbe
-from metrics.process_probes import ReloadOutcome as ReloadOutcome
+from metrics.process_meters import ConfigMeter, HealthMeter, LoopMeter, ProcessMeter, TlsMeter
+from metrics.process_meters import ReloadOutcome as ReloadOutcome
 from metrics.registry import Children, LabelLimit, Registry
 from metrics.timer import Timing
 
@@ -129,7 +128,7 @@ class SnapshotOutcome(enum.StrEnum):
     """It goes on from an offset that the metadata topic does not have."""
 
 
-class TierProbe:
+class TierMeter:
     """Reads from the tier, under KIP-405's names."""
 
     def __init__(self, registry: Registry) -> None:
@@ -230,7 +229,7 @@ class TierProbe:
         return self._timer.timing()
 
 
-class RelayProbe:
+class RelayMeter:
     """Client connections and what passes through them."""
 
     def __init__(self, registry: Registry) -> None:
@@ -356,7 +355,7 @@ class RelayProbe:
         self._frontier_age.observe(age_s)
 
 
-class FallbackProbe:
+class FallbackMeter:
     """What brokers read because the tier fails."""
 
     def __init__(self, registry: Registry) -> None:
@@ -392,7 +391,7 @@ class FallbackProbe:
         self._refused.inc(partitions)
 
 
-class CatalogProbe:
+class CatalogMeter:
     """The catalog and the metadata topic behind it."""
 
     def __init__(self, registry: Registry) -> None:
@@ -474,27 +473,27 @@ class CatalogProbe:
         self._snapshot_loads[outcome].inc()
 
 
-class Probes:
-    """All probes over one registry.
+class Meters:
+    """All meters over one registry.
 
     Args:
-        registry: without one the probes count into a registry of their own that nobody exposes, as tests want it.
+        registry: without one the meters count into a registry of their own that nobody exposes, as tests want it.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
         self.registry = Registry() if registry is None else registry
-        self.tier = TierProbe(self.registry)
-        self.cache = CacheProbe(self.registry)
-        self.gets = GetProbe(self.registry)
-        self.read_ahead = ReadAheadProbe(self.registry)
-        self.relay = RelayProbe(self.registry)
-        self.fallback = FallbackProbe(self.registry)
-        self.catalog = CatalogProbe(self.registry)
-        self.loop = LoopProbe(self.registry)
-        self.health = HealthProbe(self.registry)
-        self.config = ConfigProbe(self.registry)
-        self.tls = TlsProbe(self.registry)
-        ProcessProbe(self.registry)
+        self.tier = TierMeter(self.registry)
+        self.cache = CacheMeter(self.registry)
+        self.gets = GetMeter(self.registry)
+        self.read_ahead = ReadAheadMeter(self.registry)
+        self.relay = RelayMeter(self.registry)
+        self.fallback = FallbackMeter(self.registry)
+        self.catalog = CatalogMeter(self.registry)
+        self.loop = LoopMeter(self.registry)
+        self.health = HealthMeter(self.registry)
+        self.config = ConfigMeter(self.registry)
+        self.tls = TlsMeter(self.registry)
+        ProcessMeter(self.registry)
 
 
 class _SnapshotWrite(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Probes of the process: health, configuration, certificates, the loop; see `metrics.probes` for the rules."""
+"""Meters of the process: health, configuration, certificates, the loop; see `metrics.meters` for the rules."""
 
 import enum
 import importlib.metadata
@@ -33,7 +33,7 @@ class ReloadOutcome(enum.StrEnum):
     UNCHANGED = "unchanged"
 
 
-class HealthProbe:
+class HealthMeter:
     """What `/readyz` says."""
 
     def __init__(self, registry: Registry) -> None:
@@ -67,7 +67,7 @@ class HealthProbe:
         self._partition_problems.set(count)
 
 
-class ConfigProbe:
+class ConfigMeter:
     """The configuration file, while the process runs."""
 
     def __init__(self, registry: Registry) -> None:
@@ -95,7 +95,7 @@ class ConfigProbe:
         self._restart_needed.set(restart_needed)
 
 
-class TlsProbe:
+class TlsMeter:
     """Certificates in use."""
 
     def __init__(self, registry: Registry) -> None:
@@ -111,7 +111,7 @@ class TlsProbe:
         self._expiry[key].set(expires_at_s)
 
 
-class LoopProbe:
+class LoopMeter:
     """The event loop's punctuality."""
 
     def __init__(self, registry: Registry) -> None:
@@ -143,7 +143,7 @@ class LoopProbe:
             return max(self._latest)
 
 
-class ProcessProbe:
+class ProcessMeter:
     """The process's memory, CPU time and open files, Python's garbage collector, and what build this is."""
 
     def __init__(self, registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""The probe of GETs of the object store; see `metrics.probes` for the rules that it keeps.
+"""The meter of GETs of the object store; see `metrics.meters` for the rules that it keeps.
 
 A GET is counted when it ends, under its store, what it was for and how it ended: so the counts are those of the answers
 that the store gave, and a rate by outcome is a rate of errors.
@@ -37,7 +37,7 @@ class GetOutcome(enum.StrEnum):
     ERROR = "error"
 
 
-class GetProbe:
+class GetMeter:
     """GETs of the object store."""
 
     def __init__(self, registry: Registry) -> None:

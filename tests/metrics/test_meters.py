@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from metrics.cache_probes import CacheLevel, DiskErrorCause, StallReason
-from metrics.get_probe import GetObject, GetOutcome
-from metrics.probes import (
+from metrics.cache_meters import CacheLevel, DiskErrorCause, StallReason
+from metrics.get_meter import GetObject, GetOutcome
+from metrics.meters import (
     CloseCause,
     DeadlineRequest,
     Direction,
     FallbackReason,
-    Probes,
+    Meters,
     RefusalReason,
     ReloadOutcome,
     Route,
@@ -47,7 +47,7 @@ UNTOUCHED = {f"{POOL_PREFIX}remotelogreaderavgidle_percent": 1.0} | {
     for condition in ("catalog", "upstream", "tier")
 }
 
-VERBS: list[tuple[Callable[[Probes], None], dict[str, float]]] = [
+VERBS: list[tuple[Callable[[Meters], None], dict[str, float]]] = [
     (lambda p: p.tier.on_remote_fetch_started("t"), {f"{TOPIC_PREFIX}remotefetchrequests_total{{topic=t}}": 1}),
     (lambda p: p.tier.on_remote_fetch("t", 9), {f"{TOPIC_PREFIX}remotefetchbytes_total{{topic=t}}": 9}),
     (lambda p: p.tier.on_remote_fetch_error("t"), {f"{TOPIC_PREFIX}remotefetcherrors_total{{topic=t}}": 1}),
@@ -240,19 +240,19 @@ MOVED_OTHERWISE = {
     "tidegate_condition_state",
     "tidegate_build_info",
 }
-"""Families that tests below and in `test_process_probes` move."""
+"""Families that tests below and in `test_process_meters` move."""
 
 
 @pytest.mark.parametrize(("verb", "moved"), VERBS, ids=lambda case: next(iter(case)) if isinstance(case, dict) else "")
-def test_a_verb_moves_its_own_series(verb: Callable[[Probes], None], moved: dict[str, float]) -> None:
-    probes = Probes()
-    verb(probes)
-    assert nonzero(probes.registry) == UNTOUCHED | moved
+def test_a_verb_moves_its_own_series(verb: Callable[[Meters], None], moved: dict[str, float]) -> None:
+    meters = Meters()
+    verb(meters)
+    assert nonzero(meters.registry) == UNTOUCHED | moved
 
 
 def test_every_family_has_a_verb_that_moves_it() -> None:
     moved = {name.partition("{")[0] for _, series in VERBS for name in series}
-    unmoved = {each.name for each in Probes().registry.families if not {each.name, each.exposed_name} & moved}
+    unmoved = {each.name for each in Meters().registry.families if not {each.name, each.exposed_name} & moved}
     histograms = {name.removesuffix("_sum") for name in moved}
     assert unmoved - histograms == MOVED_OTHERWISE
 
@@ -278,79 +278,79 @@ ENUMERATED: dict[tuple[str, str], type[enum.StrEnum]] = {
 
 
 def test_enumerated_series_are_there_from_the_start() -> None:
-    registry = Probes().registry
+    registry = Meters().registry
     for (name, label), values in ENUMERATED.items():
         assert [registry.sample_value(f"tidegate_{name}", {label: value}) for value in values] == [0] * len(values)
     assert [registry.sample_value("tidegate_requests_unread_total", {"api_key": key}) for key in "12"] == [0, 0]
 
 
 def test_all_outcomes_of_gets_are_there_once_the_store_is_named() -> None:
-    probes = Probes()
-    probes.gets.on_store("s3")
+    meters = Meters()
+    meters.gets.on_store("s3")
     for outcome in GetOutcome:
         labels = {"store": "s3", "outcome": outcome.value}
-        assert probes.registry.sample_value("tidegate_get_bytes_total", labels) == 0
-        assert probes.registry.sample_value("tidegate_get_seconds_count", labels) == 0
+        assert meters.registry.sample_value("tidegate_get_bytes_total", labels) == 0
+        assert meters.registry.sample_value("tidegate_get_seconds_count", labels) == 0
         for kind in GetObject:
-            assert probes.registry.sample_value("tidegate_gets_total", labels | {"object": kind.value}) == 0
-    assert probes.registry.sample_value("tidegate_get_first_byte_seconds_count", {"store": "s3"}) == 0
+            assert meters.registry.sample_value("tidegate_gets_total", labels | {"object": kind.value}) == 0
+    assert meters.registry.sample_value("tidegate_get_first_byte_seconds_count", {"store": "s3"}) == 0
 
 
 def test_a_delayed_fetch_that_completes_is_no_longer_waiting() -> None:
-    probes = Probes()
-    probes.tier.on_delayed_fetch_parked()
-    probes.tier.on_delayed_fetch_completed()
-    assert nonzero(probes.registry) == UNTOUCHED
+    meters = Meters()
+    meters.tier.on_delayed_fetch_parked()
+    meters.tier.on_delayed_fetch_completed()
+    assert nonzero(meters.registry) == UNTOUCHED
 
 
 def test_reader_slots_give_queue_size_and_idle_share() -> None:
-    probes = Probes()
-    probes.tier.on_reader_slots(busy=4, total=4, waiting=7)
-    assert probes.registry.sample_value(f"{POOL_PREFIX}remotelogreadertaskqueuesize") == 7
-    idle = probes.registry.sample_value(f"{POOL_PREFIX}remotelogreaderavgidle_percent")
+    meters = Meters()
+    meters.tier.on_reader_slots(busy=4, total=4, waiting=7)
+    assert meters.registry.sample_value(f"{POOL_PREFIX}remotelogreadertaskqueuesize") == 7
+    idle = meters.registry.sample_value(f"{POOL_PREFIX}remotelogreaderavgidle_percent")
     assert idle is not None
     assert 0 <= idle <= 1
 
 
 def test_the_timer_counts_a_read_that_fails() -> None:
-    probes = Probes()
-    with pytest.raises(ZeroDivisionError), probes.tier.remote_fetch_timer():
+    meters = Meters()
+    with pytest.raises(ZeroDivisionError), meters.tier.remote_fetch_timer():
         raise ZeroDivisionError
-    assert probes.registry.sample_value(f"{TIMER}_count") == 1
+    assert meters.registry.sample_value(f"{TIMER}_count") == 1
 
 
 def test_catalog_sizes_follow_changes_and_add_up_beyond_the_topic_limit() -> None:
-    probes = Probes(Registry(topics_max=1))
+    meters = Meters(Registry(topics_max=1))
     for topic, segments in (("a", 5), ("b", 3), ("c", 4), ("a", 2), ("b", 0)):
-        probes.catalog.on_topic(topic, segments, segments * 100)
+        meters.catalog.on_topic(topic, segments, segments * 100)
     values = {
-        topic: probes.registry.sample_value(f"{TOPIC_PREFIX}remotelogsizebytes", {"topic": topic})
+        topic: meters.registry.sample_value(f"{TOPIC_PREFIX}remotelogsizebytes", {"topic": topic})
         for topic in ("a", OTHER_LABEL)
     }
     assert values == {"a": 200, OTHER_LABEL: 400}
 
 
 def test_strange_api_keys_share_one_series() -> None:
-    probes = Probes()
+    meters = Meters()
     for api_key in range(-500, 500):
-        probes.relay.on_request(api_key, Route.RELAY)
-    series = [name for name in nonzero(probes.registry) if name.startswith("tidegate_requests_total")]
+        meters.relay.on_request(api_key, Route.RELAY)
+    series = [name for name in nonzero(meters.registry) if name.startswith("tidegate_requests_total")]
     assert len(series) == 129
-    assert probes.registry.sample_value("tidegate_requests_total", {"api_key": OTHER_LABEL, "route": "relay"}) == 872
+    assert meters.registry.sample_value("tidegate_requests_total", {"api_key": OTHER_LABEL, "route": "relay"}) == 872
 
 
 def test_verbs_lose_nothing_when_threads_call_them() -> None:
-    probes = Probes()
+    meters = Meters()
 
     def count() -> None:
         for _ in range(2000):
-            probes.cache.on_evicted(CacheLevel.DISK)
-            probes.catalog.on_record_undecodable()
+            meters.cache.on_evicted(CacheLevel.DISK)
+            meters.catalog.on_record_undecodable()
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert probes.registry.sample_value("tidegate_cache_evictions_total", {"level": "disk"}) == 8000
-    assert probes.registry.sample_value("tidegate_catalog_undecodable_records_total") == 8000
+    assert meters.registry.sample_value("tidegate_cache_evictions_total", {"level": "disk"}) == 8000
+    assert meters.registry.sample_value("tidegate_catalog_undecodable_records_total") == 8000

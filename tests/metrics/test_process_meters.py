@@ -1,0 +1,83 @@
+"""Health, configuration, certificates, the loop and the process."""
+
+import importlib.metadata
+import platform
+
+import pytest
+
+from metrics.meters import Meters, ReloadOutcome
+from proxy.readiness import ConditionName, ConditionState
+
+
+def value(meters: Meters, name: str, **labels: str) -> float | None:
+    return meters.registry.sample_value(f"tidegate_{name}", labels)
+
+
+def states(meters: Meters, condition: str) -> dict[str, float | None]:
+    return {state: value(meters, "condition_state", condition=condition, state=state) for state in ConditionState}
+
+
+def test_a_fresh_process_is_not_ready_and_all_conditions_are_pending() -> None:
+    meters = Meters()
+    assert (value(meters, "ready"), value(meters, "degraded")) == (0, 0)
+    for condition in ConditionName:
+        assert states(meters, condition) == {"pending": 1, "met": 0, "degraded": 0}
+    assert value(meters, "metadata_partition_problems") == 0
+
+
+def test_health_follows_what_is_told() -> None:
+    meters = Meters()
+    meters.health.on_state(ready=True, degraded=True)
+    meters.health.on_state(ready=True, degraded=False)
+    assert (value(meters, "ready"), value(meters, "degraded")) == (1, 0)
+
+
+@pytest.mark.parametrize("state", ConditionState)
+def test_one_state_of_a_condition_holds(state: ConditionState) -> None:
+    meters = Meters()
+    meters.health.on_condition("tier", "degraded")
+    meters.health.on_condition("tier", state)
+    assert states(meters, "tier") == {possible: float(possible is state) for possible in ConditionState}
+
+
+def test_a_refused_reload_leaves_the_time_of_the_last_good_one() -> None:
+    meters = Meters()
+    meters.config.on_reload(ReloadOutcome.OK, 100.0, 2)
+    meters.config.on_reload(ReloadOutcome.REFUSED, 200.0, 2)
+    assert {outcome: value(meters, "config_reloads_total", outcome=outcome) for outcome in ReloadOutcome} == {
+        "ok": 1,
+        "refused": 1,
+        "unchanged": 0,
+    }
+    assert value(meters, "config_reload_timestamp_seconds") == 100.0
+    assert value(meters, "config_restart_needed") == 2
+
+
+def test_the_stall_maximum_forgets_after_600_wakings() -> None:
+    meters = Meters()
+    meters.loop.on_woken(3.0)
+    for _ in range(599):
+        meters.loop.on_woken(0.001)
+    assert meters.registry.sample_value("tidegate_loop_stall_max_seconds") == 3.0
+    meters.loop.on_woken(0.001)
+    assert meters.registry.sample_value("tidegate_loop_stall_max_seconds") == 0.001
+
+
+def test_the_build_is_named() -> None:
+    version = importlib.metadata.version("tidegate")
+    assert value(Meters(), "build_info", version=version, python=platform.python_version()) == 1
+
+
+def test_without_an_installed_package_the_version_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_found)
+    assert value(Meters(), "build_info", version="unknown", python=platform.python_version()) == 1
+
+
+@pytest.mark.needs("linux")
+def test_the_process_and_its_garbage_collector_are_measured() -> None:
+    registry = Meters().registry
+    assert (registry.sample_value("process_resident_memory_bytes") or 0) > 0
+    assert registry.sample_value("python_gc_collections_total", {"generation": "2"}) is not None

@@ -1,0 +1,73 @@
+"""Log events: snake_case, and each in the table of docs/operations.md with its level and its meaning."""
+
+import ast
+import re
+from collections import defaultdict
+
+from tests.test_tidy import PACKAGE_FILES, ROOT, none_of, text_of
+
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+HELPERS = {"log", "_log_failure"}
+"""Functions and variables that stand for a logger's method; their level is chosen while running."""
+
+ROW = re.compile(r"^\| `([^`]+)` \| ([a-z, ]+) \| (.+) \|$", re.MULTILINE)
+
+
+def listed() -> dict[str, set[str]]:
+    """Each event of the table, with its levels."""
+    _, _, section = text_of(ROOT / "docs" / "operations.md").partition("\n## Log events\n")
+    rows = ROW.findall(section.partition("\n## ")[0])
+    assert [event for event, _, _ in rows] == sorted({event for event, _, _ in rows})
+    return {event: set(levels.split(", ")) for event, levels, _ in rows}
+
+
+def logged() -> dict[str, set[str]]:
+    """Each event that stands in a call of a logger, with its levels as far as they stand there too."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE_FILES:
+        for call in ast.walk(ast.parse(text_of(path))):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            level = level_of(call.func)
+            events = [node.value for node in parts(call.args[0]) if isinstance(node, ast.Constant)]
+            if level is not None:
+                for event in events:
+                    found[str(event)] |= {level} - {""}
+    return found
+
+
+def level_of(function: ast.expr) -> str | None:
+    """Empty for a helper; None if this is no call of a logger."""
+    if isinstance(function, ast.Name):
+        return "" if function.id in HELPERS else None
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        return None
+    if function.value.id.strip("_") != "log" or function.attr not in LEVELS:
+        return None
+    return "error" if function.attr == "exception" else function.attr
+
+
+def parts(expression: ast.expr) -> tuple[ast.expr, ...]:
+    return (expression.body, expression.orelse) if isinstance(expression, ast.IfExp) else (expression,)
+
+
+def test_events_are_in_snake_case() -> None:
+    assert len(logged()) > 50
+    none_of([event for event in logged() if not re.fullmatch(r"[a-z]+(_[a-z]+)*", event)])
+
+
+def test_every_event_is_in_the_table_with_its_levels() -> None:
+    table = listed()
+    none_of(
+        [f"{event}: {sorted(levels)}" for event, levels in logged().items() if not levels <= table.get(event, set())]
+    )
+
+
+def test_every_event_of_the_table_is_in_the_code() -> None:
+    constants = {
+        node.value
+        for path in PACKAGE_FILES
+        for node in ast.walk(ast.parse(text_of(path)))
+        if isinstance(node, ast.Constant)
+    }
+    none_of([event for event in listed() if event not in constants])
