@@ -34,6 +34,9 @@ from storage.remote_storage_manager import RemoteStorageManager
 
 EXPIRE_INTERVAL_S = 60.0
 
+GIVE_BACK_INTERVAL_S = 10.0
+"""How often free memory goes back to the system: what one burst needed is not kept beside what the next one needs."""
+
 REMOVED_AT_ONCE = 256
 """Deleted segments that the caches drop before the event loop goes on: a few milliseconds."""
 
@@ -101,11 +104,10 @@ class TierStorage:
         async with trio.open_nursery() as nursery:
             if self.disk is not None:
                 nursery.start_soon(self.disk.run)
+            nursery.start_soon(_give_back_memory)
             while True:
                 await trio.sleep(EXPIRE_INTERVAL_S)
                 self.blocks.expire()
-                # Nobody waits for it: the next round is due when it is due.
-                nursery.start_soon(trio.to_thread.run_sync, give_back)
                 self._read_ahead.drop_idle()
 
     async def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> None:
@@ -171,6 +173,12 @@ def open_tier_storage(
     reader = TierReader(catalog=catalog, parts=parts, cache=blocks, answers=answers, prefetcher=prefetcher)
     timestamps = TimestampSearch(catalog=catalog, parts=parts, cache=blocks, answers=answers)
     return TierStorage(reader, parts, timestamps, blocks, disk, answers_budget, read_ahead, gets)
+
+
+async def _give_back_memory() -> None:
+    while True:
+        await trio.sleep(GIVE_BACK_INTERVAL_S)
+        await trio.to_thread.run_sync(give_back)
 
 
 def store_kind(identity: str) -> str:
