@@ -273,6 +273,8 @@ class Gets:
         # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
         self._limiter = trio.CapacityLimiter(2 * gets_max)
         self._wanted: dict[BlockKey, _Wanted] = {}
+        self._read_over: dict[BlockKey, _Get] = {}
+        """Blocks that were here when a GET was sent over them. One that is evicted before it comes is wanted of it."""
         self._line: deque[_Get] = deque()
         self._running: set[_Get] = set()
         self._ahead_running = 0
@@ -330,8 +332,15 @@ class Gets:
         self._on_ahead_failed = call
 
     def is_under_way(self, key: BlockKey) -> bool:
-        """Whether the block is in the line or being fetched."""
-        return key in self._wanted
+        """Whether the block, which is not here, is in the line or being fetched."""
+        if key in self._wanted:
+            return True
+        get = self._read_over.pop(key, None)
+        if get is None:
+            return False
+        self._want(get, (key.number,))
+        get.left += 1
+        return True
 
     def collect(self, key: BlockKey) -> None:
         """Land the block if it has come and nobody was told of it yet."""
@@ -356,6 +365,7 @@ class Gets:
         else:
             self._send(get)
         self._want(get, missing)
+        self._note_read_over(get, missing)
         self._report()
 
     def fetch_ahead(self, source: SegmentBlocks, numbers: range, missing: Collection[int]) -> bool:
@@ -376,6 +386,7 @@ class Gets:
         self._ahead_reserved_bytes += size_bytes
         self._ahead_running += 1
         self._want(get, missing)
+        self._note_read_over(get, missing)
         self._report()
         return True
 
@@ -413,6 +424,14 @@ class Gets:
         for number in missing:
             self._wanted[get.source.key(number)] = _Wanted(get, now_s)
             self._undemanded_bytes += get.source.size_bytes(number)
+
+    def _note_read_over(self, get: _Get, missing: Collection[int]) -> None:
+        if len(missing) < len(get.numbers):
+            self._read_over |= {get.source.key(number): get for number in set(get.numbers).difference(missing)}
+
+    def _forget_read_over(self, get: _Get, key: BlockKey) -> None:
+        if self._read_over.get(key) is get:
+            del self._read_over[key]
 
     def _schedule(self) -> None:
         while self._line and len(self._running) < self._slots_now():
@@ -520,6 +539,9 @@ class Gets:
         get.is_done = True
         for transfer in get.transfers:
             transfer.stop()
+        if self._read_over:
+            for number in get.numbers:
+                self._forget_read_over(get, get.source.key(number))
         self._running.discard(get)
         if get.is_read_ahead:
             self._ahead_running -= 1
@@ -574,7 +596,8 @@ class Gets:
         key = get.source.key(number)
         wanted = self._wanted.get(key)
         if wanted is None or wanted.get is not get:
-            return  # it was read over
+            self._forget_read_over(get, key)
+            return
         self._take(get, key, wanted)
         self._cache.on_fill(len(block.data), trio.current_time() - wanted.wanted_s)
         try:

@@ -129,7 +129,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(image: Image) -> None:
         "entry_points.txt",
         "top_level.txt",
     }
-    extra = {"tools/demo/BrokerMetrics.java", *(f"{package}/py.typed" for package in PACKAGES)}
+    extra = {f"{package}/py.typed" for package in PACKAGES}
     assert names - metadata == modules_of_the_checkout() | extra
 
 
