@@ -111,7 +111,7 @@ async def test_a_block_that_is_read_over_and_evicted_meanwhile_is_wanted_of_that
     segment.script(Script(holds={2: stall}))
     world.gets.fetch(segment.source, range(6), [0, 5])
     await stall.reached()
-    await world.gets.wait_for(segment.key(0)).wait()
+    await world.landed_at_least(1)
     assert [world.gets.is_under_way(segment.key(number)) for number in (0, 3)] == [False, True]
     flight = world.gets.wait_for(segment.key(3))
     stall.open()
