@@ -123,10 +123,16 @@ class Step:
     def of(self, world: GetWorld, segment: ScriptedSegment, asked: Counter[int]) -> dict[Flight[Block], int]:
         numbers = range(self.first, min(self.first + self.count, BLOCKS))
         source = segment.source
+
+        def is_under_way(number: int) -> bool:
+            before = len(world.gets)
+            found = world.gets.is_under_way(source.key(number))
+            # One that a GET is being read over is wanted of it from now on.
+            asked.update([number] * (len(world.gets) - before))
+            return found
+
         missing = [
-            number
-            for number in numbers
-            if not world.gets.is_under_way(source.key(number)) and (number - self.first + 1) % self.not_wanted
+            number for number in numbers if not is_under_way(number) and (number - self.first + 1) % self.not_wanted
         ]
         if missing:
             run = range(missing[0], missing[-1] + 1)
@@ -137,7 +143,7 @@ class Step:
                 asked.update(missing)
         if not self.waits_every:
             return {}
-        under_way = [number for number in numbers if world.gets.is_under_way(source.key(number))]
+        under_way = [number for number in numbers if is_under_way(number)]
         return {world.gets.wait_for(source.key(number)): number for number in under_way[:: self.waits_every]}
 
 
