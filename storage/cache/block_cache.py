@@ -293,7 +293,8 @@ class BlockCache:
         if not self._gets.is_under_way(key):
             grid = source.grid
             stop = min(grid.count, number + max(1, self._gets.pace.get_bytes(0) // grid.block_bytes))
-            end = next((at for at in range(number + 1, stop) if self._is_under_way(source.key(at))), stop)
+            behind = range(number + 1, stop)
+            end = next((at for at in behind if self._place(source, at) is Place.UNDER_WAY), stop)
             self._start(source, range(grid.unit(number).start, grid.unit(end - 1).stop))
         return self._gets.wait_for(key)
 

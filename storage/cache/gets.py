@@ -332,7 +332,10 @@ class Gets:
         self._on_ahead_failed = call
 
     def is_under_way(self, key: BlockKey) -> bool:
-        """Whether the block, which is not here, is in the line or being fetched."""
+        """Whether the block, which is not here, is in the line or being fetched.
+
+        One that a GET goes over, because it was here when that GET was sent, is wanted of it from now on.
+        """
         if key in self._wanted:
             return True
         get = self._read_over.pop(key, None)

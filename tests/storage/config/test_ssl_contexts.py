@@ -1,6 +1,5 @@
 """PEM and PKCS#12 in, plain PEM out, JKS refused; and contexts that do what the configuration says, by handshakes."""
 
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
@@ -138,9 +137,8 @@ def test_a_java_store_is_refused_with_the_keytool_line(magic: bytes, kind: str, 
     ) in str(caught.value)
 
 
+@pytest.mark.needs("java")  # keytool comes with it
 def test_the_keytool_line_makes_a_store_that_is_read(tmp_path: Path) -> None:
-    if shutil.which("keytool") is None:
-        pytest.skip("needs keytool (any JDK)")
     jks = tmp_path / "a.jks"
     make = ["keytool", "-genkeypair", "-alias", "a", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=a"]
     make += ["-storetype", "JKS", "-keystore", str(jks), "-storepass", PASSWORD, "-keypass", PASSWORD]
