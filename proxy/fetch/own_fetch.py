@@ -70,8 +70,8 @@ class LocalEnds:
             frontier: tells where the broker has never answered; without one there is nothing believed.
         """
         start, high_watermark, last_stable_offset, barren = self._ends.get(key_of(asked), _NEVER_ANSWERED)
-        if asked.fetch_offset < 0 or barren == _wish_of(asked):
-            return False
+        if asked.fetch_offset < 0 or asked.partition_max_bytes < 0 or barren == _wish_of(asked):
+            return False  # to a limit below 0 the broker answers with an error where it has records
         if high_watermark < 0:
             return frontier is not None and frontier.log_start_offset <= asked.fetch_offset < frontier.log_end_offset
         committed = isolation_level == IsolationLevel.READ_COMMITTED

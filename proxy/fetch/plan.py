@@ -89,7 +89,15 @@ def plan_fetch(
 
 def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
     """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge."""
-    return _share_out(request, [True if place in parts else place for place in plan.places]) if parts else plan
+    if not parts:
+        return plan
+    return _share_out(
+        request,
+        [
+            place.asked.partition_max_bytes > 0 if isinstance(place, TierPart) and place in parts else place
+            for place in plan.places
+        ],
+    )
 
 
 def leave_out(

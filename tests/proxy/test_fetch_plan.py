@@ -127,6 +127,13 @@ def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
     assert left.local_bytes_max == 100
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_part_left_to_the_broker_without_a_limit_takes_no_right_from_those_behind_it(limit: int) -> None:
+    asked = tier_asks(limit, 100)
+    left = leave_to_broker(fetch_of(asked), plan := plan_of(asked), {plan.tier[0]})
+    assert budgets_of(left) == [(100, True)]
+
+
 @given(
     st.lists(st.tuples(st.integers(-10, 2000), st.integers(-10, 1000)), max_size=30),
     st.integers(-10, 5000),

@@ -256,6 +256,13 @@ def test_before_the_broker_has_answered_the_frontier_tells(offset: int, expected
     assert not LocalEnds().has_records(by_id(ORDERS, offset), None, 0)
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(1, True), (0, True), (-1, False)])
+def test_a_limit_below_0_brings_no_records(limit: int, expected: bool) -> None:
+    """The broker exceeds a limit of 0 by a batch, and answers -1 with an error."""
+    frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=100)
+    assert LocalEnds().has_records(by_id(ORDERS, 1400, max_bytes=limit), frontier, 0) == expected
+
+
 async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld, nursery: trio.Nursery) -> None:
     partition = world.add_partition(high_watermark=1500, log_start_offset=100)
     world.log(partition).last_stable_offset = 1400
