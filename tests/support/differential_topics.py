@@ -20,7 +20,6 @@ from tests.support.differential_schedule import Schedule
 from tests.support.differential_steps import (
     FIRST_TIMESTAMP_MS,
     TIMESTAMP_STEP_MS,
-    HungProducerError,
     ScheduleRunner,
     admin_client,
     alter_configs,
@@ -110,17 +109,15 @@ def differential_topics(cluster: KafkaCluster, schedule: Schedule) -> Iterator[l
     _fill(cluster, 1, 2)
     configs: dict[str, Mapping[str, str]] = {plan.topic: plan.all_configs for plan in _PLANS}
     configs |= dict.fromkeys((LOCAL_ABORT, EARLY_ABORTS), _TRANSACTIONAL) | {HOLES: TIERED}
-    with _open_transaction(cluster):
-        try:
-            wait_all_settled(cluster, configs | dict(runner.configs))
-            delete_records(cluster, f"{PREFIX}-trimmed", 0, TRIMMED_AT)
-            runner.cut(schedule.cuts)
-            wait_all_settled(cluster, configs | dict(runner.configs))
-            known = list(look_up(cluster, [*configs, *runner.configs]))
-            _check(known)
-            yield known
-        finally:
-            runner.close()
+    producer = _begin_transaction(cluster)
+    wait_all_settled(cluster, configs | dict(runner.configs))
+    delete_records(cluster, f"{PREFIX}-trimmed", 0, TRIMMED_AT)
+    runner.cut(schedule.cuts)
+    wait_all_settled(cluster, configs | dict(runner.configs))
+    known = list(look_up(cluster, [*configs, *runner.configs]))
+    _check(known)
+    yield known
+    del producer, runner  # what is open in them is never ended: the broker goes now
 
 
 def _check(known: list[KnownPartition]) -> None:
@@ -202,10 +199,9 @@ def _fill_early_aborts(cluster: KafkaCluster) -> None:
         _transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=True)
 
 
-@contextmanager
-def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
-    """Aborts throughout, the last with its marker in the local log; then one that is open while this runs, so
-    that the last stable offset stays below the high watermark."""
+def _begin_transaction(cluster: KafkaCluster) -> Producer:
+    """Aborts throughout, the last with its marker in the local log; then one that stays open in the producer returned,
+    so that the last stable offset stays below the high watermark."""
     topic, chance = LOCAL_ABORT, random.Random(LOCAL_ABORT)
     slow, quick = (
         transactional_producer(cluster, f"{PREFIX}-{name}", timeout_ms=OPEN_TRANSACTION_MS)
@@ -227,13 +223,7 @@ def _open_transaction(cluster: KafkaCluster) -> Iterator[None]:
     end_transaction(slow, commits=False)
     quick.begin_transaction()
     _send(quick, topic, 6)
-    try:
-        yield
-    finally:
-        try:
-            end_transaction(quick, commits=False)
-        except HungProducerError as error:  # everything has been asked, and the broker goes now
-            print(f"differential: a transaction is left open, since {error}")
+    return quick
 
 
 def _active_segment(cluster: KafkaCluster, topic: str) -> int:

@@ -36,7 +36,7 @@ LONG_TOPICS, LONG_RESTARTS = 6, 2
 
 
 TRIES = 4
-"""Of making a world: about one in three ends with a producer of librdkafka's that hangs in a transaction."""
+"""Of making a world: some end with a producer of librdkafka's that hangs in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ FAST_START_JVM_OPTIONS: Final = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+Us
 
 CONTROLLER_ID: Final = 100
 START_TIMEOUT_S: Final = 90.0
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 60.0
+"""A broker gives up after 30 s what it waits for, and then ends in order."""
 FORMAT_TIMEOUT_S: Final = 60.0
 _STARTED_LINE: Final = "Kafka Server started"
 _LOG_OPTIONS: Final = (

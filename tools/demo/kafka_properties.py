@@ -38,6 +38,9 @@ _ALWAYS = {
     "remote.log.manager.task.interval.ms": "1000",
     "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+    # A broker that stops waits up to 30 s for what it can no longer publish to itself.
+    "rlmm.config.remote.log.metadata.producer.request.timeout.ms": "5000",
+    "rlmm.config.remote.log.metadata.producer.delivery.timeout.ms": "10000",
 }
 
 
