@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from tests.support.differential_known import KnownPartition
 from tests.support.differential_schedule import Schedule, draw_schedule
-from tests.support.differential_steps import HungProducerError
 from tests.support.differential_topics import CLUSTER_PROPERTIES, differential_topics
 from tests.support.kafka import own_cluster
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -33,10 +32,6 @@ TIDEGATE_PROPERTIES = {
 
 SHORT_TOPICS, SHORT_RESTARTS = 4, 1
 LONG_TOPICS, LONG_RESTARTS = 6, 2
-
-
-TRIES = 4
-"""Of making a world: some end with a producer of librdkafka's that hangs in a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +56,8 @@ def differential_world() -> Iterator[DifferentialWorld]:
     is_long = QUESTIONS >= LONG_QUESTIONS_MIN
     sizes = (LONG_TOPICS, LONG_RESTARTS) if is_long else (SHORT_TOPICS, SHORT_RESTARTS)
     schedule = draw_schedule(SEED, *sizes)
-    for tries_left in reversed(range(TRIES)):
-        with ExitStack() as stack:
-            cluster = stack.enter_context(own_cluster(properties=CLUSTER_PROPERTIES))
-            try:
-                partitions = stack.enter_context(differential_topics(cluster, schedule))
-            except HungProducerError as error:
-                if not tries_left:
-                    raise
-                # Nothing of ours runs yet: the same once more, with a broker of its own.
-                print(f"differential: made anew, since {error}")
-                continue
-            tidegate = stack.enter_context(own_tidegate(cluster, TIDEGATE_PROPERTIES))
-            yield DifferentialWorld(cluster, tidegate, partitions, schedule, time.monotonic() - started_s)
-            return
+    with ExitStack() as stack:
+        cluster = stack.enter_context(own_cluster(properties=CLUSTER_PROPERTIES))
+        partitions = stack.enter_context(differential_topics(cluster, schedule))
+        tidegate = stack.enter_context(own_tidegate(cluster, TIDEGATE_PROPERTIES))
+        yield DifferentialWorld(cluster, tidegate, partitions, schedule, time.monotonic() - started_s)
