@@ -1,11 +1,11 @@
-"""ListOffsets (api 2): the messages, and patching timestamps in place.
+"""ListOffsets (api 2): the messages.
 
 Contract:
 - Versions 1 to 11 (flexible from 6); v0 has another shape and is never announced.
 - Partitions are flat lists in wire order; encoding groups runs of consecutive equal topics. Topics have names only.
 - Raw sections of unknown tagged fields are kept and written back.
 - What we answer ourselves still rides on the same request sent upstream with those timestamps replaced by LATEST
-  (docs/protocol.md#l1): `patch_timestamp` writes into the frame, nothing is re-encoded.
+  (docs/protocol.md#l1).
 
 Version notes: 2 isolation level, throttle time · 4 leader epochs (KIP-320) · 6 flexible · 7 max timestamp, -3
 (KIP-734) · 8 earliest local, -4 (KIP-405) · 9 latest tiered, -5 (KIP-1005) · 10 timeout (KIP-1075) · 11 earliest
@@ -51,13 +51,12 @@ class OffsetTimestamp(enum.IntEnum):
 
 @dataclass(slots=True)
 class ListOffsetsPartition:
-    """One question. `timestamp_position` is where its int64 stands in the frame it came in; −1 in one of our own."""
+    """One question."""
 
     topic: str
     partition: int
     current_leader_epoch: int
     timestamp: int
-    timestamp_position: int = -1
     tags: bytes = NO_TAGS
     topic_tags: bytes = NO_TAGS
 
@@ -188,13 +187,6 @@ def encode_request_in_slices(request: ListOffsetsRequest, *, correlation_id: int
 encode_request = at_once(encode_request_in_slices)
 
 
-def patch_timestamp(frame: memoryview, question: ListOffsetsPartition, timestamp: int) -> None:
-    """Write another timestamp over the question's own, in the writable frame it was decoded from."""
-    if question.timestamp_position < 0:
-        raise LocalProtocolError("only a question that was decoded has a place in a frame")
-    _INT64.pack_into(frame, question.timestamp_position, timestamp)
-
-
 def decode_response_in_slices(frame: memoryview, api_version: int) -> Slices[ListOffsetsResponse]:
     """Decode a whole frame (length field included). Up to SLICE_ITEMS partitions are one slice.
 
@@ -263,10 +255,9 @@ encode_response = at_once(encode_response_in_slices)
 def _decode_question(cursor: Cursor, version: int, topic: str) -> ListOffsetsPartition:
     partition = cursor.int32()
     current_leader_epoch = cursor.int32() if version >= 4 else -1
-    position = cursor.position
     timestamp = cursor.int64()
     tags = _raw_tags(cursor, version)
-    return ListOffsetsPartition(topic, partition, current_leader_epoch, timestamp, position, tags)
+    return ListOffsetsPartition(topic, partition, current_leader_epoch, timestamp, tags)
 
 
 def _decode_answer(cursor: Cursor, version: int, topic: str) -> ListOffsetsAnswer:

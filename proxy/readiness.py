@@ -82,11 +82,6 @@ class Readiness:
         return dict(sorted(self._broker_problems.items()))
 
     @property
-    def draining(self) -> bool:
-        """Whether shutdown has begun."""
-        return self._draining
-
-    @property
     def ready(self) -> bool:
         """Whether clients should be sent here."""
         return not self._draining and all(

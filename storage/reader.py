@@ -446,7 +446,7 @@ class TierReader:
                 try:
                     return await self._answer(read, entry, walk_end, asked)
                 except CorruptLogError as error:
-                    bad = self._quarantine(source, window, entry[1], error)
+                    bad = quarantine_bad(self._cache, source, window, entry[1], error)
                     if bad <= fetched_anew:
                         raise
                     fetched_anew |= bad
@@ -463,7 +463,7 @@ class TierReader:
         start = found.position
         if found.size_bytes is None:
             await self._extend(read, walk_start, size_bytes)
-            await self._verify(window, walk_start, size_bytes)
+            await verify(window, walk_start, size_bytes)
             return _Found(read, None, start)
         if found.size_bytes > max_bytes:
             if not asked.minimum_one_batch:
@@ -477,7 +477,7 @@ class TierReader:
             with nullcontext() if asked.time is None else asked.time.collecting():
                 await self._collect(read, end)
         # What was walked over too: a bad batch there would be a silent skip.
-        whole_end = await self._verify(window, walk_start, min(end, window.end))
+        whole_end = await verify(window, walk_start, min(end, window.end))
         if window.end < end:
             end = whole_end
         read.room.keep([block for _, block in window.numbered_blocks(start, end)])
@@ -544,19 +544,22 @@ class TierReader:
         read.asked_end = grid.end(last)
         return True
 
-    def _quarantine(
-        self, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
-    ) -> set[int]:
-        """The numbers of the blocks that are not to be believed."""
-        start = error.position if error.follows_verified else walked_from
-        blocks = window.numbered_blocks(start, error.end)
-        for number, block in blocks:
-            self._cache.quarantine(source, number, block)
-        return {number for number, _ in blocks}
 
-    async def _verify(self, window: SegmentWindow, start: int, end: int) -> int:
-        """Where the last whole batch of [start, end) ends; all of them pass their CRC."""
-        unverified, verified_end = unverified_bytes(window, start, end)
-        if unverified >= VERIFY_IN_THREAD_BYTES:
-            return await trio.to_thread.run_sync(verify_batches, window, start, end)
-        return verify_batches(window, start, end) if unverified else verified_end
+def quarantine_bad(
+    cache: BlockCache, source: SegmentBlocks, window: SegmentWindow, walked_from: int, error: CorruptLogError
+) -> set[int]:
+    """Have the blocks that are not to be believed fetched again; their numbers (docs/protocol.md#l5)."""
+    start = error.position if error.follows_verified else walked_from
+    blocks = window.numbered_blocks(start, error.end)
+    for number, block in blocks:
+        cache.quarantine(source, number, block)
+    return {number for number, _ in blocks}
+
+
+async def verify(window: SegmentWindow, start: int, end: int, in_thread_bytes: int = VERIFY_IN_THREAD_BYTES) -> int:
+    """Where the last whole batch of [start, end) ends; all of them pass their CRC, from `in_thread_bytes` on in a
+    thread."""
+    unverified, verified_end = unverified_bytes(window, start, end)
+    if unverified >= in_thread_bytes:
+        return await trio.to_thread.run_sync(verify_batches, window, start, end)
+    return verify_batches(window, start, end) if unverified else verified_end

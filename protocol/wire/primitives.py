@@ -17,7 +17,6 @@ TAGS_MAX = 1000
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
-_UINT16 = struct.Struct(">H")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
@@ -47,9 +46,6 @@ class Cursor:
 
     def int16(self) -> int:
         return int(_INT16.unpack_from(self.view, self._take(2))[0])
-
-    def uint16(self) -> int:
-        return int(_UINT16.unpack_from(self.view, self._take(2))[0])
 
     def int32(self) -> int:
         return int(_INT32.unpack_from(self.view, self._take(4))[0])

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-import structlog
 import trio
 
 from metrics.meters import RelayMeter
@@ -42,8 +41,6 @@ GRANT_BYTES_MIN = 64 * 1024
 AT_ONCE_BYTES_MAX = 2 * GRANT_BYTES_MIN
 """So much waits for nobody: what most responses to questions of our own take, and the least that a client gets on by.
 Should it become too much all the same, rule 3 holds."""
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)

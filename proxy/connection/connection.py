@@ -147,7 +147,6 @@ class ClientConnection:
         """Grows with each request of the client."""
         self.answered = 0
         """Grows with each part of an answer."""
-        self._on_signed_in = on_signed_in
         self._client = client
         self._upstream = upstream
         self._node_id = node_id

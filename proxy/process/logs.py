@@ -12,7 +12,6 @@ Libraries' loggers pass from WARNING on, whatever the level of ours.
 
 import json
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Mapping, MutableMapping
@@ -23,6 +22,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.config.model import LogFormat
+from storage.config.sources import sounds_secret
 
 VALUE_CHARS_MAX = 2000
 """Longer than any message of ours, short enough for one line of any log store."""
@@ -39,12 +39,6 @@ _STRUCTLOG_KEYS = ("_record", "_from_structlog")
 """The record on its way to the formatter, removed before a line is made."""
 
 OUR_PACKAGES = ("protocol", "storage", "proxy", "metrics", "pipeline")
-
-_SECRET_KEY = re.compile(
-    r"passw(or)?d|passphrase|secret|credential|jaas|token|authorization|access_?key|account_?key|private_?key|sas_?key"
-    r"|shared_?key|encrypt(ion)?_key$|key_?pem|keystore_key|ssl_key$|connection_?string|assertion"
-)
-"""Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
 
 
 def configure_logs(
@@ -89,11 +83,6 @@ def configure_logs(
     root.setLevel(max(number, logging.WARNING))
     for package in OUR_PACKAGES:
         logging.getLogger(package).setLevel(number)
-
-
-def is_secret(key: str) -> bool:
-    """Whether a key's value must not be shown. Dots and hyphens count as underscores."""
-    return _SECRET_KEY.search(re.sub(r"[.\-]", "_", key.lower())) is not None
 
 
 def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -152,7 +141,7 @@ def _exception_of(exc_info: object) -> BaseException | None:
 def _clean_value(key: str, value: object, depth: int) -> object:
     if key in _STRUCTLOG_KEYS:
         return value
-    if is_secret(key) and value is not None:
+    if sounds_secret(key) and value is not None:
         return MASK
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{memoryview(value).nbytes} bytes>"

@@ -1,8 +1,7 @@
 """The upstream cluster as Tidegate sees it: the view that Metadata answers give, and a pool of own connections.
 
 Rules:
-- A broker that left or changed address has its pooled connections retired, and `generation` grows, which
-  `wait_brokers_changed` waits for.
+- A broker that left or changed address has its pooled connections retired.
 - Topics are learned when somebody asks for them.
 - One pooled connection per (node, role, lane), opened by whoever needs it first while others wait. Attempts after
   a failure are spaced by a back-off that doubles; a failure also has the metadata refreshed before the next one.
@@ -44,9 +43,7 @@ class Cluster(ClusterView):
     def __init__(self, settings: ClientSettings, nursery: trio.Nursery) -> None:
         super().__init__(settings.topics_max)
         self.settings = settings
-        self.generation = 0
         self._nursery = nursery
-        self._brokers_changed = trio.Event()
         self._pool: dict[tuple[int, str, int], PooledConnection] = {}
         self._refresh_lock = trio.Lock()
         self._stale = True
@@ -88,11 +85,6 @@ class Cluster(ClusterView):
         Cancellation: the question goes on.
         """
         await self._names.wait(names)
-
-    async def wait_brokers_changed(self, generation: int) -> None:
-        """Return once `generation` is past the given one."""
-        while self.generation <= generation:
-            await self._brokers_changed.wait()
 
     async def connection_to(self, node_id: int, role: str, *, lane: int = 0) -> BrokerConnection:
         """The pooled connection to a broker for that role, opened if there is none.
@@ -221,9 +213,6 @@ class Cluster(ClusterView):
         # Those of bootstrap servers are in neither and go too: the named brokers take over.
         for key in [key for key in self._pool if key[0] not in before or self.brokers.get(key[0]) != before[key[0]]]:
             self._pool.pop(key).close()
-        self.generation += 1
-        self._brokers_changed.set()
-        self._brokers_changed = trio.Event()
 
     async def _learn_names(self, names: Sequence[str]) -> Mapping[str, None]:
         await self.learn_topics(names)

@@ -215,7 +215,7 @@ class BlockCache:
     def _resident(self, source: SegmentBlocks, number: int, reader: Hashable) -> Block | None:
         key = source.key(number)
         block = self._memory.get(key, reader)
-        if block is None and self._gets.is_under_way(key):
+        if block is None and self._gets.want_if_under_way(key):
             self._gets.collect(key)
             block = self._memory.get(key, reader)
         if block is None:
@@ -228,12 +228,14 @@ class BlockCache:
         key = source.key(number)
         if self._memory.contains(key):
             return Place.HERE
-        if self._is_under_way(key):
+        if self._want_if_under_way(key):
             return Place.UNDER_WAY
         return Place.ON_DISK if self._is_on_disk(source, number) else Place.MISSING
 
-    def _is_under_way(self, key: BlockKey) -> bool:
-        return self._gets.is_under_way(key) or (self._disk_reads is not None and self._disk_reads.is_under_way(key))
+    def _want_if_under_way(self, key: BlockKey) -> bool:
+        return self._gets.want_if_under_way(key) or (
+            self._disk_reads is not None and self._disk_reads.is_under_way(key)
+        )
 
     def _is_on_disk(self, source: SegmentBlocks, number: int) -> bool:
         return self._disk is not None and self._disk.holds(_disk_key(source, number))
@@ -245,7 +247,7 @@ class BlockCache:
         flights = []
         for number in numbers:
             key = source.key(number)
-            if not self._is_under_way(key):
+            if not self._want_if_under_way(key):
                 if self._is_on_disk(source, number):
                     stop = self._stop(source, number, numbers[-1], reader, likely_bytes)
                     self._read_disk(source, number, stop, reader)
@@ -290,7 +292,7 @@ class BlockCache:
             flight: Flight[Block] = Flight()
             flight.land(block)
             return flight
-        if not self._gets.is_under_way(key):
+        if not self._gets.want_if_under_way(key):
             grid = source.grid
             stop = min(grid.count, number + max(1, self._gets.pace.get_bytes(0) // grid.block_bytes))
             behind = range(number + 1, stop)
@@ -344,7 +346,7 @@ class BlockCache:
         return [
             number
             for number in numbers
-            if not self._memory.contains(key := source.key(number)) and not self._is_under_way(key)
+            if not self._memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
         ]
 
     def _note_place(self, source: SegmentBlocks) -> None:

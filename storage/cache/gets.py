@@ -331,8 +331,8 @@ class Gets:
         """Have `call` called with the segment whenever a GET failed that nobody waited for."""
         self._on_ahead_failed = call
 
-    def is_under_way(self, key: BlockKey) -> bool:
-        """Whether the block, which is not here, is in the line or being fetched.
+    def want_if_under_way(self, key: BlockKey) -> bool:
+        """Whether the block, which is not here, is in the line or being fetched; it is wanted then.
 
         One that a GET goes over, because it was here when that GET was sent, is wanted of it from now on.
         """

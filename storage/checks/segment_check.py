@@ -41,11 +41,6 @@ class SegmentReport:
     log_bytes: int = 0
     """Of the log, as it was walked."""
 
-    @property
-    def is_conclusive(self) -> bool:
-        """Whether everything could be looked at."""
-        return not any(finding.kind is FindingKind.NOT_CHECKED for finding in self.findings)
-
 
 def check_segment(
     manager: RemoteStorageManager,

@@ -148,8 +148,3 @@ class Resolver:
 def has_variable(text: str) -> bool:
     """Whether a value is looked up elsewhere, wholly or in part."""
     return _VARIABLE.search(text) is not None
-
-
-def is_provider_key(name: str) -> bool:
-    """Whether a key belongs to the declaration of providers."""
-    return name == PROVIDERS_KEY or name.startswith(f"{PROVIDERS_KEY}.")

@@ -62,10 +62,10 @@ HIDDEN: Final = "[hidden]"
 """Kafka's own mark in place of a secret."""
 # Names of Kafka's clients, of Aiven's plugin and of the cloud SDKs behind it. Rather one too many than one too few.
 _SECRET_WORDS = re.compile(
-    r"password|passphrase|secret|jaas|token|credential|connection\.string|account\.key|access\.key|private|"
-    r"keystore\.(key|certificate\.chain)|encryption\.key$",
-    re.IGNORECASE,
+    r"passw(or)?d|passphrase|secret|credential|jaas|token|authorization|access_?key|account_?key|private|sas_?key"
+    r"|shared_?key|encrypt(ion)?_key$|key_?pem|keystore_(key|certificate_chain)|ssl_key$|connection_?string|assertion"
 )
+"""Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
 # A path to a secret, a class or a switch is none.
 _HARMLESS_END = re.compile(r"\.(file|path|location|class|type|enabled|default|id|mechanism)$", re.IGNORECASE)
 
@@ -100,9 +100,14 @@ class Setting:
         return self.raw if self.text is None or (key is None and has_variable(self.raw)) else self.text
 
 
+def sounds_secret(name: str) -> bool:
+    """Whether a key's name has a word of secrets. Dots and hyphens count as underscores."""
+    return _SECRET_WORDS.search(re.sub(r"[.\-]", "_", name.lower())) is not None
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a plug-in's key must be taken for a secret."""
-    return _SECRET_WORDS.search(name) is not None and _HARMLESS_END.search(name) is None
+    return sounds_secret(name) and _HARMLESS_END.search(name) is None
 
 
 @dataclass(slots=True)

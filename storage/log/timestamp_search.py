@@ -35,13 +35,12 @@ from storage.log.batch_walk import (
     check_index_entry,
     check_walk,
     find_batch_by_time,
-    unverified_bytes,
-    verify_batches,
 )
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
 from storage.metadata.leader_epoch_lineage import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.reader import quarantine_bad, verify
 
 FIRST_WINDOW_BYTES = 64 * 1024
 """The indexes lead to within 4 KiB of the record, unless times are out of order."""
@@ -205,7 +204,7 @@ class TimestampSearch:
             except CorruptLogError as error:
                 # Blocks with a bad batch are quarantined, and fetched once more each before it is an error
                 # (docs/protocol.md#l5).
-                bad = self._quarantine(scan, window_start, error)
+                bad = quarantine_bad(self._cache, scan.source, scan.window, window_start, error)
                 if bad <= scan.fetched_anew:
                     raise
                 scan.fetched_anew |= bad
@@ -229,14 +228,14 @@ class TimestampSearch:
             batch = await self._find(window, start, asked)
             if batch.size_bytes is None:
                 # A batch that reaches beyond the window, and does not matter, is not read to its end.
-                await _verify(window, start, min(batch.position, window.end))
+                await verify(window, start, min(batch.position, window.end), IN_THREAD_BYTES)
                 scan.position, scan.largest_bytes = batch.position, max(scan.largest_bytes, batch.largest_passed_bytes)
                 if 0 <= batch.last_passed_offset < scan.from_offset:
                     check_walk(scan.source.segment, entry_position, batch, scan.largest_bytes)
                 return None
             end = batch.position + batch.size_bytes
             await self._extend(scan, start, end)
-            await _verify(window, start, end)
+            await verify(window, start, end, IN_THREAD_BYTES)
             scan.position = end
             found = await self._look_inside(scan, batch.position, end)
             if found is not None or end >= window.end:
@@ -282,14 +281,6 @@ class TimestampSearch:
         blocks, _ = await self._cache.blocks(scan.source, first, last)
         window.add(first, blocks)
 
-    def _quarantine(self, scan: _Scan, walked_from: int, error: CorruptLogError) -> set[int]:
-        """The numbers of the blocks that are not to be believed."""
-        start = error.position if error.follows_verified else walked_from
-        blocks = scan.window.numbered_blocks(start, error.end)
-        for number, block in blocks:
-            self._cache.quarantine(scan.source, number, block)
-        return {number for number, _ in blocks}
-
 
 def _begins_on(lineage: LeaderEpochLineage, segment: RemoteLogSegmentMetadata, first_epoch: int) -> bool:
     """Whether the segment's first epoch of those that count begins in it no earlier than on the lineage
@@ -308,11 +299,3 @@ def _look(records: Iterator[Record | None], asked: _Asked) -> tuple[Record | Non
         if record is not None and record[1] >= asked.timestamp_ms and record[0] >= asked.log_start_offset:
             return record, count
     return None, count
-
-
-async def _verify(window: SegmentWindow, start: int, end: int) -> None:
-    unverified, _ = unverified_bytes(window, start, end)
-    if unverified >= IN_THREAD_BYTES:
-        await trio.to_thread.run_sync(verify_batches, window, start, end)
-    elif unverified:
-        verify_batches(window, start, end)

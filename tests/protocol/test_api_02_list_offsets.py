@@ -17,12 +17,10 @@ from protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetTimestamp,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
-    patch_timestamp,
 )
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.headers import decode_request_header
@@ -112,24 +110,8 @@ def test_responses_are_read_and_written_as_kio_does(version: int, items: list[Li
     assert encode_response(response, version, 5) == frame
 
 
-@every_version
-def test_timestamps_are_patched_in_place(version: int) -> None:
-    asked = [ListOffsetsPartition("a", 0, 3, -2), ListOffsetsPartition("a", 1, 3, 1_700_000_000_000)]
-    frame = bytearray(request_frame(version, asked))
-
-    patch_timestamp(memoryview(frame), decode(bytes(frame)).partitions[0], OffsetTimestamp.LATEST)
-
-    asked[0].timestamp = -1
-    assert bytes(frame) == request_frame(version, asked)
-
-
-def test_only_a_decoded_question_can_be_patched() -> None:
-    with pytest.raises(LocalProtocolError):
-        patch_timestamp(memoryview(bytearray(100)), ListOffsetsPartition("a", 0, 3, -2), -1)
-
-
 def tagged_request(version: int) -> bytes:
-    items = [ListOffsetsPartition("a", 0, 3, -2, -1, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
+    items = [ListOffsetsPartition("a", 0, 3, -2, UNKNOWN_SECTION, UNKNOWN_SECTION)] * 2
     return encode_request(ListOffsetsRequest(version, 5, None, -1, 0, items, 7, UNKNOWN_SECTION), correlation_id=5)
 
 

@@ -19,7 +19,6 @@ flexibilities = st.booleans()
 READS: dict[str, tuple[bytes, Callable[[Cursor], object], object]] = {
     "int8": (b"\x80", Cursor.int8, -128),
     "int16": (b"\xff\xfe", Cursor.int16, -2),
-    "uint16": (b"\xff\xfe", Cursor.uint16, 65534),
     "int32": (b"\x80\x00\x00\x00", Cursor.int32, -(2**31)),
     "int64": (b"\x7f" + b"\xff" * 7, Cursor.int64, 2**63 - 1),
     "uuid": (bytes(range(16)), Cursor.uuid, bytes(range(16))),

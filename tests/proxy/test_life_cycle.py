@@ -117,7 +117,7 @@ async def test_a_first_signal_drains_and_ends_when_nobody_is_left(world: World, 
     with structlog.testing.capture_logs() as logs:
         await world.signal(number)
         assert world.application.scripted_server.drained
-        assert world.application.readiness.draining
+        assert world.application.readiness.reasons[0] == "draining"
         assert not world.has_ended()
         world.application.scripted_server.empty.set()
         await wait_all_tasks_blocked()

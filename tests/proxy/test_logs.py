@@ -16,8 +16,8 @@ from proxy.process.logs import (
     OUR_PACKAGES,
     VALUE_CHARS_MAX,
     configure_logs,
-    is_secret,
 )
+from storage.config.sources import sounds_secret
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ def test_payload_is_shown_as_its_length() -> None:
     ],
 )
 def test_secret_keys_are_known(key: str) -> None:
-    assert is_secret(key)
+    assert sounds_secret(key)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_secret_keys_are_known(key: str) -> None:
     ["api_key", "key", "object_key", "topic", "sasl.mechanism", "ssl.ca.location", "ssl.keystore.location", "key_id"],
 )
 def test_other_keys_are_shown(key: str) -> None:
-    assert not is_secret(key)
+    assert not sounds_secret(key)
 
 
 def test_secrets_are_masked_at_any_depth() -> None:

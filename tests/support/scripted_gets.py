@@ -249,7 +249,7 @@ class GetWorld:
     def want(self, segment: ScriptedSegment, numbers: range) -> list[Flight[Block]]:
         """One GET for those that are not under way, and a flight for each that is not here by then."""
         source = segment.source
-        missing = [number for number in numbers if not self.gets.is_under_way(source.key(number))]
+        missing = [number for number in numbers if not self.gets.want_if_under_way(source.key(number))]
         if missing:
             self.gets.fetch(source, range(missing[0], missing[-1] + 1), missing)
         return [self.gets.wait_for(source.key(number)) for number in numbers]

@@ -50,7 +50,7 @@ async def test_a_block_is_there_before_its_get_has_ended(world: GetWorld, segmen
     flights = world.want(segment, range(10))
     for number in range(5):
         assert bytes((await flights[number].wait()).data) == segment.block(number)
-    assert [world.gets.is_under_way(segment.key(number)) for number in (4, 5, 9, 10)] == [False, True, True, False]
+    assert [world.gets.want_if_under_way(segment.key(number)) for number in (4, 5, 9, 10)] == [False, True, True, False]
     assert len(world.gets) == 5
     stall.open()
     await flights[9].wait()
@@ -94,7 +94,7 @@ async def test_blocks_that_are_read_over_are_not_landed_and_give_their_room_back
     stall = Gate()
     segment.script(Script(holds={4: stall}))
     world.gets.fetch(segment.source, range(6), [0, 5])
-    assert [world.gets.is_under_way(segment.key(number)) for number in (0, 5, 6)] == [True, True, False]
+    assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 5, 6)] == [True, True, False]
     flight = world.gets.wait_for(segment.key(5))
     await stall.reached()
     await until(lambda: world.budget.held == 2 * BLOCK_BYTES + 2 * MIB)
@@ -112,13 +112,13 @@ async def test_a_block_that_is_read_over_and_evicted_meanwhile_is_wanted_of_that
     world.gets.fetch(segment.source, range(6), [0, 5])
     await stall.reached()
     await world.landed_at_least(1)
-    assert [world.gets.is_under_way(segment.key(number)) for number in (0, 3)] == [False, True]
+    assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 3)] == [False, True]
     flight = world.gets.wait_for(segment.key(3))
     stall.open()
     assert bytes((await flight.wait()).data) == segment.block(3)
     await until(lambda: world.budget.held == 0)
     assert world.numbers() == [0, 3, 5]
-    assert [world.gets.is_under_way(segment.key(number)) for number in range(6)] == [False] * 6
+    assert [world.gets.want_if_under_way(segment.key(number)) for number in range(6)] == [False] * 6
 
 
 async def test_blocks_behind_the_last_one_wanted_are_not_waited_for(world: GetWorld, segment: ScriptedSegment) -> None:
@@ -189,7 +189,7 @@ async def test_collect_lands_what_has_come_untold(world: GetWorld, segment: Scri
         world.gets.collect(segment.key(number))
     assert world.numbers() == [0, 1, 2]
     assert not any(landing.demanded for landing in world.landed)
-    assert world.gets.is_under_way(segment.key(3))
+    assert world.gets.want_if_under_way(segment.key(3))
     stall.open()
     await world.landed_at_least(4)
 
@@ -403,7 +403,7 @@ async def test_read_ahead_holds_at_most_half_and_takes_no_place_in_the_line(nurs
     assert [world.ahead(segment, range(1)) for segment in ahead] == [True, True, False]
     await ahead[1].asked(1)
     assert world.budget.held == 2 * ONE_BLOCK_BYTES
-    assert not world.gets.is_under_way(ahead[2].key(0))
+    assert not world.gets.want_if_under_way(ahead[2].key(0))
     assert await world.fetch(ScriptedSegment(name="asked"), range(1)) == expected(ahead[0], [0])
     world.gets.wait_for(ahead[0].key(0))
     assert world.ahead(ahead[2], range(1)), "what somebody waits for is read-ahead no more"
@@ -578,7 +578,7 @@ async def test_after_shutdown_nothing_can_start_and_is_not_found(segment: Script
             world.want(segment, range(1))
         with pytest.raises(RuntimeError, match="Nursery is closed"):
             world.ahead(segment, range(1))
-    assert (len(world.gets), world.gets.is_under_way(segment.key(0)), world.budget.held) == (0, False, 0)
+    assert (len(world.gets), world.gets.want_if_under_way(segment.key(0)), world.budget.held) == (0, False, 0)
 
 
 async def test_gets_of_more_than_a_budgets_eighth_are_not_planned(nursery: trio.Nursery) -> None:

@@ -126,7 +126,7 @@ class Step:
 
         def is_under_way(number: int) -> bool:
             before = len(world.gets)
-            found = world.gets.is_under_way(source.key(number))
+            found = world.gets.want_if_under_way(source.key(number))
             # One that a GET is being read over is wanted of it from now on.
             asked.update([number] * (len(world.gets) - before))
             return found
