@@ -2,7 +2,7 @@
 
 - Error code, then the array of (key, oldest, newest), then throttle time (v1+) and tags (v3+: features). Only the
   array is changed; features and unknown tagged fields are kept byte for byte (KIP-584).
-- The response header never has tags, in any version (KIP-511), see protocol.wire.headers.
+- The response header never has tags, in any version (KIP-511), see protocol.wire.framing.
 - To a version that it does not know, a broker answers error 35 in the shape of v0, whatever was asked; the client
   then asks again with a version from that array.
 - v3 requests name the client's software (KIP-511), which is logged.
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from protocol.wire import versions
 from protocol.wire.errors import ErrorCode, PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES
-from protocol.wire.headers import RequestHeader, decode_request_header, is_flexible
+from protocol.wire.framing import LENGTH_BYTES, RequestHeader, decode_request_header, is_flexible
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor, write_array_length
 

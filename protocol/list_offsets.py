@@ -21,10 +21,9 @@ from typing import TypeVar
 
 from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.headers import RequestHeader, encode_request_header
+from protocol.wire.framing import RequestHeader, encode_request_header
 from protocol.wire.identifiers import ApiKey
-from protocol.wire.primitives import Cursor, write_array_length, write_string
-from protocol.wire.slices import SLICE_BYTES, SLICE_ITEMS, Slices, at_once
+from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, Cursor, Slices, at_once, write_array_length, write_string
 
 LIST_OFFSETS_VERSION_MIN = 1
 LIST_OFFSETS_VERSION_MAX = 11

@@ -9,17 +9,19 @@ __remote_log_metadata is for this command only, to see the retention: without it
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import trio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from protocol.client.cluster import TopicMetadata
 from protocol.client.errors import UpstreamError
+from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
-from proxy.check_report import CheckReport
-from proxy.config.model import Config
+from proxy.config.model import Config, EffectiveKey
 from proxy.process import exit_codes
 from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster
@@ -36,6 +38,58 @@ from storage.model import (
     RemoteLogSegmentState,
 )
 from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+
+# What `tidegate check` prints: findings as they are made, and the table of effective keys.
+#
+# A finding is one line: `ok`, `warning` or `WRONG` and a sentence. Nothing here knows what is checked.
+
+
+_PIPED_COLUMNS = 200
+"""Where the output is no terminal: wide enough that a key, its value and its origin stay on one line."""
+
+
+class CheckReport:
+    """Prints at once; counts what is wrong."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.wrong_count = 0
+        self._console = Console(
+            file=out, width=None if out.isatty() else _PIPED_COLUMNS, highlight=False, soft_wrap=True, emoji=False
+        )
+
+    def keys(self, effective: Sequence[EffectiveKey]) -> None:
+        """Every effective key with its origin; secrets come masked already."""
+        table = Table(box=None, pad_edge=False)
+        for heading in ("key", "value", "origin"):
+            table.add_column(heading, overflow="fold")
+        for key in effective:
+            table.add_row(Text(key.name), Text(key.value), Text(key.origin))
+        self._console.print(table)
+
+    def section(self, title: str) -> None:
+        self._console.print()
+        self._console.print(Text(title, style="bold"))
+
+    def ok(self, sentence: str) -> None:
+        self._line("ok", "green", sentence)
+
+    def warning(self, sentence: str) -> None:
+        self._line("warning", "yellow", sentence)
+
+    def wrong(self, sentence: str) -> None:
+        self.wrong_count += 1
+        self._line("WRONG", "bold red", sentence)
+
+    def verdict(self) -> None:
+        self._console.print()
+        if self.wrong_count:
+            self._console.print(Text(f"{self.wrong_count} wrong", style="bold red"))
+        else:
+            self._console.print(Text("nothing wrong", style="bold green"))
+
+    def _line(self, word: str, style: str, sentence: str) -> None:
+        self._console.print(Text.assemble((f"{word:<8}", style), sentence))
+
 
 ROLE = "check"
 

@@ -4,7 +4,9 @@ One nursery holds all that outlives a client: fills, accept loops, own connectio
 `proxy.process.life_cycle`'s matter.
 """
 
+import ctypes
 import os
+import platform
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -19,33 +21,32 @@ from protocol.fetch.sessions import PARTITION_BYTES, SessionSlots
 from proxy.config.load import load
 from proxy.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
 from proxy.connection.accounts import Accounts
-from proxy.connection.address_book import AddressBook
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.known_brokers import KnownBrokersFile
-from proxy.connection.listening import listen, node_at
+from proxy.connection.address_book import (
+    LISTEN_BACKLOG,
+    AddressBook,
+    KnownBrokers,
+    KnownBrokersFile,
+    SniAddressBook,
+    SniPattern,
+    Target,
+)
+from proxy.connection.request_handlers import Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server
-from proxy.connection.sni_addressing import SniAddressBook
-from proxy.fetch.authority import LogStartGeneration
 from proxy.fetch.fallback import Fallback
-from proxy.fetch.frontier import Frontiers
-from proxy.fetch.lineages import Lineages
+from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import serve_admin
-from proxy.process.allocator import keep_freed_memory
 from proxy.process.catalog import start_catalog
-from proxy.process.client_exchanges import ClientExchanges
-from proxy.process.life_cycle import SIGNALS, LifeCycle
+from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
-from proxy.process.loop_stall import watch_loop
 from proxy.process.reload import Reloader
-from proxy.process.systemd_notify import SystemdNotify
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
-from proxy.process.upkeep import follow_upstream, take_gauges, watch_tier
+from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.frontier_client import FrontierClient
@@ -58,6 +59,115 @@ from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
+
+# The listeners towards clients: the bootstrap listener, and how a broker is told from another.
+
+
+async def listen(
+    config: Config, cluster: Cluster, server: Server, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
+) -> tuple[AddressBook | SniAddressBook, tuple[str, int]]:
+    """Have clients accepted, for the known brokers too; the listeners of brokers, and the bootstrap listener's address.
+
+    Raises:
+        OSError: it cannot be bound; the message names address and key.
+    """
+    proxy = config.proxy
+    try:
+        listeners = await trio.open_tcp_listeners(
+            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
+        )
+    except OSError as error:
+        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
+    host, port = listeners[0].socket.getsockname()[:2]
+    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+    if proxy.tls_sni_pattern is None:
+        book = server.addresses = AddressBook(proxy, nursery, server.serve, readiness=readiness, ports=known.ports)
+        await book.follow(known.brokers)
+        nursery.start_soon(server.serve, listeners, target)
+        return book, (str(host), int(port))
+    names = server.addresses = SniAddressBook(
+        SniPattern(proxy.tls_sni_pattern),
+        int(port) if proxy.advertised_port_start is None else proxy.advertised_port_start,
+        bootstrap=target,
+        known_address=lambda node_id: address_of(cluster, node_id),
+    )
+    await names.follow(known.brokers)
+    nursery.start_soon(server.serve_by_name, listeners, names.target_for)
+    return names, (str(host), int(port))
+
+
+def address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
+    """What the broker advertises, if there is one of this id."""
+    node = cluster.brokers.get(node_id)
+    return None if node is None else (node.host, node.port)
+
+
+def node_at(cluster: Cluster, host: str, port: int) -> int | None:
+    """The broker that advertises this address, if one does."""
+    return next((node.node_id for node in cluster.brokers.values() if (node.host, node.port) == (host, port)), None)
+
+
+# The C library's allocator, told what this process does: it frees blocks of megabytes only to ask for others.
+#
+# By itself glibc gives such memory back at once and takes it anew, from many arenas. The kernel clears each page every
+# time: with cold reads that was a third of the processor time, and a fifth more memory. Kept, it is bounded all the
+# same, by the budgets (`memory.max.bytes`). Other C libraries are left alone.
+
+
+# Numbers of `malloc.h`.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+
+_SETTINGS = (
+    (_ARENA_MAX, 1),
+    # As high as glibc allows: larger than any block but those of the largest chunks.
+    (_MMAP_THRESHOLD, 32 * 1024 * 1024),
+    (_TRIM_THRESHOLD, 2**31 - 1),
+)
+
+
+def keep_freed_memory() -> bool:
+    """Have freed memory kept for reuse; call it before any thread starts. False where there is no such switch."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    results = [mallopt(number, value) for number, value in _SETTINGS]
+    return results == [1] * len(_SETTINGS)
+
+
+# One client connection's exchanges: its Fetches and its ListOffsets, and what they have in common.
+
+
+class ClientExchanges:
+    """Implements `RequestHandlers`."""
+
+    def __init__(self, fetches: FetchService, offsets: ListOffsetsService, generation: LogStartGeneration) -> None:
+        self._fetches = fetches
+        self._offsets = offsets
+        self._generation = generation
+
+    async def fetch(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.fetch.service`."""
+        return await self._fetches.handle(frame, wire)
+
+    async def list_offsets(self, frame: memoryview, wire: UpstreamWire) -> Answer | Relay:
+        """See `proxy.offsets.service`."""
+        return await self._offsets.handle(frame, wire)
+
+    def on_answered(self) -> None:
+        """What the answer held of the tier's memory is free."""
+        self._fetches.on_answered()
+
+    def close(self) -> None:
+        """The client has gone."""
+        self._fetches.close()
+
+    def forget_authority(self) -> None:
+        """The client may be somebody else from now on, or have other rights."""
+        self._fetches.forget_authority()
+
+    def on_log_start_moved(self) -> None:
+        """Every connection's good probes are void."""
+        self._generation.value += 1
 
 
 @dataclass(slots=True)

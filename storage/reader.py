@@ -27,9 +27,8 @@ from typing import Self
 import trio
 
 from protocol.record_batches import HEADER_BYTES
-from storage.cache.answer_blocks import AnswerBlocks, Room
 from storage.cache.block_cache import AskedBlocks, BlockCache
-from storage.cache.blocks import SegmentBlocks
+from storage.cache.blocks import AnswerBlocks, Room, SegmentBlocks
 from storage.cache.read_ahead import Prefetcher, Read
 from storage.cache.segment_parts import SegmentParts
 from storage.indexes.offset_index import OffsetIndex
@@ -48,7 +47,7 @@ from storage.log.batch_walk import (
 )
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 
 VERIFY_IN_THREAD_BYTES = 256 * 1024

@@ -30,11 +30,11 @@ import trio
 from trio._core import _thread_cache
 
 from protocol.fetch.response import decode_response
-from proxy.connection.client_reads import ClientReads
-from proxy.fetch.lineages import Lineages
+from proxy.connection.request_handlers import ClientReads
+from proxy.fetch.known import Lineages
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
-from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore

@@ -5,8 +5,7 @@ The KIP-405 table, and what meters declare in the order of `/metrics`. A test ho
 
 import sys
 
-from metrics.family import Family
-from metrics.kip405 import ABSENT, EXPORTED, Kip405Row, Writer
+from metrics.kip405 import ABSENT, EXPORTED, Family, Kip405Row, Writer
 from metrics.meters import Meters
 from metrics.registry import LATENCY_BUCKETS_S, OTHER_LABEL, TOPICS_MAX
 

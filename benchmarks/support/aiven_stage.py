@@ -23,8 +23,8 @@ from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from protocol.record_batches import iterate_batches
-from storage.formats.aiven.key_ring import KeyRing
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.config import KeyRing
+from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.object_names import LOG_SUFFIX
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState

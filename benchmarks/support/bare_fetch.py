@@ -13,8 +13,7 @@ from itertools import cycle
 from typing import Self
 
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import FetchPartition, FetchRequest
-from protocol.fetch.request import encode_request
+from protocol.fetch.messages import FetchPartition, FetchRequest, encode_request
 from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
 from protocol.wire import metadata as api_03_metadata

@@ -16,21 +16,20 @@ from unittest.mock import patch
 import trio
 
 from benchmarks.support.stage import Address
-from protocol.fetch.request import encode_request_in_slices
+from protocol.fetch.messages import encode_request_in_slices
 from protocol.fetch.response import encode_response_in_slices
 from protocol.wire.framing import FrameBuffer
-from protocol.wire.slices import Slices
+from protocol.wire.primitives import Slices
 from proxy import serve as application
 from proxy.config import load
-from proxy.connection.upstream_wire import PendingAnswer
+from proxy.connection.request_handlers import PendingAnswer
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
 START_S_MAX = 60.0
 ENCODERS = (
     "proxy.fetch.probe.encode_request_in_slices",
-    "proxy.fetch.own_fetch.encode_request_in_slices",
-    "proxy.fetch.answer.encode_response_in_slices",
+    "proxy.fetch.assembly.encode_response_in_slices",
 )
 
 
@@ -111,7 +110,7 @@ def _counted(counter: CopyCounter) -> dict[str, Callable[..., Any]]:
     counted: dict[str, Callable[..., Any]] = {
         target: counter.after_slices(function, _made_bytes) for target, function in zip(ENCODERS, encoders, strict=True)
     }
-    counted["proxy.connection.upstream_wire.PendingAnswer.deliver"] = counter.after(
+    counted["proxy.connection.request_handlers.PendingAnswer.deliver"] = counter.after(
         PendingAnswer.deliver, lambda arguments, _: len(arguments[1]) if arguments else 0
     )
     for name in ("_to_front", "_replace"):

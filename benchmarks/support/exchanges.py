@@ -8,10 +8,17 @@ from dataclasses import dataclass
 
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest, FetchResponse
-from protocol.fetch.request import decode_request, encode_request
+from protocol.fetch.messages import (
+    NO_SESSION_ID,
+    SESSIONLESS_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    decode_request,
+    encode_request,
+)
 from protocol.fetch.response import decode_response
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 
 PARTITION_BYTES_MAX = 16 * 1024
 """Times 1,000 it stays below the broker's `fetch.max.bytes`, so every partition has its share."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from storage.metadata.partitioner import metadata_partition
+from storage.metadata.event_log import metadata_partition
 from storage.metadata.serde import encode
 from storage.model import (
     CustomMetadata,

@@ -7,7 +7,7 @@ and the back-off. Rules:
   restart and connections that are lost are waited out with a back-off that doubles. What waiting cannot cure (rights,
   unknown topics, a wrong password, an offset out of range) is raised at once. Errors: protocol.client.errors.
 - One connection per address, opened when it is needed. Metadata is asked of any broker that answers, in the order of
-  protocol.client.cluster; an address that failed comes last from then on. The first broker that refuses to let us in or
+  protocol.client.leaders; an address that failed comes last from then on. The first broker that refuses to let us in or
   whose TLS fails ends the attempt: the next one has the same rules.
 """
 
@@ -20,21 +20,23 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_question
+from protocol.client.connection import ClientSettings, drive
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
 from protocol.client.leaders import (
     AskMetadata,
     AskNode,
+    BrokerNode,
+    ClusterView,
     FetchedRecords,
     LeaderEpochAnswers,
     LeaderQuestions,
     Step,
     Steps,
+    TopicMetadata,
+    metadata_question,
 )
-from protocol.client.questions import OffsetAnswer, Partition
-from protocol.client.settings import ClientSettings
-from protocol.client.steps import drive
-from storage.metadata.backoff import Backoff
+from protocol.client.messages import OffsetAnswer, Partition
+from storage.metadata.event_log import Backoff
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 2.0

@@ -10,12 +10,10 @@ import ssl
 import time
 from typing import Any, Self
 
-from protocol.client.connection import LENGTH_BYTES, ConnectionState
+from protocol.client.connection import LENGTH_BYTES, ClientSettings, ConnectionState, drive
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamTimeoutError, UpstreamTlsError
 from protocol.client.messages import Question
 from protocol.client.sasl import Compute, Step
-from protocol.client.settings import ClientSettings
-from protocol.client.steps import drive
 
 ROLE = "spark"
 

@@ -21,8 +21,7 @@ from protocol.list_offsets import OffsetTimestamp
 from storage.errors import MetadataBatchError, MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.partition_reader import TopicDescription, changed, position_within
-from storage.metadata.record_batches import parse_batches
+from storage.metadata.record_batches import TopicDescription, changed, parse_batches, position_within
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadataSnapshot
 

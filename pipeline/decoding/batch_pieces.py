@@ -1,8 +1,8 @@
 """One batch that is too large to be inflated as a whole, or that cannot be: decoded piece by piece.
 
 A piece is as many whole records as a buffer holds; what is left of the last one is moved to the front. Checks are
-those of pipeline.decoding.record_fields, and go on from piece to piece. What storage.log.inflate finds wrong is said
-from here.
+those of pipeline.decoding.record_fields, and go on from piece to piece. What storage.log.batch_records finds wrong is
+said from here.
 """
 
 from collections.abc import Iterator

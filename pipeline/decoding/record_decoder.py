@@ -40,7 +40,7 @@ from pipeline.decoding.varint_lanes import Flags
 from pipeline.schema import HEADERS
 from pipeline.tasks import ReadOptions
 from storage.errors import CorruptObjectError
-from storage.log.inflate import PIECE_BYTES
+from storage.log.batch_records import PIECE_BYTES
 from storage.log.log_walk import WalkedBatch
 
 RECORDS_MAX = 65_536

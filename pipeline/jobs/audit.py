@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.jobs.audit_record import AuditRecord, CheckedSegment, from_text, to_text
 from storage.checks.finding import Finding, FindingKind
-from storage.checks.partition_check import PartitionState, check_partition
+from storage.checks.partition_check import GRACE_MS, PartitionState, check_partition, check_store
 from storage.checks.segment_check import check_segment
-from storage.checks.store_check import GRACE_MS, check_store
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

@@ -29,7 +29,7 @@ from pipeline.planning.partition_view import PartitionView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from protocol.list_offsets import OffsetTimestamp
 from storage.checks.partition_check import PartitionState
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 
 EVERYTHING = ".*"
 SHOWN_FINDINGS_MAX = 200

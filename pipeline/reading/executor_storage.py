@@ -22,8 +22,8 @@ from storage.object_store.s3_config import (
     CREDENTIALS_FILE_KEY,
     SECRET_ACCESS_KEY_KEY,
     SESSION_TOKEN_KEY,
+    CredentialsFile,
 )
-from storage.object_store.s3_credentials import CredentialsFile
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 

@@ -22,8 +22,7 @@ from protocol.fetch.messages import (
 )
 from protocol.record_batches import Buffer
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.primitives import Cursor, write_array_length, write_uvarint
-from protocol.wire.slices import SLICE_ITEMS, Slices, at_once, cut
+from protocol.wire.primitives import SLICE_ITEMS, Cursor, Slices, at_once, cut, write_array_length, write_uvarint
 
 _FRAME_LENGTH_MAX = 2**31 - 1
 

@@ -18,12 +18,12 @@ from protocol.wire import (
     produce,
     share_acknowledge,
     share_fetch,
-    versions,
 )
 from protocol.wire.endpoints import AddressLayout, NodeAddress, nodes, splice_layout
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES
 from protocol.wire.identifiers import ApiKey
+from protocol.wire.versions import is_known
 
 __all__ = ["NodeAddress", "carries_addresses", "find_nodes", "rewrite"]
 
@@ -81,7 +81,7 @@ def rewrite(api_key: int, api_version: int, frame: memoryview, advertised: Mappi
 
 def _locate(api_key: int, api_version: int, frame: memoryview) -> AddressLayout:
     locate = _LOCATE.get(api_key)
-    if locate is None or not versions.is_known(api_key, api_version):
+    if locate is None or not is_known(api_key, api_version):
         raise LocalProtocolError(f"addresses of api key {api_key} version {api_version} cannot be rewritten")
     if len(frame) < LENGTH_BYTES or _LENGTH.unpack_from(frame)[0] != len(frame) - LENGTH_BYTES:
         raise PeerProtocolError(f"response of api key {api_key}: {len(frame)} bytes are not one whole frame")

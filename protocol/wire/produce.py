@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from protocol.wire.endpoints import AddressLayout, SizedSection, read_endpoints
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES
-from protocol.wire.headers import REQUEST_HEADER_PREFIX_BYTES, is_flexible, response_body_position
+from protocol.wire.framing import LENGTH_BYTES, REQUEST_HEADER_PREFIX_BYTES, is_flexible, response_body_position
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
 

@@ -5,7 +5,7 @@
 """
 
 from protocol.wire.endpoints import AddressLayout, read_endpoints
-from protocol.wire.headers import response_body_position
+from protocol.wire.framing import response_body_position
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor
 

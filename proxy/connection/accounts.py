@@ -1,14 +1,14 @@
 """What is held in memory for each client connection, and who gives way when that is too much (docs/protocol.md#l6).
 
 Two budgets, each for all connections: `held` for requests that are decoded, responses that are rewritten or merged;
-`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.answer_blocks`). Who finds no room
+`answers` for the tier's blocks of answers that are not sent yet (`storage.cache.blocks`). Who finds no room
 waits in line, and then somebody gives way:
 
 Rule 1. A wait for a client that takes bytes counts anew whenever PROGRESS_BYTES have passed: one that takes a byte now
         and then is as slow as one that takes nothing. A wait for the rest of a frame counts from its beginning.
 Rule 2. Of the tier's blocks those of the longest wait are given up first: after `proxy.send.stall.ms`; or after
         SHARE_WAIT_S, if the connection holds its share (what all would have alike) or more. Nothing is lost by that:
-        the answer reads them again when its client takes bytes (`proxy.connection.answer_sending`).
+        the answer reads them again when its client takes bytes (`proxy.connection.frame_stream`).
 Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.send.stall.ms`, or with its share or more
         after SHARE_WAIT_HELD_S. They cannot be had again. So the Fetches of our own ask for no more than half of the
         room that is left (`Account.granted`).

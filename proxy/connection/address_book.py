@@ -10,16 +10,158 @@ Rule 3. A broker that changes its address keeps its listener: the next connectio
         that is still free: a broker that restarts leaves the metadata for a moment, and clients remember its port.
 """
 
+import json
+import re
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 import structlog
 import trio
 
 from protocol.wire.addresses import NodeAddress
-from proxy.config.model import ProxyConfig
-from proxy.connection.known_brokers import PORT_MAX
+from proxy.config.model import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 from proxy.readiness import Readiness
+from storage.owned_file import OwnedFile
+
+# The brokers that were known last, in a file: a restart listens for them before any of them has answered.
+#
+# Clients that remember where brokers are do not ask anybody before they connect: Java clients before 4.0 know no other
+# way back (KIP-899). So what a restart needs must not wait for an answer that names the brokers.
+#
+# Rule 1. `brokers.json` in `catalog.snapshot.path`, beside the catalog and not in it: it is a few lines that change
+#         when brokers do, is needed before the catalog has been read, and is true whatever becomes of the metadata
+#         topic. Without that path there is none, and the listeners come with the first answer of a broker.
+# Rule 2. It holds addresses to which clients send their credentials, so it is in our user's hands alone, and is used
+#         only with the `upstream.bootstrap.servers` that it was written with: with others it may be another cluster.
+# Rule 3. It also holds the ports that brokers were given where any would do, also of brokers that have left.
+# Rule 4. Trouble with it costs nothing but this: a log line, once a spell.
+
+
+FILE_NAME: Final = "brokers.json"
+FORMAT_VERSION: Final = 1
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Some 40,000 brokers."""
+
+PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBrokers:
+    """The brokers, and the ports that some were given when any would do."""
+
+    brokers: tuple[NodeAddress, ...] = ()
+    ports: Mapping[int, int] = field(default_factory=dict)
+
+
+class KnownBrokersFile:
+    """Keeps the file. Owned by the trio thread.
+
+    Args:
+        folder: `catalog.snapshot.path`; None: nothing is kept.
+        bootstrap_servers: `upstream.bootstrap.servers`, in any order.
+    """
+
+    def __init__(self, folder: Path | None, bootstrap_servers: Iterable[str]) -> None:
+        self._file = None if folder is None else OwnedFile(folder / FILE_NAME)
+        self._bootstrap_servers = sorted(bootstrap_servers)
+        self._noted = self._written = KnownBrokers()
+        self._changed = trio.Event()
+        self._is_failing = False
+
+    async def read(self) -> KnownBrokers:
+        """What the last run knew; nothing when there is no file, or one that must not be used."""
+        if self._file is None:
+            return KnownBrokers()
+        try:
+            found = await trio.to_thread.run_sync(self._read, self._file)
+        except (OSError, ValueError) as error:
+            _log.warning("known_brokers_not_used", reason=str(error))
+            found = KnownBrokers()
+        self._noted = self._written = found
+        return found
+
+    def note(self, brokers: Iterable[NodeAddress], ports: Mapping[int, int]) -> None:
+        """Have this written, unless it is what the file holds."""
+        self._noted = KnownBrokers(tuple(sorted(brokers, key=lambda node: node.node_id)), dict(ports))
+        if self._noted != self._written:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Write what was noted, whenever that has changed."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was noted, unless the file holds it."""
+        noted = self._noted
+        if self._file is None or noted == self._written:
+            return
+        try:
+            # A disk can hang, and nobody waits for it.
+            await trio.to_thread.run_sync(self._write, self._file, noted, abandon_on_cancel=True)
+        except OSError as error:
+            if not self._is_failing:
+                _log.warning("known_brokers_not_written", reason=str(error))
+            self._is_failing = True
+        else:
+            self._written, self._is_failing = noted, False
+
+    def _read(self, owned: OwnedFile) -> KnownBrokers:
+        file = owned.open()
+        if file is None:
+            return KnownBrokers()
+        with file:
+            text = file.read(FILE_BYTES_MAX + 1)
+        if len(text) > FILE_BYTES_MAX:
+            raise ValueError(f"{owned.path}: more than {FILE_BYTES_MAX} bytes")
+        try:
+            found = json.loads(text)
+            if found["format"] != FORMAT_VERSION:
+                raise ValueError(f"it is of format {found['format']}, and this version reads {FORMAT_VERSION}")
+            brokers = KnownBrokers(
+                tuple(map(_broker, found["brokers"])),
+                {_between(int(node_id), NODE_ID_MAX): _port(port) for node_id, port in found["ports"].items()},
+            )
+            written_with = found["bootstrap_servers"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{owned.path}: {error!r}") from error
+        if written_with != self._bootstrap_servers:
+            raise ValueError(f"{owned.path}: it was written with other upstream.bootstrap.servers: {written_with}")
+        return brokers
+
+    def _write(self, owned: OwnedFile, known: KnownBrokers) -> None:
+        content = {
+            "format": FORMAT_VERSION,
+            "bootstrap_servers": self._bootstrap_servers,
+            "brokers": [{"node_id": node.node_id, "host": node.host, "port": node.port} for node in known.brokers],
+            "ports": {str(node_id): port for node_id, port in sorted(known.ports.items())},
+        }
+        with owned.draft() as file:
+            file.write(json.dumps(content, indent=1).encode() + b"\n")
+        owned.keep_draft()
+
+
+def _broker(entry: Any) -> NodeAddress:
+    host = entry["host"]
+    if not isinstance(host, str) or not host:
+        raise ValueError(f"{host!r} is not a host")
+    return NodeAddress(_between(entry["node_id"], NODE_ID_MAX), host, _port(entry["port"]))
+
+
+def _port(value: Any) -> int:
+    return _between(value, PORT_MAX)
+
+
+def _between(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is not a number up to {most}")
+    return value
+
 
 LISTEN_BACKLOG = 512
 
@@ -226,3 +368,139 @@ class AddressBook:
     def _advertised_port(self, node_id: int, bound_port: int) -> int:
         start = self._config.advertised_port_start
         return bound_port if start is None else start + node_id - self._config.broker_id_min
+
+
+# One port for all brokers: the server name of a client's TLS handshake (SNI, RFC 6066) says which one is meant.
+#
+# Rule 1. Broker N is `proxy.tls.sni.pattern` with its `$(nodeId)` filled in. Names are compared without regard to case.
+#         Any other name, or none, is the bootstrap's: any broker will do.
+# Rule 2. A broker that upstream's metadata does not name (any more) is refused. A client may remember a name for longer
+#         than we run, so brokers are known here before an answer has named them: from our own Metadata, and before that
+#         from what the last run knew (proxy.connection.address_book).
+# Rule 3. The newest word about a broker's address counts, be it an answer on its way to a client or our own Metadata.
+
+
+_NODE_ID = re.compile("0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class SniPattern:
+    """A host name that holds `$(nodeId)` once, as `proxy.config.model` lets it through."""
+
+    text: str
+
+    def host_of(self, node_id: int) -> str:
+        return self.text.replace(NODE_ID_VARIABLE, str(node_id))
+
+    def node_id_of(self, server_name: str | None) -> int | None:
+        """The broker that a name stands for; None: no broker's."""
+        if server_name is None:
+            return None
+        before, _, after = self.text.partition(NODE_ID_VARIABLE)
+        # RFC 6066 has no dot at the end; clients that were given a name with one send it nevertheless.
+        found = re.fullmatch(
+            f"{re.escape(before)}({_NODE_ID.pattern}){re.escape(after)}[.]?", server_name, re.IGNORECASE | re.ASCII
+        )
+        if found is None or int(found[1]) > NODE_ID_MAX:
+            return None
+        return int(found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A broker's address in the last answer that named it, and what our own Metadata said at that time."""
+
+    address: tuple[str, int]
+    known_then: tuple[str, int] | None
+
+
+class SniAddressBook:
+    """What clients are told, and whom a name stands for.
+
+    Args:
+        port: what clients are told for every broker.
+        bootstrap: for names that are no broker's.
+        known_address: a broker's address by our own Metadata, None for one that it does not name.
+    """
+
+    def __init__(
+        self,
+        pattern: SniPattern,
+        port: int,
+        *,
+        bootstrap: Target,
+        known_address: Callable[[int], tuple[str, int] | None],
+    ) -> None:
+        self._pattern = pattern
+        self._port = port
+        self._bootstrap = bootstrap
+        self._known_address = known_address
+        self._told: dict[int, _Told] = {}
+
+    async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]:
+        """What clients are told for these brokers; a connection made by it finds its broker when this returns."""
+        advertised: dict[int, tuple[str, int]] = {}
+        for node in nodes:
+            before, address = self._address_of(node.node_id), (node.host, node.port)
+            if before not in (None, address):
+                _log.info("broker_moved", node=node.node_id, host=node.host, port=node.port)
+            self._told[node.node_id] = _Told(address, self._known_address(node.node_id))
+            advertised[node.node_id] = (self._pattern.host_of(node.node_id), self._port)
+        return advertised
+
+    async def follow(self, nodes: Collection[NodeAddress]) -> None:
+        """Know these brokers, and no other."""
+        self.retire_all_but([node.node_id for node in nodes])
+        await self.advertise(nodes)
+
+    async def retry_withheld(self) -> None:
+        """No broker has a listener of its own, so none is ever withheld."""
+        await trio.lowlevel.checkpoint()
+
+    @property
+    def withheld(self) -> Mapping[int, str]:
+        return {}
+
+    @property
+    def free_ports(self) -> Mapping[int, int]:
+        return {}
+
+    def retire_all_but(self, node_ids: Iterable[int]) -> None:
+        """Forget the brokers that upstream does not name any more."""
+        for node_id in self._told.keys() - set(node_ids):
+            _log.info("broker_left", node=node_id)
+            del self._told[node_id]
+
+    def target_for(self, server_name: str | None) -> Target | None:
+        """Whom a client means that asked for this name; None: a broker that there is not."""
+        node_id = self._pattern.node_id_of(server_name)
+        if node_id is None:
+            return self._bootstrap
+        address = self._address_of(node_id)
+        return None if address is None else Target(node_id, (address,))
+
+    def _address_of(self, node_id: int) -> tuple[str, int] | None:
+        told, known = self._told.get(node_id), self._known_address(node_id)
+        # Our own Metadata has changed since: it is the newer word, also when it does not name the broker any more.
+        return known if told is None or told.known_then != known else told.address
+
+
+def hear_server_names(context: ssl.SSLContext) -> None:
+    """Have the connections that this context accepts know the name that their client asked for."""
+
+    def heard(connection: ssl.SSLSocket | ssl.SSLObject, server_name: str | None, _context: ssl.SSLContext) -> None:
+        assert isinstance(connection, _AcceptedConnection)
+        connection.asked_for = server_name
+
+    context.sslobject_class = _AcceptedConnection
+    context.sni_callback = heard
+
+
+class _AcceptedConnection(ssl.SSLObject):
+    """`server_hostname` is what a client asks for; on the server's side Python leaves it None."""
+
+    asked_for: str | None = None
+
+    @property
+    def server_hostname(self) -> str | None:
+        return self.asked_for

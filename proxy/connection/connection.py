@@ -17,7 +17,7 @@ Rule 5. While a client signs in by raw tokens (SaslHandshake version 0), what it
 Rule 6. Good probes end when a request that may change who may read passes, and again when its answer does: what
         was pipelined behind it is judged anew, and so is what other connections asked meanwhile.
 Rule 7. What is held for the client is charged to its account. When others wait for that memory, an answer that the
-        client does not take gives up what can be read again (`proxy.connection.answer_sending`); for what cannot, the
+        client does not take gives up what can be read again (`proxy.connection.frame_stream`); for what cannot, the
         connection may end (`proxy.connection.accounts`). What is relayed is held back, nothing else.
 Rule 8. Before a client has signed in, where upstream demands it, its frames are small, and nothing of ours is done for
         it: no decoding, no question, no read. `protocol.sign_in` says when it has, before it hears so itself.
@@ -34,7 +34,6 @@ import trio
 
 from metrics.meters import CloseCause, Direction, RelayMeter, Route
 from protocol import api_versions as api_18_api_versions
-from protocol import sasl_handshake as api_17_sasl_handshake
 from protocol.client.errors import TransportError
 from protocol.fetch import walker as api_01_fetch_walker
 from protocol.fetch.messages import REQUEST_BYTES_MAX
@@ -45,22 +44,25 @@ from protocol.sign_in import (
     RAW_ANSWER_BYTES_MAX,
     RAW_HEAD_BYTES,
     SignIn,
+    decode_request,
+    encode_refusal,
 )
 from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES
-from protocol.wire.headers import REQUEST_HEADER_PREFIX_BYTES, RequestPrefix, peek_request_prefix
+from protocol.wire.framing import (
+    LENGTH_BYTES,
+    REQUEST_HEADER_PREFIX_BYTES,
+    RequestPrefix,
+    ResponseSequencer,
+    Turn,
+    peek_request_prefix,
+)
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.produce import peek_acks
-from protocol.wire.sequencing import ResponseSequencer, Turn
 from proxy.connection.accounts import Accounts, Wait
-from proxy.connection.answer_sending import AnswerSending
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.frame_stream import CORRELATION_ID_BYTES, FrameStream
-from proxy.connection.request_handlers import RELAY, Answer, Relay, RequestHandlers
+from proxy.connection.frame_stream import CORRELATION_ID_BYTES, AnswerSending, ConnectionEnd, FrameStream, end_of
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, PendingAnswer, Relay, RequestHandlers
 from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
-from proxy.connection.stream_end import ConnectionEnd, end_of
-from proxy.connection.upstream_wire import PendingAnswer
 from proxy.upstream.transport import Bytes, Transport
 
 HELD_REQUEST_BYTES_MAX = REQUEST_BYTES_MAX + 1
@@ -360,11 +362,11 @@ class ClientConnection:
             self._exchanging = False
 
     async def _sasl_handshake(self, frame: memoryview, prefix: RequestPrefix, size: int) -> None:
-        request = api_17_sasl_handshake.decode_request(frame)
+        request = decode_request(frame)
         if self._sign_in.refuses(request):
             fields = {"client": self._client.peer_name, "mechanism": request.mechanism, "version": prefix.api_version}
             _log.warning("sasl_handshake_refused", **fields)
-            refusal = api_17_sasl_handshake.encode_refusal(prefix.correlation_id, prefix.api_version)
+            refusal = encode_refusal(prefix.correlation_id, prefix.api_version)
             await self._exchange([refusal], prefix, size)
             # As a broker does that does not know a mechanism.
             raise ConnectionEnd(CloseCause.CLIENT, "its SaslHandshake was refused")

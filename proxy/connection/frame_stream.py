@@ -4,15 +4,69 @@ Nothing is copied between the two but what `FrameBuffer` moves to its front; a f
 passed on in parts, so that the slower side holds back the faster one by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import cast
+
+from crc32c import crc32c
 
 from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES, RECEIVE_BUFFER_BYTES, FrameBuffer, frame_size
-from proxy.connection.accounts import Account
-from proxy.connection.stream_end import ConnectionEnd
-from proxy.upstream.transport import Transport
+from proxy.connection.accounts import Account, Wait
+from proxy.connection.request_handlers import ClientReads
+from proxy.upstream.transport import IOV_MAX, Bytes, Transport
+from storage.errors import RemoteStorageError
+from storage.reader import TierRecords
+
+# Why a client connection ended: an exception that its two loops end by, and what other errors amount to.
+
+
+class ConnectionEnd(Exception):
+    """The connection is over. `detail` goes into the one log line; empty when there is nothing to say.
+
+    `fault` is an error that nobody expected: the log line shows it as such.
+    """
+
+    def __init__(self, cause: CloseCause, detail: str = "", *, fault: Exception | None = None) -> None:
+        super().__init__(detail or cause.value)
+        self.cause = cause
+        self.detail = detail
+        self.fault = fault
+
+
+def end_of(group: BaseExceptionGroup[Exception], destination: CloseCause) -> ConnectionEnd:
+    """Why a loop ended; a fault of ours wins over what came with it.
+
+    Args:
+        group: groups may hold groups: an exchange has nurseries inside nurseries.
+        destination: the side that broke when a send failed; a receive says itself which side it was.
+    """
+    ends = [_end_of_one(error, destination) for error in _leaves(group)]
+    return next((end for end in ends if end.fault is not None), ends[0])
+
+
+def _end_of_one(error: Exception, destination: CloseCause) -> ConnectionEnd:
+    match error:
+        case ConnectionEnd():
+            return error
+        case PeerProtocolError():
+            return ConnectionEnd(CloseCause.MALFORMED_FRAME, str(error))
+        case TransportError():
+            return ConnectionEnd(destination, str(error))
+        case _:
+            return ConnectionEnd(CloseCause.FAULT, repr(error), fault=error)
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
 
 CORRELATION_ID_BYTES = 4
 
@@ -177,3 +231,155 @@ class FrameStream:
             return None
         size = frame_size(buffer.view, buffer.start, frame_bytes_max=frame_bytes_max, body_bytes_min=body_bytes_min)
         return size if len(buffer) >= LENGTH_BYTES + body_bytes_min else None
+
+
+# An answer on its way to a client that may take its time.
+#
+# The tier's records in it are views, which keep whole blocks in memory. When others wait for that memory they are given
+# up (`proxy.connection.accounts`, rule 2): what is left then is where the bytes were and their CRC-32C. Once the socket
+# takes bytes again, each view is read again, one block at a time. The tier's bytes do not change; should they have, or
+# be gone, the connection ends.
+
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""So much is offered to the socket at a time, or one buffer: no socket takes more at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """Bytes [start, end) of what a tier read brought, within one block."""
+
+    records: TierRecords
+    start: int
+    end: int
+    crc: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+class AnswerSending:
+    """One answer.
+
+    Args:
+        buffers: if it is a list, it changes while it is sent: a view that is given up must not be kept by it.
+        client: holds what the tier's reads brought; the answer's records are among them.
+    """
+
+    def __init__(self, buffers: Sequence[Bytes], client: ClientReads) -> None:
+        self._left = cast(list[Bytes | _GivenUp], buffers if isinstance(buffers, list) else list(buffers))
+        self._client = client
+        self._first = 0
+        self._first_sent_bytes = 0
+        self._again: tuple[_GivenUp, TierRecords] | None = None
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that the answer holds."""
+        again_bytes = 0 if self._again is None else self._again[1].blocks_bytes
+        return self._client.blocks_bytes + again_bytes
+
+    async def send(self, transport: Transport, wait: Wait) -> None:
+        """Send all of it.
+
+        Args:
+            wait: that for the client, begun with this answer as what could be given up.
+
+        Raises:
+            TransportError: the connection broke.
+            ConnectionEnd: bytes that were given up cannot be had again.
+        """
+        try:
+            while self._first < len(self._left):
+                given_up = self._left[self._first]
+                if isinstance(given_up, _GivenUp):
+                    await self._read_again(given_up, transport)
+                else:
+                    await self._send_some(transport, wait)
+        finally:
+            self._end_again()
+
+    def release(self) -> None:
+        """Give the blocks up."""
+        places = self._places()
+        for at in range(self._first, len(self._left)):
+            view = self._left[at]
+            if (place := places.get(id(view))) is None or isinstance(view, _GivenUp):
+                continue
+            records, start = place
+            skipped = self._first_sent_bytes if at == self._first else 0
+            rest = memoryview(view)[skipped:]
+            self._left[at] = _GivenUp(records, start + skipped, start + len(view), crc32c(rest))
+            if at == self._first:
+                self._first_sent_bytes = 0
+        self._end_again()
+        self._client.give_up()
+
+    def _places(self) -> dict[int, tuple[TierRecords, int]]:
+        """For each view of the tier, by identity: the read that brought it, and which of that read's bytes it begins
+        with."""
+        places: dict[int, tuple[TierRecords, int]] = {}
+        for records in self._client.held:
+            start = 0
+            for view in records.buffers:
+                if records.origin is not None:
+                    places[id(view)] = records, start
+                start += len(view)
+        if self._again is not None:
+            given_up, (view,) = self._again[0], self._again[1].buffers
+            places[id(view)] = given_up.records, given_up.start
+        return places
+
+    async def _send_some(self, transport: Transport, wait: Wait) -> None:
+        """What the client takes now; where it takes nothing, wait: nothing here keeps a view meanwhile."""
+        first = self._first
+        size_bytes = await transport.send_some(self._window())
+        self._sent(size_bytes, wait)
+        if not size_bytes and self._first == first:
+            await transport.wait_writable()
+
+    def _window(self) -> list[Bytes]:
+        """What is offered to the socket."""
+        window: list[Bytes] = []
+        size_bytes = 0
+        for buffer in islice(self._left, self._first, self._first + IOV_MAX):
+            if isinstance(buffer, _GivenUp):
+                break
+            window.append(buffer)
+            size_bytes += len(buffer)
+            if size_bytes >= WINDOW_BYTES:
+                break
+        if self._first_sent_bytes:
+            window[0] = memoryview(window[0])[self._first_sent_bytes :]
+        return window
+
+    def _sent(self, size_bytes: int, wait: Wait) -> None:
+        wait.passed(size_bytes)
+        left, at = self._left, self._first
+        sent_bytes = self._first_sent_bytes + size_bytes
+        while at < len(left) and sent_bytes >= (size := len(left[at])):
+            sent_bytes -= size
+            left[at] = b""
+            at += 1
+        if at > self._first:
+            self._first = at
+            self._end_again()
+        self._first_sent_bytes = sent_bytes
+
+    async def _read_again(self, given_up: _GivenUp, transport: Transport) -> None:
+        await transport.wait_writable()  # nothing is held for a client that still takes nothing
+        assert given_up.records.origin is not None
+        try:
+            records = await given_up.records.origin.read(given_up.start, given_up.end)
+        except RemoteStorageError as error:
+            raise ConnectionEnd(CloseCause.LIMIT, f"bytes that were given up are gone: {error}") from error
+        (view,) = records.buffers
+        self._again = given_up, records
+        if crc32c(view) != given_up.crc:
+            raise ConnectionEnd(CloseCause.LIMIT, "bytes that were given up are others now")
+        self._left[self._first] = view
+
+    def _end_again(self) -> None:
+        if self._again is not None:
+            self._again[1].release()
+            self._again = None

@@ -1,11 +1,68 @@
-"""What a client connection needs of whoever answers its requests (`proxy.process.client_exchanges`)."""
+"""What a client connection needs of whoever answers its requests (`proxy.serve`)."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from proxy.connection.upstream_wire import UpstreamWire
+import trio
+
+from protocol.wire.endpoints import NodeAddress
+from protocol.wire.primitives import SLICE_ITEMS, Slices, cut
+from proxy.connection.accounts import Account
 from proxy.upstream.transport import Bytes
+from storage.model import TopicIdPartition
+from storage.reader import TierRecords
+
+# What an exchange may do with the client's own upstream connection: send a frame, await its answer.
+#
+# Requests of our own stand in the stream of the client's requests, so the broker answers them in their place, as
+# the client's principal (docs/protocol.md#l1). Their correlation ids are ours and never reach the client.
+
+
+class PendingAnswer:
+    """The answer to a request of our own."""
+
+    __slots__ = ("_arrived", "_frame")
+
+    def __init__(self) -> None:
+        self._arrived = trio.Event()
+        self._frame = memoryview(b"")
+
+    def deliver(self, frame: memoryview) -> None:
+        """The whole response frame has arrived."""
+        self._frame = frame
+        self._arrived.set()
+
+    async def frame(self) -> memoryview:
+        """The whole response frame, length field included.
+
+        When the upstream connection ends first, the connection's own scope cancels this.
+        """
+        await self._arrived.wait()
+        return self._frame
+
+
+class UpstreamWire(Protocol):
+    """The client's upstream connection as an exchange sees it."""
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker at the other end; None where that is not known (a bootstrap connection)."""
+        ...
+
+    def next_correlation_id(self) -> int:
+        """An id for a request of our own."""
+        ...
+
+    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+        """Send a request of our own; its answer is awaited on what is returned."""
+        ...
+
+    async def advertise(self, nodes: Sequence[NodeAddress]) -> Mapping[int, tuple[str, int]]:
+        """What clients are told for these brokers, whose listeners are bound when this returns; clients do not hear
+        of one that is left out."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +110,164 @@ class RequestHandlers(Protocol):
     def on_log_start_moved(self) -> None:
         """A DeleteRecords or DeleteTopics passed here: every connection's good probes are void."""
         ...
+
+
+# A client connection as a reader of the tier: who it is, what it waits for, what its answer holds until it is sent.
+
+
+ASKS_MIN = 3
+"""So often an offset is asked for before the tier counts as failing it (`proxy.fetch.fallback`, rule 1)."""
+
+PATIENCE_PARTITIONS_MAX = 10_000
+"""Partitions of one connection that wait for their bytes; a full table is dropped whole."""
+
+_numbers = itertools.count(1)
+
+
+class ReaderName(NamedTuple):
+    """Whose reads they are. `number` is another one for each connection; `client` is for people."""
+
+    number: int
+    client: str
+
+    def __str__(self) -> str:
+        return self.client
+
+
+@dataclass(slots=True)
+class _Wait:
+    offset: int
+    since_s: float
+    asks: int = 0
+
+
+class Patience:
+    """What one client asked for and has no byte of: which offset of a partition, how often, since when."""
+
+    def __init__(self) -> None:
+        self._waits: dict[TopicIdPartition, _Wait] = {}
+
+    def is_over(self, partition: TopicIdPartition, offset: int, started_s: float, after_s: float) -> bool:
+        """Whether a request that began at `started_s` and got no byte of the offset was one too many."""
+        wait = self._waits.get(partition)
+        if wait is None or wait.offset != offset:
+            if len(self._waits) >= PATIENCE_PARTITIONS_MAX:
+                self._waits.clear()
+            wait = self._waits[partition] = _Wait(offset, started_s)
+        wait.asks += 1
+        return wait.asks >= ASKS_MIN and trio.current_time() - wait.since_s >= after_s
+
+    def end(self, partition: TopicIdPartition) -> None:
+        """Its bytes came, from wherever."""
+        if self._waits:
+            self._waits.pop(partition, None)
+
+
+class ClientReads:
+    """One for each client connection. `identity` tells its sequential reads from others'.
+
+    Args:
+        account: bounds what Fetches of our own ask for; None: nothing does.
+        client: the connection's address, for people.
+    """
+
+    def __init__(self, account: Account | None = None, client: str = "") -> None:
+        self.identity = ReaderName(next(_numbers), client)
+        self.patience = Patience()
+        self._account = account
+        self._held: list[TierRecords] = []
+
+    @property
+    def held(self) -> Sequence[TierRecords]:
+        """What was held and not released."""
+        return self._held
+
+    @property
+    def blocks_bytes(self) -> int:
+        """Bytes of the blocks that are held."""
+        return sum(records.blocks_bytes for records in self._held)
+
+    def granted(self, wanted_bytes: int) -> int:
+        """How much of `wanted_bytes` a Fetch of our own may ask for."""
+        return wanted_bytes if self._account is None else self._account.granted(wanted_bytes)
+
+    def hold(self, records: TierRecords) -> None:
+        """Records of the answer in the making; also those that will not be in it after all."""
+        self._held.append(records)
+
+    def give_up(self) -> None:
+        """The answer is not sent yet, and does without its blocks."""
+        for records in self._held:
+            records.buffers.clear()
+            records.release()
+
+    def drop(self, records: TierRecords) -> None:
+        """These will not be in the answer: their blocks count no longer."""
+        records.release()
+        self._held = [held for held in self._held if held is not records]
+
+    def release(self) -> None:
+        """The answer was sent, or will not be: its blocks count no longer."""
+        held, self._held = self._held, []
+        for records in held:
+            records.release()
+
+
+# Long work on the event loop, in slices: others go between two of them, and one such work is under way at a time.
+#
+# Without the turn a hundred clients with large requests would have a hundred slices between two looks at the network.
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_turns: trio.lowlevel.RunVar[trio.Lock] = trio.lowlevel.RunVar("turns of long work")
+
+
+async def in_slices(work: Slices[T]) -> T:
+    """The result of work that waits for its turn after its first slice, and lets others go after each.
+
+    Work of one slice is done at once: no checkpoint.
+
+    Cancellation: between two slices; the work is closed.
+    """
+    try:
+        next(work)
+    except StopIteration as end:
+        whole: T = end.value
+        return whole
+    try:
+        async with _turn():
+            while True:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                await trio.lowlevel.checkpoint()
+    finally:
+        work.close()
+
+
+async def each_slice(items: Sequence[T], handle: Callable[[Sequence[T]], R]) -> list[R]:
+    """What `handle` makes of the items, slice by slice; up to SLICE_ITEMS of them are handled without a checkpoint."""
+    if len(items) <= SLICE_ITEMS:
+        return [handle(items)]
+    return await in_slices(_each(items, handle))
+
+
+def _each(items: Sequence[T], handle: Callable[[Sequence[T]], R]) -> Slices[list[R]]:
+    results = []
+    for some in cut(items):
+        results.append(handle(some))
+        yield
+    return results
+
+
+def _turn() -> trio.Lock:
+    try:
+        return _turns.get()
+    except LookupError:
+        lock = trio.Lock()
+        _turns.set(lock)
+        return lock

@@ -7,7 +7,7 @@ Rule 2. Where one broker is out of reach and another answers, its client is clos
         who leads now, which it would not look for while it is held.
 Rule 3. A client that has gone is not waited for.
 Rule 4. Bootstrap connections are spread over the servers, in another order each, those last that failed of late; the
-        next is tried before one that does not answer is given up (proxy.upstream.address_race).
+        next is tried before one that does not answer is given up (proxy.upstream.transport).
 """
 
 import random
@@ -23,8 +23,7 @@ import trio
 from metrics.meters import RelayMeter
 from protocol.client.errors import UpstreamError
 from proxy.connection.address_book import Target
-from proxy.upstream.address_race import race
-from proxy.upstream.transport import Transport, open_transport
+from proxy.upstream.transport import Transport, open_transport, race
 
 CONNECT_S_MAX = 10.0
 """For one address: connection and TLS handshake."""

@@ -5,17 +5,224 @@ Offsets are the broker's live ones, from the probe; record bytes are the tier's.
 has one answer, in request order.
 """
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 
-from protocol.fetch.messages import FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.fetch.messages import NO_SESSION_ID, NO_TAGS, FetchPartition, FetchRequest, FetchResponse, PartitionAnswer
+from protocol.fetch.messages import PartitionKey as PartitionKey
+from protocol.fetch.messages import key_of as key_of
+from protocol.fetch.response import encode_response_in_slices
+from protocol.fetch.walker import ENDPOINTS_VERSION_MIN, endpoints_of
+from protocol.record_batches import Buffer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
-from protocol.wire.slices import Slices, at_once, cut
-from proxy.fetch.answer import FetchAnswer
-from proxy.fetch.authority import Authority
-from proxy.fetch.plan import PartitionKey, TierPart, key_of
+from protocol.wire.primitives import Slices, at_once, cut
+from proxy.connection.request_handlers import UpstreamWire, in_slices
+from proxy.fetch.known import Authority, Frontier
+from storage.model import TopicIdPartition
 from storage.reader import TierRecords
+
+# Which partitions of a Fetch are the tier's, and how its byte budget is shared out. Pure.
+#
+# The rules are the broker's (Kafka 4.2 and later): partitions take from the request's limit in request order; one that
+# is read remotely is charged min(its own limit, what is left) in advance, and the broker neither reads nor waits for
+# one that is left with nothing; a local one is charged what it gives; the first that gives anything may exceed its
+# limit by one batch, if its limit is not 0 where it is read remotely.
+#
+# What a local partition gives is not known before the broker is asked, and no tier read waits for that:
+#
+# 1. A local partition in front of a tier partition takes min(its own limit, what is left) from it if it is believed to
+#    have records, and nothing otherwise. `has_records` says which (`proxy.fetch.probe.LocalEnds`). So idle partitions
+#    at the end of their logs, which KIP-227's rotation gathers in front, take nothing from tier partitions behind them.
+# 2. All local partitions are asked for in one Fetch, in request order; its limit is what all tier partitions leave
+#    together. So what a local one takes less than rule 1 supposed falls to the local ones behind it. Each is asked for
+#    with what the tier partitions in front of it leave at most.
+# 3. The right to exceed a limit is planned for the first partition that is believed to have records. Whoever exceeded
+#    its limit behind one that gave records is emptied when the answer is put together (`proxy.fetch.assembly`).
+#
+# If a belief is wrong, a tier partition gets less than at the broker, or a local one a single batch; the broker's
+# answer corrects the belief for the next Fetch.
+
+
+FETCH_BYTES_MAX = 55 * 1024 * 1024
+"""Kafka's default of the broker's `fetch.max.bytes`: a larger request is answered as if it had asked for this."""
+
+
+@dataclass(slots=True, eq=False)
+class TierPart:
+    """A partition of a Fetch that is read from the tier. `budget_bytes` 0: answered empty, without a read.
+
+    `frontier` is what the plan was made by; whoever learns better replaces it. Hashable, by identity.
+    """
+
+    asked: FetchPartition
+    partition: TopicIdPartition
+    frontier: Frontier
+    budget_bytes: int = 0
+    minimum_one_batch: bool = False
+
+
+Place = TierPart | bool | None
+"""What stands in one place of a request: a tier partition; a local one, True if it is believed to have records; or None
+for one that is answered already, and takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """A split Fetch: both sides in request order, and what stands in each place of the request."""
+
+    tier: Sequence[TierPart]
+    local: Sequence[FetchPartition]
+    local_bytes_max: int
+    places: Sequence[Place]
+
+
+def plan_fetch(
+    request: FetchRequest,
+    candidates: Sequence[TopicIdPartition | None],
+    frontier_of: Callable[[TopicIdPartition], Frontier | None],
+    belongs_to_tier: Callable[[FetchPartition, TopicIdPartition, Frontier], bool],
+    has_records: Callable[[FetchPartition, Frontier | None], bool],
+) -> FetchPlan:
+    """Split a request.
+
+    Args:
+        candidates: for each partition of the request, its identity if the tier has segments of it.
+        frontier_of: what is known of its offsets; None leaves the partition to the broker.
+        belongs_to_tier: the verdict on one partition.
+        has_records: whether the broker is believed to have records of a local partition where it is read.
+    """
+    places: list[Place] = []
+    for asked, candidate in zip(request.partitions, candidates, strict=True):
+        frontier = None if candidate is None else frontier_of(candidate)
+        if candidate is None or frontier is None or not belongs_to_tier(asked, candidate, frontier):
+            places.append(has_records(asked, frontier))
+        else:
+            places.append(TierPart(asked, candidate, frontier))
+    return _share_out(request, places)
+
+
+def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]) -> FetchPlan:
+    """The plan with these parts as local ones: the broker reads them remotely, and they keep their charge."""
+    if not parts:
+        return plan
+    return _share_out(
+        request,
+        [
+            place.asked.partition_max_bytes > 0 if isinstance(place, TierPart) and place in parts else place
+            for place in plan.places
+        ],
+    )
+
+
+def leave_out(
+    request: FetchRequest, plan: FetchPlan, parts: Collection[TierPart]
+) -> tuple[FetchPlan, Sequence[TierPart]]:
+    """The plan without these parts, which are answered; and which of the others may read more or less than before.
+
+    A part that is refused each time must not keep those behind it without bytes for good.
+    """
+    if not parts:
+        return plan, ()
+    before = {part: (part.budget_bytes, part.minimum_one_batch) for part in plan.tier}
+    left = _share_out(request, [None if place in parts else place for place in plan.places])
+    return left, [part for part in left.tier if before[part] != (part.budget_bytes, part.minimum_one_batch)]
+
+
+def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
+    """Give each tier part its budget, each local partition its limit, and one of them the right to exceed it."""
+    tier: list[TierPart] = []
+    local: list[FetchPartition] = []
+    all_bytes = left = max(0, min(request.max_bytes, FETCH_BYTES_MAX))
+    tier_bytes = 0
+    granted = False
+    for asked, place in zip(request.partitions, places, strict=True):
+        if isinstance(place, TierPart):
+            # Log starts only rise: what was below one will be refused, and takes nothing.
+            is_out_of_range = asked.fetch_offset < place.frontier.log_start_offset
+            place.budget_bytes = 0 if is_out_of_range else max(0, min(asked.partition_max_bytes, left))
+            place.minimum_one_batch = place.budget_bytes > 0 and not granted
+            granted |= place.minimum_one_batch
+            left -= place.budget_bytes
+            tier_bytes += place.budget_bytes
+            tier.append(place)
+        elif place is not None:
+            bytes_max = all_bytes - tier_bytes
+            local.append(asked if asked.partition_max_bytes <= bytes_max else _limited(asked, bytes_max))
+            if place:
+                granted = True
+                left -= max(0, min(asked.partition_max_bytes, left))
+    return FetchPlan(tier, local, all_bytes - tier_bytes, places)
+
+
+def limited_to_budget(part: TierPart) -> FetchPartition:
+    """What a broker that reads this part in the tier's stead is asked for: what falls to it in its place."""
+    return _limited(part.asked, min(part.asked.partition_max_bytes, part.budget_bytes))
+
+
+def _limited(asked: FetchPartition, bytes_max: int) -> FetchPartition:
+    return replace(asked, partition_max_bytes=bytes_max)
+
+
+# What a Fetch is answered with, before and after it is bytes.
+
+
+TOP_LEVEL_ERROR_VERSION_MIN = 7
+"""Before, an error of the whole request stands in every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """Answers to the partitions of a request, in its order; none in a throttled answer, or one with an error of the
+    whole request.
+
+    `sections` are the tagged sections of the responses that it is made of: they name nodes, at upstream's addresses.
+    """
+
+    partitions: Sequence[PartitionAnswer]
+    throttle_time_ms: int = 0
+    error_code: int = ErrorCode.NONE
+    sections: Sequence[bytes] = ()
+
+
+async def answer_frame(
+    request: FetchRequest, answer: FetchAnswer, wire: UpstreamWire, session_id: int = NO_SESSION_ID
+) -> list[Buffer]:
+    """The whole response frame, in buffers. Listeners of the nodes that it names are bound when this returns."""
+    tags = NO_TAGS
+    if answer.sections and request.api_version >= ENDPOINTS_VERSION_MIN:
+        endpoints = endpoints_of(answer.sections)
+        if endpoints:
+            tags = endpoints.section(await wire.advertise(endpoints.nodes))
+    return await in_slices(encode_answer_in_slices(request, answer, session_id, tags))
+
+
+def encode_answer_in_slices(
+    request: FetchRequest, answer: FetchAnswer, session_id: int = NO_SESSION_ID, tags: bytes = NO_TAGS
+) -> Slices[list[Buffer]]:
+    """The same with a tagged section that is ready.
+
+    What the version cannot say of the whole it says of each partition.
+    """
+    partitions, error_code = answer.partitions, answer.error_code
+    if error_code and request.api_version < TOP_LEVEL_ERROR_VERSION_MIN:
+        partitions = [
+            PartitionAnswer.error(asked.topic, asked.topic_id, asked.partition, error_code)
+            for asked in request.partitions
+        ]
+        error_code = ErrorCode.NONE
+    return encode_response_in_slices(
+        request.api_version,
+        request.correlation_id,
+        throttle_time_ms=answer.throttle_time_ms,
+        error_code=error_code,
+        session_id=session_id,
+        answers=partitions,
+        tags=tags,
+    )
+
+
+encode_answer = at_once(encode_answer_in_slices)
 
 
 def tier_answer(
@@ -58,7 +265,7 @@ def _aborted(request: FetchRequest, authority: Authority, result: TierRecords | 
 def withhold_excess(
     request: FetchRequest, answers: MutableMapping[PartitionKey, PartitionAnswer], exceeding: Collection[PartitionKey]
 ) -> set[PartitionKey]:
-    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch.plan, rule 3); which.
+    """Empty those answers beyond their limit that stand behind one with records (proxy.fetch.assembly, rule 3); which.
 
     A Fetch of our own grants the first partition that has records a batch beyond its limit; in the client's request
     that right may be another's, and there is one.

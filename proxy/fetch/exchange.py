@@ -16,10 +16,10 @@
 
 Nothing of the tier leaves without the probe's word, and nothing is fetched for a client that never had it
 (docs/protocol.md#l1): the first read of a partition on a connection starts after its probe, later ones beside theirs
-(`proxy.fetch.authority`). One deadline holds for all of it (docs/protocol.md#l3); a read that misses it is answered
+(`proxy.fetch.known`). One deadline holds for all of it (docs/protocol.md#l3); a read that misses it is answered
 empty, and its fill goes on for the next request. A probe's answer is waited for as the client waits for its broker,
 without an end of our own: to answer in a hung broker's place would hide from clients that they have to turn away from
-it. But from the deadline on nothing is held for it (`proxy.fetch.tier_reads`, rule 4).
+it. But from the deadline on nothing is held for it (`proxy.fetch.tier`, rule 4).
 
 A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.md#l2); what the broker cannot take at
 the moment is put off.
@@ -33,24 +33,26 @@ import trio
 from metrics.meters import Direction, Meters
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
 from protocol.wire.identifiers import IsolationLevel
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.slices import in_slices
-from proxy.fetch.answer import FetchAnswer
+from proxy.connection.request_handlers import ClientReads, in_slices
 from proxy.fetch.assembly import (
+    FetchAnswer,
+    FetchPlan,
+    PartitionKey,
+    TierPart,
     assemble_in_slices,
+    key_of,
     lacks_aborts,
+    leave_out,
+    limited_to_budget,
     pass_whole,
     starved_behind,
     tier_answer,
     withhold_excess,
 )
-from proxy.fetch.authority import Authority
 from proxy.fetch.fallback import COME_AGAIN, Fallback, Way, comes_again_s
-from proxy.fetch.own_fetch import OwnFetch
-from proxy.fetch.plan import FetchPlan, PartitionKey, TierPart, key_of, leave_out, limited_to_budget
-from proxy.fetch.probe import Prober, Verdicts
-from proxy.fetch.tier import Tier
-from proxy.fetch.tier_reads import TierReads
+from proxy.fetch.known import Authority
+from proxy.fetch.probe import OwnFetch, Prober, Verdicts
+from proxy.fetch.tier import Tier, TierReads
 from storage.reader import OffsetNotInTierError, TierRecords
 
 BROKER_WAIT_MS_MAX = 5000

@@ -35,11 +35,9 @@ from protocol.list_offsets import (
     encode_response_in_slices,
 )
 from protocol.wire.errors import ErrorCode
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.request_handlers import RELAY, Answer, Relay
-from proxy.connection.slices import each_slice, in_slices
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, Relay, UpstreamWire, each_slice, in_slices
 from proxy.fetch.fallback import COME_AGAIN, Fallback, comes_again_s, reason_of
 from proxy.offsets.timestamp_lookup import Key, TierQuestion, TimestampLookup
 from storage.errors import RemoteStorageError

@@ -26,8 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from metrics.exposition import render
-from metrics.registry import Registry
+from metrics.registry import Registry, render
 from proxy.readiness import Readiness
 
 Streams = Callable[[], Sequence[Mapping[str, object]]]

@@ -30,9 +30,9 @@ from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
 from storage.errors import MetadataNotReadyError, RemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import metadata_partition
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.partitioner import metadata_partition
 from storage.metadata.snapshot import Snapshot, SnapshotFile, SnapshotOrigin
 from storage.metadata.snapshot_stream import (
     ForeignSnapshotError,

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from proxy.config.model import ClientAuth, Config, ReadPreference, ServerTls
 from proxy.connection.accounts import AccountSettings
+from proxy.connection.address_book import hear_server_names
 from proxy.connection.connection import ConnectionLimits
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits
-from proxy.connection.sni_addressing import hear_server_names
 from proxy.fetch.fallback import FallbackSettings
 from proxy.fetch.service import FetchSettings
 from proxy.process.logs import configure_logs
 from storage.config.ssl_contexts import load_identity
 
 if TYPE_CHECKING:
-    from proxy.fetch.frontier import Frontiers
+    from proxy.fetch.known import Frontiers
 
 _VERIFY_MODES = {
     ClientAuth.NONE: ssl.CERT_NONE,

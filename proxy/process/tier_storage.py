@@ -15,17 +15,15 @@ import trio
 
 from metrics.meters import Meters
 from storage.buffers import give_back
-from storage.cache.answer_blocks import AnswerBlocks
 from storage.cache.block_cache import BlockCache
-from storage.cache.blocks import Block, BlockKey, MemoryBlocks, SegmentBlocks
+from storage.cache.blocks import AnswerBlocks, Block, BlockKey, MemoryBlocks, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
-from storage.cache.pace import Pace
+from storage.cache.pace import Pace, Throttle
 from storage.cache.read_ahead import Prefetcher, ReadAhead
 from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
-from storage.cache.throttle import Throttle
 from storage.log.timestamp_search import TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid

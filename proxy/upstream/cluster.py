@@ -14,20 +14,18 @@ from typing import Any
 
 import trio
 
-from protocol.client.cluster import BrokerNode, ClusterView, TopicMetadata, metadata_question
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     UpstreamAuthenticationError,
     UpstreamConnectionError,
     UpstreamError,
     UpstreamUnsupportedError,
 )
-from protocol.client.leaders import AskNode
+from protocol.client.leaders import AskNode, BrokerNode, ClusterView, TopicMetadata, metadata_question
 from protocol.client.messages import Question
-from protocol.client.settings import ClientSettings
-from proxy.upstream.address_race import race
-from proxy.upstream.connection import BrokerConnection, open_broker_connection
-from proxy.upstream.connection_pool import PooledConnection
+from proxy.upstream.connection import BrokerConnection, PooledConnection, open_broker_connection
 from proxy.upstream.gathered import Gathered
+from proxy.upstream.transport import race
 
 METADATA_ROLE = "metadata"
 

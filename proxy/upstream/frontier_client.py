@@ -1,4 +1,4 @@
-"""Questions about a partition's offsets and leader epochs (protocol.client.questions), each asked of a broker by name.
+"""Questions about a partition's offsets and leader epochs (protocol.client.messages), each asked of a broker by name.
 
 Topic ids are asked of one broker by name, so that they are no older than what it answered before: a broker learns the
 id of a topic before it serves its partitions.
@@ -7,18 +7,18 @@ id of a topic before it serves its partitions.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocol.client.cluster import metadata_question
 from protocol.client.errors import UpstreamError
-from protocol.client.leaders import AskNode
-from protocol.client.messages import Question, uuid_bytes
-from protocol.client.questions import (
+from protocol.client.leaders import AskNode, metadata_question
+from protocol.client.messages import (
     DEBUGGING_REPLICA,
     EpochEndOffset,
     OffsetAnswer,
     OffsetQuery,
     Partition,
+    Question,
     epoch_question,
     offset_questions,
+    uuid_bytes,
 )
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.identifiers import IsolationLevel

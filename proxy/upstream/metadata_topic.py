@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import trio
 
+from protocol.client.connection import drive_async
 from protocol.client.errors import OffsetOutOfRangeError, UnknownTopicError, UpstreamError
 from protocol.client.leaders import AskMetadata, AskNode, LeaderQuestions, Step, Steps
-from protocol.client.steps import drive_async
 from protocol.list_offsets import OffsetTimestamp
 from proxy.upstream.cluster import Cluster
 from storage.errors import (
@@ -25,8 +25,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     UnsupportedMetadataCompressionError,
 )
-from storage.metadata.partition_reader import TopicDescription
-from storage.metadata.record_batches import build_batch, parse_batches
+from storage.metadata.record_batches import TopicDescription, build_batch, parse_batches
 from storage.metadata.topic_log import FetchedRecords
 
 METADATA_TOPIC = "__remote_log_metadata"

@@ -28,13 +28,11 @@ from typing import NamedTuple, Protocol
 import structlog
 import trio
 
-from metrics.cache_meters import CacheMeter, StallReason
-from metrics.get_meter import GetMeter, GetObject, GetOutcome
+from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome, StallReason
 from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.byte_budget import ByteBudget
-from storage.cache.flight import Flight
-from storage.cache.pace import Pace
-from storage.cache.throttle import Throttle
+from storage.cache.pace import Pace, Throttle
+from storage.cache.segment_entries import Flight
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
@@ -43,7 +41,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     ThrottledError,
 )
-from storage.log.arrival_walk import ArrivalWalk
+from storage.log.batch_walk import ArrivalWalk
 from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.object_store.retries import Attempts, as_retriable_if_fresh
 

@@ -23,15 +23,13 @@ from typing import Generic, Self, TypeVar
 import structlog
 import trio
 
-from metrics.cache_meters import CacheMeter
-from metrics.get_meter import GetMeter, GetObject, GetOutcome
-from storage.cache.block_files import DiskBlockKey
+from metrics.cache_meters import CacheMeter, GetMeter, GetObject, GetOutcome
 from storage.cache.blocks import Block
+from storage.cache.disk_folder import DiskBlockKey
 from storage.cache.disk_level import DiskLevel
-from storage.cache.flight import Flight
 from storage.cache.gets import outcome_of
-from storage.cache.segment_entries import ENTRIES_MAX, SegmentEntries
-from storage.cache.throttle import Throttle
+from storage.cache.pace import Throttle
+from storage.cache.segment_entries import ENTRIES_MAX, Flight, SegmentEntries
 from storage.errors import CorruptObjectError, IllegalMetadataError, RemoteResourceNotFoundError
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.rebuild import rebuild_offset_index

@@ -5,14 +5,27 @@ Memory: one piece of the log, what the format's decoder holds (a chunk), and the
 An object is told of once: what is absent or of a wrong size is not read; a manifest that is wrong leads to nothing.
 """
 
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.checks.finding import Finding, FindingKind, segment_finding
-from storage.checks.log_check import LogCheck
-from storage.checks.segment_indexes import REQUIRED, SegmentIndexes
-from storage.errors import RemoteStorageError
-from storage.log.log_walk import Depth, LogWalk, UnreadableBytesError
+from storage.checks.index_checks import (
+    BatchCheck,
+    OffsetIndexCheck,
+    ProducerSnapshotCheck,
+    TimeIndexCheck,
+    TransactionIndexCheck,
+    cut_problem,
+)
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
+from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
+from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.producer_snapshot import parse_producer_snapshot
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import TransactionIndex
+from storage.log.log_walk import Depth, Found, LogWalk, PassedOver, UnreadableBytesError, WalkedBatch, is_abort_marker
 from storage.log.segment_scan import LogWindow
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import PATIENT_ATTEMPTS_MAX, Wait, call_with_retries, wait_in_thread
@@ -23,6 +36,320 @@ from storage.remote_storage_manager import (
     SegmentInspection,
     SegmentObject,
 )
+
+# A segment's indexes as the audit takes them: fetched, parsed, and made into checks that follow the walk of the log.
+#
+# What is wrong with an index by itself, or by the metadata alone, is found here, also when the log is not walked.
+
+
+REQUIRED = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH, IndexType.PRODUCER_SNAPSHOT)
+"""What Kafka copies of every segment; the transaction index only if a transaction was aborted in it."""
+
+
+@dataclass(slots=True)
+class SegmentIndexes:
+    """The indexes of one segment. `names`: of the objects that they lie in, for messages, also of absent ones."""
+
+    metadata: RemoteLogSegmentMetadata
+    names: Mapping[IndexType, str]
+    findings: list[Finding] = field(default_factory=list)
+    offsets: OffsetIndexCheck | None = None
+    times: TimeIndexCheck | None = None
+    offset_index: OffsetIndex | None = None
+    _good: int = 0
+    """Indexes with content that could be parsed, and below those that could not be."""
+    _broken: int = 0
+    _checks: dict[IndexType, BatchCheck] = field(default_factory=dict)
+
+    def load(self, opened: OpenedSegment, index_type: IndexType, wait: Wait) -> None:
+        """Read one index, which is there by what the format says.
+
+        Raises:
+            RemoteStorageError: the store's trouble did not pass.
+        """
+        try:
+            data = call_with_retries(
+                lambda: opened.fetch_index(index_type), self.metadata, wait, attempts_max=PATIENT_ATTEMPTS_MAX
+            )
+            _PARSERS[index_type](self, data)
+            self._good += bool(data)
+        except CorruptObjectError as error:
+            self._broken += 1
+            self.add(FindingKind.INDEX, index_type, str(error))
+        except RemoteResourceNotFoundError as error:
+            self.add(FindingKind.INDEX_MISSING, index_type, str(error))
+
+    @property
+    def none_readable(self) -> bool:
+        """Whether several were tried and not one makes sense."""
+        return self._broken > 1 and not self._good
+
+    def forget(self, detail: str) -> None:
+        """Put one finding in the place of all: it is the object's fault."""
+        object_name = next(iter(self.names.values()), None)
+        kind = FindingKind.OBJECT_CORRUPT
+        self.findings = [segment_finding(kind, self.metadata.segment_id, detail, object_name=object_name)]
+        self._checks.clear()
+
+    def without(self, index_type: IndexType) -> None:
+        """There is no such index, and there need not be one."""
+        if index_type is IndexType.TRANSACTION:
+            self._checks[index_type] = TransactionIndexCheck(TransactionIndex(b""), self.metadata)
+
+    def add(self, kind: FindingKind, index_type: IndexType, detail: str, position: int | None = None) -> None:
+        """A finding about an index."""
+        shown = f"{index_type.name} index: {detail}" if not detail.startswith(index_type.name) else detail
+        self.findings.append(
+            segment_finding(
+                kind, self.metadata.segment_id, shown, object_name=self.names.get(index_type), position=position
+            )
+        )
+
+    @property
+    def checks(self) -> list[BatchCheck]:
+        """What has to be told of every batch."""
+        return list(self._checks.values())
+
+    def conclude(self) -> list[Finding]:
+        """After the walk: all findings, one for each index at most."""
+        for index_type, check in self._checks.items():
+            problems = check.problems
+            if problems.first is not None:
+                self.add(FindingKind.INDEX, index_type, problems.sentence(), problems.first[0])
+        if self.offsets is not None and self.times is not None and self.offsets.problems.first is None:
+            cut = cut_problem(self.offsets, self.times) if self.times.problems.first is None else None
+            if cut is not None:
+                self.add(FindingKind.INDEX, IndexType.OFFSET, cut)
+        return self.findings
+
+    def take_offsets(self, data: bytes) -> None:
+        self.offset_index = OffsetIndex(data, self.metadata.start_offset, IndexType.OFFSET.name)
+        self.offsets = OffsetIndexCheck(data, self.metadata.start_offset)
+        self._checks[IndexType.OFFSET] = self.offsets
+
+    def take_times(self, data: bytes) -> None:
+        TimeIndex(data, self.metadata.start_offset, IndexType.TIMESTAMP.name)
+        self.times = TimeIndexCheck(data, self.metadata.start_offset)
+        self._checks[IndexType.TIMESTAMP] = self.times
+
+    def take_transactions(self, data: bytes) -> None:
+        index = TransactionIndex(data, IndexType.TRANSACTION.name)
+        if len(index) and self.metadata.txn_index_empty:
+            self.add(
+                FindingKind.INDEX,
+                IndexType.TRANSACTION,
+                f"it has {len(index)} entries, the metadata says that it is empty",
+            )
+            return
+        self._checks[IndexType.TRANSACTION] = TransactionIndexCheck(index, self.metadata)
+
+    def take_snapshot(self, data: bytes) -> None:
+        states = parse_producer_snapshot(data, IndexType.PRODUCER_SNAPSHOT.name)
+        self._checks[IndexType.PRODUCER_SNAPSHOT] = ProducerSnapshotCheck(states, self.metadata)
+
+    def take_leader_epochs(self, data: bytes) -> None:
+        problem = leader_epochs_problem(parse_leader_epochs(data, IndexType.LEADER_EPOCH.name), self.metadata)
+        if problem is not None:
+            self.add(FindingKind.INDEX, IndexType.LEADER_EPOCH, problem)
+
+
+_PARSERS: Mapping[IndexType, Callable[[SegmentIndexes, bytes], None]] = {
+    IndexType.OFFSET: SegmentIndexes.take_offsets,
+    IndexType.TIMESTAMP: SegmentIndexes.take_times,
+    IndexType.TRANSACTION: SegmentIndexes.take_transactions,
+    IndexType.PRODUCER_SNAPSHOT: SegmentIndexes.take_snapshot,
+    IndexType.LEADER_EPOCH: SegmentIndexes.take_leader_epochs,
+}
+
+
+def leader_epochs_problem(checkpoint: LeaderEpochs, metadata: RemoteLogSegmentMetadata) -> str | None:
+    """A sentence if a checkpoint is not of this segment: it ends with the segment's own epochs, which begin in it where
+    the metadata says, but for the first, which may have begun before (docs/kafka-tier.md#lineage)."""
+    segment = metadata.segment_leader_epochs
+    first_epoch = min(segment)
+    starts = dict(checkpoint)
+    for epoch, start in segment.items():
+        if epoch not in starts:
+            return f"it has no epoch {epoch}, which the metadata has from offset {start}"
+        if starts[epoch] > start or (epoch != first_epoch and starts[epoch] != start):
+            return f"its epoch {epoch} begins at offset {starts[epoch]}, in the metadata at {start}"
+    for epoch, start in checkpoint:
+        if start > metadata.end_offset:
+            return f"its epoch {epoch} begins at offset {start}, the segment ends at {metadata.end_offset}"
+        if epoch not in segment and epoch > first_epoch and start >= metadata.start_offset:
+            return f"it has epoch {epoch} from offset {start}, which the metadata does not have"
+    return None
+
+
+# A segment's batches against its metadata: CRCs, offsets, leader epochs, timestamps. One walk, which the checks of the
+# indexes follow.
+#
+# - Offsets follow one another without gaps from the segment's start to its end. Kafka tiers no compacted topic; one
+#   that was compacted in its past shows its gaps here.
+# - After a batch whose offsets are wrong two continuations are right: after the offsets that it has, and after those
+#   that it should have. So a wrong base offset, a gap and a foreign log are each told of once.
+# - A batch's leader epoch, which its CRC does not cover, is the one that the metadata gives its offset.
+
+
+FAULTS_MAX = 1000
+"""Findings of one log: then the rest is not checked."""
+
+
+class LogCheck:
+    """Counts and findings of one segment's log. `object_name`: of the log, for messages."""
+
+    def __init__(self, metadata: RemoteLogSegmentMetadata, object_name: str) -> None:
+        self.findings: list[Finding] = []
+        self.batch_count = 0
+        self.record_count = 0
+        """Without those of compressed v0 and v1 messages, whose headers do not tell."""
+        self.byte_count = 0
+        self._metadata = metadata
+        self._object_name = object_name
+        self._expected: set[int] | None = {metadata.start_offset}
+        """What the next base offset may be; None: after what could not be walked, anything that ascends."""
+        self._last_offset = metadata.start_offset - 1
+        self._wrong_offsets = 0
+        self._wrong_epochs = 0
+        self._newest_ms = -1
+        self._is_complete = True
+        self._epochs = list(metadata.segment_leader_epochs)
+        self._epoch_starts = list(metadata.segment_leader_epochs.values())
+
+    def run(self, walk: Iterable[Found], followers: Sequence[BatchCheck]) -> None:
+        """Check what a walk finds that passes over what is corrupt, with CRCs and from the log's start.
+
+        Raises:
+            RemoteStorageError: the store's trouble did not pass.
+        """
+        for found in _each(walk):
+            if len(self.findings) >= FAULTS_MAX:
+                break
+            if isinstance(found, PassedOver):
+                self._passed_over(found)
+                header = found.error.header
+                for follower in followers:
+                    if header is not None:
+                        follower.batch(found.position, header, is_valid=False, is_abort=None)
+                    follower.skip(found.end)
+                continue
+            is_sound, is_abort = self._batch(found), is_abort_marker(found)
+            for follower in followers:
+                follower.batch(found.position, found.header, is_sound, is_abort)
+            self.byte_count = found.position + found.header.size_bytes
+        if self.byte_count < self._metadata.segment_size_bytes or len(self.findings) >= FAULTS_MAX:
+            self._is_complete = False
+            self._add(FindingKind.NOT_CHECKED, f"after {FAULTS_MAX} faults the rest was not checked", self.byte_count)
+        for follower in followers:
+            follower.finish(self._is_complete)
+        self._finish()
+
+    def _batch(self, batch: WalkedBatch) -> bool:
+        """Count and check a batch; whether its header may be relied on."""
+        header = batch.header
+        self.batch_count += 1
+        self.record_count += max(0, header.record_count)
+        self._newest_ms = max(self._newest_ms, header.max_timestamp)
+        if not self._offsets(batch):
+            return False
+        self._leader_epoch(batch)
+        return True
+
+    def _offsets(self, batch: WalkedBatch) -> bool:
+        header, metadata = batch.header, self._metadata
+        base_offset, last_offset = header.base_offset, header.last_offset
+        # A v0 or v1 message that wraps others names its last offset only.
+        is_wrapper = header.magic < 2 and header.record_count < 0
+        fits = (
+            self._last_offset < base_offset if self._expected is None or is_wrapper else base_offset in self._expected
+        )
+        inside = metadata.start_offset <= base_offset and last_offset <= metadata.end_offset
+        expected, self._expected = self._expected, {last_offset + 1}
+        if fits and inside:
+            self._last_offset = last_offset
+            return True
+        if fits and not inside and self._wrong_offsets:
+            return False  # the rest of what was told of already
+        if expected is not None:
+            self._expected |= {offset + header.last_offset_delta + 1 for offset in expected}
+        self._wrong_offsets += 1
+        if inside and base_offset > self._last_offset:
+            self._last_offset = last_offset
+        self._add(FindingKind.OFFSETS, self._offsets_sentence(batch, expected), batch.position)
+        return False
+
+    def _offsets_sentence(self, batch: WalkedBatch, expected: set[int] | None) -> str:
+        header, metadata = batch.header, self._metadata
+        wanted = f"{min(expected)} comes next" if expected else f"{self._last_offset} came before"
+        return (
+            f"the batch has offsets {header.base_offset} to {header.last_offset}, where {wanted} "
+            f"in a segment of {metadata.start_offset} to {metadata.end_offset}"
+        )
+
+    def _leader_epoch(self, batch: WalkedBatch) -> None:
+        number = bisect_right(self._epoch_starts, batch.header.base_offset) - 1
+        epoch = batch.header.partition_leader_epoch
+        if number < 0 or batch.header.magic < 2 or epoch == self._epochs[number]:
+            return
+        self._wrong_epochs += 1
+        if self._wrong_epochs == 1:
+            self._add(
+                FindingKind.LEADER_EPOCH,
+                f"the batch of offset {batch.header.base_offset} has leader epoch {epoch}, "
+                f"by the metadata it is {self._epochs[number]}",
+                batch.position,
+            )
+
+    def _passed_over(self, bad: PassedOver) -> None:
+        error, header, kind = bad.error, bad.error.header, FindingKind.BATCH_CORRUPT
+        detail, own_end = error.reason, bad.position
+        self._is_complete = False
+        # What comes next tells where the offsets go on.
+        self._expected = None
+        self.byte_count = bad.end
+        if error.unreadable_end:
+            kind = FindingKind.OBJECT_CORRUPT
+        elif header is not None:
+            self.batch_count += 1
+            detail = f"the batch of offset {header.base_offset}: {detail}"
+            own_end = bad.position + header.size_bytes
+        if bad.end != own_end:
+            detail += f" (bytes up to {bad.end} were passed over)"
+        self._add(kind, detail, bad.position)
+
+    def _finish(self) -> None:
+        """What only the end tells, when nothing before it explains that already."""
+        metadata = self._metadata
+        if not self._is_complete or self._wrong_offsets:
+            return
+        if self._last_offset != metadata.end_offset:
+            self._add(
+                FindingKind.OFFSETS,
+                f"the log ends with offset {self._last_offset}, the segment with {metadata.end_offset}",
+                self.byte_count,
+            )
+        if self._newest_ms > metadata.max_timestamp_ms:
+            self._add(
+                FindingKind.TIMESTAMP,
+                f"the log's newest time is {self._newest_ms} ms, the metadata has {metadata.max_timestamp_ms} ms: "
+                "look-ups by time pass the segment over",
+                None,
+            )
+
+    def _add(self, kind: FindingKind, detail: str, position: int | None) -> None:
+        self.findings.append(
+            segment_finding(kind, self._metadata.segment_id, detail, object_name=self._object_name, position=position)
+        )
+
+
+def _each(walk: Iterable[Found]) -> Iterator[WalkedBatch | PassedOver]:
+    for found in walk:
+        if isinstance(found, PassedOver):
+            yield found
+        else:
+            yield from found
+        del found
+
 
 RANGE_BYTES = 8 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from protocol.client.connection import ClientSettings
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from storage.config.model import ClientSecurity, HostPort
 from storage.config.ssl_contexts import client_ssl_context
 

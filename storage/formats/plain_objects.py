@@ -30,8 +30,7 @@ from storage.formats.object_names import (
     sources_by_suffix,
 )
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from storage.object_store.local_file import LocalFile
-from storage.object_store.object_store import ObjectStore, ObjectStream, ask_store
+from storage.object_store.object_store import LocalFile, ObjectStore, ObjectStream, ask_store
 from storage.object_store.registry import STORE_KEYS, open_object_store
 from storage.object_store.s3_config import DEFAULT_PREFIX, MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY
 from storage.remote_storage_manager import (

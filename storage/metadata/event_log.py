@@ -16,10 +16,13 @@ Rules that every implementation keeps:
 5. A `deliver` or `progress` that raises is logged; reading goes on behind that slice.
 """
 
+import functools
+import random
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol
 
 import structlog
@@ -249,3 +252,79 @@ def call_receiver(receiver: Callable[P, None], *args: P.args, **kwargs: P.kwargs
         receiver(*args, **kwargs)
     except Exception as error:
         _log.exception("metadata_receiver_failed", error=repr(error))
+
+
+# Exponential back-off with jitter, as a value: no clock, no sleep.
+
+
+@dataclass(slots=True)
+class Backoff:
+    """`next_delay_s` doubles from `first_s` up to `max_s`; each is spread by ± `jitter` of itself, so that the readers
+    of fifty partitions that lost one broker do not come back in step."""
+
+    first_s: float = 0.1
+    max_s: float = 10.0
+    jitter: float = 0.2
+    source: random.Random = field(default_factory=random.Random)
+    _exponent: int = 0
+
+    def next_delay_s(self) -> float:
+        """Seconds to wait before the next attempt."""
+        delay_s = min(self.first_s * 2.0**self._exponent, self.max_s)
+        if delay_s < self.max_s:
+            self._exponent += 1
+        return delay_s * self.source.uniform(1 - self.jitter, 1 + self.jitter)
+
+    def reset(self) -> None:
+        """An attempt succeeded."""
+        self._exponent = 0
+
+
+# Which metadata partition holds a user partition's records (docs/kafka-tier.md#metadata-partitioner).
+#
+# Java's Objects.hash over (least significant half of the topic id, most significant half, partition), then Kafka's
+# murmur2 of those four bytes. The topic's name plays no part.
+
+
+_HALVES = struct.Struct(">QQ")
+_MASK = 0xFFFF_FFFF
+
+_SEED = 0x9747_B28C
+_M = 0x5BD1_E995
+_R = 24
+"""Kafka's murmur2 constants (org.apache.kafka.common.utils.Utils)."""
+
+_CACHED_MAX = 65_536
+"""Answers kept, about 15 MB when full; lookups ask for the same partitions again and again."""
+
+
+@functools.lru_cache(maxsize=_CACHED_MAX)
+def metadata_partition(topic_id: bytes, partition: int, partition_count: int) -> int:
+    """The metadata partition, of partition_count, for a partition of the topic with this 16-byte id.
+
+    Raises:
+        ValueError: the id is not 16 bytes, or partition_count is not positive.
+    """
+    if len(topic_id) != 16 or partition_count < 1:
+        raise ValueError(f"no metadata partition for a {len(topic_id)}-byte topic id among {partition_count}")
+    most_significant, least_significant = _HALVES.unpack(topic_id)
+    object_hash = ((31 + _fold(least_significant)) * 31 + _fold(most_significant)) * 31 + partition
+    # The input is the hash as four big-endian bytes; murmur2 reads blocks little-endian.
+    block = int.from_bytes((object_hash & _MASK).to_bytes(4, "big"), "little")
+    return (_murmur2_of_one_block(block) & 0x7FFF_FFFF) % partition_count
+
+
+def _fold(half: int) -> int:
+    """Java's Long.hashCode."""
+    return (half ^ (half >> 32)) & _MASK
+
+
+def _murmur2_of_one_block(block: int) -> int:
+    """Murmur2 of an input of exactly four bytes; its tail step has nothing to do then."""
+    mixed = (block * _M) & _MASK
+    mixed ^= mixed >> _R
+    mixed = (mixed * _M) & _MASK
+    digest = (((_SEED ^ 4) * _M) & _MASK) ^ mixed
+    digest ^= digest >> 13
+    digest = (digest * _M) & _MASK
+    return digest ^ (digest >> 15)

@@ -26,12 +26,11 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from storage.metadata.base_manager import CatalogMetadataManager, encode_for_caller
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import MetadataEvent, MetadataEventLog, Subscription, call_receiver
-from storage.metadata.partitioner import metadata_partition
+from storage.metadata.event_log import MetadataEvent, MetadataEventLog, Subscription, call_receiver, metadata_partition
+from storage.metadata.in_memory import CatalogMetadataManager, encode_for_caller
+from storage.metadata.partition_catalog import is_legal_transition
 from storage.metadata.serde import MetadataRecord, decode
-from storage.metadata.state_machine import is_legal_transition
 from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataSnapshot,

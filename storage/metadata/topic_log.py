@@ -30,15 +30,15 @@ from storage.errors import (
     MetadataNotReadyError,
     RemoteStorageError,
 )
-from storage.metadata.backoff import Backoff
 from storage.metadata.event_log import (
     DELIVERY_RECORDS_MAX,
+    Backoff,
     Deliver,
     MetadataEvent,
     Progress,
     Subscription,
 )
-from storage.metadata.partition_reader import PartitionReader, TopicDescription, changed, position_within
+from storage.metadata.record_batches import PartitionReader, TopicDescription, changed, position_within
 from storage.model import ZERO_UUID
 
 FETCH_MAX_WAIT_MS = 5_000

@@ -28,7 +28,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StalledTransferError,
 )
-from storage.metadata.backoff import Backoff
+from storage.metadata.event_log import Backoff
 from storage.model import RemoteLogSegmentMetadata
 
 ATTEMPTS_MAX = 3

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
 from storage.object_store.http_get import Answer
-from storage.object_store.local_file import LocalFile
-from storage.object_store.object_store import ObjectHead
-from storage.object_store.parts import parts
+from storage.object_store.object_store import LocalFile, ObjectHead, parts
 from storage.object_store.s3_body import AnswerBody, BodySource, S3ObjectStream, SdkBody, body_size_bytes
 from storage.object_store.s3_client import OpenSockets, make_client, translated
 from storage.object_store.s3_config import S3Settings

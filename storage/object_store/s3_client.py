@@ -19,8 +19,7 @@ from storage.errors import (
     StalledTransferError,
     StorageConfigError,
 )
-from storage.object_store.s3_config import S3Settings
-from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
+from storage.object_store.s3_config import AnonymousCredentials, CredentialsFile, S3Settings, StaticCredentials
 from storage.object_store.s3_errors import REGION_KEY, Refusal
 
 if TYPE_CHECKING:

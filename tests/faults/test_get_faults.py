@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from storage.cache.blocks import Block, BlockGrid, SegmentBlocks
-from storage.cache.flight import Flight
+from storage.cache.segment_entries import Flight
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,

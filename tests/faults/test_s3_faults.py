@@ -17,7 +17,7 @@ import trio
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.wire.errors import ErrorCode
-from storage.cache import disk_health
+from storage.cache import disk
 from storage.cache.pace import SEEN_MIN
 from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, OLD_MS, TIMEOUT_MS, Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
@@ -335,7 +335,7 @@ async def test_indexes_are_made_anew_from_the_log(
 async def test_a_full_disk_is_counted_and_done_without_until_it_has_room(
     kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_health, "RETRY_S", 0.0)
+    monkeypatch.setattr(disk, "RETRY_S", 0.0)
     async with subject(kafka, encrypted, tmp_path, cache_path=str(tmp_path / "cache")) as found:
 
         async def sampled(name: str, at_least: float, **labels: str) -> None:

@@ -19,7 +19,7 @@ from protocol.wire.errors import ErrorCode
 from proxy import check
 from proxy.config import load
 from proxy.process import exit_codes
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path
+from storage.formats.aiven.segment_objects import ObjectSuffix, main_path
 from tests.support.aiven_tier import KEY_PREFIX, AivenTier, finished_segments, publish_segments, publish_tier
 from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.disk_cache import log_blocks_below

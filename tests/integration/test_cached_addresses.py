@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.connection.known_brokers import FILE_NAME
+from proxy.connection.address_book import FILE_NAME
 from tests.support.client_programs import java_command
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, tiered_topic
 from tests.support.replicas import broker_ports

@@ -8,6 +8,7 @@ import trio
 
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -17,7 +18,6 @@ from protocol.client.errors import (
 )
 from protocol.client.messages import FETCH
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from storage.metadata.catalog import Catalog

@@ -25,12 +25,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     UserScramCredentialUpsertion,
 )
 
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.client.leaders import AskNode
-from protocol.client.messages import LIST_OFFSETS
-from protocol.client.questions import CONSUMER_REPLICA, OffsetQuery, offset_questions
+from protocol.client.messages import CONSUMER_REPLICA, LIST_OFFSETS, OffsetQuery, offset_questions
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from protocol.list_offsets import OffsetTimestamp
 from proxy import check
 from proxy.process import exit_codes

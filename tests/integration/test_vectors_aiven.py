@@ -17,8 +17,8 @@ import pytest
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path
 from storage.formats.aiven.opened_segment import AivenSegment
+from storage.formats.aiven.segment_objects import ObjectSuffix, main_path
 from storage.model import (
     CustomMetadata,
     IndexType,

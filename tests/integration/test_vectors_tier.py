@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.plan import plan_fetch
+from proxy.fetch.assembly import plan_fetch
+from proxy.fetch.known import Frontier
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState

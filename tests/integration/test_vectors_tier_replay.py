@@ -22,11 +22,8 @@ from metrics.registry import Registry
 from protocol.fetch.messages import FetchRequest, PartitionAnswer
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
-from proxy.fetch.aborted_tails import AbortedTail, AbortedTails
-from proxy.fetch.assembly import lacks_aborts, tier_answer
-from proxy.fetch.authority import Authority
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.plan import TierPart, plan_fetch
+from proxy.fetch.assembly import TierPart, lacks_aborts, plan_fetch, tier_answer
+from proxy.fetch.known import AbortedTail, AbortedTails, Authority, Frontier
 from proxy.process.tier_storage import TierStorage
 from storage.object_store.registry import open_object_store
 from storage.reader import OffsetNotInTierError

@@ -4,8 +4,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from metrics.exposition import render
 from metrics.meters import Meters
+from metrics.registry import render
 
 
 def test_plain_text_is_the_default_and_parses() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.idle import IdleAverage
+from metrics.meters import IdleAverage
 
 
 class Clock:

@@ -2,8 +2,7 @@
 
 import re
 
-from metrics.family import Kind
-from metrics.kip405 import ABSENT, EXPORTED, Writer
+from metrics.kip405 import ABSENT, EXPORTED, Kind, Writer
 from metrics.meters import Meters
 
 TOPIC = "kafka.server:type=BrokerTopicMetrics,name="

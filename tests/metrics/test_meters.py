@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metrics.cache_meters import CacheLevel, DiskErrorCause, StallReason
-from metrics.get_meter import GetObject, GetOutcome
+from metrics.cache_meters import CacheLevel, DiskErrorCause, GetObject, GetOutcome, StallReason
 from metrics.meters import (
     CloseCause,
     DeadlineRequest,

@@ -6,11 +6,9 @@ import re
 import pytest
 from prometheus_client import Counter
 
-from metrics.exposition import render
-from metrics.family import Kind
-from metrics.kip405 import Kip405Names
+from metrics.kip405 import Kind, Kip405Names
 from metrics.meters import Meters
-from metrics.registry import OTHER_LABEL, Children, LabelLimit, Registry
+from metrics.registry import OTHER_LABEL, Children, LabelLimit, Registry, render
 
 PREFIX = "kafka_server_brokertopicmetrics_"
 TOPIC = {"topic": "orders"}

@@ -14,7 +14,7 @@ from storage.indexes.offset_index import OffsetIndex, encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex, encode_time_index
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
-from storage.metadata.partitioner import metadata_partition
+from storage.metadata.event_log import metadata_partition
 from storage.metadata.serde import MetadataRecord, decode, encode
 from storage.model import (
     CustomMetadata,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.headers import encode_request_header
+from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import write_string
 from protocol.wire.produce import ACKS_WITHIN_BYTES, locate, peek_acks

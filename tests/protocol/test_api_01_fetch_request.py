@@ -16,10 +16,12 @@ from protocol.fetch.messages import (
     TOPIC_ID_VERSION_MIN,
     FetchPartition,
     FetchRequest,
+    decode_request,
+    encode_request,
+    patch_session,
 )
-from protocol.fetch.request import decode_request, encode_request, patch_session
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
 
 FETCH = 1

@@ -23,7 +23,7 @@ from protocol.list_offsets import (
     encode_response,
 )
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
 
 LIST_OFFSETS = 2

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.sasl_handshake import decode_request, encode_refusal
+from protocol.sign_in import decode_request, encode_refusal
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.headers import encode_request_header
+from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 

@@ -17,7 +17,7 @@ from protocol.api_versions import (
 )
 from protocol.wire import versions
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.headers import encode_request_header
+from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 

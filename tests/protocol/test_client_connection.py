@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from protocol.client.connection import ConnectionState
+from protocol.client.connection import ClientSettings, ConnectionState, drive
 from protocol.client.errors import (
     UpstreamAuthenticationError,
     UpstreamConnectionError,
@@ -31,8 +31,6 @@ from protocol.client.messages import (
     Values,
 )
 from protocol.client.sasl import SaslCredentials, Step
-from protocol.client.settings import ClientSettings
-from protocol.client.steps import drive
 from tests.support.fake_broker import NO_TIME, api_versions_values, encode_response
 
 ALICE = SaslCredentials("PLAIN", "alice", "open sesame")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, key_of
-from protocol.fetch.request import decode_request
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, PartitionAnswer, decode_request, key_of
 from protocol.fetch.sessions import (
     CONNECTION_SESSIONS_MAX,
     IDLE_S_MIN,
@@ -22,7 +21,7 @@ from protocol.fetch.sessions import (
     next_epoch,
 )
 from protocol.wire.errors import ErrorCode
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from tests.support.segments import topic_partition
 from tests.support.session_model import EPOCH_MAX, ModelEntry, ModelSession
 from tests.support.tier_world import ask, client_frame, fetch_of

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.headers import (
+from protocol.wire.framing import (
     FLEXIBLE_FROM,
     REQUEST_HEADER_PREFIX_BYTES,
     RequestHeader,

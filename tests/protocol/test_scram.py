@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.client.errors import UpstreamAuthenticationError
-from protocol.client.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
+from protocol.client.sasl import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SERVER_MESSAGE_BYTES_MAX, ScramClient
 
 # RFC 7677 §3
 NONCE = "rOprNGfwEbeRWgbNEkqO"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.wire.errors import LocalProtocolError
-from protocol.wire.sequencing import ResponseSequencer, Turn
+from protocol.wire.framing import ResponseSequencer, Turn
 
 
 def test_a_turn_becomes_current_when_the_one_before_is_complete() -> None:

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from protocol.sasl_handshake import SaslHandshakeRequest
-from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SignIn
+from protocol.sign_in import AUTHENTICATE_HEAD_BYTES, HANDSHAKE_HEAD_BYTES, RAW_HEAD_BYTES, SaslHandshakeRequest, SignIn
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
-from protocol.wire.headers import RequestHeader
+from protocol.wire.framing import RequestHeader
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 

@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from protocol import list_offsets
-from protocol.fetch import request as fetch_request
-from protocol.fetch.messages import PARTITIONS_MAX, REQUEST_BYTES_MAX, FetchPartition, FetchRequest, PartitionAnswer
-from protocol.fetch.request import decode_request, decode_request_in_slices, encode_request
-from protocol.fetch.request import encode_request_in_slices as encode_fetch_in_slices
+from protocol.fetch import messages as fetch_request
+from protocol.fetch.messages import (
+    PARTITIONS_MAX,
+    REQUEST_BYTES_MAX,
+    FetchPartition,
+    FetchRequest,
+    PartitionAnswer,
+    decode_request,
+    decode_request_in_slices,
+    encode_request,
+)
+from protocol.fetch.messages import encode_request_in_slices as encode_fetch_in_slices
 from protocol.fetch.response import decode_response_in_slices, encode_response, encode_response_in_slices
 from protocol.list_offsets import (
     ListOffsetsAnswer,
@@ -20,9 +28,8 @@ from protocol.list_offsets import (
     ListOffsetsResponse,
 )
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.headers import decode_request_header
-from protocol.wire.primitives import TAGS_MAX
-from protocol.wire.slices import SLICE_BYTES, SLICE_ITEMS, Slices, at_once, cut
+from protocol.wire.framing import decode_request_header
+from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX, Slices, at_once, cut
 from tests.support.tier_world import client_frame, fetch_of
 
 VERSIONS = [4, 7, 11, 12, 17]

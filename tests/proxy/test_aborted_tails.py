@@ -4,8 +4,8 @@ import pytest
 
 from protocol.fetch.messages import PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.fetch import aborted_tails as module
-from proxy.fetch.aborted_tails import AbortedTail, AbortedTails
+from proxy.fetch import known as module
+from proxy.fetch.known import AbortedTail, AbortedTails
 from tests.support.segments import topic_partition
 
 PARTITION = topic_partition()

@@ -3,8 +3,8 @@
 import pytest
 
 from metrics.meters import RefusalReason
-from proxy.connection import address_limits
-from proxy.connection.address_limits import BURST_S, AddressLimits
+from proxy.connection import slots
+from proxy.connection.slots import BURST_S, AddressLimits
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 
@@ -73,7 +73,7 @@ def test_a_lower_rate_counts_at_once_and_none_forgets(world: World) -> None:
 
 
 def test_the_table_forgets_who_came_longest_ago(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address_limits, "ADDRESSES_MAX", 2)
+    monkeypatch.setattr(slots, "ADDRESSES_MAX", 2)
     for address in (HERE, THERE):
         assert world.admitted(address, 1000, rate_max=1) == BURST_S
     assert world.admitted(HERE, 1, rate_max=1) == 0

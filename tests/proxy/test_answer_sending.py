@@ -10,9 +10,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.client.errors import TransportError
 from proxy.connection.accounts import Wait
-from proxy.connection.answer_sending import AnswerSending
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.stream_end import ConnectionEnd
+from proxy.connection.frame_stream import AnswerSending, ConnectionEnd
+from proxy.connection.request_handlers import ClientReads
 from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
 from tests.support.memory_transport import MemoryTransport

@@ -14,8 +14,7 @@ import trio
 from metrics.meters import ReloadOutcome
 from protocol.wire.addresses import NodeAddress
 from proxy.config import Config
-from proxy.connection.address_book import AddressBook
-from proxy.connection.known_brokers import KnownBrokersFile
+from proxy.connection.address_book import AddressBook, KnownBrokersFile
 from proxy.process import exit_codes
 from proxy.process.logs import OUR_PACKAGES
 from proxy.process.reload import Cause

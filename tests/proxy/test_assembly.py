@@ -10,20 +10,20 @@ from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnsw
 from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.aborted_tails import AbortedTail
-from proxy.fetch.answer import FetchAnswer, encode_answer
 from proxy.fetch.assembly import (
+    FetchAnswer,
+    TierPart,
     assemble,
+    encode_answer,
     is_whole,
+    key_of,
     lacks_aborts,
     pass_whole,
     starved_behind,
     tier_answer,
     withhold_excess,
 )
-from proxy.fetch.authority import Authority
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.plan import TierPart, key_of
+from proxy.fetch.known import AbortedTail, Authority, Frontier
 from storage.errors import CorruptObjectError
 from storage.log.aborted_transactions import TierAborts
 from storage.reader import TierRecords

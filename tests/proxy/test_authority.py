@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from proxy.fetch.authority import Authorities, Authority, AuthorityKey, LogStartGeneration
+from proxy.fetch.known import Authorities, Authority, AuthorityKey, LogStartGeneration
 from tests.support.segments import topic_partition
 
 KEY = AuthorityKey(topic_partition("orders", 0), 0, -1)
@@ -118,7 +118,7 @@ async def test_another_sign_in_takes_all_rights_away(autojump_clock: MockClock) 
 async def test_as_many_rights_are_remembered_as_probes(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.fetch.authority.AUTHORITIES_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(0.0, LogStartGeneration())
     partitions = [topic_partition("orders", number) for number in range(3)]
     for partition in partitions:
@@ -127,7 +127,7 @@ async def test_as_many_rights_are_remembered_as_probes(
 
 
 async def test_a_full_table_is_dropped_whole(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.authority.AUTHORITIES_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
     keys = [replace(KEY, current_leader_epoch=epoch) for epoch in range(3)]
     for key in keys:

@@ -13,7 +13,7 @@ from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response

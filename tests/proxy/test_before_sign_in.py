@@ -13,7 +13,7 @@ import trio
 
 from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 

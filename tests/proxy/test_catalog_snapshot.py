@@ -28,8 +28,8 @@ from proxy.process.catalog import (
 )
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.partitioner import metadata_partition
 from storage.metadata.serde import MetadataRecord, encode
 from storage.metadata.snapshot import SNAPSHOT_NAME, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog

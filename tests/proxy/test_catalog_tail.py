@@ -9,8 +9,8 @@ import trio.testing
 
 from proxy.process.catalog import InMemoryCatalogTail, TopicCatalogTail
 from storage.errors import RetriableRemoteStorageError
+from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.partitioner import metadata_partition
 from tests.support.segments import topic_partition
 from tests.support.waiting import HANG_S_MAX
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
-from proxy.process.certificates import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
+from proxy.process.reload import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 

@@ -2,7 +2,7 @@
 
 import io
 
-from proxy.check_report import CheckReport
+from proxy.check import CheckReport
 from proxy.config.model import EffectiveKey
 
 

@@ -7,13 +7,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.upstream_wire import UpstreamWire
-from proxy.fetch.answer import encode_answer
-from proxy.fetch.assembly import assemble, tier_answer
-from proxy.fetch.authority import Authority
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.plan import TierPart, key_of
+from proxy.connection.request_handlers import ClientReads, UpstreamWire
+from proxy.fetch.assembly import TierPart, assemble, encode_answer, key_of, tier_answer
+from proxy.fetch.known import Authority, Frontier
 from proxy.upstream.transport import Bytes
 from storage.reader import TierRecords
 from tests.support.memory_transport import Conversation, conversation

@@ -15,8 +15,7 @@ from protocol.api_versions import encode_unsupported_version
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
-from proxy.connection.request_handlers import Relay
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
 from tests.support.memory_transport import (

@@ -11,9 +11,8 @@ from trio.testing import MockClock
 from metrics.meters import CloseCause
 from protocol.fetch.messages import key_of
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.upstream_wire import UpstreamWire
-from proxy.fetch.answer import encode_answer
-from proxy.fetch.assembly import assemble, tier_answer
+from proxy.connection.request_handlers import UpstreamWire
+from proxy.fetch.assembly import assemble, encode_answer, tier_answer
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_client_reads import AUTHORITY, PART, REQUEST
 from tests.support.memory_transport import HELD_BYTES_MAX, LIMITS, conversation, request, response

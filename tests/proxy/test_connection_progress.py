@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import trio
 import trio.testing
 
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_connection import exchanged, fetch
 from tests.support.memory_transport import HEARTBEAT, conversation, request, response

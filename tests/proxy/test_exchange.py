@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.own_fetch import POLL_S_MAX
-from proxy.fetch.tier_reads import READS_AT_ONCE_MAX
+from proxy.fetch.probe import POLL_S_MAX
+from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch

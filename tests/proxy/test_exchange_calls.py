@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from proxy.connection.request_handlers import Relay
-from proxy.fetch.tier_reads import READS_AT_ONCE_MAX
+from proxy.fetch.tier import READS_AT_ONCE_MAX
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch

@@ -12,7 +12,7 @@ import storage.errors
 from metrics.meters import FallbackReason
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.wire.errors import ErrorCode
-from proxy.connection.client_reads import ASKS_MIN
+from proxy.connection.request_handlers import ASKS_MIN
 from proxy.fetch.fallback import (
     COME_AGAIN_S_MAX,
     COME_AGAIN_S_MIN,

@@ -11,8 +11,7 @@ from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.plan import (
+from proxy.fetch.assembly import (
     FETCH_BYTES_MAX,
     FetchPlan,
     key_of,
@@ -21,6 +20,7 @@ from proxy.fetch.plan import (
     limited_to_budget,
     plan_fetch,
 )
+from proxy.fetch.known import Frontier
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process.file_watch import FileWatch, look
+from proxy.process.reload import FileWatch, look
 
 
 @pytest.fixture

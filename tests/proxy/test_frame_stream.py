@@ -9,8 +9,7 @@ import trio.testing
 from metrics.meters import CloseCause
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import IDLE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES
-from proxy.connection.frame_stream import FrameStream
-from proxy.connection.stream_end import ConnectionEnd
+from proxy.connection.frame_stream import ConnectionEnd, FrameStream
 from tests.support.memory_transport import MemoryTransport, framed, open_accounts
 
 MIB = 1024 * 1024

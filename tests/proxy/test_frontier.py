@@ -8,10 +8,10 @@ import trio
 from kio.schema.errors import ErrorCode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS, Values
-from protocol.client.settings import ClientSettings
-from proxy.fetch.frontier import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
+from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.frontier_client import FrontierClient
 from storage.model import TopicIdPartition
@@ -231,7 +231,7 @@ async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld, auto
 async def test_the_least_recently_used_frontier_goes_first(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.fetch.frontier.FRONTIERS_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.known.FRONTIERS_MAX", 2)
     first, second, third = (world.add_partition("orders", number) for number in range(3))
     await learned(world, first)
     await learned(world, second)

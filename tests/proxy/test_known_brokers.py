@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.known_brokers import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
+from proxy.connection.address_book import FILE_BYTES_MAX, FILE_NAME, KnownBrokers, KnownBrokersFile
 
 ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 SERVERS = ("a:9092", "b:9092")

@@ -16,7 +16,7 @@ def world(nursery: trio.Nursery) -> World:
 
 @pytest.fixture
 def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("request", "sessions"):
+    for module in ("messages", "sessions"):
         monkeypatch.setattr(f"protocol.fetch.{module}.PARTITIONS_MAX", 2)
 
 
@@ -76,10 +76,10 @@ async def test_a_large_session_is_kept_in_slices(
 ) -> None:
     """The same conversation, with a slice for each partition."""
     for module in (
-        "protocol.wire.slices",
+        "protocol.wire.primitives",
         "protocol.fetch.response",
-        "proxy.connection.slices",
-        "proxy.fetch.sessions",
+        "proxy.connection.request_handlers",
+        "proxy.fetch.service",
     ):
         monkeypatch.setattr(f"{module}.SLICE_ITEMS", 1)
     conversation = Conversation(world)

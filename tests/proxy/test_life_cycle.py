@@ -11,9 +11,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.connection.server import Server
-from proxy.process.life_cycle import LifeCycle
+from proxy.process.life_cycle import LifeCycle, SystemdNotify
 from proxy.process.reload import Cause, Reloader
-from proxy.process.systemd_notify import SystemdNotify
 from proxy.readiness import Readiness
 
 

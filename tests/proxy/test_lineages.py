@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.client.cluster import PartitionLeader
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
+from protocol.client.leaders import PartitionLeader
 from protocol.wire.errors import ErrorCode
 from storage.model import TopicIdPartition
 from tests.support.segments import uuid_of
@@ -58,7 +58,7 @@ async def test_a_forgotten_one_is_built_anew(world: TierWorld, autojump_clock: M
 async def test_the_least_recently_used_one_goes_first(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.fetch.lineages.LINEAGES_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.known.LINEAGES_MAX", 2)
     partitions = [world.add_partition("orders", number) for number in range(3)]
     for number in (0, 1, 0, 2, 0):
         await world.lineages.get(partitions[number], LEADER_EPOCH)
@@ -153,7 +153,7 @@ async def test_many_partitions_of_one_leader_are_one_question(world: TierWorld, 
 async def test_a_request_names_a_limited_number_of_partitions(
     world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.fetch.lineages.QUESTIONS_MAX", 8)
+    monkeypatch.setattr("proxy.fetch.known.QUESTIONS_MAX", 8)
     partitions = [world.add_partition("orders", number) for number in range(20)]
     async with trio.open_nursery() as reads:
         for partition in partitions:

@@ -7,14 +7,12 @@ from typing import cast
 import pytest
 import trio
 
-from protocol.client.cluster import BrokerNode
+from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook
-from proxy.connection.known_brokers import KnownBrokers
-from proxy.connection.listening import address_of, listen, node_at
+from proxy.connection.address_book import AddressBook, KnownBrokers, SniAddressBook
 from proxy.connection.server import Server
-from proxy.connection.sni_addressing import SniAddressBook
 from proxy.readiness import Readiness
+from proxy.serve import address_of, listen, node_at
 from proxy.upstream.cluster import Cluster
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from proxy.config.model import SERVE_KEYS, ClientAuth, LogFormat, ServerTls
 from proxy.connection.server import Server
-from proxy.fetch.frontier import Frontiers
+from proxy.fetch.known import Frontiers
 from proxy.process import live_settings
 from proxy.process.live_settings import LiveSettings, server_ssl_context
 from storage.config.keys import Reload

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from metrics.meters import Meters
-from proxy.process.loop_stall import watch_loop
+from proxy.process.upkeep import watch_loop
 
 
 def value(meters: Meters, name: str) -> float | None:

@@ -15,7 +15,7 @@ from metrics.meters import CloseCause, RefusalReason
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.proxy_header import V2_SIGNATURE
 from proxy.connection import server as server_module
-from proxy.connection.original_client import (
+from proxy.connection.server import (
     HEADER_S_MAX,
     ClientAddress,
     UntrustedPeerError,

@@ -8,11 +8,11 @@ from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchPartition, PartitionAnswer
 from protocol.wire.errors import ErrorCode
-from proxy.connection.client_reads import ClientReads
-from proxy.fetch.frontier import Frontier
-from proxy.fetch.own_fetch import ASKS_MAX, POLL_S_MAX, LocalEnds, OwnFetch, close_upstream_session, fetch_whole
-from proxy.fetch.plan import FETCH_BYTES_MAX, FetchPlan, key_of, plan_fetch
-from proxy.fetch.tier_reads import TierReads
+from proxy.connection.request_handlers import ClientReads
+from proxy.fetch.assembly import FETCH_BYTES_MAX, FetchPlan, key_of, plan_fetch
+from proxy.fetch.known import Frontier
+from proxy.fetch.probe import ASKS_MAX, POLL_S_MAX, LocalEnds, OwnFetch, close_upstream_session, fetch_whole
+from proxy.fetch.tier import TierReads
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, FakePartitionLog, FakeWire, broker_batch
 from tests.support.segments import topic_partition
@@ -303,7 +303,7 @@ def test_what_does_not_come_at_an_offset_takes_nothing_there_and_is_believed_els
 
 
 def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.fetch.own_fetch.LOCAL_ENDS_MAX", 2)
+    monkeypatch.setattr("proxy.fetch.probe.LOCAL_ENDS_MAX", 2)
     ends = LocalEnds()
     asked = [by_id(topic_partition("orders", number), 1000) for number in range(3)]
     for each in asked:

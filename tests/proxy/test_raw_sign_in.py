@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 

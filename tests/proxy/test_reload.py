@@ -13,8 +13,7 @@ from metrics.kip405 import Kip405Names
 from metrics.meters import Meters, ReloadOutcome
 from metrics.registry import Registry
 from proxy.config import Config, load
-from proxy.process.certificates import expires_at_s
-from proxy.process.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes
+from proxy.process.reload import WATCH_INTERVAL_S, Cause, Change, Reloader, changes, expires_at_s
 from storage.config.keys import Reload
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines

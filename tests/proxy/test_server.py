@@ -19,11 +19,10 @@ from metrics.registry import Registry
 from proxy.config.model import Network
 from proxy.connection import server as server_module
 from proxy.connection import upstream_connect
-from proxy.connection.address_book import Target
+from proxy.connection.address_book import Target, hear_server_names
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits
-from proxy.connection.sni_addressing import hear_server_names
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import (

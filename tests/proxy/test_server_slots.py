@@ -13,8 +13,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from metrics.meters import CloseCause, RefusalReason
+from proxy.connection.request_handlers import UpstreamWire
 from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
-from proxy.connection.upstream_wire import UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts

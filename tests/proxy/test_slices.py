@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from protocol.wire.slices import SLICE_ITEMS, Slices
-from proxy.connection.slices import each_slice, in_slices
+from protocol.wire.primitives import SLICE_ITEMS, Slices
+from proxy.connection.request_handlers import each_slice, in_slices
 
 
 def counting(slices: int, log: list[str], name: str = "work") -> Slices[str]:

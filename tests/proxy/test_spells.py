@@ -1,6 +1,6 @@
 """A spell is said once."""
 
-from proxy.connection.spells import SPELL_S, Spells
+from proxy.connection.slots import SPELL_S, Spells
 
 
 def test_it_is_said_when_it_begins_and_when_it_comes_back() -> None:

@@ -5,7 +5,7 @@ import pytest
 from metrics.meters import CloseCause
 from protocol.client.errors import TransportError
 from protocol.wire.errors import PeerProtocolError
-from proxy.connection.stream_end import ConnectionEnd, end_of
+from proxy.connection.frame_stream import ConnectionEnd, end_of
 
 END = ConnectionEnd(CloseCause.LIMIT, "too much")
 

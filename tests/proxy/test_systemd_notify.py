@@ -13,7 +13,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from proxy.process.systemd_notify import SystemdNotify
+from proxy.process.life_cycle import SystemdNotify
 
 
 @pytest.fixture

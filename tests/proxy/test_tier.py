@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.client.cluster import PartitionLeader
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
+from protocol.client.leaders import PartitionLeader
 from protocol.fetch.messages import PartitionAnswer
 from proxy.fetch.tier import UNKNOWN_NAME_AGE_S_MAX, ReachesLocalLogError
 from storage.errors import CorruptObjectError

@@ -12,13 +12,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.client.errors import UpstreamConnectionError
-from proxy.connection.client_reads import ClientReads
-from proxy.fetch.plan import TierPart
-from proxy.fetch.tier_reads import READS_AT_ONCE_MAX, TierReads
-from storage.cache.answer_blocks import Room
+from proxy.connection.request_handlers import ClientReads
+from proxy.fetch.assembly import TierPart
+from proxy.fetch.tier import READS_AT_ONCE_MAX, TierReads
+from storage.cache.blocks import Room
 from storage.errors import RetriableRemoteStorageError
 from storage.log.log_walk import CorruptLogError
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES

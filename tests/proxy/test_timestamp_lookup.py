@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from protocol.list_offsets import ListOffsetsPartition
-from protocol.wire.slices import SLICE_ITEMS
+from protocol.wire.primitives import SLICE_ITEMS
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError

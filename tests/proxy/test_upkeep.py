@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.client.cluster import BrokerNode
 from protocol.client.errors import UpstreamConnectionError
+from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
 from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.process.upkeep import (

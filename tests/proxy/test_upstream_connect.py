@@ -19,8 +19,7 @@ from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target
 from proxy.connection.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
-from proxy.upstream.address_race import NEXT_ATTEMPT_S
-from proxy.upstream.transport import Transport
+from proxy.upstream.transport import NEXT_ATTEMPT_S, Transport
 from tests.support.waiting import until
 
 SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))

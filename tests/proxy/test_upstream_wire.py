@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from proxy.connection.upstream_wire import PendingAnswer
+from proxy.connection.request_handlers import PendingAnswer
 
 
 async def test_the_frame_is_there_for_all_who_wait_and_for_those_who_come_later() -> None:

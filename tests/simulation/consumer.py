@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import ReadTime, TierReader, TierRecords
 

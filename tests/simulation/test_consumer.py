@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 import trio
 
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import ReadTime, TierReader, TierRecords
 from tests.simulation.consumer import ClientProfile, Consumer, Position, WrongBytesError

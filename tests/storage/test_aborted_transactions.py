@@ -13,7 +13,7 @@ from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.log import aborted_transactions as module
 from storage.log.aborted_transactions import AbortSearch, TierAborts
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tests.support.segments import build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader

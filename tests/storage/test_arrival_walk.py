@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.cache.blocks import NOTHING_VERIFIED, Block, VerifiedRun
-from storage.log.arrival_walk import ArrivalWalk
-from storage.log.batch_walk import SegmentWindow, unverified_bytes, verify_batches
+from storage.log.batch_walk import ArrivalWalk, SegmentWindow, unverified_bytes, verify_batches
 from storage.log.log_walk import CorruptLogError
 from tests.support.segments import Record, data_batch, filled_segment, metadata_of
 from tests.support.tier import PARTITION

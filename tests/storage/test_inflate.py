@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.log.inflate import PIECE_BYTES, SNAPPY_BLOCK_BYTES_MAX, inflated
+from storage.log.batch_records import PIECE_BYTES, SNAPPY_BLOCK_BYTES_MAX, inflated
 from tests.support.timed_batches import CODECS, GZIP, LZ4, SNAPPY, XERIAL_HEADER, ZSTD, compressed
 
 PLAIN = random.Random(1).randbytes(100_000) + b"x" * 500_000

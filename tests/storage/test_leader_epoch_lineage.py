@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage, filter_epochs
+from storage.metadata.partition_catalog import LeaderEpochLineage, filter_epochs
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.segments import filled_segment, metadata_of
 from tests.support.tier import PARTITION

@@ -22,7 +22,7 @@ from storage.errors import (
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.indexes.offset_index import encode_offset_index
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.retries import ATTEMPTS_MAX

@@ -17,7 +17,7 @@ from storage.log.batch_records import ScanLimitError
 from storage.log.batch_walk import IndexMismatchError, find_batch_by_time
 from storage.log.log_walk import CorruptLogError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tests.support.segments import SyntheticSegment, build_segment, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, catalog_of, lineage_of, open_tier

@@ -19,7 +19,7 @@ from proxy import serve as application
 from proxy.fetch import fallback
 from proxy.process.tier_storage import open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.aiven.object_keys import main_path
+from storage.formats.aiven.segment_objects import main_path
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.registry import open_object_store
 from storage.remote_storage_manager import RemoteStorageManager

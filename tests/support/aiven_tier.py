@@ -15,7 +15,7 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.config import KeyRing
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState

@@ -16,14 +16,23 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
-from storage.formats.aiven.compression import compress
-from storage.formats.aiven.config import CUSTOM_METADATA_FIELDS
-from storage.formats.aiven.custom_metadata import CustomMetadataFields, encode_custom_metadata
-from storage.formats.aiven.encryption import AAD_BYTES, DATA_KEY_BYTES, OVERHEAD_BYTES, ChunkCipher
-from storage.formats.aiven.key_ring import KeyRing
-from storage.formats.aiven.manifest import Manifest, SegmentEncryption, StoredIndex, encode_manifest
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.config import CUSTOM_METADATA_FIELDS, KeyRing
+from storage.formats.aiven.manifest import (
+    FixedChunkIndex,
+    Manifest,
+    SegmentEncryption,
+    StoredIndex,
+    VariableChunkIndex,
+    encode_manifest,
+)
+from storage.formats.aiven.opened_segment import AAD_BYTES, DATA_KEY_BYTES, OVERHEAD_BYTES, ChunkCipher, compress
+from storage.formats.aiven.segment_objects import (
+    CustomMetadataFields,
+    ObjectSuffix,
+    encode_custom_metadata,
+    main_path,
+    object_key,
+)
 from storage.formats.object_names import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata
 from storage.object_store.object_store import ObjectStore

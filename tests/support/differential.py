@@ -6,8 +6,8 @@ What must be equal: every field, tagged ones too, every record byte, and the abo
 addresses (NodeEndpoints) must be each side's own for the same node. Two differences are Kafka's own freedom:
 
 - Partitions of a Fetch take from its max_bytes in request order. The broker takes for a local one what it gave, and
-  Tidegate does not wait for that (proxy.fetch.plan): behind one that gave more or less than its limit, and only there,
-  one answer's bytes may be a prefix of the other's, if the limits can explain it.
+  Tidegate does not wait for that (proxy.fetch.assembly): behind one that gave more or less than its limit, and only
+  there, one answer's bytes may be a prefix of the other's, if the limits can explain it.
 - A read from the tier that takes longer than `remote.fetch.max.wait.ms` is answered empty, and a broker may say
   REQUEST_TIMED_OUT to a time look-up (now and then at once: its future and its purgatory race). Only if the answers
   took that long, or were that, the question is asked again; such questions are counted.

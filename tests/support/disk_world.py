@@ -17,9 +17,8 @@ from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.blocks import Block, BlockKey, SegmentBlocks
 from storage.cache.disk import DiskBlockKey, DiskBlocks
-from storage.cache.disk_level import DiskLevel
-from storage.cache.disk_reads import DiskReads
-from storage.cache.flight import Flight
+from storage.cache.disk_level import DiskLevel, DiskReads
+from storage.cache.segment_entries import Flight
 from tests.support.disk_cache import cost, data_of
 from tests.support.scripted_gets import Gate, until
 

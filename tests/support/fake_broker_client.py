@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.brokers.client import BrokerClient
-from protocol.client.cluster import PartitionLeader, TopicMetadata
-from protocol.client.leaders import LeaderEpochAnswers
-from protocol.client.questions import OffsetAnswer
+from protocol.client.leaders import LeaderEpochAnswers, PartitionLeader, TopicMetadata
+from protocol.client.messages import OffsetAnswer
 from storage.model import TopicIdPartition, Uuid
 
 NO_OFFSET = OffsetAnswer(0, -1, -1, -1)

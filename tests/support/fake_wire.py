@@ -16,15 +16,14 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer
-from protocol.fetch.request import decode_request
+from protocol.fetch.messages import TOPIC_ID_VERSION_MIN, FetchPartition, FetchRequest, PartitionAnswer, decode_request
 from protocol.fetch.response import encode_response
 from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.upstream_wire import PendingAnswer
+from proxy.connection.request_handlers import PendingAnswer
 from storage.model import TopicIdPartition
 
 BATCH_BYTES = 100

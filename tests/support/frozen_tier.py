@@ -26,7 +26,7 @@ from protocol.fetch.messages import FetchPartition, FetchRequest
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.metadata.catalog import Catalog
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.object_store import ObjectStore

@@ -26,12 +26,10 @@ from metrics.registry import Registry
 from protocol.client.errors import TransportError
 from protocol.list_offsets import decode_request as decode_list_offsets
 from protocol.wire.addresses import NodeAddress
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from proxy.connection.accounts import Accounts, AccountSettings
-from proxy.connection.client_reads import ClientReads
 from proxy.connection.connection import ClientConnection, ConnectionLimits
-from proxy.connection.request_handlers import RELAY, Answer, Relay
-from proxy.connection.upstream_wire import UpstreamWire
+from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
 

@@ -7,7 +7,7 @@ import trio
 
 from storage.errors import MetadataOffsetOutOfRange
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.partition_reader import TopicDescription
+from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import FetchedRecords
 
 

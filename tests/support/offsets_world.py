@@ -27,10 +27,9 @@ from protocol.list_offsets import (
 )
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
-from protocol.wire.headers import decode_request_header
+from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import RELAY, Relay
-from proxy.connection.upstream_wire import PendingAnswer
+from proxy.connection.request_handlers import RELAY, PendingAnswer, Relay
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.upstream.frontier_client import FrontierClient

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.family import Family, Kind
+from metrics.kip405 import Family, Kind
 from metrics.meters import Meters
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess

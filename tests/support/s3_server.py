@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from storage.object_store.s3_config import S3Settings
-from storage.object_store.s3_credentials import StaticCredentials
+from storage.object_store.s3_config import S3Settings, StaticCredentials
 
 REGION: Final = "eu-west-1"
 CREDENTIALS = StaticCredentials("test-access-key", "test-secret-key")

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from storage.formats.aiven.compression import decompress
-from storage.formats.aiven.custom_metadata import CustomMetadataFields, decode_custom_metadata
-from storage.formats.aiven.encryption import ChunkCipher
-from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manifest import Manifest, decode_manifest
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.opened_segment import ChunkCipher, decompress
+from storage.formats.aiven.segment_objects import (
+    CustomMetadataFields,
+    ObjectSuffix,
+    decode_custom_metadata,
+    main_path,
+    object_key,
+)
 from storage.model import (
     IndexType,
     RemoteLogSegmentId,

@@ -15,27 +15,23 @@ import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.client.cluster import PartitionLeader, TopicMetadata
-from protocol.client.questions import EpochEndOffset, OffsetAnswer, OffsetQuery
-from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse
-from protocol.fetch.request import encode_request
+from protocol.client.leaders import PartitionLeader, TopicMetadata
+from protocol.client.messages import EpochEndOffset, OffsetAnswer, OffsetQuery
+from protocol.fetch.messages import NO_TAGS, FetchPartition, FetchRequest, FetchResponse, encode_request
 from protocol.fetch.response import decode_response
 from protocol.fetch.sessions import SessionSlots
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
-from proxy.connection.client_reads import ClientReads
-from proxy.connection.request_handlers import Relay
-from proxy.fetch.authority import LogStartGeneration
+from proxy.connection.request_handlers import ClientReads, Relay
 from proxy.fetch.fallback import Fallback, FallbackSettings
-from proxy.fetch.frontier import Frontiers
-from proxy.fetch.lineages import Lineages
+from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.frontier_client import FrontierClient
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

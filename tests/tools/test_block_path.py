@@ -19,7 +19,7 @@ def test_a_cold_fetch_goes_from_the_connection_to_the_store_and_a_warm_one_stops
     through = ["proxy/connection/connection.py", "storage/reader.py", "storage/cache/blocks.py"]
     assert [file for file in cold if file in through] == through
     assert "storage/object_store/filesystem.py" in cold
-    assert "storage/formats/aiven/compression.py" in cold, "worker threads are seen"
+    assert "storage/formats/aiven/opened_segment.py" in cold, "worker threads are seen"
     assert {*through} <= {*warm}
     assert not [file for file in warm if file.startswith(("storage/object_store", "storage/formats"))]
 

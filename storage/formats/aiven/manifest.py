@@ -10,19 +10,395 @@
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+import struct
+import sys
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-from storage.errors import RemoteStorageError
-from storage.formats.aiven.chunk_index import (
-    FixedChunkIndex,
-    VariableChunkIndex,
-    decode_chunk_index,
-    encode_chunk_index,
-)
-from storage.formats.aiven.json_fields import INT32_MAX, JsonObject, parse_json_object
+import zstandard
+
+from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.model import IndexType, RemoteLogSegmentMetadata, uuid_to_text
+
+# A JSON object whose members are checked as they are read; each error names the object in the store and the member.
+#
+# Numbers that the format calls int32 are sizes and positions: integers from 0 to 2**31 - 1. `true` and `1.0` are none.
+
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """`members` of the object at `path` (empty: the whole document) in the object `name` of the store."""
+
+    name: str
+    members: Mapping[str, Any]
+    path: str = ""
+
+    def has(self, member: str) -> bool:
+        """Whether the member is there, also as null."""
+        return member in self.members
+
+    def is_null(self, member: str) -> bool:
+        """Whether the member is there and null."""
+        return self._required(member) is None
+
+    def int32(self, member: str, *, minimum: int = 0) -> int:
+        """A size or position."""
+        value = self._required(member)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= INT32_MAX:
+            raise self.corrupt(member, f"is {_shown(value)}, not an integer of {minimum} to {INT32_MAX}")
+        return value
+
+    def boolean(self, member: str) -> bool:
+        """`true` or `false`."""
+        value = self._required(member)
+        if not isinstance(value, bool):
+            raise self.corrupt(member, f"is {_shown(value)}, not a boolean")
+        return value
+
+    def text(self, member: str) -> str:
+        """A string."""
+        value = self._required(member)
+        if not isinstance(value, str):
+            raise self.corrupt(member, f"is {_shown(value)}, not a string")
+        return value
+
+    def object(self, member: str) -> "JsonObject":
+        """An object."""
+        value = self._required(member)
+        if not isinstance(value, dict):
+            raise self.corrupt(member, f"is {_shown(value)}, not an object")
+        return JsonObject(self.name, value, self._path(member))
+
+    def corrupt(self, member: str, message: str) -> CorruptObjectError:
+        """The error that says what is wrong with a member."""
+        return CorruptObjectError(f"{self.name}: {self._path(member)} {message}")
+
+    def _required(self, member: str) -> Any:
+        if member not in self.members:
+            raise self.corrupt(member, "is missing")
+        return self.members[member]
+
+    def _path(self, member: str) -> str:
+        return f"{self.path}.{member}" if self.path else member
+
+
+def parse_json_object(data: bytes, name: str) -> JsonObject:
+    """The JSON object that `data`, the content of the object `name`, holds.
+
+    Raises:
+        CorruptObjectError: not JSON in UTF-8, nested too deeply, or no object.
+    """
+    try:
+        document = json.loads(data.decode("utf-8"))
+    # A document of brackets alone exhausts the parser's stack; it is no less corrupt for that.
+    except (ValueError, RecursionError) as error:
+        raise CorruptObjectError(f"{name}: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise CorruptObjectError(f"{name}: {_shown(document)} is not a JSON object")
+    return JsonObject(name, document)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: never a whole tree, whose text could be as long as the object."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = repr(value[:60] if isinstance(value, str) else value)
+    return text if len(text) <= 70 else f"{text[:70]}…"
+
+
+# Where a segment's chunks lie in its `.log` object (docs/formats.md#aiven-chunk-index).
+#
+# The segment is cut into chunks of `original_chunk_bytes`, the last one shorter. Each is compressed and encrypted by
+# itself; the results follow one another without anything between them.
+#
+# | `type` | the chunks in the store |
+# |---|---|
+# | `fixed` | all of one size but the last |
+# | `variable` | any sizes: base64 of one zstd frame of the binary form below |
+#
+#     i32 count; count = 0: nothing more; count = 1: i32 size; else:
+#     i32 base        the smallest size, the last one left out
+#     u8 width        1 to 4
+#     (count - 1) × width bytes, each size less the base
+#     i32 last size
+#
+# All numbers are big-endian; sizes are int32 and not negative. A position is found in O(1): a fixed index multiplies, a
+# variable one keeps the chunks' ends as four bytes each.
+
+
+BINARY_BYTES_MAX = 10 * 1024 * 1024
+"""Of the binary form: the plug-in's own limit, so no index that it can read is larger."""
+
+_ZSTD_LEVEL = 3  # zstd-jni's default, and so the plug-in's: the encoded form is the same to the byte
+_COUNT = struct.Struct(">i")
+_PAIR = struct.Struct(">ii")
+_HEAD = struct.Struct(">iiB")
+_ARRAY_WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex(ABC):
+    """What both kinds have in common. Chunks are numbered from 0; positions are bytes."""
+
+    original_chunk_bytes: int
+    original_file_bytes: int
+
+    @property
+    def chunk_count(self) -> int:
+        return -(-self.original_file_bytes // self.original_chunk_bytes)
+
+    @property
+    @abstractmethod
+    def largest_stored_bytes(self) -> int:
+        """The size in the store of the largest chunk; 0 if there are none."""
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """About what it costs to keep this object."""
+
+    @abstractmethod
+    def stored_position(self, chunk: int) -> int:
+        """Where a chunk begins in the store; of `chunk_count`: where the last one ends."""
+
+    @property
+    def stored_file_bytes(self) -> int:
+        """The size of the `.log` object."""
+        return self.stored_position(self.chunk_count)
+
+    @property
+    def largest_original_bytes(self) -> int:
+        """The plaintext of the largest chunk; 0 if there are none."""
+        return min(self.original_chunk_bytes, self.original_file_bytes)
+
+    def original_bytes(self, chunk: int) -> int:
+        """The plaintext bytes of a chunk."""
+        start = chunk * self.original_chunk_bytes
+        return min(self.original_chunk_bytes, self.original_file_bytes - start)
+
+    def stored_bytes(self, chunk: int) -> int:
+        """The bytes of a chunk in the store."""
+        return self.stored_position(chunk + 1) - self.stored_position(chunk)
+
+    def chunks(self, start: int, end: int) -> range:
+        """The chunks that hold plaintext [start, end), end at most the file's; none of an empty range."""
+        if start >= end:
+            return range(0)
+        return range(start // self.original_chunk_bytes, -(-end // self.original_chunk_bytes))
+
+    def stored_range(self, chunks: range) -> tuple[int, int]:
+        """Where those chunks lie in the store: start and end, end exclusive."""
+        return self.stored_position(chunks.start), self.stored_position(chunks.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedChunkIndex(ChunkIndex):
+    """All chunks of `transformed_chunk_bytes` in the store, the last of `final_transformed_chunk_bytes`."""
+
+    transformed_chunk_bytes: int
+    final_transformed_chunk_bytes: int
+
+    @property
+    def largest_stored_bytes(self) -> int:
+        whole_bytes = self.transformed_chunk_bytes if self.chunk_count > 1 else 0
+        return max(whole_bytes, self.final_transformed_chunk_bytes) if self.chunk_count else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return sys.getsizeof(self)
+
+    def stored_position(self, chunk: int) -> int:
+        if chunk == 0 or chunk < self.chunk_count:
+            return chunk * self.transformed_chunk_bytes
+        return (chunk - 1) * self.transformed_chunk_bytes + self.final_transformed_chunk_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VariableChunkIndex(ChunkIndex):
+    """Chunks of any size in the store; `stored_ends` is where each ends. Made by `of_sizes`."""
+
+    stored_ends: "array[int]" = field(repr=False)
+    largest_size_bytes: int
+
+    @classmethod
+    def of_sizes(
+        cls, original_chunk_bytes: int, original_file_bytes: int, sizes: Sequence[int]
+    ) -> "VariableChunkIndex":
+        """From the chunks' sizes in the store.
+
+        Raises:
+            ValueError: their number does not fit the file, one is no int32 from 0 on, or they exceed 4 GiB together:
+                Kafka's segments end at 2 GiB, and no transformation doubles them.
+        """
+        expected = -(-original_file_bytes // original_chunk_bytes)
+        # The plug-in's writer always ends with a last chunk, if with an empty one for an empty file.
+        if len(sizes) != expected and not (expected == 0 and len(sizes) == 1):
+            raise ValueError(f"{len(sizes)} chunks, {expected} make up the file")
+        if sizes and (min(sizes) < 0 or max(sizes) > INT32_MAX):
+            raise ValueError("a chunk's size is not an int32 from 0 on")
+        try:
+            ends = array("I", accumulate(sizes))
+        except OverflowError as error:
+            raise ValueError("the chunks are larger than 4 GiB together") from error
+        return cls(original_chunk_bytes, original_file_bytes, ends, max(sizes, default=0))
+
+    @property
+    def largest_stored_bytes(self) -> int:
+        return self.largest_size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        return sys.getsizeof(self) + sys.getsizeof(self.stored_ends)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The chunks' sizes in the store."""
+        return [end - start for start, end in zip((0, *self.stored_ends), self.stored_ends, strict=False)]
+
+    def stored_position(self, chunk: int) -> int:
+        return self.stored_ends[chunk - 1] if chunk else 0
+
+
+def decode_chunk_index(fields: JsonObject) -> FixedChunkIndex | VariableChunkIndex:
+    """The index from its JSON object.
+
+    Raises:
+        CorruptObjectError: a member is missing or wrong, the sizes do not fit together, or the limit is exceeded.
+    """
+    kind = fields.text("type")
+    if kind not in ("fixed", "variable"):
+        raise fields.corrupt("type", f"is {kind!r}, not 'fixed' or 'variable'")
+    original_chunk_bytes = fields.int32("originalChunkSize", minimum=1)
+    original_file_bytes = fields.int32("originalFileSize")
+    if kind == "fixed":
+        return FixedChunkIndex(
+            original_chunk_bytes,
+            original_file_bytes,
+            fields.int32("transformedChunkSize"),
+            fields.int32("finalTransformedChunkSize"),
+        )
+    try:
+        sizes = decode_chunk_sizes(_decompress(fields.text("transformedChunks")))
+        return VariableChunkIndex.of_sizes(original_chunk_bytes, original_file_bytes, sizes)
+    except ValueError as error:
+        raise fields.corrupt("transformedChunks", f"is wrong: {error}") from error
+
+
+def encode_chunk_index(index: FixedChunkIndex | VariableChunkIndex) -> dict[str, Any]:
+    """The index as JSON members, in the plug-in's order."""
+    if isinstance(index, FixedChunkIndex):
+        return {
+            "type": "fixed",
+            "originalChunkSize": index.original_chunk_bytes,
+            "originalFileSize": index.original_file_bytes,
+            "transformedChunkSize": index.transformed_chunk_bytes,
+            "finalTransformedChunkSize": index.final_transformed_chunk_bytes,
+        }
+    binary = encode_chunk_sizes(index.sizes)
+    # The plug-in's reader wants the content size in the frame's header.
+    frame = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(binary)
+    return {
+        "type": "variable",
+        "originalChunkSize": index.original_chunk_bytes,
+        "originalFileSize": index.original_file_bytes,
+        "transformedChunks": base64.b64encode(frame).decode("ascii"),
+    }
+
+
+def decode_chunk_sizes(binary: bytes) -> Sequence[int]:
+    """Sizes from the binary form.
+
+    Raises:
+        ValueError: not that form, to the last byte.
+    """
+    count = _unpack(_COUNT, binary)[0]
+    if count < 0:
+        raise ValueError(f"{count} chunks")
+    if count == 0:
+        _check_length(binary, _COUNT.size)
+        return ()
+    if count == 1:
+        _check_length(binary, _PAIR.size)
+        return (_unpack(_PAIR, binary)[1],)
+    _, base, width = _unpack(_HEAD, binary)
+    if not 1 <= width <= _ARRAY_WORD_BYTES:
+        raise ValueError(f"sizes of {width} bytes each")
+    if base < 0:
+        raise ValueError(f"the base {base} is negative")
+    end = _HEAD.size + (count - 1) * width
+    _check_length(binary, end + _COUNT.size)
+    deltas = _unpack_deltas(binary[_HEAD.size : end], width)
+    last = _COUNT.unpack_from(binary, end)[0]
+    if last < 0 or base + max(deltas) > INT32_MAX:
+        raise ValueError("a chunk's size is not an int32 from 0 on")
+    sizes = array("I", map(base.__add__, deltas)) if base else deltas
+    sizes.append(last)
+    return sizes
+
+
+def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
+    """The binary form, as narrow as it can be.
+
+    Raises:
+        ValueError: a size is no int32 from 0 on.
+    """
+    if sizes and (min(sizes) < 0 or max(sizes) > INT32_MAX):
+        raise ValueError("a chunk's size is not an int32 from 0 on")
+    if not sizes:
+        return _COUNT.pack(0)
+    if len(sizes) == 1:
+        return _PAIR.pack(1, sizes[0])
+    deltas, last = sizes[:-1], sizes[-1]
+    base = min(deltas)
+    width = max(1, -(-(max(deltas) - base).bit_length() // 8))
+    packed = b"".join((size - base).to_bytes(width, "big") for size in deltas)
+    return _HEAD.pack(len(sizes), base, width) + packed + _COUNT.pack(last)
+
+
+def _unpack_deltas(packed: bytes, width: int) -> "array[int]":
+    """Unsigned big-endian numbers of `width` bytes, spread over words of four by slices: a loop would take seconds
+    for the largest index."""
+    words = bytearray(len(packed) // width * _ARRAY_WORD_BYTES)
+    for place in range(width):
+        words[_ARRAY_WORD_BYTES - width + place :: _ARRAY_WORD_BYTES] = packed[place::width]
+    deltas = array("I")
+    deltas.frombytes(words)
+    if sys.byteorder == "little":
+        deltas.byteswap()
+    return deltas
+
+
+def _decompress(text: str) -> bytes:
+    """The binary form from base64 and zstd, never more than its limit."""
+    try:
+        frame = base64.b64decode(text, validate=True)
+        size_bytes = zstandard.frame_content_size(frame)
+        if not 0 <= size_bytes <= BINARY_BYTES_MAX:
+            raise ValueError(f"a zstd frame of {size_bytes} bytes (-1: unknown), at most {BINARY_BYTES_MAX} are read")
+        return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from error
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not one zstd frame: {error}") from error
+
+
+def _unpack(layout: struct.Struct, binary: bytes) -> tuple[int, ...]:
+    if len(binary) < layout.size:
+        raise ValueError(f"{len(binary)} bytes are too few")
+    return layout.unpack_from(binary)
+
+
+def _check_length(binary: bytes, expected_bytes: int) -> None:
+    if len(binary) != expected_bytes:
+        raise ValueError(f"{len(binary)} bytes, {expected_bytes} by its own count")
+
 
 MANIFEST_BYTES_MAX = 16 * 1024 * 1024
 """Of a manifest as it is read: the largest chunk index (10 MiB that zstd cannot shrink, 13.4 MiB as base64), and the

@@ -7,19 +7,122 @@ first, then the configured one: the plug-in applies the override to log and inde
 Under `key.prefix.mask` no message shows the prefix, neither ours nor the store's.
 """
 
+import enum
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from protocol.wire.errors import PeerProtocolError
+from protocol.wire.primitives import Cursor, write_string, write_uvarint
 from storage.buffers import unfilled
 from storage.errors import (
     CorruptObjectError,
+    IllegalMetadataError,
     InvalidRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from storage.formats.aiven.object_keys import ObjectSuffix, masked_object_key, object_key
+from storage.formats.object_names import check_topic_name, is_topic_name
+from storage.model import CustomMetadata, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
 from storage.object_store.object_store import ObjectStore, ObjectStream
+
+# Keys of a segment's three objects (docs/formats.md#aiven-keys).
+#
+#     <key.prefix><topic>-<topic id>/<partition>/<start offset, 20 digits>-<segment id>.<suffix>
+#     <key.prefix>└────────────────────────── main path ────────────────────────────────┘
+#
+# - The prefix is put in front as it is: no separator is added.
+# - Ids are Kafka's 22 characters, which may begin with or contain `-`, as topic names may. A key is therefore taken
+#   apart by fixed widths from the right, never at a `-`.
+# - Only topic names that Kafka accepts become part of a key (storage/formats/object_names.py says why).
+
+
+KEY_BYTES_MAX = 1024
+"""S3's limit for a key, in UTF-8; Google's and Azure's are the same."""
+
+_MASKED_PREFIX = "<prefix>/"
+_PARTITION_MAX = 2**31 - 1
+_OFFSET_MAX = 2**63 - 1
+_MAIN_PATH = re.compile(
+    r"(?P<topic>[^/]+)-(?P<topic_id>[A-Za-z0-9_-]{22})/(?P<partition>0|[1-9][0-9]{0,9})"
+    r"/(?P<start_offset>[0-9]{20})-(?P<segment_id>[A-Za-z0-9_-]{22})",
+    re.ASCII,
+)
+
+
+class ObjectSuffix(enum.Enum):
+    """The three objects of a segment, in the order in which the plug-in uploads them: the manifest last."""
+
+    LOG = ".log"
+    INDEXES = ".indexes"
+    MANIFEST = ".rsm-manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedObjectKey:
+    """What a key says of its object."""
+
+    topic_id_partition: TopicIdPartition
+    start_offset: int
+    segment_id: Uuid
+    suffix: ObjectSuffix
+
+
+def main_path(metadata: RemoteLogSegmentMetadata) -> str:
+    """What the keys of a segment's objects have in common, without the prefix.
+
+    Raises:
+        IllegalMetadataError: the topic name is not one that Kafka would accept, the partition is negative, or an id
+            is no uuid.
+    """
+    partition = metadata.topic_id_partition
+    check_topic_name(partition.topic)
+    if partition.partition < 0:
+        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
+    return (
+        f"{partition.topic}-{_id_text(partition.topic_id)}/{partition.partition}"
+        f"/{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}"
+    )
+
+
+def object_key(prefix: str, path: str, suffix: ObjectSuffix) -> str:
+    """The whole key of one object; `path` is a main path."""
+    return f"{prefix}{path}{suffix.value}"
+
+
+def masked_object_key(path: str, suffix: ObjectSuffix) -> str:
+    """The key as messages show it under `key.prefix.mask`."""
+    return f"{_MASKED_PREFIX}{path}{suffix.value}"
+
+
+def parse_object_key(key: str, prefix: str) -> ParsedObjectKey:
+    """The inverse of `object_key` and `main_path`.
+
+    Raises:
+        ValueError: not the key of an object that the plug-in would have written under `prefix`.
+    """
+    suffix = next((suffix for suffix in ObjectSuffix if key.endswith(suffix.value)), None)
+    if suffix is None or not key.startswith(prefix):
+        raise ValueError(f"{key!r} is not a key of this format under {prefix!r}")
+    matched = _MAIN_PATH.fullmatch(key[len(prefix) : len(key) - len(suffix.value)])
+    if matched is None or not is_topic_name(matched["topic"]):
+        raise ValueError(f"{key!r} is not a key of this format under {prefix!r}")
+    partition, start_offset = int(matched["partition"]), int(matched["start_offset"])
+    if partition > _PARTITION_MAX or start_offset > _OFFSET_MAX:
+        raise ValueError(f"partition or offset of {key!r} is beyond Kafka's")
+    return ParsedObjectKey(
+        TopicIdPartition(uuid_from_text(matched["topic_id"]), partition, matched["topic"]),
+        start_offset,
+        uuid_from_text(matched["segment_id"]),
+        suffix,
+    )
+
+
+def _id_text(uuid: Uuid) -> str:
+    if len(uuid) != 16:
+        raise IllegalMetadataError(f"an id of {len(uuid)} bytes is not a uuid")
+    return uuid_to_text(uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +249,124 @@ class SegmentObjects:
 def _too_short(name: str, start: int, end: int, size_bytes: int | None) -> CorruptObjectError:
     ends = f"at or before {start}" if size_bytes is None else f"at {size_bytes}"
     return CorruptObjectError(f"{name}: bytes {start} to {end - 1} wanted, and the object ends {ends}")
+
+
+# What the plug-in returns from copy: one section of Kafka's tagged fields (docs/formats.md#aiven-custom-metadata).
+#
+#     uvarint count, then per field, tags ascending: uvarint tag, uvarint size, value
+#
+# | tag | field | value |
+# |---|---|---|
+# | 0 | remote size | varlong |
+# | 1 | object prefix | compact string |
+# | 2 | object key: the main path | compact string |
+#
+# - Each field is there only when `custom.metadata.fields.include` names it. No bytes at all mean no fields.
+# - Unknown tags are passed over: Kafka's own reader keeps them without looking at them.
+# - Prefix and key come from the metadata topic, and become part of an object's key: `.` and `..` as a part of the path
+#   are refused.
+
+
+CUSTOM_METADATA_BYTES_MAX = 16 * 1024
+"""Kafka takes 128 bytes unless `remote.log.metadata.custom.metadata.max.bytes` is raised; keys end at 1 KiB."""
+
+_TAG_REMOTE_SIZE = 0
+_TAG_OBJECT_PREFIX = 1
+_TAG_OBJECT_KEY = 2
+_VARLONG_BYTES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetadataFields:
+    """The fields; None where the plug-in was not told to include one.
+
+    `remote_size_bytes`: of all three objects. `object_prefix`, `object_key`: prefix and main path at upload time.
+    """
+
+    remote_size_bytes: int | None = None
+    object_prefix: str | None = None
+    object_key: str | None = None
+
+
+def decode_custom_metadata(custom_metadata: CustomMetadata | None) -> CustomMetadataFields:
+    """The fields of a segment's custom metadata; None and no bytes give none.
+
+    Raises:
+        CorruptObjectError: the bytes are not the plug-in's.
+    """
+    if not custom_metadata:
+        return CustomMetadataFields()
+    if len(custom_metadata) > CUSTOM_METADATA_BYTES_MAX:
+        raise _corrupt(f"{len(custom_metadata)} bytes, at most {CUSTOM_METADATA_BYTES_MAX} are read")
+    try:
+        values = _tagged_values(Cursor(memoryview(custom_metadata)))
+        remote_size = values.get(_TAG_REMOTE_SIZE)
+        return CustomMetadataFields(
+            None if remote_size is None else _varlong(remote_size),
+            _path(values.get(_TAG_OBJECT_PREFIX), "object prefix"),
+            _path(values.get(_TAG_OBJECT_KEY), "object key"),
+        )
+    except (PeerProtocolError, UnicodeDecodeError) as error:
+        raise _corrupt(str(error)) from error
+
+
+def encode_custom_metadata(fields: CustomMetadataFields) -> CustomMetadata | None:
+    """The bytes of the fields that are not None; None if all are."""
+    values: list[tuple[int, bytes]] = []
+    if fields.remote_size_bytes is not None:
+        # Zig-zag, of a number that is never negative.
+        values.append((_TAG_REMOTE_SIZE, write_uvarint(fields.remote_size_bytes << 1)))
+    if fields.object_prefix is not None:
+        values.append((_TAG_OBJECT_PREFIX, write_string(fields.object_prefix, flexible=True)))
+    if fields.object_key is not None:
+        values.append((_TAG_OBJECT_KEY, write_string(fields.object_key, flexible=True)))
+    if not values:
+        return None
+    parts = [write_uvarint(len(values))]
+    for tag, value in values:
+        parts += [write_uvarint(tag), write_uvarint(len(value)), value]
+    return CustomMetadata(b"".join(parts))
+
+
+def _tagged_values(cursor: Cursor) -> dict[int, bytes]:
+    """Values by tag. The count needs no limit of its own: every field takes two bytes, and running out is an error."""
+    values: dict[int, bytes] = {}
+    last_tag = -1
+    for _ in range(cursor.uvarint()):
+        tag = cursor.uvarint()
+        if tag <= last_tag:
+            raise _corrupt(f"tag {tag} comes after tag {last_tag}")
+        values[tag] = cursor.raw(cursor.uvarint())
+        last_tag = tag
+    if cursor.position != cursor.end:
+        raise _corrupt(f"{cursor.end - cursor.position} bytes follow the fields")
+    return values
+
+
+def _path(value: bytes | None, field: str) -> str | None:
+    if value is None:
+        return None
+    cursor = Cursor(memoryview(value))
+    text = cursor.string(flexible=True)
+    if text is None or cursor.position != cursor.end:
+        raise _corrupt(f"the {field} is not one string")
+    if len(text.encode()) > KEY_BYTES_MAX:
+        raise _corrupt(f"the {field} is longer than a key may be")
+    if "\0" in text or any(part in (".", "..") for part in text.split("/")):
+        raise _corrupt(f"the {field} {text!r} leads out of its folder")
+    return text
+
+
+def _varlong(value: bytes) -> int:
+    """A zig-zag varint of up to 64 bits that fills `value`."""
+    if not 0 < len(value) <= _VARLONG_BYTES_MAX or value[-1] >= 0x80 or any(byte < 0x80 for byte in value[:-1]):
+        raise _corrupt("the remote size is not one varlong")
+    folded = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(value))
+    number = (folded >> 1) ^ -(folded & 1)
+    if not 0 <= number < 2**63:
+        raise _corrupt(f"the remote size {number} is not a size")
+    return number
+
+
+def _corrupt(message: str) -> CorruptObjectError:
+    return CorruptObjectError(f"custom metadata of Aiven's plug-in: {message}")

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.client import BrokerClient
-from protocol.client.cluster import PartitionLeader, TopicMetadata
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     OffsetOutOfRangeError,
     TopicAuthorizationError,
@@ -20,7 +20,7 @@ from protocol.client.errors import (
     UpstreamDeadlineError,
     UpstreamRefusedError,
 )
-from protocol.client.leaders import LeaderEpochAnswers
+from protocol.client.leaders import LeaderEpochAnswers, PartitionLeader, TopicMetadata
 from protocol.client.messages import (
     API_VERSIONS,
     FETCH,
@@ -28,11 +28,10 @@ from protocol.client.messages import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     SASL_HANDSHAKE,
+    OffsetAnswer,
     Values,
 )
-from protocol.client.questions import OffsetAnswer
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from tests.support.blocking_broker import BlockingBroker
 
 ORDERS = b"orders-topic-id1"

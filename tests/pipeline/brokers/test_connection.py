@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pipeline.brokers.connection import BrokerConnection
-from protocol.client.cluster import metadata_question
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamError,
@@ -20,6 +20,7 @@ from protocol.client.errors import (
     UpstreamTimeoutError,
     UpstreamTlsError,
 )
+from protocol.client.leaders import metadata_question
 from protocol.client.messages import (
     API_VERSIONS,
     METADATA,
@@ -29,7 +30,6 @@ from protocol.client.messages import (
     encode_request,
 )
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from tests.support.blocking_broker import HOST, BlockingBroker
 from tests.support.waiting import wait_until
 

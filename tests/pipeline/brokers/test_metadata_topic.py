@@ -9,11 +9,10 @@ import pytest
 from pipeline.brokers import metadata_topic
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower, MetadataTopicError
-from protocol.client.cluster import PartitionLeader, TopicMetadata
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import OffsetOutOfRangeError, TopicReplacedError
-from protocol.client.leaders import FetchedRecords
-from protocol.client.questions import OffsetAnswer
-from protocol.client.settings import ClientSettings
+from protocol.client.leaders import FetchedRecords, PartitionLeader, TopicMetadata
+from protocol.client.messages import OffsetAnswer
 from storage.metadata.catalog import Catalog
 from storage.metadata.record_batches import build_batch
 from storage.metadata.serde import MetadataRecord, encode

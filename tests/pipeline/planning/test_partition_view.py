@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, partition_view
 from storage.metadata.catalog import Catalog
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata
 from tests.support.frozen_tier import NAMES, Recorded
 from tests.support.metadata_records import DELETE_STARTED, PARTITION, apply_all, finish, moved, started

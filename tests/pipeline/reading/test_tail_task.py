@@ -10,8 +10,8 @@ from pipeline.brokers.client import BrokerClient
 from pipeline.reading.tail_task import EMPTY_ANSWERS_MAX, FETCH_BYTES_MAX, TailUnreadableError, read_tail_task
 from pipeline.schema import DEFAULT_COLUMNS
 from pipeline.tasks import MIB, ReadOptions, TailTask
+from protocol.client.connection import ClientSettings
 from protocol.client.leaders import FetchedRecords
-from protocol.client.settings import ClientSettings
 from storage.errors import CorruptObjectError
 from tests.support.segments import ProducerFields, control_batch, data_batch
 

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
-from proxy.upstream.address_race import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
+from proxy.upstream.transport import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
 
 
 class Race:

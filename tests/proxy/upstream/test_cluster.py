@@ -8,15 +8,15 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client.cluster import BrokerNode, PartitionLeader
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError, UpstreamError
+from protocol.client.leaders import BrokerNode, PartitionLeader
 from protocol.client.messages import LIST_OFFSETS, METADATA, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from proxy.upstream import cluster as cluster_module
-from proxy.upstream.address_race import NEXT_ATTEMPT_S
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.connection import open_broker_connection
+from proxy.upstream.transport import NEXT_ATTEMPT_S
 from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic
 

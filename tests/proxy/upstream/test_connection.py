@@ -10,12 +10,13 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
-from protocol.client.cluster import metadata_question
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import (
     UpstreamConnectionError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
 )
+from protocol.client.leaders import metadata_question
 from protocol.client.messages import (
     API_VERSIONS,
     FETCH,
@@ -26,7 +27,6 @@ from protocol.client.messages import (
     Values,
 )
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair
 

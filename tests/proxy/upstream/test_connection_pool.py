@@ -4,10 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError, UpstreamRefusedError
-from protocol.client.settings import ClientSettings
-from proxy.upstream.connection import BrokerConnection, start_broker_connection
-from proxy.upstream.connection_pool import PooledConnection
+from proxy.upstream.connection import BrokerConnection, PooledConnection, start_broker_connection
 from tests.support.fake_broker import FakeBroker, transport_pair
 
 SETTINGS = ClientSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconnect_backoff_max_s=1.0)

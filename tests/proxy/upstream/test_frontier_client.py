@@ -6,10 +6,16 @@ import pytest
 import trio
 from kio.schema.errors import ErrorCode
 
+from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamUnsupportedError
-from protocol.client.messages import LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Values
-from protocol.client.questions import EpochEndOffset, OffsetAnswer
-from protocol.client.settings import ClientSettings
+from protocol.client.messages import (
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    EpochEndOffset,
+    OffsetAnswer,
+    Values,
+)
 from protocol.list_offsets import OffsetTimestamp
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.frontier_client import FrontierClient

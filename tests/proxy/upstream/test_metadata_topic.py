@@ -8,14 +8,13 @@ import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
 
+from protocol.client.connection import ClientSettings
 from protocol.client.messages import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Values
-from protocol.client.settings import ClientSettings
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.partition_reader import TopicDescription
-from storage.metadata.record_batches import build_batch, parse_batches
+from storage.metadata.record_batches import TopicDescription, build_batch, parse_batches
 from storage.metadata.topic_log import FetchedRecords
 from tests.support.fake_broker import FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from protocol.client.errors import TransportError, UpstreamConnectionError
 from proxy.connection.accounts import Wait
-from proxy.connection.answer_sending import AnswerSending
-from proxy.connection.client_reads import ClientReads
+from proxy.connection.frame_stream import AnswerSending
+from proxy.connection.request_handlers import ClientReads
 from proxy.upstream import transport
 from proxy.upstream.transport import (
     IOV_MAX,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.block_files import (
+from storage.cache.disk_folder import (
     HEADER_BYTES,
     BlockFiles,
     cost_bytes,

@@ -10,8 +10,8 @@ import pytest
 
 from metrics.cache_meters import DiskErrorCause
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.block_files import DiskBlockKey
 from storage.cache.disk import DiskBlocks
+from storage.cache.disk_folder import DiskBlockKey
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     START_S,

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from storage.cache.disk_health import RETRY_S
+from storage.cache.disk import RETRY_S
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     Clock,

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.cache.block_files import DiskBlockKey, identity_digest
-from storage.cache.disk_folder import DiskFolder, ListedFile
+from storage.cache.disk_folder import DiskBlockKey, DiskFolder, ListedFile, identity_digest
 from storage.errors import StorageConfigError
 from storage.model import Uuid
 from tests.support.disk_cache import key_of

@@ -6,7 +6,7 @@ import pytest
 
 from metrics.cache_meters import CacheMeter, DiskErrorCause
 from metrics.registry import Registry
-from storage.cache.disk_health import RETRY_S, DiskHealth, cause_of
+from storage.cache.disk import RETRY_S, DiskHealth, cause_of
 from tests.support.disk_cache import Clock
 
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.cache import disk_level
 from storage.cache.blocks import Block
 from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX
-from storage.cache.flight import Flight
+from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
 from storage.model import Uuid
 from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.cache import block_files
+from storage.cache import disk_folder
 from storage.cache.block_cipher import BlockCipher
-from storage.cache.block_files import DiskBlockKey, cost_bytes, file_bytes
-from storage.cache.disk_health import RETRY_S
+from storage.cache.disk import RETRY_S
+from storage.cache.disk_folder import DiskBlockKey, cost_bytes, file_bytes
 from tests.support.disk_cache import Clock, DiskCache, bytes_on_disk, data_of, disk_cache, files_below, key_of
 
 SEGMENTS = ("one", "two")
@@ -51,8 +51,8 @@ class DiskBlocksMachine(RuleBasedStateMachine):
         self.identity = "a store"
         self.cipher: BlockCipher | None = None
         self.foreign: list[Path] = []
-        self.write_buffers = block_files.write_buffers
-        self.patch.setattr(block_files, "write_buffers", self.watched_write)
+        self.write_buffers = disk_folder.write_buffers
+        self.patch.setattr(disk_folder, "write_buffers", self.watched_write)
 
     def teardown(self) -> None:
         self.process.close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metrics.get_meter import GetOutcome
+from metrics.cache_meters import GetOutcome
 from storage.cache.gets import outcome_of
 from storage.errors import (
     CorruptObjectError,

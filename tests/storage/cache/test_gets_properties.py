@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.cache.blocks import Block
-from storage.cache.flight import Flight
 from storage.cache.pace import SEEN_MIN, Pace
+from storage.cache.segment_entries import Flight
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,

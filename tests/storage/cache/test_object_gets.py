@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_meter import GetMeter, GetObject, GetOutcome
+from metrics.cache_meters import GetMeter, GetObject, GetOutcome
 from metrics.registry import Registry
+from storage.cache.pace import Throttle
 from storage.cache.segment_parts import ObjectGets
-from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,

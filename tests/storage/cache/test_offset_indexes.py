@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_meter import GetObject
+from metrics.cache_meters import GetObject
 from storage.cache import segment_parts
 from storage.cache.segment_parts import FAILURE_AGE_S_MAX
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError

@@ -8,16 +8,14 @@ import structlog.testing
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from metrics.cache_meters import CacheMeter, ReadAheadMeter
-from metrics.get_meter import GetMeter
+from metrics.cache_meters import CacheMeter, GetMeter, ReadAheadMeter
 from metrics.registry import Registry
 from storage.cache.block_cache import BlockCache
 from storage.cache.blocks import MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.gets import Gets
-from storage.cache.pace import Pace
+from storage.cache.pace import Pace, Throttle
 from storage.cache.read_ahead import Prefetcher, Read, ReadAhead
-from storage.cache.throttle import Throttle
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment

@@ -10,11 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.cache_meters import CacheMeter
-from metrics.get_meter import GetMeter
+from metrics.cache_meters import CacheMeter, GetMeter
 from metrics.registry import Registry
+from storage.cache.pace import Throttle
 from storage.cache.segment_parts import ObjectGets, SegmentParts
-from storage.cache.throttle import Throttle
 from storage.errors import (
     CorruptObjectError,
     IllegalMetadataError,

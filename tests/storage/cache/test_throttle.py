@@ -7,9 +7,9 @@ import pytest
 import trio
 import trio.testing
 
-from metrics.get_meter import GetMeter
+from metrics.cache_meters import GetMeter
 from metrics.registry import Registry
-from storage.cache.throttle import Throttle
+from storage.cache.pace import Throttle
 from storage.errors import RetriableRemoteStorageError, ThrottledError
 from storage.object_store.retries import RETRY_AFTER_S_MAX
 

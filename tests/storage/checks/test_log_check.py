@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from storage.checks.finding import FindingKind
-from storage.checks.log_check import FAULTS_MAX, LogCheck
+from storage.checks.segment_check import FAULTS_MAX, LogCheck
 from storage.log.log_walk import Depth, LogWalk
 from storage.log.segment_scan import LogWindow
 from tests.support.one_segment import OneSegment

@@ -6,7 +6,7 @@ import pytest
 
 from storage.checks.finding import FindingKind
 from storage.checks.partition_check import UNFINISHED_AGE_MS, PartitionState, check_partition
-from storage.metadata.leader_epoch_lineage import LeaderEpochLineage
+from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tests.support.frozen_tier import NAMES, Recorded
 from tests.support.segments import filled_segment, metadata_of, topic_partition

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from storage.checks.finding import FindingKind
-from storage.checks.segment_indexes import SegmentIndexes, leader_epochs_problem
+from storage.checks.segment_check import SegmentIndexes, leader_epochs_problem
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage.model import IndexType

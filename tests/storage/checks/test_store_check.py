@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.checks.finding import FindingKind
-from storage.checks.store_check import GRACE_MS, check_store
+from storage.checks.partition_check import GRACE_MS, check_store
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentState, uuid_to_text
 from tests.support.checked_tier import NOW_MS, CheckedTier, aiven_tier, local_tier, no_wait

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.record_batches import read_header
-from storage.checks.transaction_checks import ProducerSnapshotCheck, TransactionIndexCheck
+from storage.checks.index_checks import ProducerSnapshotCheck, TransactionIndexCheck
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
 from storage.model import RemoteLogSegmentMetadata

@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
+from protocol.client.connection import ClientSettings
 from protocol.client.sasl import SaslCredentials
-from protocol.client.settings import ClientSettings
 from storage.config.client_settings import client_settings
 from tests.support.certificates import server_certificate
 from tests.support.tier_config_files import load_tier_lines

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.metadata.columns import Arena
+from storage.metadata.epoch_state import Arena
 
 
 def test_freed_room_is_used_again_by_the_same_size() -> None:

@@ -1,6 +1,6 @@
 import random
 
-from storage.metadata.backoff import Backoff
+from storage.metadata.event_log import Backoff
 
 
 def test_the_delay_doubles_up_to_its_maximum_and_starts_again_after_a_reset() -> None:

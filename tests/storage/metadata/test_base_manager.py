@@ -1,9 +1,8 @@
 import pytest
 
 from storage.errors import IllegalMetadataError, MetadataNotReadyError
-from storage.metadata.base_manager import encode_for_caller
 from storage.metadata.catalog import Catalog
-from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
+from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager, encode_for_caller
 from tests.support.metadata_records import PARTITION, finish, named_partition, started
 
 OTHER = named_partition("orders", 1)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError, RemoteStorageError
 from storage.metadata import catalog as catalog_module
-from storage.metadata.catalog import Catalog
-from storage.metadata.catalog_contents import CatalogContents
+from storage.metadata.catalog import Catalog, CatalogContents
 from storage.metadata.serde import MetadataRecord
 from storage.metadata.snapshot_stream import UnreadableSnapshotError
 from storage.model import (

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from storage.errors import IllegalMetadataError
-from storage.metadata.columns import SegmentColumns
+from storage.metadata.epoch_state import SegmentColumns
 from storage.model import CustomMetadata, RemoteLogSegmentId, RemoteLogSegmentMetadata, Uuid
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started
 

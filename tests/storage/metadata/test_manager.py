@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
-from storage.metadata.event_log import InProcessMetadataEventLog
+from storage.metadata.event_log import InProcessMetadataEventLog, metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.partitioner import metadata_partition
 from storage.metadata.serde import MetadataRecord, encode
 from storage.model import (
     CustomMetadata,

@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 
 from storage.metadata.event_log import MetadataEvent
-from storage.metadata.partition_reader import PartitionReader
+from storage.metadata.record_batches import PartitionReader
 
 
 class Seen:

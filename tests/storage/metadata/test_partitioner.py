@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from storage.metadata.partitioner import metadata_partition
+from storage.metadata.event_log import metadata_partition
 from storage.model import uuid_from_text
 from tests.support.vectors import vector
 

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from storage.metadata.state_machine import is_legal_transition, is_possible_when_compacted
+from storage.metadata.partition_catalog import is_legal_transition, is_possible_when_compacted
 from storage.model import RemoteLogSegmentState
 
 LEGAL_MOVES = {(0, 1), (0, 2), (1, 2), (2, 3)}

@@ -20,7 +20,7 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX, MetadataEvent
-from storage.metadata.partition_reader import TopicDescription
+from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 

@@ -6,7 +6,7 @@ import pytest
 
 from storage.errors import RemoteStorageError
 from storage.object_store.filesystem import FileSystemStore
-from storage.object_store.local_file import PIECE_BYTES, LocalFile
+from storage.object_store.object_store import PIECE_BYTES, LocalFile
 
 CONTENT = bytes(range(251)) * (3 * PIECE_BYTES // 251)
 

@@ -22,11 +22,15 @@ from storage.errors import (
     ThrottledError,
 )
 from storage.object_store import s3_body
-from storage.object_store.local_file import LocalFile
-from storage.object_store.object_store import ObjectHead
+from storage.object_store.object_store import LocalFile, ObjectHead
 from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import ChecksumMode, S3Settings
-from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
+from storage.object_store.s3_config import (
+    AnonymousCredentials,
+    ChecksumMode,
+    CredentialsFile,
+    S3Settings,
+    StaticCredentials,
+)
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http

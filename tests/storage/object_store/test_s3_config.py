@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.s3_config import ChecksumMode, S3Settings, s3_settings
-from storage.object_store.s3_credentials import AnonymousCredentials, CredentialsFile, StaticCredentials
+from storage.object_store.s3_config import (
+    AnonymousCredentials,
+    ChecksumMode,
+    CredentialsFile,
+    S3Settings,
+    StaticCredentials,
+    s3_settings,
+)
 
 BASE = {"storage.s3.bucket.name": "tier", "storage.s3.region": "eu-west-1"}
 SECRET = "s3cr3t-value"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.s3_credentials import CREDENTIALS_FILE_BYTES_MAX, CredentialsFile, StaticCredentials
+from storage.object_store.s3_config import CREDENTIALS_FILE_BYTES_MAX, CredentialsFile, StaticCredentials
 
 SECRET = "s3cr3t-value"
 

@@ -2,10 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from metrics.exposition import render
 from metrics.kip405 import Kip405Names
 from metrics.meters import Direction, Meters
-from metrics.registry import Registry
+from metrics.registry import Registry, render
 from proxy.config import load
 from tools.demo.steps import StepFailed
 from tools.demo.tidegate_process import Counters, Tidegate, bootstrap_address, parse_counters

@@ -11,17 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.chunk_index import (
+from storage.formats.aiven.manifest import (
     BINARY_BYTES_MAX,
+    INT32_MAX,
     ChunkIndex,
     FixedChunkIndex,
+    JsonObject,
     VariableChunkIndex,
     decode_chunk_index,
     decode_chunk_sizes,
     encode_chunk_index,
     encode_chunk_sizes,
 )
-from storage.formats.aiven.json_fields import INT32_MAX, JsonObject
 from tests.support.vectors import vector
 
 FIXED = {

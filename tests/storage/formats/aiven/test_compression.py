@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.compression import WINDOW_BYTES_MAX, compress, decompress
+from storage.formats.aiven.opened_segment import WINDOW_BYTES_MAX, compress, decompress
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1

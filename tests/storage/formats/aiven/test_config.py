@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, aiven_config
-from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, KeyRing, aiven_config
 from tests.support.aiven_writer import make_key_pair
 
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.custom_metadata import (
+from storage.formats.aiven.segment_objects import (
     CUSTOM_METADATA_BYTES_MAX,
+    KEY_BYTES_MAX,
     CustomMetadataFields,
     decode_custom_metadata,
     encode_custom_metadata,
 )
-from storage.formats.aiven.object_keys import KEY_BYTES_MAX
 from storage.model import CustomMetadata
 from tests.support.vectors import vector
 

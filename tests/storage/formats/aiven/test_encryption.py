@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.encryption import IV_BYTES, OVERHEAD_BYTES, ChunkCipher
+from storage.formats.aiven.opened_segment import IV_BYTES, OVERHEAD_BYTES, ChunkCipher
 
 DATA_KEY = bytes(range(32))
 AAD = bytes(range(100, 132))

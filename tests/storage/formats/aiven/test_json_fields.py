@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.json_fields import INT32_MAX, JsonObject, parse_json_object
+from storage.formats.aiven.manifest import INT32_MAX, JsonObject, parse_json_object
 
 
 def parsed(text: str) -> JsonObject:

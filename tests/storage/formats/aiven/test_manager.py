@@ -15,11 +15,16 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats.aiven.custom_metadata import CustomMetadataFields, encode_custom_metadata
-from storage.formats.aiven.key_ring import KeyRing
+from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
-from storage.formats.aiven.object_keys import ObjectSuffix, main_path, object_key
+from storage.formats.aiven.segment_objects import (
+    CustomMetadataFields,
+    ObjectSuffix,
+    encode_custom_metadata,
+    main_path,
+    object_key,
+)
 from storage.model import (
     CustomMetadata,
     IndexType,

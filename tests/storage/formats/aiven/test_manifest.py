@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError
-from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
-from storage.formats.aiven.json_fields import INT32_MAX
 from storage.formats.aiven.manifest import (
+    INT32_MAX,
+    FixedChunkIndex,
     Manifest,
     SegmentEncryption,
     StoredIndex,
+    VariableChunkIndex,
     decode_manifest,
     encode_manifest,
 )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError
-from storage.formats.aiven.object_keys import (
+from storage.formats.aiven.segment_objects import (
     ObjectSuffix,
     main_path,
     masked_object_key,

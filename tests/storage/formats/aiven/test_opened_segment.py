@@ -17,13 +17,16 @@ from storage.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from storage.formats.aiven.chunk_index import FixedChunkIndex, VariableChunkIndex
-from storage.formats.aiven.compression import compress
-from storage.formats.aiven.encryption import OVERHEAD_BYTES, ChunkCipher
-from storage.formats.aiven.manifest import Manifest, StoredIndex
-from storage.formats.aiven.object_keys import ObjectSuffix
-from storage.formats.aiven.opened_segment import CHUNK_BYTES_MAX, INDEX_BYTES_MAX, AivenSegment
-from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
+from storage.formats.aiven.manifest import FixedChunkIndex, Manifest, StoredIndex, VariableChunkIndex
+from storage.formats.aiven.opened_segment import (
+    CHUNK_BYTES_MAX,
+    INDEX_BYTES_MAX,
+    OVERHEAD_BYTES,
+    AivenSegment,
+    ChunkCipher,
+    compress,
+)
+from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
 from tests.support.scripted_object_store import ScriptedObjectStore

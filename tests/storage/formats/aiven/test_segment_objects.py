@@ -10,8 +10,7 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from storage.formats.aiven.object_keys import ObjectSuffix
-from storage.formats.aiven.segment_objects import ObjectPlace, SegmentObjects
+from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
 from storage.object_store.filesystem import FileSystemStore
 from tests.support.scripted_object_store import ScriptedObjectStore
 
