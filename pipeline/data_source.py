@@ -9,7 +9,7 @@ source, plans and pickles in Python workers on the driver's machine, and runs `r
 a reader holds what executors need from the moment it is made (how credentials travel: rule 1 of
 pipeline.reading.executor_storage), and each plan opens the tier anew.
 
-Streaming: a query's offset is pipeline.planning.stream_progress'. What is followed is the tier's end, or with
+Streaming: a query's offset is pipeline.data_source'. What is followed is the tier's end, or with
 `tail=kafka` the log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset.
 But it plans an empty range before that when it restarts one, and the end of that says so; a query that has no such
 range is new, and Spark asks it for the newest offset first, for the initial one later. `maxBytesPerTrigger` counts
@@ -18,11 +18,12 @@ from there.
 bytes, and the next run goes on from there.
 """
 
+import datetime
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -30,21 +31,222 @@ from pyspark.sql.types import StructType
 
 from pipeline.driver import Tier, load_config, open_tier, shipped_storage, shipped_tail
 from pipeline.logs import configure_logs
-from pipeline.planning.offset_bounds import starting_offsets, wanted_between, wanted_offsets
-from pipeline.planning.options import SourceOptions, columns_of, parse_options
+from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
+from pipeline.planning.options import SourceOptions, TopicPartition, columns_of, parse_options
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from pipeline.planning.planner import limit_end_offsets, plan
-from pipeline.planning.pushed_filters import PushedFilters, push_filters
-from pipeline.planning.stream_progress import (
-    StreamOffset,
-    StreamProgress,
-    check_same_topics,
-    parse_progress,
-    progress_of,
-)
 from pipeline.reading.read_task import TaskReader
 from pipeline.schema import spark_schema
 from pipeline.tasks import Task
+from storage.model import uuid_to_text
+
+# Filters that Spark offers to a source (from 4.1 on), as bounds of what is planned and read. Pure.
+#
+# Taken: comparisons of `offset`, `partition`, `topic` and `timestamp` with a constant. A row that they take away is
+# never made, and what holds none of the others is never fetched: partitions are not planned, offsets cut the ranges, an
+# old segment is left out by its newest timestamp. Everything else is Spark's, also comparisons with null or of a type
+# that the column has not.
+#
+# A filter is known by its class name: pyspark 4.0 has none of these classes. Its `attribute` is the path of a column,
+# its `value` the constant (https://spark.apache.org/docs/latest/api/python/ → pyspark.sql.datasource).
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+_COMPARISONS = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+}
+_Value = TypeVar("_Value", int, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushedFilters:
+    """What all the filters together leave. Offsets, partitions and times (milliseconds) are inclusive; None: no bound.
+
+    Of an end before its beginning there is nothing left.
+    """
+
+    offset_min: int | None = None
+    offset_max: int | None = None
+    partition_min: int | None = None
+    partition_max: int | None = None
+    timestamp_min_ms: int | None = None
+    timestamp_max_ms: int | None = None
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+
+    def within(self, options: SourceOptions) -> SourceOptions:
+        """The options with these times, where they are the narrower ones."""
+        return replace(
+            options,
+            timestamp_min_ms=_larger(options.timestamp_min_ms, self.timestamp_min_ms),
+            timestamp_max_ms=_smaller(options.timestamp_max_ms, self.timestamp_max_ms),
+        )
+
+    def narrowed(self, wanted: Iterable[WantedOffsets]) -> tuple[WantedOffsets, ...]:
+        """What is left of a read, before the aborted transactions are looked up."""
+        narrowed = (self._narrow(want) for want in wanted if self._has(*want.view.key))
+        return tuple(want for want in narrowed if want.first_offset < want.end_offset)
+
+    def _has(self, topic: str, partition: int) -> bool:
+        return (
+            (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+            and (self.partition_min is None or partition >= self.partition_min)
+            and (self.partition_max is None or partition <= self.partition_max)
+        )
+
+    def _narrow(self, want: WantedOffsets) -> WantedOffsets:
+        first, end = want.first_offset, want.end_offset
+        if self.offset_min is not None:
+            first = max(first, self.offset_min)
+        if self.offset_max is not None:
+            end = min(end, self.offset_max + 1)
+        end = max(first, end)
+        tier_end = max(first, min(want.tier_end_offset, end))
+        return replace(want, first_offset=first, tier_end_offset=tier_end, end_offset=end)
+
+
+def push_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
+    """What the filters that can be taken leave, and those that are Spark's. All of them hold together."""
+    pushed, others = PushedFilters(), []
+    for offered in filters:
+        taken = _take(pushed, offered)
+        if taken is None:
+            others.append(offered)
+        else:
+            pushed = taken
+    return pushed, others
+
+
+def _take(pushed: PushedFilters, offered: Any) -> PushedFilters | None:
+    path: Sequence[str] = getattr(offered, "attribute", ())
+    name = type(offered).__name__
+    if len(path) != 1 or not (name == "In" or name in _COMPARISONS):
+        return None
+    column = path[0].lower()
+    values = tuple(offered.value) if name == "In" else (offered.value,)
+    operator = _COMPARISONS.get(name, "=")
+    if column == "topic" and operator == "=" and _all_are(str, values):
+        return replace(pushed, topics=_common(pushed.topics, values))
+    if column == "partition" and operator == "=" and _all_are(int, values):
+        return replace(pushed, partitions=_common(pushed.partitions, values))
+    if name == "In":
+        return None
+    value = offered.value
+    if column == "timestamp":
+        if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+            return None
+        since = value - _EPOCH
+        return _bounded(pushed, "timestamp_{}_ms", operator, -(-since // _MILLISECOND), since // _MILLISECOND)
+    if column in ("offset", "partition") and _all_are(int, values):
+        return _bounded(pushed, column + "_{}", operator, value, value)
+    return None
+
+
+def _bounded(pushed: PushedFilters, field: str, operator: str, ceiling: int, floor: int) -> PushedFilters:
+    """With a comparison of a whole number with one that lies from `floor` to `ceiling`: both are the same, or the
+    number is between them."""
+    low, high = field.format("min"), field.format("max")
+    changes: dict[str, Any] = {}
+    if operator in ("=", ">=", ">"):
+        changes[low] = _larger(getattr(pushed, low), floor + 1 if operator == ">" else ceiling)
+    if operator in ("=", "<=", "<"):
+        changes[high] = _smaller(getattr(pushed, high), ceiling - 1 if operator == "<" else floor)
+    return replace(pushed, **changes)
+
+
+def _common(known: frozenset[_Value] | None, values: Iterable[_Value]) -> frozenset[_Value]:
+    return frozenset(values) if known is None else known & frozenset(values)
+
+
+def _all_are(kind: type, values: Iterable[object]) -> bool:
+    """Nulls and booleans, which are numbers to Python, are not."""
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _larger(known: int | None, value: int | None) -> int | None:
+    return max((each for each in (known, value) if each is not None), default=None)
+
+
+def _smaller(known: int | None, value: int | None) -> int | None:
+    return min((each for each in (known, value) if each is not None), default=None)
+
+
+# How far a streaming read is, as Spark keeps it in its checkpoint: JSON of next offsets by topic and partition.
+#
+#     {"orders": {"0": 1200, "1": 1180}, "topic ids": {"orders": "tEsT-Uuid…"}}
+#
+# The first part is what the Kafka source has. The second (no topic's name has a blank) says which topic an offset is
+# of: a topic that was deleted and made anew under its name begins at 0 again, and old offsets would be those of other
+# records. Pure.
+
+
+StreamOffset: TypeAlias = dict[str, dict[str, int | str]]
+"""The JSON, as Spark hands it over."""
+
+TOPIC_IDS = "topic ids"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """Next offsets, and the ids of the topics that they are of (as text)."""
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+
+    def to_json(self) -> StreamOffset:
+        """As Spark is to keep it."""
+        found: StreamOffset = {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            found.setdefault(topic, {})[str(partition)] = offset
+        found[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
+        return found
+
+
+def progress_of(views: Sequence[PartitionView], offsets: Mapping[TopicPartition, int]) -> StreamProgress:
+    """These offsets, of these partitions."""
+    return StreamProgress(offsets, {view.partition.topic: uuid_to_text(view.partition.topic_id) for view in views})
+
+
+def parse_progress(offset: StreamOffset) -> StreamProgress:
+    """What `to_json` has made."""
+    offsets = {
+        (topic, int(number)): int(next_offset)
+        for topic, by_number in offset.items()
+        if topic != TOPIC_IDS
+        for number, next_offset in by_number.items()
+    }
+    return StreamProgress(offsets, {topic: str(text) for topic, text in offset.get(TOPIC_IDS, {}).items()})
+
+
+def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], *, fails_on_data_loss: bool) -> None:
+    """That these offsets are of the topics that there are now.
+
+    Raises:
+        OffsetBoundsError: a topic was made anew; or partitions are gone, if `fails_on_data_loss`.
+    """
+    views = list(views)
+    now = progress_of(views, {}).topic_ids
+    problems = [
+        f"{topic} was deleted and made anew (its id was {known} and is {now[topic]}): the query's offsets are not of "
+        "these records; a query with a new checkpoint reads them"
+        for topic, known in progress.topic_ids.items()
+        if now.get(topic, known) != known
+    ]
+    gone = sorted(progress.offsets.keys() - {view.key for view in views})
+    if fails_on_data_loss:
+        problems += [
+            f"{topic}-{partition} is not there any more; failOnDataLoss=false goes on without"
+            for topic, partition in gone
+        ]
+    if problems:
+        raise OffsetBoundsError(problems)
 
 
 class TidegateDataSource(DataSource):

@@ -19,7 +19,7 @@ from pipeline.planning.tier_view import TierView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
 from pipeline.reading.read_task import ShippedTail
 from storage.config.client_settings import client_settings
-from storage.config.kinds import HOST_PORTS
+from storage.config.keys import HOST_PORTS
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog

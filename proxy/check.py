@@ -24,8 +24,7 @@ from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from proxy.config.model import Config, EffectiveKey
 from proxy.process import exit_codes
 from proxy.process.logs import configure_logs
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError

@@ -48,8 +48,7 @@ from proxy.process.reload import Reloader
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
 from proxy.readiness import Readiness
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks

@@ -24,24 +24,205 @@ CRCs are the scan's to check. Synchronous; a decoder belongs to one thread at a 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.decoding.arrow_columns import ColumnBuilder
-from pipeline.decoding.batch_group import BatchGroup
-from pipeline.decoding.batch_pieces import iterate_tables
-from pipeline.decoding.inflation import RecordTooLargeError
+from pipeline.decoding.arrow_columns import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, ColumnBuilder
+from pipeline.decoding.inflation import Inflater, RecordTooLargeError, inflate_pieces, refuse_large
 from pipeline.decoding.legacy_messages import iterate_message_tables
-from pipeline.decoding.record_fields import Problems, RecordTable, Wants, read_records
-from pipeline.decoding.row_selection import RowSelection
-from pipeline.decoding.varint_lanes import Flags
+from pipeline.decoding.record_fields import Lanes, Problems, RecordTable, Wants, read_records
+from pipeline.decoding.record_starts import read_length, walk
+from pipeline.decoding.varint_lanes import PADDING_BYTES, Bytes, Flags
 from pipeline.schema import HEADERS
 from pipeline.tasks import ReadOptions
+from protocol.record_batches import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from storage.errors import CorruptObjectError
 from storage.log.batch_records import PIECE_BYTES
 from storage.log.log_walk import WalkedBatch
+
+# Which records are rows: offsets in a range, timestamps within bounds.
+#
+# Batches are left out by their headers where that is certain: a v2 batch and a v1 message say their largest timestamp,
+# but not their smallest; the offset of a v0 or v1 message is the last one in it.
+
+
+class RowSelection:
+    """The bounds of one call: offsets in [first_offset, end_offset), and the options' timestamps."""
+
+    def __init__(self, options: ReadOptions, first_offset: int, end_offset: int, *, must_fit: bool) -> None:
+        """`must_fit`: timestamps will be Spark's, which end at ±292,277 years."""
+        self._first_offset, self._end_offset = first_offset, end_offset
+        self._min_ms, self._max_ms = options.timestamp_min_ms, options.timestamp_max_ms
+        self._must_fit = must_fit
+
+    def may_hold(self, header: BatchHeader) -> bool:
+        """Whether a batch may have rows."""
+        if header.is_control or header.last_offset < self._first_offset:
+            return False
+        if header.magic >= 2 and header.base_offset >= self._end_offset:
+            return False
+        return self._min_ms is None or header.max_timestamp >= self._min_ms
+
+    def keep(self, table: RecordTable) -> tuple[Flags | None, Problems]:
+        """Which records are rows, None for all; and the batches with a row whose timestamp Spark cannot have."""
+        offset, timestamp = table.offset, table.timestamp
+        keep: Flags | None = None
+        if offset.min() < self._first_offset or offset.max() >= self._end_offset:
+            keep = (offset >= self._first_offset) & (offset < self._end_offset)
+        for bound, is_within in ((self._min_ms, np.greater_equal), (self._max_ms, np.less_equal)):
+            if bound is not None and timestamp is not None:
+                flags = is_within(timestamp, bound)
+                keep = flags if keep is None else keep & flags
+        problems: Problems = {}
+        if timestamp is not None and self._must_fit and not _all_fit(table):
+            is_wrong = (timestamp < TIMESTAMP_MS_MIN) | (timestamp > TIMESTAMP_MS_MAX)
+            for record in np.flatnonzero(is_wrong if keep is None else is_wrong & keep).tolist():
+                problems.setdefault(int(table.lane[record]), f"a timestamp of {timestamp[record]} ms")
+        return keep, problems
+
+
+def _all_fit(table: RecordTable) -> bool:
+    timestamp = table.timestamp
+    return timestamp is None or bool(timestamp.min() >= TIMESTAMP_MS_MIN and timestamp.max() <= TIMESTAMP_MS_MAX)
+
+
+# One batch that is too large to be inflated as a whole, or that cannot be: decoded piece by piece.
+#
+# A piece is as many whole records as a buffer holds; what is left of the last one is moved to the front. Checks are
+# those of pipeline.decoding.record_fields, and go on from piece to piece. What storage.log.batch_records finds wrong is
+# said from here.
+
+
+def iterate_tables(
+    header: BatchHeader, batch: memoryview, wants: Wants, data: Bytes, records_max: int
+) -> Iterator[RecordTable]:
+    """The records of a batch of v2, some at a time.
+
+    Args:
+        data: a buffer to work in; a table refers to it until the next one is asked for.
+
+    Raises:
+        CorruptObjectError: while iterating; says what is wrong, not where.
+        RecordTooLargeError: while iterating: one has more bytes than the buffer.
+    """
+    buffer = _Buffer(inflate_pieces(header.attributes & COMPRESSION_MASK, batch[HEADER_BYTES:]), data)
+    lanes = Lanes.of([header], [0], [0])
+    done, previous_delta = 0, -1
+    while done < header.record_count:
+        buffer.fill()
+        starts, stop = walk(buffer.view, 0, buffer.filled, min(header.record_count - done, records_max))
+        if not starts:
+            buffer.refuse()
+        table, problems = read_records(
+            data,
+            replace(
+                lanes,
+                count=np.array([len(starts)]),
+                end=np.array([stop]),
+                previous_delta=np.array([previous_delta]),
+            ),
+            wants,
+            np.frombuffer(starts, np.int64),
+        )
+        if table is None:
+            raise CorruptObjectError(f"{problems[0]}, counted from record {done}")
+        yield table
+        done += len(starts)
+        previous_delta = int(table.offset[-1]) - header.base_offset
+        buffer.drop(stop)
+    if not buffer.is_at_end():
+        raise CorruptObjectError("its records do not fill it exactly")
+
+
+class _Buffer:
+    """The bytes that have been inflated and not been decoded yet."""
+
+    def __init__(self, pieces: Iterator[bytes], data: Bytes) -> None:
+        self._pieces, self._data = pieces, data
+        self._next = b""
+        self.view = data.data
+        self.filled = 0
+
+    def fill(self) -> None:
+        room = len(self._data) - PADDING_BYTES
+        while True:
+            self._next = self._next or next(self._pieces, b"")
+            size = min(len(self._next), room - self.filled)
+            if not size:
+                return
+            self.view[self.filled : self.filled + size] = self._next[:size]
+            self.filled, self._next = self.filled + size, self._next[size:]
+
+    def drop(self, size: int) -> None:
+        self._data[: self.filled - size] = self._data[size : self.filled].copy()
+        self.filled -= size
+
+    def is_at_end(self) -> bool:
+        return not self.filled and not self._next and not next(self._pieces, b"")
+
+    def refuse(self) -> NoReturn:
+        """Raise why no whole record is in the buffer, although it is full or all has been inflated."""
+        self.view[self.filled : self.filled + PADDING_BYTES] = bytes(PADDING_BYTES)
+        length, body = read_length(self.view, 0)
+        refuse_large(body + length, self.filled + len(self._next), self._pieces)
+
+
+# Batches inflated side by side into one buffer, as long as there is room.
+#
+# The buffer is used again for the next group, so nothing may refer to it when `clear` is called. Its first pages are
+# the operating system's zeros until they are written: a group that stays small costs little.
+
+
+class BatchGroup:
+    """At most `bytes_max` of inflated records, and `records_max` of them."""
+
+    def __init__(self, bytes_max: int, records_max: int) -> None:
+        self._bytes_max, self._records_max = bytes_max, records_max
+        self.data = np.zeros(bytes_max + PADDING_BYTES, np.uint8)
+        self._inflater = Inflater()
+        self.batches: list[WalkedBatch] = []
+        self._first: list[int] = []
+        self._end: list[int] = []
+        self._used_bytes = self._records = 0
+
+    def add(self, batch: WalkedBatch) -> bool:
+        """Whether there was room for a batch of v2, and its bytes could be inflated."""
+        header = batch.header
+        room = self.data[self._used_bytes : self._bytes_max]
+        payload = batch.data[HEADER_BYTES:]
+        # Hardly anything gets smaller by being inflated, and what does is tried again in a group of its own.
+        if self._records + header.record_count > self._records_max or len(payload) >= len(room):
+            return False
+        size = self._inflater.inflate_into(header.attributes & COMPRESSION_MASK, payload, room)
+        if size is None:
+            return False
+        if size or header.record_count:
+            self.batches.append(batch)
+            self._first.append(self._used_bytes)
+            self._used_bytes += size
+            self._end.append(self._used_bytes)
+            self._records += header.record_count
+        return True
+
+    def lanes(self) -> Lanes:
+        """The numbers of the batches, in order."""
+        return Lanes.of([batch.header for batch in self.batches], self._first, self._end)
+
+    def keep(self, places: list[int]) -> None:
+        """Leave out all batches but these."""
+        self.batches = [self.batches[place] for place in places]
+        self._first = [self._first[place] for place in places]
+        self._end = [self._end[place] for place in places]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.keep([])
+        self._used_bytes = self._records = 0
+
 
 RECORDS_MAX = 65_536
 """Of a group, and rows of a produced batch, where the task has the usual memory; fewer where it has less."""

@@ -25,8 +25,7 @@ from pipeline.jobs.backfill_plan import Step
 from pipeline.jobs.backfill_range import find_range, range_options
 from pipeline.jobs.job_context import DONE, JobContext, JobError, RunJob, UsageError
 from pipeline.jobs.progress import JobProgress, duration, size
-from pipeline.planning.option_values import OptionReader
-from pipeline.planning.options import SourceOptions, parse_options
+from pipeline.planning.options import OptionReader, SourceOptions, parse_options
 from storage.config.model import HostPort
 from storage.config.tier_client import TierClientConfig
 from storage.model import uuid_to_text

@@ -1,14 +1,20 @@
 """What runs on executors: a task and how to read it go in, Arrow batches come out. Pickled with its credentials."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import structlog
 
+from pipeline.brokers.client import BrokerClient
+from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.logs import configure_logs
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
-from pipeline.tasks import ReadOptions, TailTask, Task
+from pipeline.tasks import MIB, ReadOptions, TailTask, Task
+from protocol.record_batches import CorruptBatchError, check_crc, iterate_batches, read_header
 from storage.config.model import ClientSecurity, HostPort
+from storage.errors import CorruptObjectError
+from storage.log.log_walk import WalkedBatch, is_abort_marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,100 @@ class TaskReader:
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         from pipeline.brokers.client import BrokerClient  # kio takes a second, and few tasks are of the tail
-        from pipeline.reading.tail_task import read_tail_task
+        from pipeline.reading.read_task import read_tail_task
         from storage.config.client_settings import client_settings
 
         if self.tail is None:
             raise AssertionError("a task of the tail in a read without tail=kafka")
         with BrokerClient(client_settings(self.tail.bootstrap_servers, self.tail.security)) as client:
             yield from read_tail_task(client, task, self.options)
+
+
+# What is not in the tier yet, read through Kafka (`tail=kafka`): usually through Tidegate, the brokers do as well.
+#
+# The offsets are the planner's, fixed on the driver: the union with the tier's tasks has no gap and no repeat. Batches
+# come whole, as a consumer gets them, and go through the same decoder as the tier's.
+#
+# READ_COMMITTED, as every Kafka consumer does it: an answer names the aborted transactions that touch it by producer
+# and first offset; from that offset on the producer's transactional batches are dropped, up to its abort marker.
+
+
+FETCH_BYTES_MAX = 8 * MIB
+FETCH_WAIT_MS = 500
+EMPTY_ANSWERS_MAX = 60
+"""Half a minute without a new record below the high watermark: a consumer's request.timeout.ms."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class TailUnreadableError(CorruptObjectError):
+    """Offsets that the broker says it has are not given out."""
+
+
+def read_tail_task(client: BrokerClient, task: TailTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task.
+
+    Raises:
+        UpstreamError: the broker refuses, or is gone for good.
+        CorruptObjectError: a batch is corrupt, in its records unless options.skips_bad_records; or no records come.
+    """
+    where = f"{task.topic}-{task.partition} through Kafka"
+    decoder = RecordDecoder(
+        options,
+        task.topic,
+        task.partition,
+        where=where,
+        on_bad=lambda position, size_bytes, reason: _log.warning(
+            "bad_batch_skipped", where=where, position=position, size_bytes=size_bytes, reason=reason
+        ),
+    )
+    offset, empty_answers = task.first_offset, 0
+    while offset < task.end_offset:
+        answer = client.fetch(
+            task.topic,
+            task.partition,
+            offset,
+            max_bytes=min(FETCH_BYTES_MAX, options.task_bytes_max // 8),
+            read_committed=options.read_committed,
+            max_wait_ms=FETCH_WAIT_MS,
+        )
+        batches = _whole_batches(answer.data, where)
+        if not batches or batches[-1].header.last_offset < offset:
+            empty_answers += 1
+            if empty_answers == EMPTY_ANSWERS_MAX:
+                raise TailUnreadableError(f"{where}: no records from offset {offset} on, up to {task.end_offset - 1}")
+            continue
+        empty_answers = 0
+        kept = _committed(batches, answer.aborted) if options.read_committed else batches
+        yield from decoder.decode(kept, first_offset=task.first_offset, end_offset=task.end_offset)
+        offset = batches[-1].header.last_offset + 1
+
+
+def _whole_batches(data: bytes, where: str) -> list[WalkedBatch]:
+    view, found = memoryview(data), []
+    try:
+        for position, _, size_bytes, _, _ in iterate_batches([view]):
+            batch = view[position : position + size_bytes]
+            if not check_crc([batch]):
+                raise CorruptBatchError(f"batch at {position}: wrong CRC")
+            found.append(WalkedBatch(position, read_header(batch, 0), batch))
+    except CorruptBatchError as error:
+        raise CorruptObjectError(f"{where}: {error}") from error
+    return found
+
+
+def _committed(batches: Sequence[WalkedBatch], aborted: Sequence[tuple[int, int]]) -> list[WalkedBatch]:
+    """The batches that are of no aborted transaction."""
+    begun = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    aborting: set[int] = set()
+    kept = []
+    for batch in batches:
+        header = batch.header
+        while begun and begun[-1][1] <= header.last_offset:
+            aborting.add(begun.pop()[0])
+        if header.is_control:
+            if is_abort_marker(batch):
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            kept.append(batch)
+    return kept

@@ -37,8 +37,7 @@ from proxy.config.model import (
     TierConfig,
     memory_share,
 )
-from storage.config.keys import Key
-from storage.config.kinds import MIB, format_size
+from storage.config.keys import MIB, Key, format_size
 from storage.config.model import Mode
 from storage.config.security import attempt, trusted
 from storage.config.sources import ConfigError, Setting, Settings, Values, gather

@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from metrics.kip405 import Kip405Names
-from storage.config.keys import KeyTable, Reload, key
-from storage.config.kinds import (
+from storage.config.keys import (
     BOOLEAN,
     FILE,
     GIB,
@@ -28,8 +27,11 @@ from storage.config.kinds import (
     PATH,
     TEXT,
     TIB,
+    KeyTable,
     Kind,
+    Reload,
     integer,
+    key,
     one_of,
     optional,
     parse_host,

@@ -17,8 +17,7 @@ from protocol.client.messages import EpochEndOffset, OffsetAnswer, Partition
 from protocol.fetch.messages import PartitionAnswer
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.gathered import Gathered
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage

@@ -19,7 +19,7 @@ from protocol.list_offsets import ListOffsetsPartition
 from proxy.connection.request_handlers import each_slice
 from proxy.fetch.known import LEARN_WAIT_S_MAX, Frontier, Lineages
 from proxy.fetch.tier import Tier
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import FrontierClient
 from storage.errors import RemoteResourceNotFoundError
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch

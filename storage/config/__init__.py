@@ -1,9 +1,8 @@
 """The tier's configuration: `load_tier_config(path, environ)` gives a checked `TierClientConfig` or raises ConfigError.
 
-keys, kinds       what a key is, and how values are written        properties_file   one file, its variables looked up
-model             the parts of the result that are no keys         sources           which value counts; values, typed
-tier_client       the keys that readers of the tier share          security          who we are to the brokers
-ssl_contexts      certificates and keys, and OpenSSL's contexts out of them
+keys              what a key is, and how values are written        sources           files, variables; which one counts
+model             the parts of the result that are no keys         security          who we are to the brokers
+tier_client       the keys that readers of the tier share          ssl_contexts      certificates, keys, contexts
 
 `proxy.config` adds what is the proxy's own to the same file.
 """

@@ -23,8 +23,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from storage.config import ssl_contexts
-from storage.config.keys import key
-from storage.config.kinds import FILE, HOST_PORTS, IDENTIFICATION, TEXT, Kind, one_of, optional
+from storage.config.keys import FILE, HOST_PORTS, IDENTIFICATION, TEXT, Kind, key, one_of, optional
 from storage.config.model import (
     ClientSecurity,
     ClientTls,

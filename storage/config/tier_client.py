@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.config.keys import KeyTable, Reload, key
-from storage.config.kinds import FILE, MIB, TEXT, TIB, integer, one_of, optional, size
+from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
 from storage.config.model import MetadataClientConfig, Mode, SaslMechanism, UpstreamConfig
 from storage.config.security import UpstreamKeys, metadata_client_config, texts, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config.model import SERVE_KEYS
-from storage.config.kinds import MIB
+from storage.config.keys import MIB
 from tests.support.needs import ROOT
 
 BESIDE_BYTES = 150 * MIB

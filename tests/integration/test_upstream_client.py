@@ -33,8 +33,7 @@ from protocol.client.sasl import SaslCredentials
 from protocol.list_offsets import OffsetTimestamp
 from proxy import check
 from proxy.process import exit_codes
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
 from storage.metadata import serde

@@ -15,11 +15,17 @@ from pyspark.sql.types import StructType
 
 from pipeline import data_source
 from pipeline.brokers.metadata_topic import MetadataFollower
-from pipeline.data_source import TaskPartition, TidegateDataSource, TierReader, TierStreamReader
+from pipeline.data_source import (
+    TOPIC_IDS,
+    StreamOffset,
+    TaskPartition,
+    TidegateDataSource,
+    TierReader,
+    TierStreamReader,
+)
 from pipeline.driver import Tier
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OptionsError
-from pipeline.planning.stream_progress import TOPIC_IDS, StreamOffset
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.tasks import TailTask, TierTask

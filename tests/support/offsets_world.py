@@ -32,7 +32,7 @@ from protocol.wire.identifiers import ApiKey, IsolationLevel
 from proxy.connection.request_handlers import RELAY, PendingAnswer, Relay
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import FrontierClient
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import (

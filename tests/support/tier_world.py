@@ -27,8 +27,7 @@ from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService, FetchSettings
 from proxy.fetch.tier import Tier
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.log.aborted_transactions import TierAborts
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage

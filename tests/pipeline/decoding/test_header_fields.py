@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pipeline.decoding.arrow_columns import as_text
-from pipeline.decoding.header_fields import LANES_MIN
 from pipeline.decoding.record_decoder import RecordDecoder
+from pipeline.decoding.record_fields import LANES_MIN
 from pipeline.tasks import ReadOptions
 from tests.support.record_rows import Given, Headers, decoded, independent_rows, record_batch, scanned
 from tests.support.timed_batches import framed_batch

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.option_values import OptionReader
+from pipeline.planning.options import OptionReader
 
 _SIZES = st.tuples(st.integers(0, 10**6), st.sampled_from(["", "k", "m", "g", "t"]))
 

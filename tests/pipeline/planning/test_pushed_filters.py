@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.data_source import PushedFilters, push_filters
 from pipeline.planning.options import SourceOptions, TopicSelection
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
-from pipeline.planning.pushed_filters import PushedFilters, push_filters
 from tests.support.metadata_records import named_partition
 from tests.support.spark_filters import (
     EqualNullSafe,

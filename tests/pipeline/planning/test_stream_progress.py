@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from pipeline.data_source import TOPIC_IDS, StreamProgress, check_same_topics, parse_progress, progress_of
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.partition_view import PartitionView
-from pipeline.planning.stream_progress import TOPIC_IDS, StreamProgress, check_same_topics, parse_progress, progress_of
 from storage.model import TopicIdPartition, uuid_to_text
 from tests.support.metadata_records import named_partition, named_uuid
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pipeline.reading import bad_records
-from pipeline.reading.bad_records import BadBatch, BadRecords
+from pipeline.reading import segment_task
+from pipeline.reading.segment_task import BadBatch, BadRecords
 from pipeline.tasks import SegmentTask
 from storage.errors import RemoteStorageError
 from tests.support.segments import filled_segment, metadata_of, topic_partition
@@ -58,7 +58,7 @@ def test_a_task_without_bad_batches_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_beyond_a_limit_bad_batches_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_records, "ENTRIES_MAX", 3)
+    monkeypatch.setattr(segment_task, "ENTRIES_MAX", 3)
     bad = BadRecords(TASK)
     for position in range(5):
         bad.add(BadBatch(position, 1, "bad"))

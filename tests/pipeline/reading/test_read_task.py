@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.reading import tail_task
+from pipeline.reading import read_task
 from pipeline.reading.executor_storage import ship_storage
 from pipeline.reading.read_task import ShippedTail, TaskReader
 from pipeline.tasks import ReadOptions, SegmentTask, TailTask, Task, TierTask
@@ -63,7 +63,7 @@ def test_a_task_of_the_tail_is_read_with_the_identity_that_travelled(
         asked.append((client._settings.bootstrap_servers, client._settings.sasl.username, task, options))
         return iter(())
 
-    monkeypatch.setattr(tail_task, "read_tail_task", read_tail_task)
+    monkeypatch.setattr(read_task, "read_tail_task", read_tail_task)
     reader = TaskReader(ship_storage(LOCAL, {"dir": str(tmp_path)}), OPTIONS, TAIL)
 
     assert offsets_of(sent(reader), TAIL_TASK) == []

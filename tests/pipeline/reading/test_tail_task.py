@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.reading.tail_task import EMPTY_ANSWERS_MAX, FETCH_BYTES_MAX, TailUnreadableError, read_tail_task
+from pipeline.reading.read_task import EMPTY_ANSWERS_MAX, FETCH_BYTES_MAX, TailUnreadableError, read_tail_task
 from pipeline.schema import DEFAULT_COLUMNS
 from pipeline.tasks import MIB, ReadOptions, TailTask
 from protocol.client.connection import ClientSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config.model import SERVE_KEYS
-from storage.config.kinds import GIB, MIB
+from storage.config.keys import GIB, MIB
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines, problems_of, shown
 

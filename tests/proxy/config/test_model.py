@@ -15,7 +15,7 @@ from proxy.config.model import (
     SNI_PATTERN,
     memory_share,
 )
-from storage.config.kinds import MIB, Kind, parse_size
+from storage.config.keys import MIB, Kind, parse_size
 from storage.config.model import HostPort
 from storage.config.sources import key_name, variable_name
 from storage.config.tier_client import LATER, TIER_CLIENT_KEYS

@@ -17,8 +17,7 @@ from protocol.client.messages import (
     Values,
 )
 from protocol.list_offsets import OffsetTimestamp
-from proxy.upstream.cluster import Cluster
-from proxy.upstream.frontier_client import FrontierClient
+from proxy.upstream.cluster import Cluster, FrontierClient
 from tests.support.fake_broker import FakeBroker, FakeNetwork
 from tests.support.fake_cluster import FakeCluster, FakeTopic
 

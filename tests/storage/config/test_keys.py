@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.config.keys import KeyTable, Reload, key, keys_of
-from storage.config.kinds import PATH, TEXT, integer, optional
+from storage.config.keys import PATH, TEXT, KeyTable, Reload, integer, key, keys_of, optional
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

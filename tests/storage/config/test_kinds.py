@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config.kinds import (
+from storage.config.keys import (
     BOOLEAN,
     GIB,
     HOST_PORTS,

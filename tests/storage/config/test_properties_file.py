@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.config import properties_file
-from storage.config.properties_file import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
+from storage.config import sources
+from storage.config.sources import PropertiesError, Property, Resolver, UnresolvedVariableError, read_properties
 
 
 def test_keys_carry_the_line_they_begin_on(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_bad_escape_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(properties_file, "FILE_BYTES_MAX", 8)
+    monkeypatch.setattr(sources, "FILE_BYTES_MAX", 8)
     file = tmp_path / "a.properties"
     file.write_text("a=12345678")
     with pytest.raises(PropertiesError, match="larger than 8 bytes"):
@@ -100,7 +100,7 @@ def test_declared_names_stand_for_kafkas_classes(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_up_names_the_variable(
     text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(properties_file, "VALUE_BYTES_MAX", 16)
+    monkeypatch.setattr(sources, "VALUE_BYTES_MAX", 16)
     (tmp_path / "present.properties").write_text("a=1")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "large").write_text("x" * 17)

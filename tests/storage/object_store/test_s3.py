@@ -21,7 +21,7 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store import s3_body
+from storage.object_store import s3
 from storage.object_store.object_store import LocalFile, ObjectHead
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import (
@@ -161,7 +161,7 @@ def test_a_body_that_breaks_is_retriable(http: ScriptedHttp, scripted: S3Store, 
 def test_a_body_that_stalls_is_retriable(
     http: ScriptedHttp, scripted: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
     http.answer(ranged()[:-100], then="stall")
     stream = scripted.get("a", 0, len(BODY))
     found = memoryview(bytearray(len(BODY)))

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import RetriableRemoteStorageError, StalledTransferError
-from storage.object_store import s3_body
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_body import SdkBody
+from storage.object_store import s3
+from storage.object_store.s3 import S3Store, SdkBody
 from storage.object_store.s3_config import ChecksumMode
 from tests.support.certificates import server_certificate
 from tests.support.s3_server import S3Server
@@ -103,7 +102,7 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(
 def test_a_large_body_that_breaks_is_retriable(
     http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
 ) -> None:
-    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
     http.answer(ranged()[: len(ranged()) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
     http.answer(ranged())
@@ -120,7 +119,7 @@ def test_a_large_body_that_breaks_is_retriable(
 def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
     any_http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, pieces: list[int]
 ) -> None:
-    monkeypatch.setattr(s3_body, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
     any_http.answer(ranged()[:-1], then="stall")
     with pytest.raises(StalledTransferError):
@@ -136,7 +135,7 @@ def test_a_connection_of_the_sdk_gets_its_own_time_out_back(
     source = stream._source
     assert isinstance(source, SdkBody)
     assert source._socket is not None
-    assert source._socket.gettimeout() == s3_body.SILENCE_S_MAX
+    assert source._socket.gettimeout() == s3.SILENCE_S_MAX
     stream.readinto(memoryview(bytearray(len(BODY))))
     assert source._socket.gettimeout() == 60.0
 
@@ -175,7 +174,7 @@ def test_closing_the_store_ends_what_a_thread_waits_for(
             errors.append(error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3_body, "SILENCE_S_MAX", 60.0)
+        patch.setattr(s3, "SILENCE_S_MAX", 60.0)
         thread = threading.Thread(target=get)
         thread.start()
         wait_until(lambda: bool(any_http.requests), "the request")

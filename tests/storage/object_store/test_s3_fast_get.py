@@ -18,7 +18,7 @@ import pytest
 from storage.errors import RemoteAccessDeniedError, RemoteStorageError, ThrottledError
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import AnonymousCredentials, ChecksumMode, StaticCredentials
-from storage.object_store.s3_sign import SigningKeys
+from storage.object_store.s3_fast_get import SigningKeys
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.certificates import server_certificate
 from tests.support.s3_server import CREDENTIALS, S3Server
