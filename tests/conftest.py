@@ -6,16 +6,19 @@ others wrote). Using one is enough to be marked `integration` or with what it ne
 """
 
 import hashlib
+import inspect
 import logging
 import os
 import resource
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import structlog
+import trio
 from hypothesis import HealthCheck, settings
+from trio.testing import MockClock
 
 from pipeline.session import missing_packages
 from proxy.process.logs import OUR_PACKAGES
@@ -149,6 +152,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, kinds in _NEEDS_OF_FIXTURE.items():
             if fixture in names:
                 item.add_marker(pytest.mark.needs(*kinds))
+        if item.get_closest_marker("autojump") and inspect.iscoroutinefunction(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.trio(run=_on_autojump_clock), append=False)
         if "kafka" in names or "spark_topics" in names:
             item.add_marker(pytest.mark.integration)
         unknown = [name for name in _needed(item) if not needs.is_kind(name)]
@@ -203,6 +208,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not run for want of something", sep="-")
         for name, count in sorted(Counter(_lacking.values()).items()):
             terminalreporter.line(f"{name}: {count} not run; {needs.kind(name).how}")
+
+
+def _on_autojump_clock(
+    function: Callable[[], Awaitable[object]],
+    *,
+    clock: trio.abc.Clock | None,
+    instruments: Sequence[trio.abc.Instrument],
+) -> object:
+    """A test marked `autojump` runs by this instead of by `trio.run`."""
+    return trio.run(function, clock=MockClock(autojump_threshold=0), instruments=instruments)
 
 
 def _forget_logging() -> None:

@@ -20,6 +20,7 @@ PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
 FILE_LINES_MAX = 700
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+TEST_NAME_LENGTH_MAX = 79
 COLUMNS_MAX = 120
 
 CODE_SUFFIXES = (".go", ".java", ".js", ".py", ".sh", ".toml")
@@ -100,6 +101,17 @@ def test_functions_are_short() -> None:
             if lines > FUNCTION_LINES_MAX:
                 too_long.append(f"{relative(path)}:{function.lineno} {function.name}: {lines} lines")
     none_of(too_long)
+
+
+def test_names_of_tests_are_short() -> None:
+    none_of(
+        [
+            f"{relative(path)}:{function.lineno} {function.name}: {len(function.name)} characters"
+            for path in PYTHON_FILES
+            for function in functions(path)
+            if function.name.startswith("test_") and len(function.name) > TEST_NAME_LENGTH_MAX
+        ]
+    )
 
 
 def test_lines_fit_the_columns() -> None:

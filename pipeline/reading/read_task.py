@@ -53,7 +53,6 @@ class TaskReader:
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         from pipeline.brokers.client import BrokerClient  # kio takes a second, and few tasks are of the tail
-        from pipeline.reading.read_task import read_tail_task
         from storage.config.client_settings import client_settings
 
         if self.tail is None:

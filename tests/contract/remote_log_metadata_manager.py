@@ -159,30 +159,6 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == states(ready, 0) == []
         assert [ready.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(3)] == [19, 79, 100]
 
-    @pytest.mark.parametrize(
-        ("path", "target"),
-        [
-            ((), DELETE_FINISHED),
-            ((COPY_FINISHED,), DELETE_FINISHED),
-            ((DELETE_STARTED,), COPY_FINISHED),
-            ((COPY_FINISHED, DELETE_STARTED), COPY_FINISHED),
-        ],
-    )
-    def test_an_illegal_transition_is_dropped_without_an_error(
-        self,
-        ready: RemoteLogMetadataManager,
-        path: tuple[RemoteLogSegmentState, ...],
-        target: RemoteLogSegmentState,
-    ) -> None:
-        ready.add_remote_log_segment_metadata(S0)
-        for state in path:
-            ready.update_remote_log_segment_metadata(moved(S0, state))
-        before = list(ready.list_remote_log_segments(PARTITION))
-
-        ready.update_remote_log_segment_metadata(moved(S0, target))
-
-        assert list(ready.list_remote_log_segments(PARTITION)) == before
-
     def test_a_segment_cannot_begin_again(self, ready: RemoteLogMetadataManager) -> None:
         copy(ready, S0)
         ready.add_remote_log_segment_metadata(S0)

@@ -284,7 +284,7 @@ class RemoteStorageManagerContract:
         with pytest.raises(RemoteResourceNotFoundError):
             manager.fetch_log_segment(metadata, 0)
 
-    def test_an_inspection_of_a_whole_segment_names_its_objects_with_the_sizes_that_they_should_have(
+    def test_an_inspection_names_the_objects_with_the_sizes_they_should_have(
         self, manager: RemoteStorageManager, copy: "Copy"
     ) -> None:
         for segment in (SEGMENT, TRANSACTIONAL):

@@ -154,7 +154,7 @@ def test_scripts_of_kafka_that_are_used_are_those_that_tests_know() -> None:
     assert {name for text in texts for name in re.findall(r"kafka-[a-z-]+\.sh", text)} == set(KAFKA_CLASSES)
 
 
-def test_the_jar_of_the_brokers_image_is_one_that_kafkas_script_puts_on_the_class_path() -> None:
+def test_the_jar_of_the_image_is_one_that_kafkas_script_puts_on_the_path() -> None:
     """`kafka-run-class.sh` leaves out names that end with -test.jar and the like."""
     copied = dict(docker_instructions(ROOT / "deploy/compose/kafka/Dockerfile"))["COPY"].split()
     assert copied[-1].startswith("/opt/kafka/libs/")

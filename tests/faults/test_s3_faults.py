@@ -128,7 +128,7 @@ SILENT = (late_first_byte, stall)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_and_forgotten_when_it_is_good_again(
+async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_ends(
     kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path, fault: Fault
 ) -> None:
     async with subject(kafka, plain, tmp_path, way=link) as found:

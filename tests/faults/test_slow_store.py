@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_does_not_cancel_the_fill(
         assert len(tidegate.store.log_fetches(segment_at(tidegate, 0))) == 1
 
 
-async def test_a_read_that_misses_its_deadline_is_answered_empty_and_the_next_finds_the_block(
+async def test_a_late_read_is_answered_empty_and_the_next_finds_the_block(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
     async with in_process(kafka, twenty, tmp_path) as tidegate:
@@ -280,7 +280,7 @@ async def test_one_wrong_bit_on_the_way_costs_one_fresh_get(
         assert tidegate.remote_fetch_errors == 0
 
 
-async def test_a_store_that_fails_for_a_moment_is_an_error_of_that_partition_and_forgotten_when_it_is_over(
+async def test_a_store_that_fails_for_a_moment_is_that_partitions_error_meanwhile(
     kafka: KafkaCluster, twenty: TieredTopic, tmp_path: Path
 ) -> None:
     async with in_process(kafka, twenty, tmp_path, **ALL_OF_THEM) as tidegate:

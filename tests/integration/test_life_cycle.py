@@ -176,7 +176,7 @@ def test_a_drain_under_load_leaves_no_request_half_answered(
             assert (clients.fatal, clients.failed) == ([], [])
 
 
-def test_a_drain_refuses_new_connections_and_a_client_that_never_reads_does_not_outlast_its_time(
+def test_a_drain_refuses_new_connections_and_waits_for_no_stalled_client(
     kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
 ) -> None:
     properties = at_ports({**before_kafka(kafka), "proxy.drain.timeout.ms": "2000"})

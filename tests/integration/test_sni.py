@@ -48,7 +48,7 @@ def one_port(cluster: KafkaCluster, folder: Path, **properties: str) -> Iterator
         yield OnePort(running, ssl.create_default_context(cafile=str(certificate)))
 
 
-def test_clients_read_the_tier_through_the_brokers_that_they_name_wherever_these_move(tmp_path: Path) -> None:
+def test_clients_read_the_tier_through_the_brokers_that_they_name(tmp_path: Path) -> None:
     with own_cluster(brokers=2) as pair:
         # One replica each: a follower would answer a Fetch, too.
         pair.create_topic(TOPIC, 2, {**TIERED, **small_segments(batches=4)}, replication_factor=1)

@@ -7,7 +7,6 @@ of its own, so that nothing of it is in a cache.
 """
 
 import itertools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,29 +166,6 @@ def test_a_truncated_log_is_an_error_and_never_a_gap(subject: Subject) -> None:
     log.write_bytes(content)
     assert subject.from_tidegate() == before
     assert subject.from_tidegate(last_offset) == subject.from_broker(last_offset)
-
-
-@pytest.mark.parametrize("spoil", ["absent", "empty", "cut", "garbage", "of-another-segment"])
-def test_an_index_is_made_anew_from_the_log(subject: Subject, spoil: str) -> None:
-    offsets = (0, 150, BATCH_RECORDS * BATCHES_PER_SEGMENT - 1)
-    expected = [subject.from_broker(offset) for offset in offsets]
-    rebuilds = subject.counted("tidegate_index_rebuilds_total", index="offset")
-    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
-    index = subject.file("index")
-    if spoil == "absent":
-        index.unlink()
-    elif spoil == "empty":
-        index.write_bytes(b"")
-    elif spoil == "cut":
-        index.write_bytes(index.read_bytes()[:-5])
-    elif spoil == "garbage":
-        index.write_bytes(bytes(range(1, 97)))
-    else:
-        shutil.copyfile(subject.file("index", segment=1), index)
-    assert [subject.from_tidegate(offset) for offset in offsets] == expected
-    # An empty one is right, if slow: it says "look from the beginning on".
-    assert rebuilds() == (0 if spoil == "empty" else 1)
-    assert errors() == 0
 
 
 @pytest.mark.parametrize(

@@ -319,9 +319,7 @@ def test_a_fetch_of_both_counts_each_part_where_it_came_from(tier: Tier, fresh: 
         )
 
 
-def test_a_good_probe_is_reused_while_it_holds_and_names_and_topics_are_as_configured(
-    kafka: KafkaCluster, tier: Tier
-) -> None:
+def test_a_good_probe_is_reused_and_names_and_topics_are_as_configured(kafka: KafkaCluster, tier: Tier) -> None:
     names = {"metrics.kip405.names": "both", "metrics.topics.max": "0"}
     with (
         own_tidegate(kafka, tier.properties({"authority.max.age.ms": "60000", **names})) as tidegate,

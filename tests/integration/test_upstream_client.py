@@ -315,7 +315,7 @@ def _produce_transaction(servers: str, topic: str, partition: int, codec: str) -
     producer.commit_transaction(30)
 
 
-async def test_acls_describe_and_read_are_all_that_is_needed_and_each_missing_one_is_named(
+async def test_acls_describe_and_read_are_enough_and_each_missing_one_is_named(
     secured: SecuredKafka, nursery: trio.Nursery
 ) -> None:
     cluster = Cluster(secured.settings("SASL_PLAINTEXT", BOB), nursery)

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pipeline import data_source
-from pipeline.brokers.metadata_topic import MetadataFollower
+from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.data_source import (
     TOPIC_IDS,
     StreamOffset,
@@ -29,11 +29,11 @@ from pipeline.planning.options import OptionsError
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.tasks import TailTask, TierTask
-from storage.config import TierClientConfig
+from storage.config.tier_client import TierClientConfig
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.metadata.catalog import Catalog
 from storage.model import TopicIdPartition, uuid_to_text
-from tests.support.fake_broker_client import FakeBrokerClient
+from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import finish, named_partition, named_uuid, started
 from tests.support.sent import sent
 from tests.support.spark_filters import EqualTo, GreaterThanOrEqual, LessThan
@@ -44,21 +44,19 @@ ORDERS = named_partition()
 LOG_END = 500
 
 
-class World(MetadataFollower):
-    """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500. Its
-    metadata topic has nothing that the catalog has not."""
+class World:
+    """`orders`: 100 offsets of 1,000 bytes a segment, three of them in the tier, and a log that ends at 500."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.client = FakeBrokerClient()
+        self.kafka = FakeKafka()
+        self.kafka.add(1, "a")
+        self.kafka.add_log(named_partition(METADATA_TOPIC))
         self.catalog = Catalog()
         self.opened = 0
         self.tiered = 0
-        self.client.add(ORDERS, end_offset=LOG_END)
+        self.kafka.add_log(ORDERS, end_offset=LOG_END)
         self.tier_more(3)
-
-    def catch_up(self) -> int:
-        return 0
 
     def tier_more(self, count: int = 1) -> None:
         for _ in range(count):
@@ -69,8 +67,9 @@ class World(MetadataFollower):
     def open_tier(self, _config: TierClientConfig) -> Iterator[Tier]:
         self.opened += 1
         manager = LocalTieredStorage({"dir": str(self.folder)})
-        view = TierView(self.client, self, self.catalog, manager)
-        yield Tier(view, self.client, self.catalog, manager, TierTransactions(manager))
+        client = self.kafka.client()
+        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, manager)
+        yield Tier(view, client, self.catalog, manager, TierTransactions(manager))
 
     def source(self, **options: str) -> TidegateDataSource:
         config = tier_file(self.folder, f"rsm.config.some.password={SECRET}\n")
@@ -231,12 +230,12 @@ def test_a_new_query_begins_where_it_was_told_to(
         initial, latest = stream.initialOffset(), stream.latestOffset()
     else:
         latest = stream.latestOffset()
-        world.client.partitions["orders", 0].end_offset += 7
+        world.kafka.log("orders").end_offset += 7
         initial = stream.initialOffset()
     assert (initial, latest) == (progress(first), progress(end))
 
 
-def test_batches_follow_each_other_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world: World) -> None:
+def test_batches_follow_up_to_the_tiers_end_and_go_on_when_more_is_tiered(world: World) -> None:
     stream = world.stream(maxBytesPerTrigger="1500")
     ends = []
     reached = stream.initialOffset()
@@ -270,7 +269,7 @@ def test_a_batch_never_ends_before_it_begins(world: World) -> None:
     assert stream.latestOffset() == progress(450)
 
 
-def test_the_same_offsets_are_planned_alike_while_the_tier_grows_but_for_where_they_are_read(world: World) -> None:
+def test_the_same_offsets_are_planned_alike_while_the_tier_grows(world: World) -> None:
     stream = world.stream(tail="kafka")
     assert ranges_of(stream.partitions(progress(250), progress(400))) == [("tail", 300, 400), ("tier", 250, 300)]
     world.tier_more()
@@ -281,8 +280,7 @@ def test_a_topic_made_anew_under_a_running_query_fails_it(world: World) -> None:
     stream = world.stream(tail="kafka")
     latest = stream.latestOffset()
     stream.partitions(stream.initialOffset(), latest)
-    world.client.partitions.clear()
-    world.client.add(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
+    world.kafka.add_log(TopicIdPartition(named_uuid("made anew"), 0, "orders"), end_offset=900)
     with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
         stream.latestOffset()
     with pytest.raises(OffsetBoundsError, match="orders was deleted and made anew"):
@@ -295,5 +293,5 @@ def test_partitions_that_come_later_are_read_from_their_start(world: World) -> N
     stream = world.stream(tail="kafka")
     before = stream.latestOffset()
     stream.partitions(stream.initialOffset(), before)
-    world.client.add(named_partition("orders", 1), end_offset=50)
+    world.kafka.add_log(named_partition("orders", 1), end_offset=50)
     assert ranges_of(stream.partitions(before, stream.latestOffset())) == [("tail", 0, 50)]

@@ -56,13 +56,6 @@ def test_a_whole_frame_gets_its_new_length(api_version: int) -> None:
 
 
 @every_version
-def test_an_answer_that_needs_no_cut_is_the_same_bytes(api_version: int) -> None:
-    body = kio_frames.encode(response(api_version, CUT, unknown_tag=True))
-
-    assert rewrite_response(api_version, memoryview(body)) == body
-
-
-@every_version
 def test_an_unsupported_version_is_answered_in_the_shape_of_v0(api_version: int) -> None:
     body = struct.pack(">hihhh", 35, 1, 18, 0, 5)
 

@@ -31,7 +31,7 @@ from protocol.client.messages import (
     Values,
 )
 from protocol.client.sasl import SaslCredentials, Step
-from tests.support.fake_broker import NO_TIME, api_versions_values, encode_response
+from tests.support.fake_kafka import NO_TIME, api_versions_values, encode_response
 
 ALICE = SaslCredentials("PLAIN", "alice", "open sesame")
 SETTINGS = ClientSettings(bootstrap_servers=(), client_host="host", frame_bytes_max=100_000)

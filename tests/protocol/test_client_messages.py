@@ -27,7 +27,7 @@ from protocol.client.messages import (
     software_version,
     uuid_bytes,
 )
-from tests.support.fake_broker import api_versions_values, encode_response
+from tests.support.fake_kafka import api_versions_values, encode_response
 
 FETCH_VALUES = {
     "replica_id": -1,

@@ -12,7 +12,6 @@ from protocol.wire.framing import (
     RequestPrefix,
     decode_request_header,
     encode_request_header,
-    is_flexible,
     peek_request_prefix,
     response_body_position,
 )
@@ -26,11 +25,6 @@ client_ids = st.text(st.characters(codec="utf-8"), max_size=60) | st.none()
 
 def test_every_named_api_has_its_first_flexible_version() -> None:
     assert set(FLEXIBLE_FROM) == set(ApiKey)
-
-
-@every_version
-def test_flexible_versions_are_kafkas(api_key: int, api_version: int) -> None:
-    assert is_flexible(api_key, api_version) == kio_frames.schema(api_key, api_version).__flexible__
 
 
 @pytest.mark.parametrize("client_id", ["client", "", None, "ü" * 1000])

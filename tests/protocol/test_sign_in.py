@@ -152,7 +152,7 @@ def test_a_token_that_is_null_is_the_brokers_fault() -> None:
 
 
 @pytest.mark.parametrize("mechanism", OTHERS)
-def test_an_unknown_mechanism_signs_in_with_the_first_answer_that_a_broker_gives_to_nobody_before(
+def test_an_unknown_mechanism_signs_in_with_an_answer_for_signed_in_clients(
     mechanism: str,
 ) -> None:
     sign_in = SignIn(is_demanded=True)
@@ -281,7 +281,7 @@ def test_after_a_refused_handshake_no_raw_token_follows(error_code: int) -> None
         sign_in.on_raw_token()
 
 
-def test_the_answer_to_an_earlier_handshake_does_not_end_the_wait_for_that_of_version_0() -> None:
+def test_an_earlier_handshakes_answer_does_not_end_the_wait_for_version_0() -> None:
     sign_in, first, second = SignIn(is_demanded=True), handshake("PLAIN", 1), handshake("PLAIN", 0)
     sign_in.on_handshake(first)
     sign_in.on_handshake(second)

@@ -109,7 +109,7 @@ def test_what_is_forgotten_is_asked_for_again() -> None:
     assert tails.get(1, PARTITION, START, EPOCH) is None
 
 
-def test_a_partition_has_one_tail_at_each_broker_and_the_least_recently_used_goes_first(
+def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TAILS_MAX", 2)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from proxy.connection.accounts import (
     AT_ONCE_BYTES_MAX,
@@ -19,6 +19,8 @@ from proxy.connection.accounts import (
 )
 from storage.cache.byte_budget import ByteBudget
 from tests.support.memory_transport import HELD_BYTES_MAX, open_accounts
+
+pytestmark = pytest.mark.autojump
 
 BUDGET_BYTES = 1000
 STALL_S = 30.0
@@ -77,15 +79,13 @@ def world(nursery: trio.Nursery) -> World:
     return World(accounts, answers, nursery)
 
 
-async def test_a_stuck_reader_may_wait_as_long_as_nobody_wants_its_memory(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_a_stuck_reader_may_wait_as_long_as_nobody_wants_its_memory(world: World) -> None:
     blocks = await world.stuck(BUDGET_BYTES)
     await trio.sleep(100 * STALL_S)
     assert blocks.released_s is None
 
 
-async def test_one_with_its_share_gives_way_at_once(world: World, autojump_clock: MockClock) -> None:
+async def test_one_with_its_share_gives_way_at_once(world: World) -> None:
     """Failed before: six clients that did not read ended tier reads for everybody, for ever."""
     for _ in range(5):
         await world.stuck(BUDGET_BYTES // 5)
@@ -93,9 +93,7 @@ async def test_one_with_its_share_gives_way_at_once(world: World, autojump_clock
     assert trio.current_time() <= SHARE_WAIT_S + RELIEF_INTERVAL_S
 
 
-async def test_the_longest_wait_gives_way_first_and_no_more_than_needed(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_the_longest_wait_gives_way_first_and_no_more_than_needed(world: World) -> None:
     first = await world.stuck(400)
     await trio.sleep(1)
     second = await world.stuck(600)
@@ -105,7 +103,7 @@ async def test_the_longest_wait_gives_way_first_and_no_more_than_needed(
     assert second.released_s is None
 
 
-async def test_one_below_its_share_is_left_alone_until_the_stall_time(world: World, autojump_clock: MockClock) -> None:
+async def test_one_below_its_share_is_left_alone_until_the_stall_time(world: World) -> None:
     small = await world.stuck(50)
     large = await world.stuck(950)
     await world.answers.acquire(900)
@@ -115,9 +113,7 @@ async def test_one_below_its_share_is_left_alone_until_the_stall_time(world: Wor
 
 
 @pytest.mark.parametrize(("bytes_a_second", "gives_way"), [(1, True), (PROGRESS_BYTES, False)])
-async def test_a_byte_now_and_then_is_no_progress(
-    world: World, bytes_a_second: int, gives_way: bool, autojump_clock: MockClock
-) -> None:
+async def test_a_byte_now_and_then_is_no_progress(world: World, bytes_a_second: int, gives_way: bool) -> None:
     small = await world.stuck(100, progress=lambda: bytes_a_second)
     await world.answers.acquire(900)
     with trio.move_on_after(2 * STALL_S):
@@ -125,7 +121,7 @@ async def test_a_byte_now_and_then_is_no_progress(
     assert (small.released_s is not None) is gives_way
 
 
-async def test_held_bytes_end_the_longest_wait(world: World, autojump_clock: MockClock) -> None:
+async def test_held_bytes_end_the_longest_wait(world: World) -> None:
     first, second = world.account(), world.account()
     await first.hold(HELD_BYTES_MAX // 2)
     await second.hold(HELD_BYTES_MAX // 2)
@@ -140,7 +136,7 @@ async def test_held_bytes_end_the_longest_wait(world: World, autojump_clock: Moc
     assert second.held_bytes == HELD_BYTES_MAX // 2
 
 
-async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World, autojump_clock: MockClock) -> None:
+async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World) -> None:
     """Failed before: a response of a hundred bytes waited behind a request of 16 MiB."""
     stuck, other = world.account(), world.account()
     await stuck.hold(HELD_BYTES_MAX)
@@ -152,7 +148,7 @@ async def test_a_little_waits_for_nobody_and_is_made_up_for(world: World, autoju
     assert world.accounts.held.held == AT_ONCE_BYTES_MAX
 
 
-async def test_who_waits_for_no_peer_does_not_end(world: World, autojump_clock: MockClock) -> None:
+async def test_who_waits_for_no_peer_does_not_end(world: World) -> None:
     busy = world.account()
     await busy.hold(HELD_BYTES_MAX)
     with trio.move_on_after(2 * STALL_S):

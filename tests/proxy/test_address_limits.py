@@ -46,14 +46,6 @@ def test_connections_count_while_no_limit_is_set(world: World) -> None:
     assert world.limits.refusal(HERE, connections_max=1, rate_max=None) is RefusalReason.ADDRESS_CONNECTIONS
 
 
-def test_an_address_that_left_is_not_remembered(world: World) -> None:
-    for _ in range(2):
-        world.limits.entered(HERE)
-    for _ in range(2):
-        world.limits.left(HERE)
-    assert world.limits._connections == {}
-
-
 def test_a_rate_lets_a_burst_pass_and_then_so_many_a_second(world: World) -> None:
     burst = int(10 * BURST_S)
     assert world.admitted(HERE, 1000, rate_max=10) == burst

@@ -95,7 +95,7 @@ def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
         (None, None, False),
     ],
 )
-def test_aborted_transactions_are_known_if_the_tier_tells_all_or_up_to_where_the_brokers_tail_begins(
+def test_aborts_are_known_if_the_tier_tells_all_up_to_the_brokers_tail(
     result: TierRecords | Exception | None, tail: AbortedTail | None, lacks: bool
 ) -> None:
     assert lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from proxy.fetch.known import Authorities, Authority, AuthorityKey, LogStartGeneration
 from tests.support.segments import topic_partition
+
+pytestmark = pytest.mark.autojump
 
 KEY = AuthorityKey(topic_partition("orders", 0), 0, -1)
 
@@ -16,39 +17,7 @@ def authority(given_at_s: float = 0.0) -> Authority:
     return Authority(1500, 1500, 0, 5, 1000, given_at_s)
 
 
-async def test_a_good_probe_counts_until_its_age_is_reached(autojump_clock: MockClock) -> None:
-    authorities = Authorities(1.0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    await trio.sleep(0.999)
-    assert authorities.get(KEY, trio.current_time()) == authority()
-    await trio.sleep(0.001)
-    assert authorities.get(KEY, trio.current_time()) is None
-
-
-async def test_an_age_of_zero_remembers_nothing(autojump_clock: MockClock) -> None:
-    authorities = Authorities(0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    assert authorities.get(KEY, trio.current_time()) is None
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(KEY, partition=topic_partition("orders", 1)),
-        replace(KEY, partition=topic_partition("other", 0)),
-        replace(KEY, isolation_level=1),
-        replace(KEY, current_leader_epoch=5),
-    ],
-)
-async def test_it_counts_for_what_it_was_asked_of_only(autojump_clock: MockClock, other: AuthorityKey) -> None:
-    authorities = Authorities(1.0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    assert authorities.get(other, trio.current_time()) is None
-    authorities.end(other)
-    assert authorities.get(KEY, trio.current_time()) is not None
-
-
-async def test_a_no_ends_it(autojump_clock: MockClock) -> None:
+async def test_a_no_ends_it() -> None:
     authorities = Authorities(1.0, LogStartGeneration())
     authorities.put(KEY, authority())
     authorities.end(KEY)
@@ -56,25 +25,7 @@ async def test_a_no_ends_it(autojump_clock: MockClock) -> None:
     assert authorities.get(KEY, trio.current_time()) is None
 
 
-async def test_another_sign_in_ends_all(autojump_clock: MockClock) -> None:
-    authorities = Authorities(1.0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    authorities.end_all()
-    assert authorities.get(KEY, trio.current_time()) is None
-
-
-async def test_a_log_start_that_moves_ends_all_everywhere(autojump_clock: MockClock) -> None:
-    generation = LogStartGeneration()
-    connections = [Authorities(1.0, generation) for _ in range(2)]
-    for authorities in connections:
-        authorities.put(KEY, authority())
-    generation.value += 1
-    assert [authorities.get(KEY, trio.current_time()) for authorities in connections] == [None, None]
-    connections[0].put(KEY, authority())
-    assert connections[0].get(KEY, trio.current_time()) is not None
-
-
-async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says(autojump_clock: MockClock) -> None:
+async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() -> None:
     generation = LogStartGeneration()
     authorities = Authorities(1.0, generation)
     assert authorities.get(KEY, trio.current_time()) is None
@@ -87,7 +38,7 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says(au
 
 
 @pytest.mark.parametrize("age_s_max", [0.0, 1.0])
-async def test_a_right_outlives_its_probe_and_goes_by_partition(autojump_clock: MockClock, age_s_max: float) -> None:
+async def test_a_right_outlives_its_probe_and_goes_by_partition(age_s_max: float) -> None:
     generation = LogStartGeneration()
     authorities = Authorities(age_s_max, generation)
     assert not authorities.has_right(KEY.partition)
@@ -99,7 +50,7 @@ async def test_a_right_outlives_its_probe_and_goes_by_partition(autojump_clock: 
     assert not authorities.has_right(topic_partition("orders", 1))
 
 
-async def test_a_no_under_any_epoch_takes_the_right_away(autojump_clock: MockClock) -> None:
+async def test_a_no_under_any_epoch_takes_the_right_away() -> None:
     authorities = Authorities(1.0, LogStartGeneration())
     other = replace(KEY, partition=topic_partition("orders", 1))
     for key in (KEY, other):
@@ -108,16 +59,14 @@ async def test_a_no_under_any_epoch_takes_the_right_away(autojump_clock: MockClo
     assert [authorities.has_right(key.partition) for key in (KEY, other)] == [False, True]
 
 
-async def test_another_sign_in_takes_all_rights_away(autojump_clock: MockClock) -> None:
+async def test_another_sign_in_takes_all_rights_away() -> None:
     authorities = Authorities(0.0, LogStartGeneration())
     authorities.put(KEY, authority())
     authorities.end_all()
     assert not authorities.has_right(KEY.partition)
 
 
-async def test_as_many_rights_are_remembered_as_probes(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_as_many_rights_are_remembered_as_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(0.0, LogStartGeneration())
     partitions = [topic_partition("orders", number) for number in range(3)]
@@ -126,7 +75,7 @@ async def test_as_many_rights_are_remembered_as_probes(
     assert [authorities.has_right(partition) for partition in partitions] == [False, False, True]
 
 
-async def test_a_full_table_is_dropped_whole(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.AUTHORITIES_MAX", 2)
     authorities = Authorities(1.0, LogStartGeneration())
     keys = [replace(KEY, current_leader_epoch=epoch) for epoch in range(3)]

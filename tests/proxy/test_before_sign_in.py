@@ -177,7 +177,7 @@ async def test_nothing_else_signs_in(mechanism: str, token: bytes, error_code: i
         await assert_served(talk, False)
 
 
-async def test_a_mechanism_whose_success_does_not_show_signs_in_with_the_first_other_answer() -> None:
+async def test_where_success_does_not_show_the_first_other_answer_signs_in() -> None:
     async with demanding() as talk:
         await shake(talk, "GSSAPI")
         await exchange(talk, authenticate(3), authenticated(3, b"\x60token"))

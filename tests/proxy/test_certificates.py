@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import structlog
 import trio
-from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
@@ -14,6 +13,8 @@ from metrics.registry import Registry
 from proxy.process.reload import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
 from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
+
+pytestmark = pytest.mark.autojump
 
 KEY = "proxy.tls.certificate.file"
 DAY_S = 86_400.0
@@ -64,7 +65,7 @@ def test_below_thirty_days_it_is_said_once_a_day(chain: bytes) -> None:
     assert watched.told(chain) == ["certificate_expired"]
 
 
-async def test_it_is_looked_at_every_hour(chain: bytes, autojump_clock: MockClock) -> None:
+async def test_it_is_looked_at_every_hour(chain: bytes) -> None:
     watched, looks = Watched(now_s=0), list[float]()
 
     def chains() -> dict[str, bytes]:

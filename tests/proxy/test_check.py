@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from kio.schema.errors import ErrorCode
 
-from protocol.client.messages import DESCRIBE_CONFIGS, FETCH, LIST_OFFSETS, SASL_HANDSHAKE, Values
+from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, SASL_HANDSHAKE, Values
 from proxy import check
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
@@ -26,8 +25,7 @@ from storage.model import (
     Uuid,
 )
 from tests.support.config_files import load_lines
-from tests.support.fake_broker import FakeNetwork
-from tests.support.fake_cluster import FakeCluster, FakeTopic
+from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import Record, data_batch
 
 ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
@@ -38,12 +36,11 @@ LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 class World:
     """One broker with a metadata topic of one partition, and a tier; all healthy until a test breaks something."""
 
-    cluster: FakeCluster
+    cluster: FakeKafka
     folder: Path
     values: list[bytes] = field(default_factory=list)
     configs: dict[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
     configs_code: ErrorCode = ErrorCode.none
-    fetch_code: ErrorCode = ErrorCode.none
     lines: str = ""
     key: bytes | None = None
     """Of every record in the metadata topic."""
@@ -51,11 +48,9 @@ class World:
     def prepare(self) -> None:
         (self.folder / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
         broker = self.cluster.add(1, "a", 1)
-        broker.on(FETCH, self.fetch)
-        broker.on(LIST_OFFSETS, self.list_offsets)
         broker.on(DESCRIBE_CONFIGS, self.describe_configs)
         self.cluster.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
-        self.cluster.topics["orders"] = FakeTopic(ORDERS.topic_id, [1])
+        self.cluster.add_log(ORDERS).local_log_start_offset = 42
 
     def add_segment(self, number: int, *, data: bytes, finished: bool = True) -> None:
         """A segment in the tier and its records in the metadata topic."""
@@ -72,6 +67,9 @@ class World:
             self.values.append(serde.encode(RemoteLogSegmentMetadataUpdate(segment_id, 1, state, 1)))
 
     def run(self) -> tuple[int, str]:
+        for offset, value in enumerate(self.values if METADATA_TOPIC in self.cluster.topics else ()):
+            batch = data_batch(offset, records=[Record(self.key, value)])
+            self.cluster.log(METADATA_TOPIC).append(batch, offset)
         lines = (
             f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={LOCAL}\n"
             f"rsm.config.dir={self.folder / 'tier'}\n{self.lines}"
@@ -80,32 +78,7 @@ class World:
         code = check.run(load_lines(self.folder, lines, minimal=False), out)
         return code, out.getvalue()
 
-    async def fetch(self, request: Any) -> Values:
-        await trio.lowlevel.checkpoint()
-        [topic] = request.topics
-        offset = topic.partitions[0].fetch_offset
-        records = b"".join(
-            data_batch(at, records=[Record(self.key, value)]) for at, value in enumerate(self.values) if at >= offset
-        )
-        partition = {
-            "partition_index": 0,
-            "error_code": self.fetch_code,
-            "high_watermark": len(self.values),
-            "aborted_transactions": None,
-            "records": records,
-        }
-        return {"error_code": ErrorCode.none, "responses": [{"topic_id": topic.topic_id, "partitions": [partition]}]}
-
-    async def list_offsets(self, request: Any) -> Values:
-        await trio.lowlevel.checkpoint()
-        [topic] = request.topics
-        [asked] = topic.partitions
-        offset = {-1: len(self.values), -2: 0, -4: 42}[asked.timestamp]
-        answer = {"partition_index": asked.partition_index, "error_code": ErrorCode.none, "offset": offset}
-        return {"topics": [{"name": topic.name, "partitions": [answer]}]}
-
-    async def describe_configs(self, request: Any) -> Values:
-        await trio.lowlevel.checkpoint()
+    def describe_configs(self, request: Any) -> Values:
         configs = [
             {
                 "name": name,
@@ -129,8 +102,8 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    cluster = FakeCluster(FakeNetwork())
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.network.open_transport)
+    cluster = FakeKafka()
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.open_transport)
     world = World(cluster, tmp_path)
     world.prepare()
     return world
@@ -277,7 +250,8 @@ def test_a_missing_describe_configs_acl_is_only_a_warning(world: World) -> None:
 
 def test_a_missing_read_acl_on_the_metadata_topic_is_named(world: World) -> None:
     world.values.append(b"x")
-    world.fetch_code = ErrorCode.topic_authorization_failed
+    log = world.cluster.log(METADATA_TOPIC)
+    world.cluster.hooks["metadata fetch"] = lambda: setattr(log, "error_code", ErrorCode.topic_authorization_failed)
     code, text = world.run()
     assert code == exit_codes.FOUND_WRONG
     assert f"ACL Read on Topic {METADATA_TOPIC} is missing" in text

@@ -44,7 +44,7 @@ def test_serve_runs_the_application_and_returns_its_code(file: str, code: int, m
     assert str(served[0].upstream.bootstrap_servers[0]) == "broker:9092"
 
 
-def test_a_signal_before_serve_listens_to_any_ends_the_start_and_a_reload_is_passed_over(
+def test_a_signal_during_the_start_ends_it_and_a_reload_is_passed_over(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from proxy.connection.request_handlers import Relay
 from proxy.fetch.tier import READS_AT_ONCE_MAX
@@ -22,6 +21,8 @@ from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, tier_batch
 from tests.support.session_model import EPOCH_MAX
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World
 from tests.support.tier_world import ScriptedReader, TierWorld, ask, client_frame, fetch_of
+
+pytestmark = pytest.mark.autojump
 
 FEW, MANY = 10, 1000
 
@@ -106,7 +107,7 @@ async def calls_of_unchanged(nursery: trio.Nursery, partitions: int, *, is_named
 
 @pytest.mark.parametrize(("is_named", "calls_max"), [(False, RELAY_CALLS_MAX), (True, NAMED_CALLS_MAX)])
 async def test_partitions_that_an_incremental_fetch_does_not_name_cost_nothing(
-    nursery: trio.Nursery, autojump_clock: MockClock, is_named: bool, calls_max: int
+    nursery: trio.Nursery, is_named: bool, calls_max: int
 ) -> None:
     few = await calls_of_unchanged(nursery, FEW, is_named=is_named)
     assert 0 < few < calls_max
@@ -139,7 +140,7 @@ async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_f
 
 @pytest.mark.parametrize(("is_vouched_for", "calls_max"), [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])
 async def test_a_tier_read_costs_few_calls_beside_the_reading(
-    nursery: trio.Nursery, autojump_clock: MockClock, is_vouched_for: bool, calls_max: int
+    nursery: trio.Nursery, is_vouched_for: bool, calls_max: int
 ) -> None:
     """Below READS_AT_ONCE_MAX and beyond: a read that has to wait for its turn costs no more."""
     few, some, many = FEW, READS_AT_ONCE_MAX, 3 * READS_AT_ONCE_MAX

@@ -6,7 +6,6 @@ import inspect
 import pytest
 import structlog.testing
 import trio
-from trio.testing import MockClock
 
 import storage.errors
 from metrics.meters import FallbackReason
@@ -38,13 +37,10 @@ from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
 from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, records_of
 
+pytestmark = pytest.mark.autojump
+
 DENIED = RemoteAccessDeniedError("bucket orders: AccessDenied (HTTP 403)")
 COME_AGAIN = ErrorCode.REPLICA_NOT_AVAILABLE
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 async def one(client: FakeFetcher, partition: TopicIdPartition, offset: int = 17, **fields: int) -> tuple[int, bytes]:
@@ -80,7 +76,7 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
     ],
 )
 async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exchange(
-    world: TierWorld, fault: Exception, reason: FallbackReason, autojump_clock: MockClock
+    world: TierWorld, fault: Exception, reason: FallbackReason
 ) -> None:
     """Failed before: 9 or -1 in a hot loop, 200 answers a second, while the broker served the same offsets."""
     partition = world.add_partition()
@@ -95,9 +91,7 @@ async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exch
 @pytest.mark.parametrize(
     "fault", [RetriableRemoteStorageError("reset"), ThrottledError("503"), MetadataNotReadyError("behind")]
 )
-async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(
-    world: TierWorld, fault: Exception, autojump_clock: MockClock
-) -> None:
+async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(world: TierWorld, fault: Exception) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = fault
     client = world.client()
@@ -108,7 +102,7 @@ async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(
     assert world.broker.remote_reads == 0
 
 
-async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) -> None:
     """Clients apply auto.offset.reset to OFFSET_OUT_OF_RANGE, and show UNKNOWN_SERVER_ERROR to their user."""
     world.settings.authority_age_s_max = 0
     world.fallback.settings.partitions_max = 0
@@ -121,9 +115,7 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld, au
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 499, 500, 2000, 60_000])
-async def test_a_client_comes_again_after_its_own_wait(
-    world: TierWorld, max_wait_ms: int, autojump_clock: MockClock
-) -> None:
+async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wait_ms: int) -> None:
     partition = world.add_partition()
     world.fallback.settings.partitions_max = 0
     world.reader.failures[partition] = DENIED
@@ -139,7 +131,7 @@ def test_throttling_is_no_reason() -> None:
 # --- the broker's answer is taken whole ---
 
 
-async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     log = world.log(partition)
     log.last_stable_offset, log.aborted = 1490, [(7, 10, 30)]
@@ -156,7 +148,7 @@ async def test_all_of_the_brokers_answer_is_passed_on(world: TierWorld, autojump
     ("first_offset", "expected"), [(17, [tier_batch(0, 17), b""]), (2000, [b"", broker_batch(1, 17)])]
 )
 async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
-    world: TierWorld, first_offset: int, expected: list[bytes], autojump_clock: MockClock
+    world: TierWorld, first_offset: int, expected: list[bytes]
 ) -> None:
     """Failed before: the Fetch of our own granted its first partition a batch beyond the limit once more."""
     good, bad = world.add_partition("orders", 0), world.add_partition("orders", 1)
@@ -166,14 +158,14 @@ async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
     assert records_of(response) == expected
 
 
-async def test_an_error_of_the_broker_is_passed_on(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_an_error_of_the_broker_is_passed_on(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = DENIED
     world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert (await one(world.client(), partition))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_beside_records_of_others_nobody_is_held(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_beside_records_of_others_nobody_is_held(world: TierWorld) -> None:
     bad, good = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.failures[bad] = RetriableRemoteStorageError("reset")
     response = await world.client().fetch([ask(bad, 17, max_bytes=100), ask(good, 17, max_bytes=100)])
@@ -182,7 +174,7 @@ async def test_beside_records_of_others_nobody_is_held(world: TierWorld, autojum
 
 
 async def test_records_that_arrive_at_the_broker_end_the_wait_to_come_again(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+    world: TierWorld, nursery: trio.Nursery
 ) -> None:
     bad, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.failures[bad] = RetriableRemoteStorageError("reset")
@@ -201,7 +193,7 @@ async def test_records_that_arrive_at_the_broker_end_the_wait_to_come_again(
 
 
 async def test_a_broker_gets_four_partitions_at_a_time_and_the_others_come_again(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+    world: TierWorld, nursery: trio.Nursery
 ) -> None:
     partitions = [world.add_partition("orders", number) for number in range(6)]
     world.reader.failures = dict.fromkeys(partitions, DENIED)
@@ -225,9 +217,7 @@ async def test_a_broker_gets_four_partitions_at_a_time_and_the_others_come_again
     assert {code for code, _ in answers.values()} == {0}
 
 
-async def test_of_one_request_the_first_four_are_read_and_the_rest_is_empty_beside_them(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_of_one_request_the_first_four_are_read_and_the_rest_is_empty_beside_them(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in range(6)]
     world.reader.failures = dict.fromkeys(partitions, DENIED)
     response = await world.client().fetch([ask(partition, 17, max_bytes=100) for partition in partitions])
@@ -235,7 +225,7 @@ async def test_of_one_request_the_first_four_are_read_and_the_rest_is_empty_besi
     assert records_of(response) == [broker_batch(number, 17) if number < 4 else b"" for number in range(6)]
 
 
-async def test_a_client_that_leaves_gives_its_place_back(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_client_that_leaves_gives_its_place_back(world: TierWorld) -> None:
     partition = world.add_partition()
     world.fallback.settings.partitions_max = 1
     world.reader.failures[partition] = DENIED
@@ -249,9 +239,7 @@ async def test_a_client_that_leaves_gives_its_place_back(world: TierWorld, autoj
 # --- spells ---
 
 
-async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition_tries_it(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition_tries_it(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in range(3)]
     world.reader.failures = dict.fromkeys(partitions, DENIED)
     client = world.client()
@@ -279,7 +267,7 @@ async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition
     assert world.sample("tidegate_fallback_partitions", reason="denied") == 0
 
 
-async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld) -> None:
     """Failed before: a refused client that asks often enough kept the tier from ever being tried."""
     partition = world.add_partition()
     world.reader.failures[partition] = DENIED
@@ -297,7 +285,7 @@ async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld,
     assert await one(good, partition) == from_tier(partition)
 
 
-async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = CorruptObjectError("crc")
     client = world.client()
@@ -313,9 +301,7 @@ async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWor
     assert waits_s[:7] == [0, 10, 20, 40, SPELL_S_MAX, SPELL_S_MAX, SPELL_S_MAX]
 
 
-async def test_a_partition_that_never_failed_is_served_from_the_tier(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_partition_that_never_failed_is_served_from_the_tier(world: TierWorld) -> None:
     """What is cached needs no store."""
     bad, cached = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.failures[bad] = DENIED
@@ -326,9 +312,7 @@ async def test_a_partition_that_never_failed_is_served_from_the_tier(
     assert world.sample("tidegate_fallback_partitions", reason="denied") == 1
 
 
-async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in range(3)]
     world.reader.failures = dict.fromkeys(partitions, DENIED)
     client = world.client()
@@ -350,7 +334,7 @@ async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(
     assert world.fallback.complaints() == []
 
 
-async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = DENIED
     await one(world.client(), partition)
@@ -360,9 +344,7 @@ async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, auto
     assert world.fallback.complaints() == []
 
 
-async def test_a_partition_that_fails_for_another_reason_changes_its_spell(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     world.reader.failures[partition] = DENIED
@@ -377,9 +359,7 @@ async def test_a_partition_that_fails_for_another_reason_changes_its_spell(
 # --- late ---
 
 
-async def test_an_offset_that_never_comes_is_read_by_the_broker_after_five_seconds(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_an_offset_that_never_comes_is_read_by_the_broker_after_five_seconds(world: TierWorld) -> None:
     """Failed before: empty answers without an end, which a client takes for the end of the partition."""
     partition = world.add_partition()
     world.reader.delay_s = 1000.0
@@ -390,7 +370,7 @@ async def test_an_offset_that_never_comes_is_read_by_the_broker_after_five_secon
     assert world.sample("tidegate_fallback_partitions", reason="late") == 1
 
 
-async def test_it_takes_three_asks_at_least(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_it_takes_three_asks_at_least(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.delay_s = 1000.0
     client = world.client()
@@ -398,7 +378,7 @@ async def test_it_takes_three_asks_at_least(world: TierWorld, autojump_clock: Mo
     assert answers == [(0, b"")] * (ASKS_MIN - 1) + [from_broker(partition)]
 
 
-async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     for offset in (17, 18):
@@ -411,7 +391,7 @@ async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld, 
     assert world.broker.remote_reads == 0
 
 
-async def test_empty_answers_for_want_of_time_or_room_do_not_count(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_empty_answers_for_want_of_time_or_room_do_not_count(world: TierWorld) -> None:
     cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.delays_s[cold] = 1000.0
     client = world.client()
@@ -425,9 +405,7 @@ async def test_empty_answers_for_want_of_time_or_room_do_not_count(world: TierWo
     assert world.broker.remote_reads == 0
 
 
-async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_late(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_late(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = RetriableRemoteStorageError("connection refused")
     client = world.client()
@@ -438,7 +416,7 @@ async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_la
     assert "connection refused" in complaint
 
 
-async def test_throttling_is_waited_out_however_long_it_takes(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_throttling_is_waited_out_however_long_it_takes(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = ThrottledError("SlowDown")
     client = world.client()

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock
 
 from protocol.fetch.messages import FetchPartition
 from protocol.wire.errors import ErrorCode
@@ -25,12 +23,9 @@ from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import TierWorld, ask, fetch_of, records_of
 
+pytestmark = pytest.mark.autojump
+
 FRONTIER = Frontier(local_log_start_offset=1000, log_end_offset=1500, leader_epoch=5, learned_at_s=0.0)
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 def plan_of(asked: Sequence[FetchPartition], max_bytes: int = 50_000_000) -> FetchPlan:
@@ -128,7 +123,7 @@ def test_parts_left_to_the_broker_keep_their_place_and_their_share() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_part_left_to_the_broker_without_a_limit_takes_no_right_from_those_behind_it(limit: int) -> None:
+def test_a_part_left_to_the_broker_without_a_limit_takes_no_right(limit: int) -> None:
     asked = tier_asks(limit, 100)
     left = leave_to_broker(fetch_of(asked), plan := plan_of(asked), {plan.tier[0]})
     assert budgets_of(left) == [(100, True)]
@@ -265,7 +260,7 @@ async def sizes_of(
     ],
 )
 async def test_partitions_take_from_the_limit_in_request_order(
-    world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int, autojump_clock: MockClock
+    world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int
 ) -> None:
     assert await sizes_of(world, kinds, max_bytes, fetches=fetches) == sizes
 
@@ -281,14 +276,12 @@ async def test_partitions_take_from_the_limit_in_request_order(
     ],
 )
 async def test_the_first_that_has_records_may_exceed_its_limit_by_one_batch_and_no_other(
-    world: TierWorld, kinds: list[str], sizes: list[int], autojump_clock: MockClock
+    world: TierWorld, kinds: list[str], sizes: list[int]
 ) -> None:
     assert await sizes_of(world, kinds, 5000, limit=BATCH_BYTES - 1) == sizes
 
 
-async def test_a_tier_partition_has_no_right_behind_a_local_one_that_was_not_believed_to_have_records(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_tier_partition_has_no_right_behind_an_unknown_local_one(world: TierWorld) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     asked = [ask(partition, offset, max_bytes=BATCH_BYTES - 1) for partition, offset in ((idle, 1000), (cold, 17))]
     client = world.client()
@@ -297,9 +290,7 @@ async def test_a_tier_partition_has_no_right_behind_a_local_one_that_was_not_bel
     assert [len(each) for each in records_of(await client.fetch(asked))] == [BATCH_BYTES, 0]
 
 
-async def test_what_is_given_back_without_a_share_is_not_waited_for(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_what_is_given_back_without_a_share_is_not_waited_for(world: TierWorld) -> None:
     served, unanswered = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.left_out.add(unanswered)
     asked = [ask(served, 17, max_bytes=1000), ask(unanswered, 700, max_bytes=1000)]
@@ -309,7 +300,7 @@ async def test_what_is_given_back_without_a_share_is_not_waited_for(
     assert (world.broker.fetches[-1].max_bytes, world.broker.fetches[-1].max_wait_ms) == (0, 0)
 
 
-async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorld) -> None:
     """KIP-227: whoever gave records goes to the end. Failed before: the local ones got a batch at a time."""
     names = ["a", "b", "c", "u", "v", "w", "x"]
     partitions = [world.add_partition(name, high_watermark=1500) for name in names]
@@ -336,9 +327,7 @@ async def test_a_sessions_rotation_gives_each_partition_its_turn(world: TierWorl
     assert turns == ["ab", "ab", "cu", "vw", "xa"]  # the full answer that opens a session moves nobody
 
 
-async def test_a_local_partition_of_which_nothing_was_known_gets_its_share_from_the_second_fetch_on(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_an_unknown_local_partition_gets_its_share_from_the_second_fetch(world: TierWorld) -> None:
     cold = world.add_partition("orders", 0)
     unknown = topic_partition("not in the tier")
     world.broker.add(unknown, high_watermark=1500)
@@ -348,9 +337,7 @@ async def test_a_local_partition_of_which_nothing_was_known_gets_its_share_from_
     assert sizes == [[BATCH_BYTES, 1000], [1000, 0], [1000, 0]]
 
 
-async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind_it(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind_it(world: TierWorld) -> None:
     """The broker says that it has records and gives none: it is asked as a follower that lags, or reads remotely."""
     cold, stuck = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
     world.log(stuck).last_stable_offset = 1100

@@ -3,7 +3,6 @@
 import pytest
 import trio
 from structlog.testing import capture_logs
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import PartitionLeader
@@ -27,13 +26,10 @@ from tests.support.tier_world import (
     records_of,
 )
 
+pytestmark = pytest.mark.autojump
+
 READ_COMMITTED = 1
 DIVERGING = b"\x01\x00\x0d" + (4).to_bytes(4) + (10).to_bytes(8) + b"\x00"
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 async def served_by(world: TierWorld, client: FakeFetcher, partition: TopicIdPartition, offset: int) -> str:
@@ -47,7 +43,7 @@ async def served_by(world: TierWorld, client: FakeFetcher, partition: TopicIdPar
 # --- whose it is ---
 
 
-async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     assert await served_by(world, client, partition, 999) == "tier"
@@ -55,7 +51,7 @@ async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld,
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
-async def test_negative_offsets_are_relayed(world: TierWorld, autojump_clock: MockClock, offset: int) -> None:
+async def test_negative_offsets_are_relayed(world: TierWorld, offset: int) -> None:
     partition = world.add_partition()
     assert await world.client().is_relayed([ask(partition, offset)])
 
@@ -63,18 +59,18 @@ async def test_negative_offsets_are_relayed(world: TierWorld, autojump_clock: Mo
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 @pytest.mark.parametrize("version", [12, 17])
 async def test_followers_and_debugging_consumers_are_relayed_whole(
-    world: TierWorld, autojump_clock: MockClock, replica_id: int, version: int
+    world: TierWorld, replica_id: int, version: int
 ) -> None:
     partition = world.add_partition()
     assert await world.client().is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version)
 
 
-async def test_a_bootstrap_connection_is_relayed(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_bootstrap_connection_is_relayed(world: TierWorld) -> None:
     partition = world.add_partition()
     assert await world.client(node_id=None).is_relayed([ask(partition, 17)])
 
 
-async def test_below_v11_only_the_leader_is_asked(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_below_v11_only_the_leader_is_asked(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     assert not await client.is_relayed([ask(partition, 17)], api_version=10)
@@ -83,9 +79,7 @@ async def test_below_v11_only_the_leader_is_asked(world: TierWorld, autojump_clo
     assert not await client.is_relayed([ask(partition, 17)], api_version=11)
 
 
-async def test_what_the_catalog_does_not_know_or_is_still_reading_is_relayed(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_what_the_catalog_does_not_know_or_is_still_reading_is_relayed(world: TierWorld) -> None:
     without_segments = world.add_partition("orders", 0, segments=[])
     not_ready = world.add_partition("orders", 1)
     world.tail.not_ready = {not_ready}
@@ -93,23 +87,19 @@ async def test_what_the_catalog_does_not_know_or_is_still_reading_is_relayed(
     assert not world.client_of_ours.offsets_asked
 
 
-async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(world: TierWorld) -> None:
     partition, other = world.add_partition(), world.add_partition("orders", 1)
     wishes = [ask(partition, 17), ask(other, 3, max_bytes=100), ask(partition, 600, max_bytes=100)]
     response = await world.client().fetch(wishes)
     assert records_of(response) == [tier_batch(0, 600), tier_batch(1, 3)]
 
 
-async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld) -> None:
     partition = world.add_partition()
     assert await world.client().is_relayed([ask(partition, 17)], max_bytes=-1)
 
 
-async def test_two_topics_with_the_same_partition_number_are_told_apart(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_two_topics_with_the_same_partition_number_are_told_apart(world: TierWorld) -> None:
     world.add_partition("a", 3, local_log_start_offset=500)
     partitions = [world.add_partition(topic, 3, high_watermark=1500) for topic in ("b", "c")]
     for version in (12, 13):
@@ -118,9 +108,7 @@ async def test_two_topics_with_the_same_partition_number_are_told_apart(
         assert records_of(response) == [tier_batch(3, 17), broker_batch(3, 1200)]
 
 
-async def test_both_places_are_read_from_the_tier_if_that_is_preferred(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_both_places_are_read_from_the_tier_if_that_is_preferred(world: TierWorld) -> None:
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
     world.settings = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=True)
     client = world.client()
@@ -133,9 +121,7 @@ async def test_both_places_are_read_from_the_tier_if_that_is_preferred(
     assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
 
 
-async def test_settings_that_change_count_for_connections_that_are_open(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_settings_that_change_count_for_connections_that_are_open(world: TierWorld) -> None:
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
     client = world.client()
     assert await served_by(world, client, partition, 999) == "relay"
@@ -149,9 +135,7 @@ async def test_settings_that_change_count_for_connections_that_are_open(
     assert len(world.broker.fetches) > probes
 
 
-async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_hold_aborts(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_hold_aborts(world: TierWorld) -> None:
     partition = world.add_partition(segments=[(500, 999)])
     world.add_segment(partition, 0, 499, has_aborts=True)
     for isolation_level in (0, READ_COMMITTED):
@@ -159,7 +143,7 @@ async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_ho
         assert records_of(response) == [tier_batch(0, 17)]
 
 
-async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     frame = client_frame(fetch_of([ask(partition, 17)]))
@@ -171,16 +155,14 @@ async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWo
 # --- what is learned first ---
 
 
-async def test_a_frontier_that_is_not_known_is_learned_first(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_frontier_that_is_not_known_is_learned_first(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.latency_s = 0.1
     assert await served_by(world, world.client(), partition, 17) == "tier"
     assert world.client_of_ours.partitions_asked == [[("orders", 0)]]
 
 
-async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -190,9 +172,7 @@ async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(
     assert await client.is_relayed([ask(partition, 700)])
 
 
-async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above_it(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above_it(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -208,7 +188,7 @@ async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above
     assert frontier.local_log_start_offset == 1300
 
 
-async def test_a_fresh_frontier_costs_no_question(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_fresh_frontier_costs_no_question(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     for offset in (17, 18, 1000):
@@ -216,17 +196,13 @@ async def test_a_fresh_frontier_costs_no_question(world: TierWorld, autojump_clo
     assert len(world.client_of_ours.offsets_asked) == 1
 
 
-async def test_a_broker_that_cannot_be_asked_leaves_the_fetch_to_the_relay(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_broker_that_cannot_be_asked_leaves_the_fetch_to_the_relay(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.failure = UpstreamConnectionError("down")
     assert await world.client().is_relayed([ask(partition, 17)])
 
 
-async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.latency_s = 25.0
     client = world.client()
@@ -237,29 +213,14 @@ async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(
     assert await served_by(world, client, partition, 17) == "tier"
 
 
-async def test_topic_ids_are_learned_for_clients_that_ask_by_name(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_topic_ids_are_learned_for_clients_that_ask_by_name(world: TierWorld) -> None:
     partition = world.add_partition()
     world.cluster.unlearned = {"orders": world.cluster.ids.pop("orders")}
     response = await world.client().fetch([ask(partition, 17, max_bytes=100)], api_version=12)
     assert records_of(response) == [tier_batch(0, 17)]
 
 
-async def test_names_that_upstream_does_not_tell_are_not_asked_for_each_time(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
-    partition = world.add_partition()
-    world.cluster.ids.clear()
-    world.cluster.latency_s = 30.0
-    client = world.client()
-    for _ in range(3):
-        assert await client.is_relayed([ask(partition, 17)], api_version=12)
-    assert trio.current_time() == pytest.approx(1.0)
-    assert world.cluster.learned == [["orders"]]
-
-
-async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(world: TierWorld) -> None:
     """Failed before: the partition went to the broker, which granted an oversize batch beside the tier's."""
     known, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)
     client = world.client()
@@ -281,15 +242,13 @@ async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(
 # --- divergence ---
 
 
-async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld) -> None:
     partition = world.add_partition()
     assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
 @pytest.mark.parametrize("epoch", [0, 4, 9])
-async def test_a_partition_whose_last_fetched_epoch_is_off_the_lineage_is_the_brokers_alone(
-    world: TierWorld, autojump_clock: MockClock, epoch: int
-) -> None:
+async def test_a_last_fetched_epoch_off_the_lineage_is_left_to_the_broker(world: TierWorld, epoch: int) -> None:
     """Failed before: the whole request was relayed, and the broker read the other partition from its tier."""
     diverged, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.add_segment(diverged, 0, 99, epochs={4: 0})  # a dead branch: upstream does not know the epoch
@@ -302,9 +261,7 @@ async def test_a_partition_whose_last_fetched_epoch_is_off_the_lineage_is_the_br
     assert await client.is_relayed(asked[:1])
 
 
-async def test_a_last_fetched_epoch_that_ended_before_the_offset_is_relayed(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_last_fetched_epoch_that_ended_before_the_offset_is_relayed(world: TierWorld) -> None:
     partition = world.add_partition(segments=[(500, 999)])
     world.add_segment(partition, 0, 499, epochs={4: 0})
     world.log(partition).epoch_ends[4] = (4, 500)
@@ -313,15 +270,13 @@ async def test_a_last_fetched_epoch_that_ended_before_the_offset_is_relayed(
     assert await client.is_relayed([ask(partition, 501, last_fetched_epoch=4)])
 
 
-async def test_a_lineage_that_cannot_be_learned_leaves_the_fetch_to_the_relay(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_lineage_that_cannot_be_learned_leaves_the_fetch_to_the_relay(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.epoch_error_codes = [ErrorCode.FENCED_LEADER_EPOCH]
     assert await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 
-async def test_lineages_of_many_partitions_are_asked_for_together(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_lineages_of_many_partitions_are_asked_for_together(world: TierWorld) -> None:
     """Failed before: they were asked for one after another, a request for each."""
     partitions = [world.add_partition("orders", number) for number in range(30)]
     world.client_of_ours.latency_s = 0.1
@@ -331,9 +286,7 @@ async def test_lineages_of_many_partitions_are_asked_for_together(world: TierWor
     assert [len(request) for request in world.client_of_ours.epoch_requests] == [30]
 
 
-async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(world: TierWorld) -> None:
     """The broker answers for those whose lineages are not learned yet; the question goes on for later Fetches."""
     partitions = [world.add_partition("orders", number) for number in range(30)]
     known = await world.lineages.get(partitions[7], LEADER_EPOCH)
@@ -361,7 +314,7 @@ async def test_a_leader_that_does_not_answer_holds_a_fetch_for_a_second_only(
 @pytest.mark.parametrize("version", [4, 12, 17])
 @pytest.mark.parametrize("is_tier", [False, True])
 async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, version: int, is_tier: bool
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int, is_tier: bool
 ) -> None:
     """Failed before: all partitions were decoded, looked up and encoded in one stretch each."""
     count = 3000
@@ -388,7 +341,7 @@ async def test_a_large_fetch_keeps_the_loop_for_a_slice_at_a_time(
 
 @pytest.mark.parametrize("version", [4, 7, 17])
 async def test_what_names_too_much_is_the_brokers_unread(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, version: int
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """Failed before: all of it was decoded, and its names asked for."""
     monkeypatch.setattr("protocol.fetch.messages.PARTITIONS_MAX", 2)

@@ -2,7 +2,6 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.fetch.sessions import IDLE_S_MIN, SessionSlots
 from protocol.wire.errors import ErrorCode, PeerProtocolError
@@ -20,6 +19,8 @@ from tests.support.session_world import (
 )
 from tests.support.tier_world import ask, client_frame, fetch_of, records_of
 
+pytestmark = pytest.mark.autojump
+
 
 @pytest.fixture
 def world(nursery: trio.Nursery) -> World:
@@ -30,9 +31,7 @@ def world(nursery: trio.Nursery) -> World:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 17, 18])
-async def test_a_session_without_tier_partitions_is_upstreams_own(
-    world: World, autojump_clock: MockClock, version: int
-) -> None:
+async def test_a_session_without_tier_partitions_is_upstreams_own(world: World, version: int) -> None:
     conversation = Conversation(world, version)
     response = await conversation.send([ask(world.first, EMPTY_OFFSET), ask(world.second, EMPTY_OFFSET)])
     assert world.upstream_sessions == [response.session_id]
@@ -48,7 +47,7 @@ async def test_a_session_without_tier_partitions_is_upstreams_own(
 
 
 async def test_an_incremental_request_without_news_looks_up_no_partition(
-    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conversation = await relayed_session(world)
 
@@ -61,9 +60,7 @@ async def test_an_incremental_request_without_news_looks_up_no_partition(
     assert conversation.relayed
 
 
-async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(world: World) -> None:
     conversation = await relayed_session(world)
     session_id, epoch = conversation.session
     request = fetch_of([ask(world.first, EMPTY_OFFSET)], session_id=session_id, session_epoch=epoch)
@@ -74,9 +71,7 @@ async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(
 
 
 @pytest.mark.parametrize("state", ["opening", "relayed"])
-async def test_an_error_of_the_whole_request_ends_a_relayed_session(
-    world: World, autojump_clock: MockClock, state: str
-) -> None:
+async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World, state: str) -> None:
     conversation = Conversation(world)
     if state == "relayed":
         conversation = await relayed_session(world)
@@ -92,14 +87,14 @@ async def test_an_error_of_the_whole_request_ends_a_relayed_session(
     assert world.slots.sessions == 0
 
 
-async def test_a_throttled_opening_gives_no_session(world: World, autojump_clock: MockClock) -> None:
+async def test_a_throttled_opening_gives_no_session(world: World) -> None:
     world.sessions.throttle_time_ms = 100
     response = await Conversation(world).send([ask(world.first, EMPTY_OFFSET)])
     assert (response.session_id, response.partitions, response.throttle_time_ms) == (0, [], 100)
     assert world.slots.sessions == 0
 
 
-async def test_a_relayed_session_left_empty_is_closed(world: World, autojump_clock: MockClock) -> None:
+async def test_a_relayed_session_left_empty_is_closed(world: World) -> None:
     conversation = await relayed_session(world)
     session_id = conversation.session[0]
     response = await conversation.send([ask(world.first, 1490, max_bytes=100)], forgotten=[world.first, world.second])
@@ -109,17 +104,13 @@ async def test_a_relayed_session_left_empty_is_closed(world: World, autojump_clo
     assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_what_is_named_and_forgotten_at_once_brings_no_session_to_us(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_what_is_named_and_forgotten_at_once_brings_no_session_to_us(world: World) -> None:
     conversation = await relayed_session(world)
     response = await conversation.send([ask(world.first, 17)], forgotten=[world.first])
     assert (conversation.relayed, told(response)) == (True, {})
 
 
-async def test_followers_and_bootstrap_connections_have_sessions_of_their_own(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_followers_and_bootstrap_connections_have_sessions_of_their_own(world: World) -> None:
     follower = fetch_of([ask(world.first, 17)], replica_id=2, api_version=12, session_id=5, session_epoch=3)
     consumer = fetch_of([ask(world.first, 17)], session_id=5, session_epoch=3)
     bootstrap, broker = world.client(node_id=None), world.client()
@@ -129,9 +120,7 @@ async def test_followers_and_bootstrap_connections_have_sessions_of_their_own(
         assert bytes(frame) == client_frame(request)
 
 
-async def test_a_response_head_that_holds_no_session_is_the_peers_fault(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_a_response_head_that_holds_no_session_is_the_peers_fault(world: World) -> None:
     fetcher = world.client()
     frame = memoryview(bytearray(client_frame(fetch_of([ask(world.first, EMPTY_OFFSET)]))))
     outcome = await fetcher.service.handle(frame, fetcher.wire)
@@ -145,9 +134,7 @@ async def test_a_response_head_that_holds_no_session_is_the_peers_fault(
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-async def test_a_relayed_session_that_names_a_tier_partition_is_ours(
-    world: World, autojump_clock: MockClock, version: int
-) -> None:
+async def test_a_relayed_session_that_names_a_tier_partition_is_ours(world: World, version: int) -> None:
     conversation = await relayed_session(world, version)
     session_id = conversation.session[0]
     response = await conversation.send([ask(world.first, 17, max_bytes=100)])
@@ -163,26 +150,20 @@ async def test_a_relayed_session_that_names_a_tier_partition_is_ours(
     assert {header[:2] for header in world.headers} == {(0, -1)}
 
 
-async def test_a_session_opened_with_a_tier_partition_is_ours_from_the_start(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_a_session_opened_with_a_tier_partition_is_ours_from_the_start(world: World) -> None:
     conversation = await own_session(world)
     response = await conversation.send()
     assert (response.session_id, told(response)) == (conversation.session[0], {0: b"tier"})
 
 
-async def test_partitions_that_are_not_named_are_answered_when_they_have_news(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_partitions_that_are_not_named_are_answered_when_they_have_news(world: World) -> None:
     conversation = await own_session(world)
     world.sessions.append(world.log(world.second))
     response = await conversation.send(forgotten=[])
     assert told(response) == {0: b"tier", 1: b"broker"}
 
 
-async def test_tier_data_that_was_not_ready_comes_with_a_later_request_that_does_not_name_it(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_tier_data_that_was_not_ready_comes_with_a_later_request(world: World) -> None:
     conversation = await own_session(world)
     world.reader.delay_s = 0.7
     assert told(await conversation.send()) == {}
@@ -191,7 +172,7 @@ async def test_tier_data_that_was_not_ready_comes_with_a_later_request_that_does
     assert records_of(response) == [tier_batch(0, 17)]
 
 
-async def test_a_forgotten_partition_is_silent_until_it_is_added_again(world: World, autojump_clock: MockClock) -> None:
+async def test_a_forgotten_partition_is_silent_until_it_is_added_again(world: World) -> None:
     conversation = await own_session(world)
     await conversation.send([ask(world.second, 18, max_bytes=100)], forgotten=[world.first])
     assert told(await conversation.send()) == {1: b"tier"}
@@ -201,7 +182,7 @@ async def test_a_forgotten_partition_is_silent_until_it_is_added_again(world: Wo
     assert told(response) == {1: b"tier"}
 
 
-async def test_partitions_that_gave_records_go_to_the_end(world: World, autojump_clock: MockClock) -> None:
+async def test_partitions_that_gave_records_go_to_the_end(world: World) -> None:
     conversation = Conversation(world)
     partitions = [world.add_partition("orders", number) for number in range(2, 5)]
     asked = [ask(partition, 17, max_bytes=100) for partition in partitions]
@@ -210,7 +191,7 @@ async def test_partitions_that_gave_records_go_to_the_end(world: World, autojump
     assert [[number for number, word in turn.items() if word] for turn in turns] == [[2], [2], [3], [4], [2], [3]]
 
 
-async def test_an_error_is_told_each_time_and_its_end_too(world: World, autojump_clock: MockClock) -> None:
+async def test_an_error_is_told_each_time_and_its_end_too(world: World) -> None:
     conversation = await own_session(world)
     world.log(world.second).error_code = ErrorCode.KAFKA_STORAGE_ERROR
     for _ in range(2):
@@ -220,7 +201,7 @@ async def test_an_error_is_told_each_time_and_its_end_too(world: World, autojump
     assert told(await conversation.send()) == {0: b"tier"}
 
 
-async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: World, autojump_clock: MockClock) -> None:
+async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: World) -> None:
     conversation = await own_session(world)
     world.sessions.throttle_time_ms = 100
     session_id, epoch = conversation.session
@@ -231,7 +212,7 @@ async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: Wor
     assert records_of(await conversation.send()) == [tier_batch(0, 18)]
 
 
-async def test_a_throttled_opening_of_ours_gives_no_session(world: World, autojump_clock: MockClock) -> None:
+async def test_a_throttled_opening_of_ours_gives_no_session(world: World) -> None:
     world.sessions.throttle_time_ms = 100
     response = await Conversation(world).send([ask(world.first, 17)])
     assert (response.session_id, response.partitions) == (0, [])
@@ -239,7 +220,7 @@ async def test_a_throttled_opening_of_ours_gives_no_session(world: World, autoju
 
 
 @pytest.mark.parametrize("offset", [17, 1490])
-async def test_a_session_of_ours_left_empty_is_closed(world: World, autojump_clock: MockClock, offset: int) -> None:
+async def test_a_session_of_ours_left_empty_is_closed(world: World, offset: int) -> None:
     conversation = await own_session(world)
     wish = [ask(world.first, offset, max_bytes=100)]
     response = await conversation.send(wish, forgotten=[world.first, world.second])
@@ -247,7 +228,7 @@ async def test_a_session_of_ours_left_empty_is_closed(world: World, autojump_clo
     assert (world.slots.sessions, world.upstream_sessions) == (0, [])
 
 
-async def test_a_session_of_ours_with_nothing_left_to_say_is_closed(world: World, autojump_clock: MockClock) -> None:
+async def test_a_session_of_ours_with_nothing_left_to_say_is_closed(world: World) -> None:
     conversation = await own_session(world)
     response = await conversation.send(forgotten=[world.first, world.second])
     assert (response.session_id, response.error_code, response.partitions) == (0, 0, [])
@@ -257,9 +238,7 @@ async def test_a_session_of_ours_with_nothing_left_to_say_is_closed(world: World
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-async def test_a_session_with_nothing_in_the_tier_is_given_back(
-    world: World, autojump_clock: MockClock, version: int
-) -> None:
+async def test_a_session_with_nothing_in_the_tier_is_given_back(world: World, version: int) -> None:
     conversation = await own_session(world, version)
     session_id, epoch = conversation.session
     response = await conversation.send([ask(world.first, EMPTY_OFFSET)])
@@ -276,7 +255,7 @@ async def test_a_session_with_nothing_in_the_tier_is_given_back(
     assert conversation.session == (session_id, epoch + 4)
 
 
-async def test_a_session_goes_to_and_fro_as_often_as_it_likes(world: World, autojump_clock: MockClock) -> None:
+async def test_a_session_goes_to_and_fro_as_often_as_it_likes(world: World) -> None:
     conversation = await returned_session(world)
     session_id = conversation.session[0]
     for turn in range(3):
@@ -291,7 +270,7 @@ async def test_a_session_goes_to_and_fro_as_often_as_it_likes(world: World, auto
         assert conversation.session[0] == session_id
 
 
-async def test_a_session_that_upstream_does_not_take_stays_ours(world: World, autojump_clock: MockClock) -> None:
+async def test_a_session_that_upstream_does_not_take_stays_ours(world: World) -> None:
     world.sessions.gives_sessions = False
     conversation = await own_session(world)
     for asked in ([ask(world.first, EMPTY_OFFSET)], []):
@@ -303,16 +282,14 @@ async def test_a_session_that_upstream_does_not_take_stays_ours(world: World, au
     assert {header[:2] for header in world.headers[-3:]} == {(0, 0)}
 
 
-async def test_bytes_that_come_with_a_session_given_back_are_counted_as_relayed(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_bytes_that_come_with_a_session_given_back_are_counted_as_relayed(world: World) -> None:
     conversation = await own_session(world)
     before = world.sample("tidegate_relayed_bytes_total", direction="upstream_to_client")
     assert told(await conversation.send([ask(world.first, 1490, max_bytes=100)])) == {0: b"broker"}
     assert world.sample("tidegate_relayed_bytes_total", direction="upstream_to_client") == before + 100
 
 
-async def test_a_throttled_way_back_keeps_the_session_ours(world: World, autojump_clock: MockClock) -> None:
+async def test_a_throttled_way_back_keeps_the_session_ours(world: World) -> None:
     conversation = await own_session(world)
     world.sessions.throttle_time_ms = 100
     response = await conversation.send([ask(world.first, EMPTY_OFFSET)])
@@ -322,7 +299,7 @@ async def test_a_throttled_way_back_keeps_the_session_ours(world: World, autojum
     assert told(await conversation.send()) == {0: b"broker"}
 
 
-async def test_epochs_wrap_on_both_sides_by_themselves(world: World, autojump_clock: MockClock) -> None:
+async def test_epochs_wrap_on_both_sides_by_themselves(world: World) -> None:
     conversation = await returned_session(world)
     session_id = conversation.session[0]
     (session,) = world.slots.held
@@ -341,9 +318,7 @@ async def test_epochs_wrap_on_both_sides_by_themselves(world: World, autojump_cl
 
 @pytest.mark.parametrize("make", [relayed_session, own_session, returned_session])
 @pytest.mark.parametrize("version", [12, 13])
-async def test_the_three_errors_in_the_brokers_order(
-    world: World, autojump_clock: MockClock, make: object, version: int
-) -> None:
+async def test_the_three_errors_in_the_brokers_order(world: World, make: object, version: int) -> None:
     assert callable(make)
     conversation = await make(world, version)
     session_id, epoch = conversation.session
@@ -367,7 +342,7 @@ async def test_the_three_errors_in_the_brokers_order(
     assert len(world.headers) <= 2
 
 
-async def test_another_connection_does_not_have_the_session(world: World, autojump_clock: MockClock) -> None:
+async def test_another_connection_does_not_have_the_session(world: World) -> None:
     conversation = await own_session(world)
     again = Conversation(world)
     again.session = conversation.session
@@ -377,9 +352,7 @@ async def test_another_connection_does_not_have_the_session(world: World, autoju
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-async def test_a_relayed_full_fetch_closes_the_session_that_it_names(
-    world: World, autojump_clock: MockClock, epoch: int
-) -> None:
+async def test_a_relayed_full_fetch_closes_the_session_that_it_names(world: World, epoch: int) -> None:
     everything = [ask(world.first, EMPTY_OFFSET), ask(world.second, EMPTY_OFFSET)]
     conversation = await own_session(world)
     session_id = conversation.session[0]
@@ -399,9 +372,7 @@ async def test_a_relayed_full_fetch_closes_the_session_that_it_names(
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-async def test_a_full_fetch_of_the_tier_closes_the_session_that_it_names(
-    world: World, autojump_clock: MockClock, epoch: int
-) -> None:
+async def test_a_full_fetch_of_the_tier_closes_the_session_that_it_names(world: World, epoch: int) -> None:
     conversation = await relayed_session(world)
     session_id = conversation.session[0]
     response = await conversation.send([ask(world.first, 17)], session_epoch=epoch)
@@ -413,9 +384,7 @@ async def test_a_full_fetch_of_the_tier_closes_the_session_that_it_names(
         assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_upstreams_id_is_translated_if_the_connection_has_it_already(
-    world: World, autojump_clock: MockClock
-) -> None:
+async def test_upstreams_id_is_translated_if_the_connection_has_it_already(world: World) -> None:
     conversation = await relayed_session(world)
     session_id = conversation.session[0]
     await conversation.send([ask(world.first, 17)])  # ours now, and its number is free upstream
@@ -433,7 +402,7 @@ async def test_upstreams_id_is_translated_if_the_connection_has_it_already(
 # --- limits ---
 
 
-async def test_without_room_a_client_goes_on_without_a_session(world: World, autojump_clock: MockClock) -> None:
+async def test_without_room_a_client_goes_on_without_a_session(world: World) -> None:
     world.slots = SessionSlots(sessions_max=1)
     holder = await own_session(world)
     for offset in (17, EMPTY_OFFSET):
@@ -447,7 +416,7 @@ async def test_without_room_a_client_goes_on_without_a_session(world: World, aut
     assert (await holder.send()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_session_that_grows_too_large_is_no_more(world: World, autojump_clock: MockClock) -> None:
+async def test_a_session_that_grows_too_large_is_no_more(world: World) -> None:
     world.slots = SessionSlots(partitions_max=2)
     conversation = await relayed_session(world)
     third = world.add_partition("orders", 2)
@@ -456,7 +425,7 @@ async def test_a_session_that_grows_too_large_is_no_more(world: World, autojump_
     assert world.slots.partitions == 0
 
 
-async def test_broker_bytes_are_the_brokers_and_tier_bytes_the_tiers(world: World, autojump_clock: MockClock) -> None:
+async def test_broker_bytes_are_the_brokers_and_tier_bytes_the_tiers(world: World) -> None:
     conversation = Conversation(world)
     asked = [ask(world.first, 17, max_bytes=100), ask(world.second, 1490, max_bytes=100)]
     assert records_of(await conversation.send(asked)) == [tier_batch(0, 17), broker_batch(1, 1490)]

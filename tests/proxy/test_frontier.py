@@ -1,28 +1,21 @@
 """Frontiers: what is remembered, how questions are gathered, and that nobody waits for an answer that never comes."""
 
-from typing import Any
-
 import pytest
 import structlog.testing
 import trio
-from kio.schema.errors import ErrorCode
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError
-from protocol.client.messages import LIST_OFFSETS, Values
+from protocol.client.messages import LIST_OFFSETS
 from proxy.fetch.known import QUESTIONS_MAX, UNKNOWN_OFFSET, UNSUPPORTED_AGE_S_MAX, Frontier, Frontiers
 from proxy.upstream.cluster import Cluster, FrontierClient
 from storage.model import TopicIdPartition
-from tests.support.fake_broker import FakeBroker, FakeNetwork
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
 
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
+pytestmark = pytest.mark.autojump
 
 
 async def learned(world: TierWorld, partition: TopicIdPartition) -> Frontier:
@@ -43,7 +36,7 @@ def saw(world: TierWorld, partition: TopicIdPartition, high_watermark: int, lead
     )
 
 
-async def test_a_frontier_is_what_one_broker_said(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_frontier_is_what_one_broker_said(world: TierWorld) -> None:
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
     assert world.frontiers.get(NODE_ID, partition) is None
     frontier = await learned(world, partition)
@@ -52,16 +45,14 @@ async def test_a_frontier_is_what_one_broker_said(world: TierWorld, autojump_clo
     assert world.frontiers.get(NODE_ID + 1, partition) is None
 
 
-async def test_the_probe_offset_is_the_high_watermark_or_the_local_log_start(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_the_probe_offset_is_the_high_watermark_or_the_local_log_start(world: TierWorld) -> None:
     partition = world.add_partition()
     assert (await learned(world, partition)).probe_offset == 1000
     saw(world, partition, 1500)
     assert (await learned(world, partition)).probe_offset == 1500
 
 
-async def test_a_frontier_ages(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_frontier_ages(world: TierWorld) -> None:
     frontier = await learned(world, world.add_partition())
     await trio.sleep(1.0)
     assert world.frontiers.is_fresh(frontier, trio.current_time())
@@ -69,9 +60,7 @@ async def test_a_frontier_ages(world: TierWorld, autojump_clock: MockClock) -> N
     assert not world.frontiers.is_fresh(frontier, trio.current_time())
 
 
-async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(world: TierWorld) -> None:
     """Failed before: a refresh beside a probe moved the local log start that its answer was judged by."""
     partition = world.add_partition()
     before = await learned(world, partition)
@@ -82,7 +71,7 @@ async def test_what_was_decided_by_a_frontier_does_not_change_under_the_decider(
     assert (after.local_log_start_offset, after.high_watermark) == (1200, 1500)
 
 
-async def test_the_log_start_is_learned_with_the_rest(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_the_log_start_is_learned_with_the_rest(world: TierWorld) -> None:
     partition = world.add_partition(log_start_offset=7)
     assert (await learned(world, partition)).log_start_offset == 7
     saw(world, partition, 1500)
@@ -94,7 +83,7 @@ async def test_the_log_start_is_learned_with_the_rest(world: TierWorld, autojump
     assert world.client_of_ours.partitions_asked == [[("orders", 0)]] * 2
 
 
-async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld) -> None:
     partition = world.add_partition()
     await learned(world, partition)
     saw(world, partition, 1500)
@@ -103,7 +92,7 @@ async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld,
     assert (frontier.leader_epoch, frontier.high_watermark, frontier.log_start_offset) == (6, -1, 0)
 
 
-async def test_a_leader_epoch_never_goes_backwards(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_leader_epoch_never_goes_backwards(world: TierWorld) -> None:
     partition = world.add_partition()
     await learned(world, partition)
     saw(world, partition, 1500, leader_epoch=7)
@@ -113,9 +102,7 @@ async def test_a_leader_epoch_never_goes_backwards(world: TierWorld, autojump_cl
     assert (await learned(world, partition)).leader_epoch == 7
 
 
-async def test_a_probe_answer_does_not_bring_back_what_was_forgotten(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_probe_answer_does_not_bring_back_what_was_forgotten(world: TierWorld) -> None:
     partition = world.add_partition()
     await learned(world, partition)
     world.frontiers.forget(NODE_ID, partition)
@@ -123,9 +110,7 @@ async def test_a_probe_answer_does_not_bring_back_what_was_forgotten(
     assert world.frontiers.get(NODE_ID, partition) is None
 
 
-async def test_a_refused_partition_is_forgotten_and_others_of_the_question_are_not(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_refused_partition_is_forgotten_and_others_of_the_question_are_not(world: TierWorld) -> None:
     refused, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     await world.frontiers.refresh(NODE_ID, [refused, other])
     world.log(refused).offsets_error_code = 6
@@ -137,9 +122,7 @@ async def test_a_refused_partition_is_forgotten_and_others_of_the_question_are_n
 # --- questions ---
 
 
-async def test_questions_are_gathered_while_one_is_under_way(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_questions_are_gathered_while_one_is_under_way(world: TierWorld, nursery: trio.Nursery) -> None:
     partitions = [world.add_partition("orders", number) for number in range(4)]
     world.client_of_ours.latency_s = 1.0
     nursery.start_soon(world.frontiers.refresh, NODE_ID, partitions[:1])
@@ -153,29 +136,7 @@ async def test_questions_are_gathered_while_one_is_under_way(
     assert sorted(second) == [("orders", number) for number in range(4)]
 
 
-async def test_whoever_asks_while_a_question_is_under_way_waits_for_one_that_names_his_partition(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    one, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.client_of_ours.latency_s = 1.0
-    nursery.start_soon(world.frontiers.refresh, NODE_ID, [one])
-    await trio.sleep(0.5)
-    await world.frontiers.refresh(NODE_ID, [other])
-    assert trio.current_time() == 2.0
-    assert world.frontiers.get(NODE_ID, other) is not None
-
-
-async def test_a_question_goes_on_when_its_asker_leaves(world: TierWorld, autojump_clock: MockClock) -> None:
-    partition = world.add_partition()
-    world.client_of_ours.latency_s = 1.0
-    with trio.move_on_after(0.1):
-        await world.frontiers.refresh(NODE_ID, [partition])
-    assert world.frontiers.get(NODE_ID, partition) is None
-    await trio.sleep(1.0)
-    assert world.frontiers.get(NODE_ID, partition) is not None
-
-
-async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld) -> None:
     """Failed before: the event of an empty question was never set."""
     with trio.fail_after(10):
         await world.frontiers.refresh(NODE_ID, [])
@@ -183,9 +144,7 @@ async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld, autojump_
 
 
 @pytest.mark.parametrize("failure", [UpstreamConnectionError("down"), KeyError("a fault of ours")])
-async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(
-    world: TierWorld, autojump_clock: MockClock, failure: Exception
-) -> None:
+async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: TierWorld, failure: Exception) -> None:
     """Failed before for the second: it went through the application's nursery."""
     partition, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)
     before = await learned(world, partition)
@@ -200,7 +159,7 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(
     await learned(world, unknown)
 
 
-async def test_brokers_are_asked_side_by_side(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_brokers_are_asked_side_by_side(world: TierWorld) -> None:
     partition = world.add_partition()
     world.brokers[2] = world.broker
     world.client_of_ours.latency_s = 1.0
@@ -210,16 +169,14 @@ async def test_brokers_are_asked_side_by_side(world: TierWorld, autojump_clock: 
     assert trio.current_time() == 1.0
 
 
-async def test_many_partitions_are_asked_for_in_requests_of_so_many(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_many_partitions_are_asked_for_in_requests_of_so_many(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, segments=[]) for number in range(2 * QUESTIONS_MAX + 9)]
     await world.frontiers.refresh(NODE_ID, [*partitions, *partitions[:10]])
     assert [len(asked) for asked in world.client_of_ours.partitions_asked] == [QUESTIONS_MAX, QUESTIONS_MAX, 9]
     assert all(world.frontiers.get(NODE_ID, partition) for partition in partitions)
 
 
-async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld) -> None:
     new = world.add_partition("orders", 0)
     old = TopicIdPartition(uuid_of("deleted"), 0, "orders")
     await world.frontiers.refresh(NODE_ID, [old, new])
@@ -227,9 +184,7 @@ async def test_two_ids_of_one_topic_name_are_one_question(world: TierWorld, auto
     assert world.frontiers.get(NODE_ID, old) == world.frontiers.get(NODE_ID, new)
 
 
-async def test_the_least_recently_used_frontier_goes_first(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_least_recently_used_frontier_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.FRONTIERS_MAX", 2)
     first, second, third = (world.add_partition("orders", number) for number in range(3))
     await learned(world, first)
@@ -240,48 +195,22 @@ async def test_the_least_recently_used_frontier_goes_first(
     assert world.frontiers.get(NODE_ID, first) is not None
 
 
-async def test_the_end_of_the_application_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as outer, trio.open_nursery() as application:
-        world = TierWorld(application)
-        world.client_of_ours.latency_s = 1000.0
-        frontiers: Frontiers = world.frontiers
-        outer.start_soon(frontiers.refresh, NODE_ID, [topic_partition()])
-        await wait_all_tasks_blocked()
-        application.cancel_scope.cancel()
-    assert trio.current_time() == 0.0
-
-
 # --- brokers before Kafka 3.6 ---
 
 
 @pytest.fixture
 def old_broker(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     """A broker whose ListOffsets ends at version 7, which does not know -4."""
-    cluster = FakeCluster(FakeNetwork(nursery))
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.network.open_transport)
+    cluster = FakeKafka(nursery)
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.open_transport)
     broker = cluster.add(NODE_ID, "a", 1)
+    cluster.add_log(topic_partition())
     broker.versions[LIST_OFFSETS.key] = (0, 7)
-    broker.on(LIST_OFFSETS, every_offset)
     return broker
 
 
-async def every_offset(request: Any) -> Values:
-    await trio.lowlevel.checkpoint()
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                {"partition_index": asked.partition_index, "error_code": ErrorCode.none, "offset": 10}
-                for asked in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
-    return {"topics": topics}
-
-
 async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
-    old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
+    old_broker: FakeBroker, nursery: trio.Nursery
 ) -> None:
     cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
     frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
@@ -298,9 +227,7 @@ async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
     assert not old_broker.asked(LIST_OFFSETS)
 
 
-async def test_an_old_broker_that_was_upgraded_is_asked_again(
-    old_broker: FakeBroker, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_an_old_broker_that_was_upgraded_is_asked_again(old_broker: FakeBroker, nursery: trio.Nursery) -> None:
     cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
     frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
     await frontiers.refresh(NODE_ID, [partition])

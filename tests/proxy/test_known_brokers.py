@@ -125,14 +125,6 @@ async def test_a_damaged_file_is_not_used_and_is_replaced(
     assert await KnownBrokersFile(tmp_path, SERVERS).read() == KnownBrokers((TWO,))
 
 
-async def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    await keep(tmp_path / "theirs", [ONE], {})
-    (tmp_path / FILE_NAME).symlink_to(tmp_path / "theirs" / FILE_NAME)
-    with structlog.testing.capture_logs() as logs:
-        assert await KnownBrokersFile(tmp_path, SERVERS).read() == NOTHING
-    assert len(logs) == 1
-
-
 async def test_a_disk_in_trouble_is_said_once_and_tried_again(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.write_text("in the way")

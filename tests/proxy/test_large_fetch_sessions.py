@@ -2,11 +2,12 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.wire.errors import ErrorCode
 from tests.support.session_world import EMPTY_OFFSET, Conversation, World, own_session, relayed_session, told
 from tests.support.tier_world import ask
+
+pytestmark = pytest.mark.autojump
 
 
 @pytest.fixture
@@ -21,9 +22,7 @@ def two_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 12, 17])
-async def test_a_session_of_too_many_is_upstreams_unread(
-    world: World, autojump_clock: MockClock, two_at_most: None, version: int
-) -> None:
+async def test_a_session_of_too_many_is_upstreams_unread(world: World, two_at_most: None, version: int) -> None:
     conversation = Conversation(world, version)
     third = world.add_partition("orders", 2, high_watermark=EMPTY_OFFSET)
     everything = [ask(world.first, 17, max_bytes=100), ask(world.second, EMPTY_OFFSET), ask(third, EMPTY_OFFSET)]
@@ -41,7 +40,7 @@ async def test_a_session_of_too_many_is_upstreams_unread(
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_relayed_session_that_grows_too_large_is_upstreams_unread(
-    world: World, autojump_clock: MockClock, two_at_most: None, at_once: bool
+    world: World, two_at_most: None, at_once: bool
 ) -> None:
     conversation = await relayed_session(world)
     more = [world.add_partition("orders", number, high_watermark=EMPTY_OFFSET) for number in (2, 3, 4)]
@@ -55,7 +54,7 @@ async def test_a_relayed_session_that_grows_too_large_is_upstreams_unread(
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then(
-    world: World, autojump_clock: MockClock, two_at_most: None, at_once: bool
+    world: World, two_at_most: None, at_once: bool
 ) -> None:
     """Nothing of it may be relayed: upstream knows no such session."""
     conversation = await own_session(world)
@@ -71,9 +70,7 @@ async def test_a_session_of_ours_that_grows_too_large_ends_and_is_upstreams_then
 
 
 @pytest.mark.parametrize("offset", [17, EMPTY_OFFSET])
-async def test_a_large_session_is_kept_in_slices(
-    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, offset: int
-) -> None:
+async def test_a_large_session_is_kept_in_slices(world: World, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """The same conversation, with a slice for each partition."""
     for module in (
         "protocol.wire.primitives",

@@ -2,7 +2,6 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError, UpstreamRefusedError
 from protocol.client.leaders import PartitionLeader
@@ -11,13 +10,10 @@ from storage.model import TopicIdPartition
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH, TierWorld
 
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
+pytestmark = pytest.mark.autojump
 
 
-async def test_a_lineage_is_asked_for_once(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_lineage_is_asked_for_once(world: TierWorld) -> None:
     partition = world.add_partition()
     lineages = [await world.lineages.get(partition, LEADER_EPOCH) for _ in range(3)]
     assert lineages[0] is lineages[1] is lineages[2]
@@ -25,9 +21,7 @@ async def test_a_lineage_is_asked_for_once(world: TierWorld, autojump_clock: Moc
     assert world.client_of_ours.epochs_asked == [(1, "orders", 0, [LEADER_EPOCH])]
 
 
-async def test_a_newer_leader_epoch_has_it_built_anew_and_an_older_one_has_not(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_newer_leader_epoch_has_it_built_anew_and_an_older_one_has_not(world: TierWorld) -> None:
     partition = world.add_partition()
     first = await world.lineages.get(partition, LEADER_EPOCH)
     assert await world.lineages.get(partition, LEADER_EPOCH - 1) is first
@@ -37,9 +31,7 @@ async def test_a_newer_leader_epoch_has_it_built_anew_and_an_older_one_has_not(
     assert await world.lineages.get(partition, LEADER_EPOCH) is second
 
 
-async def test_an_epoch_that_appeared_in_the_catalog_has_it_built_anew(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_an_epoch_that_appeared_in_the_catalog_has_it_built_anew(world: TierWorld) -> None:
     partition = world.add_partition()
     await world.lineages.get(partition, LEADER_EPOCH)
     world.add_segment(partition, 1000, 1099, epochs={LEADER_EPOCH: 1000, 6: 1050})
@@ -48,16 +40,14 @@ async def test_an_epoch_that_appeared_in_the_catalog_has_it_built_anew(
     assert lineage.end_offset(6) is None
 
 
-async def test_a_forgotten_one_is_built_anew(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_forgotten_one_is_built_anew(world: TierWorld) -> None:
     partition = world.add_partition()
     first = await world.lineages.get(partition, LEADER_EPOCH)
     world.lineages.forget(partition)
     assert await world.lineages.get(partition, LEADER_EPOCH) is not first
 
 
-async def test_the_least_recently_used_one_goes_first(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_least_recently_used_one_goes_first(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.known.LINEAGES_MAX", 2)
     partitions = [world.add_partition("orders", number) for number in range(3)]
     for number in (0, 1, 0, 2, 0):
@@ -65,9 +55,7 @@ async def test_the_least_recently_used_one_goes_first(
     assert [asked[2] for asked in world.client_of_ours.epochs_asked] == [0, 1, 2]
 
 
-async def test_a_leader_that_moved_is_learned_again_and_asked_once_more(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_leader_that_moved_is_learned_again_and_asked_once_more(world: TierWorld) -> None:
     partition = world.add_partition()
     world.brokers[2] = world.broker
     world.client_of_ours.epoch_error_codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -77,7 +65,7 @@ async def test_a_leader_that_moved_is_learned_again_and_asked_once_more(
     assert world.cluster.learned == [["orders"]]
 
 
-async def test_a_second_refusal_is_raised(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_second_refusal_is_raised(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.epoch_error_codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     with pytest.raises(UpstreamRefusedError, match="leader epoch 5 is not told, error code 6"):
@@ -85,7 +73,7 @@ async def test_a_second_refusal_is_raised(world: TierWorld, autojump_clock: Mock
     assert len(world.client_of_ours.epochs_asked) == 2
 
 
-async def test_another_error_code_is_raised_at_once(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_another_error_code_is_raised_at_once(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.epoch_error_codes = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
     with pytest.raises(UpstreamRefusedError):
@@ -93,7 +81,7 @@ async def test_another_error_code_is_raised_at_once(world: TierWorld, autojump_c
     assert len(world.client_of_ours.epochs_asked) == 1
 
 
-async def test_a_leader_that_is_gone_is_looked_for_again(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_leader_that_is_gone_is_looked_for_again(world: TierWorld) -> None:
     """Failed before: until the topics' half-minute turn came, every read of the partition was refused."""
     partition = world.add_partition()
     world.client_of_ours.failure = UpstreamConnectionError("broker 1 is down")
@@ -106,9 +94,7 @@ async def test_a_leader_that_is_gone_is_looked_for_again(world: TierWorld, autoj
     assert world.cluster.learned == [["orders"]]
 
 
-async def test_upstream_that_is_gone_altogether_is_an_upstream_error(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_upstream_that_is_gone_altogether_is_an_upstream_error(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.failure = UpstreamConnectionError("down")
     with pytest.raises(UpstreamConnectionError):
@@ -117,7 +103,7 @@ async def test_upstream_that_is_gone_altogether_is_an_upstream_error(
 
 @pytest.mark.parametrize("leader", [None, PartitionLeader(-1, LEADER_EPOCH)])
 async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
-    world: TierWorld, autojump_clock: MockClock, leader: PartitionLeader | None
+    world: TierWorld, leader: PartitionLeader | None
 ) -> None:
     partition = world.add_partition()
     del world.cluster.leaders[partition.topic_id, 0]
@@ -130,28 +116,14 @@ async def test_without_a_leader_metadata_is_asked_and_then_it_is_an_error(
     await world.lineages.get(partition, LEADER_EPOCH)
 
 
-async def test_a_partition_without_segments_needs_no_question_answered(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_partition_without_segments_needs_no_question_answered(world: TierWorld) -> None:
     partition = world.add_partition(segments=[])
     lineage = await world.lineages.get(partition, LEADER_EPOCH)
     assert lineage.epoch_for(17) is None
 
 
-async def test_many_partitions_of_one_leader_are_one_question(world: TierWorld, autojump_clock: MockClock) -> None:
-    partitions = [world.add_partition("orders", number) for number in range(20)]
-    world.client_of_ours.latency_s = 1.0
-    async with trio.open_nursery() as reads:
-        for partition in partitions:
-            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
-        await trio.sleep(0.5)
-        for partition in (*partitions, world.add_partition("others", 0)):
-            reads.start_soon(world.lineages.get, partition, LEADER_EPOCH)
-    assert [len(request) for request in world.client_of_ours.epoch_requests] == [20, 21]
-
-
 async def test_a_request_names_a_limited_number_of_partitions(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.fetch.known.QUESTIONS_MAX", 8)
     partitions = [world.add_partition("orders", number) for number in range(20)]
@@ -161,9 +133,7 @@ async def test_a_request_names_a_limited_number_of_partitions(
     assert [len(request) for request in world.client_of_ours.epoch_requests] == [8, 8, 4]
 
 
-async def test_one_refused_partition_leaves_the_others_their_lineages(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_one_refused_partition_leaves_the_others_their_lineages(world: TierWorld) -> None:
     refused, other = world.add_partition("gone", 0), world.add_partition("orders", 0)
     del world.broker.logs[refused.topic_id, 0]
     refusals = []
@@ -181,7 +151,7 @@ async def test_one_refused_partition_leaves_the_others_their_lineages(
     assert len(world.client_of_ours.epoch_requests) == 1
 
 
-async def test_the_answer_is_kept_when_its_asker_has_left(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_the_answer_is_kept_when_its_asker_has_left(world: TierWorld) -> None:
     kept, forgotten = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.client_of_ours.latency_s = 1.0
     with trio.move_on_after(0.5):
@@ -195,9 +165,7 @@ async def test_the_answer_is_kept_when_its_asker_has_left(world: TierWorld, auto
     assert world.lineages.known(forgotten, LEADER_EPOCH) is None
 
 
-async def test_two_topics_that_had_one_name_are_asked_about_at_a_time(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_two_topics_that_had_one_name_are_asked_about_at_a_time(world: TierWorld) -> None:
     new = world.add_partition("orders", 0)
     old = TopicIdPartition(uuid_of("deleted"), 0, "orders")
     world.set_leader(old, 1)

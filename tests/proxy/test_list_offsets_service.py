@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamUnsupportedError
 from protocol.list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION_MIN
@@ -23,6 +22,8 @@ from storage.log.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import BROKERS_OWN, OffsetsWorld, request_of
 from tests.support.segments import uuid_of
 from tests.support.tier_world import LEADER_EPOCH
+
+pytestmark = pytest.mark.autojump
 
 FOUND = FoundTimestamp(4000, 17, 3)
 OURS = (0, 4000, 17, 3)
@@ -84,7 +85,7 @@ async def test_a_segment_that_the_broker_has_too_is_the_brokers(world: OffsetsWo
 
 @pytest.mark.parametrize("trouble", ["no answer", "slow", "refused", "too old"])
 async def test_where_the_broker_does_not_say_where_its_log_starts_all_is_relayed(
-    world: OffsetsWorld, autojump_clock: MockClock, trouble: str
+    world: OffsetsWorld, trouble: str
 ) -> None:
     partition = world.add()
     await world.tier_world.frontiers.refresh(1, [partition])
@@ -164,7 +165,7 @@ async def test_a_segment_that_came_after_the_lineage_has_it_built_anew(world: Of
     world.log(partition).epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 600)
     await world.answers([("orders", 0, 4000)])
     world.log(partition).epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 1500)
-    world.add_segment(partition, 500, 999, 9000)
+    world.tier_world.add_segment(partition, 500, 999, newest_ms=9000)
     assert await world.answers([("orders", 0, 8000)]) == [OURS]
     assert world.search.searched[-1] == (500, 8000, 0)
 
@@ -223,9 +224,7 @@ async def test_a_partition_that_the_broker_leaves_out_is_left_out(world: Offsets
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     ],
 )
-async def test_the_brokers_error_wins_and_is_not_waited_for(
-    world: OffsetsWorld, autojump_clock: MockClock, code: ErrorCode
-) -> None:
+async def test_the_brokers_error_wins_and_is_not_waited_for(world: OffsetsWorld, code: ErrorCode) -> None:
     refused, other = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {refused: FOUND, other: FOUND}
     world.search.delays_s[refused] = 1000.0
@@ -235,9 +234,7 @@ async def test_the_brokers_error_wins_and_is_not_waited_for(
     assert len(world.broker.requests) == 1
 
 
-async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(
-    world: OffsetsWorld, autojump_clock: MockClock
-) -> None:
+async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(world: OffsetsWorld) -> None:
     """Failed before: a client without rights had indexes and logs fetched, and used up the try after trouble."""
     refused, allowed = world.add("orders", 0), world.add("orders", 1, segments=[(5, 999, 9000)])
     world.search.results = {refused: CorruptObjectError("garbage"), allowed: FOUND}
@@ -269,7 +266,7 @@ async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsW
     "fault", [RemoteResourceNotFoundError("gone"), CorruptObjectError("garbage"), KeyError("a fault of ours")]
 )
 async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next_ones(
-    world: OffsetsWorld, fault: Exception, autojump_clock: MockClock
+    world: OffsetsWorld, fault: Exception
 ) -> None:
     """Failed before: the client got UNKNOWN_SERVER_ERROR for as long as the fault lasted."""
     bad, good = world.add("orders", 0), world.add("orders", 1)
@@ -283,7 +280,7 @@ async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next_ones(
 
 @pytest.mark.parametrize("fault", [RetriableRemoteStorageError("reset"), ThrottledError("503")])
 async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_but_not_at_once(
-    world: OffsetsWorld, fault: Exception, autojump_clock: MockClock
+    world: OffsetsWorld, fault: Exception
 ) -> None:
     bad, good = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {bad: fault, good: FOUND}
@@ -292,9 +289,7 @@ async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_but_not_at_onc
     assert trio.current_time() >= COME_AGAIN_S_MIN
 
 
-async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(
-    world: OffsetsWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(world: OffsetsWorld) -> None:
     partitions = [world.add("orders", number) for number in range(6)]
     world.search.results = dict.fromkeys(partitions, RemoteAccessDeniedError("no"))
     answers = await world.answers([("orders", number, 4000) for number in range(6)])
@@ -306,7 +301,7 @@ async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(
     [(11, 250, 0.25), (11, 2**31 - 1, LOOKUP_TIMEOUT_S), (10, 0, LOOKUP_TIMEOUT_S), (9, 0, LOOKUP_TIMEOUT_S)],
 )
 async def test_a_search_that_misses_the_deadline_timed_out(
-    world: OffsetsWorld, autojump_clock: MockClock, version: int, timeout_ms: int, waited_s: float
+    world: OffsetsWorld, version: int, timeout_ms: int, waited_s: float
 ) -> None:
     """Failed before: a client that named a day had a day."""
     slow, quick = world.add("orders", 0), world.add("orders", 1)
@@ -326,9 +321,7 @@ async def test_a_search_that_is_too_much_work_is_asked_of_the_broker(world: Offs
     assert world.tier_world.fallback.reads_tier(much)
 
 
-async def test_the_connections_searches_are_counted_as_its_own(
-    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+async def test_the_connections_searches_are_counted_as_its_own(world: OffsetsWorld, nursery: trio.Nursery) -> None:
     """Failed before: a client with forty slow look-ups kept all others waiting."""
     slow = [world.add("orders", number) for number in range(40)]
     quick = world.add("quick")
@@ -352,13 +345,11 @@ async def test_what_names_too_much_is_the_brokers_unread(world: OffsetsWorld, mo
 # --- names ---
 
 
-async def test_a_topic_made_anew_under_its_name_gets_no_old_offset(
-    world: OffsetsWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_topic_made_anew_under_its_name_gets_no_old_offset(world: OffsetsWorld) -> None:
     old, other = world.add("orders", 0), world.add("other", 0)
     world.search.results = {old: FOUND, other: FOUND}
     world.search.delays_s[old] = 1000.0
-    world.ids.ids["orders"] = uuid_of("made anew")
+    world.tier_world.client_of_ours.ids["orders"] = uuid_of("made anew")
     assert await world.answers([("orders", 0, 4000), ("other", 0, 4000)]) == [BROKERS, OURS]
     assert world.broker.asked[1] == [("orders", 0, 4000)]
     assert trio.current_time() < 1.0
@@ -370,26 +361,25 @@ async def test_a_name_that_the_broker_does_not_confirm_is_the_brokers_to_answer(
     world: OffsetsWorld, failure: Exception | None
 ) -> None:
     world.search.results[world.add()] = FOUND
-    world.ids.ids.clear()
-    world.ids.failure = failure
+    world.tier_world.client_of_ours.ids.clear()
+    world.tier_world.client_of_ours.ids_failure = failure
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
 
 
-async def test_a_name_is_confirmed_after_the_brokers_answer_and_only_where_it_matters(
-    world: OffsetsWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_name_is_confirmed_after_the_brokers_answer_and_only_where_it_matters(world: OffsetsWorld) -> None:
     partition = world.add()
     world.search.results[partition] = FOUND
     world.broker.latency_s = 1.0
     requests_before: list[int] = []
-    real = world.ids.topic_ids
+    client = world.tier_world.client_of_ours
+    real = client.topic_ids
 
     async def noted(node_id: int, names: Any) -> dict[str, bytes]:
         requests_before.append(len(world.broker.requests))
         assert trio.current_time() == 1.0
         return await real(node_id, names)
 
-    world.ids.topic_ids = noted  # type: ignore[method-assign]  # to see when it is asked
+    client.topic_ids = noted  # type: ignore[method-assign]  # to see when it is asked
     await world.answers([("orders", 0, 4000)])
     assert requests_before == [1]
     world.log(partition).error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

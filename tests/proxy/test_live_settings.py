@@ -153,7 +153,7 @@ def test_a_key_that_has_got_a_password_is_followed(tmp_path: Path) -> None:
     assert live.server_settings.client_tls is not before
 
 
-def test_another_content_of_the_same_files_is_followed_and_the_same_content_is_not_loaded_again(
+def test_new_content_of_the_same_files_is_followed_and_the_same_is_not(
     tmp_path: Path,
 ) -> None:
     lines = tls_lines(tmp_path)

@@ -2,7 +2,6 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError
 from protocol.fetch.messages import FetchPartition
@@ -13,12 +12,9 @@ from storage.model import TopicIdPartition
 from tests.support.fake_wire import broker_batch, tier_batch
 from tests.support.tier_world import LEADER_EPOCH, FakeFetcher, TierWorld, ask, codes_of, records_of
 
+pytestmark = pytest.mark.autojump
+
 READ_COMMITTED = 1
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 @pytest.fixture
@@ -31,9 +27,7 @@ def patient(world: TierWorld) -> TierWorld:
 # --- what is asked ---
 
 
-async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     for _ in range(2):
@@ -52,22 +46,20 @@ async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
     assert world.sample("tidegate_probe_discarded_bytes_total") == 100
 
 
-async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld) -> None:
     partition = world.add_partition()
     await world.client().fetch([ask(partition, 17)], api_version=18)
     (probe,) = world.broker.fetches
     assert (probe.api_version, probe.rack_id) == (18, "rack-a")
 
 
-async def test_all_partitions_are_probed_in_one_request(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_all_partitions_are_probed_in_one_request(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number) for number in (0, 1)] + [world.add_partition("other", 0)]
     await world.client().fetch([ask(partition, 17) for partition in partitions])
     assert world.broker.asked == [[("orders", 0, 1000), ("orders", 1, 1000), ("other", 0, 1000)]]
 
 
-async def test_read_committed_asks_for_unknown_aborted_tails_behind_the_probe_one_partition_a_request(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_unknown_aborted_tails_are_asked_for_behind_the_probe_one_by_one(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in (0, 1)]
     client = world.client()
     for _ in range(2):
@@ -96,32 +88,28 @@ async def committed(
     return records_of(response), response.partitions[0].aborted_transactions
 
 
-async def test_an_abort_that_reaches_from_the_tier_into_the_local_log_is_listed(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_an_abort_that_reaches_from_the_tier_into_the_local_log_is_listed(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     world.log(partition).aborted = [(7, 990, 1010), (8, 1000, 1020)]
     assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [(7, 990)])
     assert await committed(world, partition, 17) == ([tier_batch(0, 17)], [])
 
 
-async def test_what_the_tier_and_the_local_log_tell_is_listed_once(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_what_the_tier_and_the_local_log_tell_is_listed_once(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     world.log(partition).aborted = [(7, 990, 1010), (8, 600, 1011)]
     world.reader.aborts[partition] = TierAborts([(9, 550), (8, 600)], 700, is_complete=False, searched_below=1000)
     assert await committed(world, partition, 560) == ([tier_batch(0, 560)], [(9, 550), (8, 600)])
 
 
-async def test_a_tail_is_not_listed_where_the_tier_has_told_it_all(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_tail_is_not_listed_where_the_tier_has_told_it_all(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     world.log(partition).aborted = [(7, 990, 1010)]
     world.reader.aborts[partition] = TierAborts([(9, 550)], 1000, is_complete=True, searched_below=1000)
     assert await committed(world, partition, 560) == ([tier_batch(0, 560)], [(9, 550)])
 
 
-async def test_with_a_transaction_open_at_the_local_log_start_only_what_the_tier_tells_in_full_is_its_own(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_an_open_transaction_at_the_local_log_start_limits_the_tier(world: TierWorld) -> None:
     """The marker at 1110 of what began at 990 is hidden behind the open transaction, from 1000 on."""
     partition = world.add_partition(high_watermark=1500)
     log = world.log(partition)
@@ -134,14 +122,12 @@ async def test_with_a_transaction_open_at_the_local_log_start_only_what_the_tier
     assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [(7, 990)])
 
 
-async def test_with_nothing_in_the_local_log_the_tier_tells_it_all(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_with_nothing_in_the_local_log_the_tier_tells_it_all(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1000)
     assert await committed(world, partition, 990) == ([tier_batch(0, 990)], [])
 
 
-async def test_a_tail_is_asked_for_once_for_all_connections_until_the_last_stable_offset_falls(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_tail_is_asked_for_once_until_the_last_stable_offset_falls(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     log, client = world.log(partition), world.client()
 
@@ -159,7 +145,7 @@ async def test_a_tail_is_asked_for_once_for_all_connections_until_the_last_stabl
     assert [await cost(), await cost(), await cost()] == [1, 2, 1]
 
 
-async def test_an_error_ends_what_is_known_of_a_tail(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_an_error_ends_what_is_known_of_a_tail(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     await committed(world, partition, 990)
     assert len(world.tier.aborted_tails) == 1
@@ -168,9 +154,7 @@ async def test_an_error_ends_what_is_known_of_a_tail(world: TierWorld, autojump_
     assert len(world.tier.aborted_tails) == 0
 
 
-async def test_a_catalog_that_ends_before_the_local_log_begins_is_caught_up_with(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_catalog_that_ends_before_the_local_log_begins_is_caught_up_with(world: TierWorld) -> None:
     """An abort whose marker is in the segment that the catalog does not have yet is in neither list."""
     partition = world.add_partition(segments=[(0, 499)], high_watermark=1500)
     assert (await committed(world, partition, 17))[0] == [broker_batch(0, 17)]
@@ -179,9 +163,7 @@ async def test_a_catalog_that_ends_before_the_local_log_begins_is_caught_up_with
     assert (await committed(world, partition, 17))[0] == [tier_batch(0, 17)]
 
 
-async def test_a_segment_that_reaches_into_the_local_log_is_the_brokers_under_read_committed(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_read_committed_leaves_a_segment_inside_the_local_log_to_the_broker(world: TierWorld) -> None:
     """Failed before: another leader had rolled at 1099, so the tier gave 1000 to 1099 too, and with them records of a
     transaction whose abort marker is in the local log beyond; the probe vouches for what lies below 1000 only."""
     partition = world.add_partition(segments=[(0, 499), (500, 1099)], high_watermark=1500)
@@ -196,9 +178,7 @@ async def test_a_segment_that_reaches_into_the_local_log_is_the_brokers_under_re
     assert not world.tail.caught_up
 
 
-async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has_moved(
-    patient: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has_moved(patient: TierWorld) -> None:
     """Failed before: the probe at 1000 said nothing of a transaction from 1100 to 1300, which then lay half in the
     tier."""
     partition = patient.add_partition(high_watermark=1500)
@@ -214,9 +194,7 @@ async def test_a_good_committed_probe_is_not_reused_once_the_local_log_start_has
 # --- a stale probe offset ---
 
 
-async def test_a_stale_high_watermark_is_learned_anew_and_probed_once_more(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_stale_high_watermark_is_learned_anew_and_probed_once_more(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -228,9 +206,7 @@ async def test_a_stale_high_watermark_is_learned_anew_and_probed_once_more(
     assert len(world.client_of_ours.offsets_asked) == 2
 
 
-async def test_two_stale_probes_are_not_leader_and_never_out_of_range(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_two_stale_probes_are_not_leader_and_never_out_of_range(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     log = world.log(partition)
     log.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -240,7 +216,7 @@ async def test_two_stale_probes_are_not_leader_and_never_out_of_range(
     assert world.frontiers.get(1, partition) is None
 
 
-async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -250,9 +226,7 @@ async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorl
     assert records_of(response) == [broker_batch(0, 17)]
 
 
-async def test_a_stale_partition_of_which_nothing_can_be_learned_is_given_back(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_stale_partition_of_which_nothing_can_be_learned_is_given_back(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -262,7 +236,7 @@ async def test_a_stale_partition_of_which_nothing_can_be_learned_is_given_back(
     assert records_of(response) == [broker_batch(0, 17)]
 
 
-async def test_learning_anew_does_not_hold_the_client_for_long(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_learning_anew_does_not_hold_the_client_for_long(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -283,7 +257,7 @@ async def probes_of(world: TierWorld, client: FakeFetcher, *asked: FetchPartitio
     return len(world.broker.fetches) - before
 
 
-async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld) -> None:
     partition = patient.add_partition()
     client = patient.client()
     assert await probes_of(patient, client, ask(partition, 17)) == 1
@@ -294,9 +268,7 @@ async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld, autojump_c
     assert await probes_of(patient, client, ask(partition, 19)) == 1
 
 
-async def test_a_good_probe_is_not_reused_for_a_client_that_asks_by_name(
-    patient: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_good_probe_is_not_reused_for_a_client_that_asks_by_name(patient: TierWorld) -> None:
     """It vouched for a topic id, and the name may be another topic's by now."""
     partition = patient.add_partition()
     client = patient.client()
@@ -304,15 +276,13 @@ async def test_a_good_probe_is_not_reused_for_a_client_that_asks_by_name(
     assert costs == [1, 1, 0, 0]
 
 
-async def test_an_age_of_zero_is_never_reused(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_an_age_of_zero_is_never_reused(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     assert [await probes_of(world, client, ask(partition, 17)) for _ in range(3)] == [1, 1, 1]
 
 
-async def test_a_good_probe_holds_on_its_connection_partition_isolation_and_epoch_only(
-    patient: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_good_probe_holds_on_its_connection_partition_isolation_and_epoch_only(patient: TierWorld) -> None:
     partition, other = patient.add_partition("orders", 0), patient.add_partition("orders", 1)
     client = patient.client()
     assert await probes_of(patient, client, ask(partition, 17)) == 1
@@ -323,7 +293,7 @@ async def test_a_good_probe_holds_on_its_connection_partition_isolation_and_epoc
     assert await probes_of(patient, client, ask(partition, 17)) == 0
 
 
-async def test_a_reused_probe_still_knows_the_log_start(patient: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_reused_probe_still_knows_the_log_start(patient: TierWorld) -> None:
     partition = patient.add_partition(log_start_offset=100)
     client = patient.client()
     await client.fetch([ask(partition, 100)])
@@ -332,7 +302,7 @@ async def test_a_reused_probe_still_knows_the_log_start(patient: TierWorld, auto
     assert len(patient.broker.fetches) == 1
 
 
-async def test_another_sign_in_ends_good_probes(patient: TierWorld, autojump_clock: MockClock) -> None:
+async def test_another_sign_in_ends_good_probes(patient: TierWorld) -> None:
     partition = patient.add_partition()
     client = patient.client()
     await client.fetch([ask(partition, 17)])
@@ -340,9 +310,7 @@ async def test_another_sign_in_ends_good_probes(patient: TierWorld, autojump_clo
     assert await probes_of(patient, client, ask(partition, 17)) == 1
 
 
-async def test_a_moved_log_start_ends_good_probes_of_every_connection(
-    patient: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_moved_log_start_ends_good_probes_of_every_connection(patient: TierWorld) -> None:
     partition = patient.add_partition()
     clients = [patient.client(), patient.client()]
     for client in clients:
@@ -351,7 +319,7 @@ async def test_a_moved_log_start_ends_good_probes_of_every_connection(
     assert [await probes_of(patient, client, ask(partition, 17)) for client in clients] == [1, 1]
 
 
-async def test_a_leader_change_ends_good_probes(patient: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_leader_change_ends_good_probes(patient: TierWorld) -> None:
     partition = patient.add_partition()
     client = patient.client()
     await client.fetch([ask(partition, 17)])
@@ -360,7 +328,7 @@ async def test_a_leader_change_ends_good_probes(patient: TierWorld, autojump_clo
     assert await probes_of(patient, client, ask(partition, 17)) == 1
 
 
-async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld) -> None:
     partition = patient.add_partition()
     client = patient.client()
     await client.fetch([ask(partition, 17)])
@@ -375,9 +343,7 @@ async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld
 # --- other answers ---
 
 
-async def test_a_partition_that_the_broker_leaves_out_is_given_back(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_partition_that_the_broker_leaves_out_is_given_back(world: TierWorld) -> None:
     left_out, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.left_out = {left_out}
     response = await world.client().fetch([ask(left_out, 17), ask(other, 17, max_bytes=100)])
@@ -387,7 +353,7 @@ async def test_a_partition_that_the_broker_leaves_out_is_given_back(
 
 @pytest.mark.parametrize(("version", "code"), [(4, 6), (5, 6), (6, 56), (17, 56)])
 async def test_a_storage_error_is_put_as_the_clients_version_knows_it(
-    world: TierWorld, autojump_clock: MockClock, version: int, code: int
+    world: TierWorld, version: int, code: int
 ) -> None:
     partition = world.add_partition()
     world.log(partition).error_code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -395,9 +361,7 @@ async def test_a_storage_error_is_put_as_the_clients_version_knows_it(
     assert codes_of(response) == [code]
 
 
-async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_built_anew(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_built_anew(world: TierWorld) -> None:
     partition = world.add_partition()
     client = world.client()
     await client.fetch([ask(partition, 17)])
@@ -412,13 +376,13 @@ async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_bu
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
-async def test_fencing_is_the_brokers(world: TierWorld, autojump_clock: MockClock, epoch: int, code: ErrorCode) -> None:
+async def test_fencing_is_the_brokers(world: TierWorld, epoch: int, code: ErrorCode) -> None:
     partition = world.add_partition()
     response = await world.client().fetch([ask(partition, 17, current_leader_epoch=epoch)])
     assert (codes_of(response), records_of(response)) == ([code], [b""])
 
 
-async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld) -> None:
     """Failed before: what was known for everybody was forgotten, and the next Fetch had to learn it anew."""
     partition = world.add_partition()
     client = world.client()
@@ -428,9 +392,7 @@ async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWo
     assert world.frontiers.get(1, partition) is not None
 
 
-async def test_a_client_fenced_at_the_epoch_that_is_believed_in_has_the_partition_learned_anew(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_client_fenced_at_our_epoch_has_the_partition_learned_again(world: TierWorld) -> None:
     """The broker has a newer epoch than our frontier, and nothing else would tell us so."""
     partition = world.add_partition()
     client = world.client()
@@ -441,7 +403,7 @@ async def test_a_client_fenced_at_the_epoch_that_is_believed_in_has_the_partitio
     assert world.frontiers.get(1, partition) is None
 
 
-async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_the_tags_of_an_error_reach_the_client(world: TierWorld) -> None:
     """CurrentLeader (tag 1) names who leads now."""
     partition = world.add_partition()
     log = world.log(partition)

@@ -228,7 +228,7 @@ async def test_tls_on_both_sides(tmp_path: Path) -> None:
         assert made.shown == ["upstream_unreachable"]
 
 
-async def test_the_server_name_chooses_the_broker_and_a_broker_that_there_is_not_ends_the_client(
+async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(
     tmp_path: Path,
 ) -> None:
     server_context, client_context = contexts(tmp_path)

@@ -102,17 +102,6 @@ async def test_a_client_that_only_stops_sending_gets_its_last_answer(mock_clock:
         await made.server.wait_empty()
 
 
-async def test_a_client_that_is_there_may_wait_longer_than_the_grace(mock_clock: MockClock) -> None:
-    async with world() as made:
-        made.answering = trio.Event()
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await client.send_all(ASK)
-            await made.held.wait()
-            await passes(mock_clock, 3600)
-            made.answering.set()
-            assert await exactly(client, len(ANSWER)) == ANSWER
-
-
 async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
     async with world(slots=SlotLimits(connections_max=1, idle_s_max=60)) as made:
         async with await trio.open_tcp_stream(*made.address) as client:

@@ -248,17 +248,6 @@ def test_one_that_is_still_there_may_wait(world: World) -> None:
     assert client.closed is None
 
 
-def test_gone_clients_of_a_hung_broker_leave_their_slots_to_others() -> None:
-    world = World(connections_max=100)
-    clients = stuck(world, 100)
-    assert world.come() is RefusalReason.FULL
-    for client in clients:
-        client.has_left = True
-    world.pass_time(GRACE_S + 2 * LOOK_S)
-    assert world.slots.taken == 0
-    assert set(causes(clients)) == {CloseCause.CLIENT}
-
-
 # Idle ones.
 
 

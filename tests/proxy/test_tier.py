@@ -2,7 +2,6 @@
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from protocol.client.leaders import PartitionLeader
@@ -16,12 +15,9 @@ from tests.support.fake_wire import BATCH_BYTES
 from tests.support.segments import topic_partition
 from tests.support.tier_world import LEADER_EPOCH, TierWorld
 
+pytestmark = pytest.mark.autojump
+
 COUNTER = "kafka_server_brokertopicmetrics_remotefetch{}_total"
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 async def read(
@@ -40,9 +36,7 @@ def counted(world: TierWorld, topic: str = "orders") -> tuple[float, float, floa
     return requests, size, errors
 
 
-async def test_a_partition_is_the_tiers_once_it_has_a_finished_segment_and_its_metadata_is_read(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_partition_is_the_tiers_once_a_finished_segment_of_it_is_read(world: TierWorld) -> None:
     partition = world.add_partition(segments=[])
     assert world.tier.partition(partition.topic_id, 0) is None
     world.add_segment(partition, 0, 99)
@@ -55,21 +49,21 @@ async def test_a_partition_is_the_tiers_once_it_has_a_finished_segment_and_its_m
     assert world.tier.partition(b"", 0) is None
 
 
-async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld) -> None:
     partition = world.add_partition()
     finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
     world.catalog.apply(RemotePartitionDeleteMetadata(partition, finished, 0, 1), initialized=True)
     assert world.tier.partition(partition.topic_id, 0) is None
 
 
-async def test_what_was_copied_counts_from_the_first_offset_on(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_what_was_copied_counts_from_the_first_offset_on(world: TierWorld) -> None:
     """Failed before for a segment whose last offset is 0."""
     partition = world.add_partition(segments=[(0, 0)])
     assert [world.tier.has_copied(partition, offset) for offset in (0, 1)] == [True, False]
     assert not world.tier.has_copied(topic_partition("other"), 0)
 
 
-async def test_a_broker_leads_as_last_heard(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_broker_leads_as_last_heard(world: TierWorld) -> None:
     partition = world.add_partition()
     assert [world.tier.leads(node_id, partition) for node_id in (1, 2)] == [True, False]
     world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(-1, 5)
@@ -80,13 +74,13 @@ async def test_a_broker_leads_as_last_heard(world: TierWorld, autojump_clock: Mo
 # --- reads ---
 
 
-async def test_a_read_is_counted_with_its_bytes(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_read_is_counted_with_its_bytes(world: TierWorld) -> None:
     partition = world.add_partition()
     assert (await read(world, partition, 17)).size_bytes == 2 * BATCH_BYTES
     assert counted(world) == (1, 2 * BATCH_BYTES, 0)
 
 
-async def test_a_failed_read_is_counted_as_an_error(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_failed_read_is_counted_as_an_error(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = CorruptObjectError("crc")
     with pytest.raises(CorruptObjectError):
@@ -94,14 +88,14 @@ async def test_a_failed_read_is_counted_as_an_error(world: TierWorld, autojump_c
     assert counted(world) == (1, 0, 1)
 
 
-async def test_a_miss_is_no_error(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_miss_is_no_error(world: TierWorld) -> None:
     partition = world.add_partition()
     with pytest.raises(OffsetNotInTierError):
         await read(world, partition, 5000)
     assert counted(world) == (1, 0, 0)
 
 
-async def test_a_read_that_is_given_up_is_no_error(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_read_that_is_given_up_is_no_error(world: TierWorld) -> None:
     partition = world.add_partition()
     world.reader.delay_s = 10.0
     with trio.move_on_after(1.0) as scope:
@@ -110,7 +104,7 @@ async def test_a_read_that_is_given_up_is_no_error(world: TierWorld, autojump_cl
     assert counted(world) == (1, 0, 0)
 
 
-async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld) -> None:
     partition = world.add_partition()
     world.client_of_ours.failure = UpstreamConnectionError("down")
     with pytest.raises(UpstreamError):
@@ -120,7 +114,7 @@ async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld,
 
 @pytest.mark.parametrize(("ends_below", "served"), [(None, True), (1000, True), (999, False)])
 async def test_a_segment_that_reaches_too_far_is_not_read(
-    world: TierWorld, autojump_clock: MockClock, ends_below: int | None, served: bool
+    world: TierWorld, ends_below: int | None, served: bool
 ) -> None:
     partition = world.add_partition()
     if served:
@@ -141,7 +135,7 @@ async def test_a_segment_that_reaches_too_far_is_not_read(
     ],
 )
 async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_local_log(
-    world: TierWorld, autojump_clock: MockClock, aborts: TierAborts, served: bool
+    world: TierWorld, aborts: TierAborts, served: bool
 ) -> None:
     partition = world.add_partition()
     world.reader.aborts[partition] = aborts
@@ -154,7 +148,7 @@ async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_lo
     assert counted(world)[2] == 0
 
 
-async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_catching_up_has_the_lineage_built_anew(world: TierWorld) -> None:
     partition = world.add_partition()
     await read(world, partition, 17)
     await world.tier.catch_up(partition)
@@ -163,9 +157,7 @@ async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, autojump
     assert len(world.client_of_ours.epochs_asked) == 2
 
 
-async def test_forgetting_a_partition_forgets_frontier_lineage_and_aborted_tail(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_forgetting_a_partition_forgets_frontier_lineage_and_aborted_tail(world: TierWorld) -> None:
     partition = world.add_partition()
     await world.frontiers.refresh(1, [partition])
     await read(world, partition, 17)
@@ -178,7 +170,7 @@ async def test_forgetting_a_partition_forgets_frontier_lineage_and_aborted_tail(
     assert len(world.client_of_ours.epochs_asked) == 2
 
 
-async def test_a_read_on_a_dead_branch_is_a_miss(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_a_read_on_a_dead_branch_is_a_miss(world: TierWorld) -> None:
     partition = world.add_partition(segments=[])
     world.add_segment(partition, 0, 499, epochs={4: 0})
     world.add_segment(partition, 0, 399, epochs={5: 0})
@@ -188,9 +180,7 @@ async def test_a_read_on_a_dead_branch_is_a_miss(world: TierWorld, autojump_cloc
         await read(world, partition, 450)
 
 
-async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_went(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_being_on_the_lineage_is_having_read_no_further_than_the_epoch_went(world: TierWorld) -> None:
     partition = world.add_partition(segments=[(500, 999)])
     world.add_segment(partition, 0, 499, epochs={4: 0})
     world.log(partition).epoch_ends[4] = (4, 500)
@@ -211,7 +201,7 @@ def in_tier(world: TierWorld, *names: str) -> None:
         world.cluster.forget_topic(partition.topic_id)
 
 
-async def test_names_are_asked_for_once_each(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_names_are_asked_for_once_each(world: TierWorld) -> None:
     partition = world.add_partition()
     in_tier(world, "other", "gone")
     world.cluster.unlearned = {"other": topic_partition("other").topic_id}
@@ -224,9 +214,7 @@ async def test_names_are_asked_for_once_each(world: TierWorld, autojump_clock: M
     assert world.tier.topic_id("orders") is None
 
 
-async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_while(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_while(world: TierWorld) -> None:
     in_tier(world, "gone")
     world.cluster.failure = UpstreamConnectionError("down")
     await world.tier.learn_topic_ids(["gone"])
@@ -237,9 +225,7 @@ async def test_a_name_that_upstream_does_not_tell_is_asked_for_again_after_a_whi
     assert world.cluster.learned == [["gone"], ["gone"]]
 
 
-async def test_clients_cannot_fill_the_memory_with_names(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_cannot_fill_the_memory_with_names(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     in_tier(world, "a", "b", "c", "d")
     monkeypatch.setattr("proxy.fetch.tier.UNKNOWN_NAMES_MAX", 3)
     await world.tier.learn_topic_ids(["a", "b"])
@@ -248,9 +234,7 @@ async def test_clients_cannot_fill_the_memory_with_names(
     assert world.cluster.learned == [["a", "b"], ["c", "d"], ["c"]]
 
 
-async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(
-    world: TierWorld, autojump_clock: MockClock
-) -> None:
+async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(world: TierWorld) -> None:
     in_tier(world, "a", "b", "c", "d")
     world.cluster.room = 2
     await world.tier.learn_topic_ids(["a", "b", "c"])
@@ -260,7 +244,7 @@ async def test_names_beyond_those_that_may_wait_are_asked_for_another_time(
     assert world.cluster.learned == [["a", "b"], ["c"]]
 
 
-async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWorld) -> None:
     """Failed before: one Fetch of unknown names had 10,000 of them asked for, at each repetition."""
     in_tier(world, "orders")
     await world.tier.learn_topic_ids(f"made-up-{number}" for number in range(20_000))
@@ -270,7 +254,7 @@ async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWo
 
 
 async def test_one_request_has_so_many_names_asked_for_and_no_more(
-    world: TierWorld, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    world: TierWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.fetch.tier.NAMES_ASKED_MAX", 2)
     in_tier(world, "a", "b", "c")

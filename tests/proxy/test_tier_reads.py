@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog.testing
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
@@ -24,12 +24,9 @@ from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
 from tests.support.tier_world import NODE_ID, ScriptedReader, TierWorld, ask
 
+pytestmark = pytest.mark.autojump
+
 WAITING = "kafka_server_delayedoperationpurgatory_purgatorysize"
-
-
-@pytest.fixture
-def world(nursery: trio.Nursery) -> TierWorld:
-    return TierWorld(nursery)
 
 
 async def parts_of(world: TierWorld, count: int, *, budget_bytes: int = 1000, offset: int = 17) -> list[TierPart]:
@@ -73,21 +70,7 @@ def sizes_of(reads: TierReads, parts: list[TierPart]) -> list[int | None]:
     return [result.size_bytes if isinstance(result, TierRecords) else None for result in results]
 
 
-async def test_reads_run_side_by_side(world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    parts = await parts_of(world, 20)
-    world.reader.delay_s = 0.5
-    reads = reads_of(world, parts, nursery)
-    assert (reads.pending, reads.any_records) == (True, False)
-    await reads.wait_until(10.0)
-    assert trio.current_time() == 0.5
-    assert (reads.pending, reads.any_records) == (False, True)
-    assert sizes_of(reads, parts) == [1000] * 20
-    reads.stop()
-
-
-async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
     world.reader.delay_s = 2.0
     reads = reads_of(world, parts, nursery)
@@ -100,7 +83,7 @@ async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(
 
 
 async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+    world: TierWorld, nursery: trio.Nursery
 ) -> None:
     parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
     world.reader.delay_s = 0.1
@@ -117,7 +100,7 @@ async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(
 
 
 async def test_many_reads_of_what_is_at_hand_let_others_go_between(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    world: TierWorld, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = 0
 
@@ -138,9 +121,7 @@ async def test_many_reads_of_what_is_at_hand_let_others_go_between(
     reads.stop()
 
 
-async def test_a_part_without_a_budget_is_answered_without_a_read(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_part_without_a_budget_is_answered_without_a_read(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 3, budget_bytes=0)
     reads = reads_of(world, parts, nursery)
     assert not reads.pending
@@ -151,9 +132,7 @@ async def test_a_part_without_a_budget_is_answered_without_a_read(
     assert trio.current_time() == 0.0
 
 
-async def test_the_first_that_has_records_ends_the_wait_for_any(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_the_first_that_has_records_ends_the_wait_for_any(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 3)
     world.reader.delays_s = {parts[0].partition: 0.1, parts[1].partition: 0.2, parts[2].partition: 0.3}
     world.reader.failures[parts[0].partition] = RetriableRemoteStorageError("503")
@@ -163,7 +142,7 @@ async def test_the_first_that_has_records_ends_the_wait_for_any(
     reads.stop()
 
 
-async def test_waits_end_at_their_time(world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+async def test_waits_end_at_their_time(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 1)
     world.reader.delay_s = 10.0
     reads = reads_of(world, parts, nursery)
@@ -173,9 +152,7 @@ async def test_waits_end_at_their_time(world: TierWorld, nursery: trio.Nursery, 
     reads.stop()
 
 
-async def test_the_deadline_ends_reads_by_itself(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_the_deadline_ends_reads_by_itself(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 10.0}
     reads = reads_of(world, parts, nursery, wait_s=1.0)
@@ -216,7 +193,7 @@ class CollectingReader(ScriptedReader):
 
 @pytest.mark.parametrize(("stop_s", "batches"), [(0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)])
 async def test_what_a_read_has_when_it_is_stopped_is_its_result(
-    world: TierWorld, autojump_clock: MockClock, stop_s: float, batches: int | None
+    world: TierWorld, stop_s: float, batches: int | None
 ) -> None:
     """It was thrown away: a read had all that it was asked for, or nothing."""
     world.tier._reader = CollectingReader(world.catalog)
@@ -231,7 +208,7 @@ async def test_what_a_read_has_when_it_is_stopped_is_its_result(
 
 @pytest.mark.parametrize(("finish_s", "is_there"), [(FINISH_S / 2, True), (2 * FINISH_S, False)])
 async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(
-    world: TierWorld, autojump_clock: MockClock, finish_s: float, is_there: bool
+    world: TierWorld, finish_s: float, is_there: bool
 ) -> None:
     world.tier._reader = reader = CollectingReader(world.catalog)
     reader.finish_s = finish_s
@@ -244,9 +221,7 @@ async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(
     assert sizes_of(reads, parts) == [BATCH_BYTES if is_there else None]
 
 
-async def test_parked_fetches_are_counted_while_they_wait(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_parked_fetches_are_counted_while_they_wait(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 2)
     reads = reads_of(world, parts, nursery)
     assert world.sample(WAITING, delayedOperation="RemoteFetch") == 1
@@ -254,7 +229,7 @@ async def test_parked_fetches_are_counted_while_they_wait(
     assert world.sample(WAITING, delayedOperation="RemoteFetch") == 0
 
 
-async def test_stopped_reads_leave_the_nursery(world: TierWorld, autojump_clock: MockClock) -> None:
+async def test_stopped_reads_leave_the_nursery(world: TierWorld) -> None:
     parts = await parts_of(world, 3)
     world.reader.delay_s = 1000.0
     async with trio.open_nursery() as nursery:
@@ -277,7 +252,7 @@ async def test_stopped_reads_leave_the_nursery(world: TierWorld, autojump_clock:
     ],
 )
 async def test_a_fault_is_a_result_and_one_log_line_and_other_reads_go_on(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock, fault: Exception, level: str
+    world: TierWorld, nursery: trio.Nursery, fault: Exception, level: str
 ) -> None:
     parts = await parts_of(world, 2)
     world.reader.failures[parts[0].partition] = fault
@@ -294,9 +269,7 @@ async def test_a_fault_is_a_result_and_one_log_line_and_other_reads_go_on(
 # --- after the probe ---
 
 
-async def test_reads_that_nobody_wants_are_given_up(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_reads_that_nobody_wants_are_given_up(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 3)
     world.reader.delays_s = {parts[1].partition: 10.0, parts[2].partition: 0.2}
     reads = reads_of(world, parts, nursery)
@@ -310,9 +283,7 @@ async def test_reads_that_nobody_wants_are_given_up(
     reads.stop()
 
 
-async def test_a_read_is_started_anew_with_what_is_known_by_then(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 2, budget_bytes=200)
     world.reader.delays_s = {parts[1].partition: 0.3}
     reads = reads_of(world, parts, nursery)
@@ -326,9 +297,7 @@ async def test_a_read_is_started_anew_with_what_is_known_by_then(
     reads.stop()
 
 
-async def test_settling_before_the_reads_have_run_at_all_is_safe(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_settling_before_the_reads_have_run_at_all_is_safe(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 3)
     reads = reads_of(world, parts, nursery)
     reads.settle(parts[1:], parts[2:])
@@ -337,9 +306,7 @@ async def test_settling_before_the_reads_have_run_at_all_is_safe(
     reads.stop()
 
 
-async def test_a_part_that_is_not_wanted_is_not_read_again(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_part_that_is_not_wanted_is_not_read_again(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 1)
     reads = reads_of(world, parts, nursery)
     reads.settle([], parts)
@@ -378,9 +345,7 @@ def holding(world: TierWorld) -> TierWorld:
     return world
 
 
-async def test_what_nobody_wants_holds_nothing(
-    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_what_nobody_wants_holds_nothing(holding: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[2].partition: 0.1}
     reads = reads_of(holding, parts, nursery, is_settled=False)
@@ -394,7 +359,7 @@ async def test_what_nobody_wants_holds_nothing(
 
 
 async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_come(
-    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+    holding: TierWorld, nursery: trio.Nursery
 ) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[1].partition: 0.5, parts[2].partition: 100.0}
@@ -416,7 +381,7 @@ async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_com
 
 
 async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
-    holding: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
+    holding: TierWorld, nursery: trio.Nursery
 ) -> None:
     parts = await parts_of(holding, 2)
     holding.reader.delays_s = {parts[1].partition: 100.0}
@@ -432,9 +397,7 @@ async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
     reads.stop()
 
 
-async def test_records_count_from_when_they_may_be_given(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_records_count_from_when_they_may_be_given(world: TierWorld, nursery: trio.Nursery) -> None:
     parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 0.6}
     reads = reads_of(world, parts, nursery, is_settled=False)
@@ -452,9 +415,7 @@ async def test_records_count_from_when_they_may_be_given(
 # --- misses ---
 
 
-async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(world: TierWorld, nursery: trio.Nursery) -> None:
     (part,) = await parts_of(world, 1, offset=1050)
     world.tail.delay_s = 0.2
     world.tail.on_catch_up = lambda: world.add_segment(part.partition, 1000, 1099)
@@ -468,20 +429,7 @@ async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(
     reads.stop()
 
 
-async def test_a_miss_that_is_none_of_our_lag_stays_one(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    (part,) = await parts_of(world, 1, offset=1050)
-    reads = reads_of(world, [part], nursery)
-    await reads.wait_until(1.0)
-    assert isinstance(reads.results[part], OffsetNotInTierError)
-    assert len(world.reader.reads) == 2
-    reads.stop()
-
-
-async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(world: TierWorld, nursery: trio.Nursery) -> None:
     (part,) = await parts_of(world, 1, offset=1050)
     world.tail.delay_s = 10.0
     reads = reads_of(world, [part], nursery)
@@ -492,9 +440,7 @@ async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(
     reads.stop()
 
 
-async def test_a_committed_read_stays_below_the_local_log_start(
-    world: TierWorld, nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_a_committed_read_stays_below_the_local_log_start(world: TierWorld, nursery: trio.Nursery) -> None:
     (part,) = await parts_of(world, 1, offset=950)
     world.add_segment(part.partition, 900, 1099, epochs={5: 900})
     for committed in (True, False):

@@ -194,7 +194,7 @@ class Counted(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize("segments", [20_000, pytest.param(500_000, marks=pytest.mark.long)])
-async def test_deletions_of_segments_that_are_nowhere_cost_no_task_no_thread_and_no_memory(
+async def test_deletions_of_segments_that_are_nowhere_cost_nothing(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int
 ) -> None:
     """Failed before: a task and a visit to a thread for each, and a reader's CRC waited behind all of them."""
@@ -231,7 +231,7 @@ async def test_deletions_of_segments_that_are_nowhere_cost_no_task_no_thread_and
         assert tier.resident_bytes == len(SEGMENT.log)
 
 
-async def test_many_deletions_are_dropped_turn_by_turn_and_their_files_in_few_visits_to_a_thread(
+async def test_many_deletions_are_dropped_in_turns_and_few_visits_to_a_thread(
     nursery: trio.Nursery, tmp_path: Path
 ) -> None:
     keys = [key_of(0, segment=f"segment {number}") for number in range(3 * SEGMENTS_DELETED_AT_ONCE)]

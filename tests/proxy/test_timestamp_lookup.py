@@ -138,4 +138,4 @@ async def test_each_name_is_confirmed_once(world: OffsetsWorld) -> None:
         world.add("orders", number)
     questions = await planned(world, *(ask(number, 4000) for number in range(3)))
     assert await world.lookup.current(questions, NODE_ID) == set(questions)
-    assert world.ids.asked == [["orders"]]
+    assert world.tier_world.client_of_ours.ids_asked == [["orders"]]

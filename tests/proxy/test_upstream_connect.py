@@ -10,7 +10,6 @@ import pytest
 import structlog
 import trio
 import trio.testing
-from trio.testing import MockClock
 
 from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
@@ -21,6 +20,8 @@ from proxy.connection.address_book import Target
 from proxy.connection.upstream_connect import CONNECT_S_MAX, FAILED_AGE_S_MAX, UpstreamConnector, has_left
 from proxy.upstream.transport import NEXT_ATTEMPT_S, Transport
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.autojump
 
 SERVERS = Target(None, (("broker-1", 9092), ("broker-2", 9092)))
 ONE, TWO = ("broker-1", 9092), ("broker-2", 9092)
@@ -82,9 +83,7 @@ async def test_a_broker_that_answers_is_asked_once(upstream: Upstream) -> None:
     assert (len(upstream.attempts_s), upstream.asked) == (1, [])
 
 
-async def test_while_no_broker_answers_it_is_tried_again_until_one_does(
-    upstream: Upstream, autojump_clock: MockClock
-) -> None:
+async def test_while_no_broker_answers_it_is_tried_again_until_one_does(upstream: Upstream) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(upstream.open)
         await trio.sleep(20)
@@ -98,9 +97,7 @@ async def test_while_no_broker_answers_it_is_tried_again_until_one_does(
     assert all(pause >= 0.5 for pause in pauses[5:])
 
 
-async def test_after_its_time_the_client_is_given_up_with_the_reason(
-    upstream: Upstream, autojump_clock: MockClock
-) -> None:
+async def test_after_its_time_the_client_is_given_up_with_the_reason(upstream: Upstream) -> None:
     with pytest.raises(UpstreamError, match="broker-1:9092"):
         await upstream.open(wait_s_max=5)
     assert trio.current_time() == pytest.approx(5, abs=0.5)
@@ -114,18 +111,14 @@ async def test_without_time_there_is_one_attempt(upstream: Upstream) -> None:
     assert logs == []
 
 
-async def test_when_another_broker_answers_the_client_is_sent_on_at_once(
-    upstream: Upstream, autojump_clock: MockClock
-) -> None:
+async def test_when_another_broker_answers_the_client_is_sent_on_at_once(upstream: Upstream) -> None:
     upstream.answering = {TWO}
     with pytest.raises(UpstreamError, match="broker-1:9092"):
         await upstream.open()
     assert trio.current_time() == 0
 
 
-async def test_when_another_comes_back_first_who_waits_is_sent_on(
-    upstream: Upstream, autojump_clock: MockClock
-) -> None:
+async def test_when_another_comes_back_first_who_waits_is_sent_on(upstream: Upstream) -> None:
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
@@ -145,7 +138,7 @@ async def test_the_bootstrap_listener_tries_every_known_broker(upstream: Upstrea
 
 
 async def test_a_server_that_drops_packets_costs_a_moment_and_is_tried_last(
-    upstream: Upstream, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Failed before: ten seconds for every client, which is all that librdkafka waits.
     monkeypatch.setattr(random, "shuffle", lambda addresses: None)
@@ -167,7 +160,7 @@ async def test_bootstrap_connections_are_spread_over_the_servers(upstream: Upstr
     assert {address for _, address in opened} == {ONE, TWO}
 
 
-async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream, autojump_clock: MockClock) -> None:
+async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream) -> None:
     with structlog.testing.capture_logs() as logs:
         async with trio.open_nursery() as nursery:
 
@@ -183,16 +176,14 @@ async def test_who_answers_is_asked_once_for_all_who_wait(upstream: Upstream, au
     assert [entry["event"] for entry in logs] == ["clients_wait_for_upstream"]
 
 
-async def test_brokers_that_do_not_even_refuse_hold_nobody_longer(
-    upstream: Upstream, autojump_clock: MockClock
-) -> None:
+async def test_brokers_that_do_not_even_refuse_hold_nobody_longer(upstream: Upstream) -> None:
     upstream.silent = {ONE, TWO}
     with pytest.raises(UpstreamError, match="does not answer within"):
         await upstream.open(wait_s_max=15)
     assert trio.current_time() <= 15 + CONNECT_S_MAX + 1
 
 
-async def test_a_client_that_has_gone_is_not_waited_for(upstream: Upstream, autojump_clock: MockClock) -> None:
+async def test_a_client_that_has_gone_is_not_waited_for(upstream: Upstream) -> None:
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:

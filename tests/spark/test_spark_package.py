@@ -61,7 +61,7 @@ def test_users_modules_and_ours_of_the_same_names_both_work(spark_package: Built
     assert found["modules"] == ["tidegate_spark.pipeline.tasks", "tidegate_spark.storage.errors"]
 
 
-def test_libraries_come_from_the_zip_by_way_of_a_private_folder_at_the_end_of_the_path(
+def test_libraries_come_from_the_zip_by_a_private_folder_last_on_the_path(
     spark_package: Built, python: Path, tmp_path: Path
 ) -> None:
     found = answer(run(python, tmp_path, [spark_package.zip, users_modules(tmp_path / "users")]))

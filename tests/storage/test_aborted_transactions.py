@@ -184,9 +184,7 @@ async def test_behind_a_hole_nothing_is_looked_at(nursery: trio.Nursery) -> None
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_an_absent_index_of_a_segment_that_was_deleted_meanwhile_is_not_an_empty_one(
-    nursery: trio.Nursery, number: int
-) -> None:
+async def test_an_absent_index_of_a_segment_deleted_meanwhile_is_not_empty(nursery: trio.Nursery, number: int) -> None:
     searched = FAR_MARKER.open(nursery)
     searched.deleted = {number}
     found = await searched.at(0)

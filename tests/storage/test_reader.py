@@ -15,7 +15,6 @@ from trio.testing import MockClock
 
 from storage.errors import (
     CorruptObjectError,
-    RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
@@ -169,33 +168,6 @@ async def test_a_second_read_costs_no_get(nursery: trio.Nursery) -> None:
     assert len(tier.store.calls) == fetches
 
 
-async def test_parallel_readers_of_one_block_cost_one_get(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
-    answers: list[bytes] = []
-
-    async def read(offset: int) -> None:
-        answers.append(await tier.read_bytes(offset))
-
-    async with trio.open_nursery() as readers:
-        for offset in (100, 101, 100, 106):
-            readers.start_soon(read, offset)
-    assert len(answers) == 4
-    assert tier.store.log_fetches() == [(0, len(SMALL.log) - 1)]
-    assert tier.store.index_fetches() == 1
-
-
-async def test_a_reader_that_leaves_does_not_cancel_the_fill(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
-    with tier.store.held(positions=range(1)) as gate, trio.CancelScope() as scope:
-        async with trio.open_nursery() as readers:
-            readers.start_soon(tier.read, 100)
-            await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-            scope.cancel()
-    assert scope.cancelled_caught
-    assert await tier.read_bytes(100) == SMALL.log
-    assert len(tier.store.log_fetches()) == 1
-
-
 async def test_large_answers_are_verified_in_a_thread(nursery: trio.Nursery) -> None:
     segment = filled_segment(0, batch_count=VERIFY_IN_THREAD_BYTES // 10_000 + 2, value_bytes=1000)
     tier = open_tier(nursery, [segment], block_bytes=64 * 1024)
@@ -315,28 +287,6 @@ async def test_two_bad_batches_that_go_away_are_never_seen(nursery: trio.Nursery
         tier.store.flip_bit(tier.logs[0][0], segment.batch_positions[number] + CHECKED_BYTE, times=1)
     assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
     assert len(tier.store.log_fetches()) == 3
-
-
-@pytest.mark.parametrize(
-    ("error", "attempts"),
-    [
-        (RetriableRemoteStorageError("503"), ATTEMPTS_MAX),
-        (RetriableRemoteStorageError("503", retry_after_s=1.0), ATTEMPTS_MAX),
-        (RemoteResourceNotFoundError("no log"), 1),
-        (RemoteAccessDeniedError("403"), 1),
-    ],
-)
-async def test_the_stores_error_reaches_the_reader_and_is_not_remembered(
-    nursery: trio.Nursery, autojump_clock: MockClock, error: Exception, attempts: int
-) -> None:
-    tier = open_tier(nursery, [SMALL])
-    tier.store.fail(error, positions=range(10**9), times=attempts)
-    with pytest.raises(type(error)):
-        await tier.read(100)
-    assert len(tier.store.log_fetches()) == attempts
-    await tier.settled()
-    assert tier.inflight_bytes == 0
-    assert await tier.read_bytes(100) == SMALL.log
 
 
 async def test_trouble_that_passes_is_not_seen(nursery: trio.Nursery, autojump_clock: MockClock) -> None:

@@ -146,7 +146,7 @@ async def test_a_cut_tail_counts_for_the_upper_bound(tier: Tier) -> None:
     assert bounds == [29, 29, 29, 39, 40]
 
 
-async def test_the_upper_bound_goes_by_the_first_batch_and_not_by_the_index_entry_before_it(
+async def test_the_upper_bound_goes_by_the_first_batch_not_by_its_index_entry(
     nursery: trio.Nursery,
 ) -> None:
     entries = encode_offset_index(0, [(19, AT[1]), (39, AT[3])])
@@ -178,7 +178,7 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
 
 
 @pytest.mark.parametrize("encryption", [False, True])
-async def test_records_are_not_given_out_without_a_transaction_index_that_a_manifest_names(
+async def test_no_records_without_a_transaction_index_that_the_manifest_names(
     nursery: trio.Nursery, tmp_path: Path, encryption: bool
 ) -> None:
     """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""

@@ -9,7 +9,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError
-from storage.model import RemoteLogSegmentMetadata
+from storage.model import RemoteLogSegmentMetadata, Uuid
 from storage.reader import OffsetNotInTierError, TierRecords
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
 from tests.support.scripted_gets import until
@@ -48,16 +48,17 @@ class _UnderWay:
     end: int
 
 
-@dataclass(slots=True)
 class WatchedStore(MemoryStore):
     """Notes GETs of a log that overlap what others have still to give."""
 
-    under_way: list[_UnderWay] = field(default_factory=list)
-    overlaps: list[str] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, objects: dict[Uuid, dict[str, bytes]], chunk_bytes: int) -> None:
+        super().__init__(objects, chunk_bytes)
+        self.under_way: list[_UnderWay] = []
+        self.overlaps: list[str] = []
+        self.lock = threading.Lock()
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        return _WatchedSegment(self, metadata, MemoryStore.open_log_segment(self, metadata))
+        return _WatchedSegment(self, metadata, super().open_log_segment(metadata))
 
 
 class _WatchedSegment:

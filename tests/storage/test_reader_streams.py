@@ -8,7 +8,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from proxy.process.tier_storage import EXPIRE_INTERVAL_S
 from storage.cache import read_ahead
 from storage.cache.read_ahead import START_ANSWERS
 from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError
@@ -258,17 +257,6 @@ async def test_a_consumer_that_overtakes_its_read_ahead_fetches_no_crumbs(nurser
     assert_fetched_once(tier)
 
 
-async def test_trouble_of_read_ahead_is_met_by_nobody(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    tier = open_tier(nursery, [segment_of(), segment_of(256)], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
-    consumer = Consumer(tier, [segment_of(), segment_of(256)])
-    tier.store.fail(RuntimeError("a bug in the store's library"), positions=range(MIB, 2 * MIB))
-    tier.store.fail(RuntimeError("a bug in the store's library"), segment=tier.logs[1][0])
-    while not consumer.is_done:
-        await consumer.read()
-        await tier.settled()
-    assert tier.sample("tidegate_gets_total", {"outcome": "error"}) == 2
-
-
 # --- where a read begins ---
 
 LARGE = 300 * KIB
@@ -425,48 +413,3 @@ async def test_what_is_under_way_when_its_segment_is_deleted_is_answered_and_not
     await tier.settled()
     assert_nothing_is_kept(tier, 0)
     assert (tier.resident_bytes, tier.inflight_bytes) == (0, 0)
-
-
-async def test_a_segment_deleted_while_it_is_opened_ahead_is_not_kept(nursery: trio.Nursery) -> None:
-    """It failed before: its index was fetched all the same, and it was opened anew for that."""
-    segments = [segment_of(), segment_of(256)]
-    tier = open_tier(nursery, segments, block_bytes=BLOCK, readahead_bytes_max=WINDOW, chunk_bytes=4 * KIB)
-    consumer = Consumer(tier, segments)
-    with tier.store.held(segment=tier.logs[1][0], manifest=True) as gate:
-        while not tier.store.opens(tier.logs[1][0]):
-            await consumer.read()
-            await wait_all_tasks_blocked()
-        tier.delete(1)
-        gate.release()
-        await tier.settled()
-    assert_nothing_is_kept(tier, 1)
-    assert (tier.store.opens(tier.logs[1][0]), tier.store.index_fetches()) == (1, 1)
-
-
-async def test_what_nobody_reads_for_the_retention_time_leaves_memory(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    segments = [segment_of(batches=8), segment_of(8, batches=8)]
-    tier = open_tier(nursery, segments, block_bytes=BLOCK, retention_s=1.5 * EXPIRE_INTERVAL_S)
-    await tier.read_bytes(0)
-    await tier.read_bytes(8)
-    nursery.start_soon(tier.storage.run)  # now, since the clock jumps while the store's threads run
-    await wait_all_tasks_blocked()
-    await trio.sleep(0.5 * EXPIRE_INTERVAL_S)
-    await tier.read_bytes(8)
-    await trio.sleep(1.0 * EXPIRE_INTERVAL_S)
-    assert tier.resident_bytes == len(segments[0].log) + len(segments[1].log)
-    await trio.sleep(0.6 * EXPIRE_INTERVAL_S)
-    assert tier.resident_bytes == len(segments[1].log)
-    assert tier.sample("tidegate_cache_expired_total", {"level": "memory"}) == -(-len(segments[0].log) // BLOCK)
-    await trio.sleep(2.0 * EXPIRE_INTERVAL_S)
-    assert tier.resident_bytes == 0
-    assert await tier.read_bytes(0) == segments[0].log
-
-
-async def test_without_a_retention_time_blocks_stay(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    tier = open_tier(nursery, [segment_of(batches=8)], block_bytes=BLOCK)
-    nursery.start_soon(tier.storage.run)
-    await tier.read_bytes(0)
-    await trio.sleep(1000 * EXPIRE_INTERVAL_S)
-    assert tier.resident_bytes == len(segment_of(batches=8).log)

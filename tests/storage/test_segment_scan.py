@@ -135,7 +135,7 @@ def test_a_list_holds_what_is_whole_in_a_window_and_views_it() -> None:
     assert lists[1][0].data.obj is not lists[1][1].data.obj, "the one that straddles is a copy"
 
 
-def test_a_get_is_a_range_of_whole_chunks_and_ends_with_the_batch_that_fetch_end_tells() -> None:
+def test_a_get_is_a_range_of_whole_chunks_up_to_the_batch_of_fetch_end() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=1000)
     start, end = world.segment.batch_positions[3], world.segment.batch_positions[7]
 
@@ -355,7 +355,7 @@ def test_a_length_that_leads_over_an_index_entry_is_not_believed() -> None:
     assert skipped(world, batch_bytes_max=10 * size)[0] == offsets
 
 
-def test_where_a_window_ended_between_two_that_do_not_ascend_one_batch_is_lost_and_not_more() -> None:
+def test_between_two_windows_that_do_not_ascend_one_batch_is_lost() -> None:
     world = OneSegment(filled_segment(interval_bytes=0))
     raise_offset(world, 9)
 

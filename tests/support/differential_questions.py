@@ -37,7 +37,6 @@ LIST_TIMESTAMPS = (-1, -2, -3, -4, -5, -6)
 FAR_TIMESTAMPS = (-(2**63), -7, 0, 1, 2**62, 2**63 - 1)
 
 TOPIC_ID_VERSION_MIN = 13
-LAST_FETCHED_EPOCH_VERSION_MIN = 12
 NO_EPOCH = -1
 ABSENT_TOPIC = ("differential-absent", bytes(range(16)))
 ABSENT_PARTITION = 99

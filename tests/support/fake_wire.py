@@ -13,6 +13,7 @@ do. Everything a test may change while it runs is an attribute.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import trio
 
@@ -22,7 +23,7 @@ from protocol.fetch.walker import ENDPOINTS_VERSION_MIN
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
-from protocol.wire.identifiers import ApiKey, IsolationLevel
+from protocol.wire.identifiers import IsolationLevel
 from proxy.connection.request_handlers import PendingAnswer
 from storage.model import TopicIdPartition
 
@@ -202,10 +203,16 @@ class FakeBrokerLog:
         return b"".join(buffers)
 
 
-class FakeWire:
-    """A client's upstream connection to that broker, by which nothing but Fetch is asked."""
+class AnswersFrames(Protocol):
+    """A broker: one answer after another."""
 
-    def __init__(self, broker: FakeBrokerLog, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
+    async def answer(self, frame: bytes) -> bytes: ...
+
+
+class FakeWire:
+    """A client's upstream connection to that broker."""
+
+    def __init__(self, broker: AnswersFrames, nursery: trio.Nursery, *, node_id: int | None = 1) -> None:
         self.node_id = node_id
         self._broker = broker
         self._correlation_id = 0
@@ -218,7 +225,7 @@ class FakeWire:
 
     async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
         header = decode_request_header(memoryview(frame))
-        assert (api_key, api_version, correlation_id) == (ApiKey.FETCH, header.api_version, header.correlation_id)
+        assert (api_key, api_version, correlation_id) == (header.api_key, header.api_version, header.correlation_id)
         pending = PendingAnswer()
         await self._send.send((frame, pending))
         return pending

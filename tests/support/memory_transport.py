@@ -119,6 +119,12 @@ class MemoryTransport:
             side.close()
 
 
+def transport_pair() -> tuple[MemoryTransport, MemoryTransport]:
+    """Both ends of one connection."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    return MemoryTransport(ours), MemoryTransport(theirs)
+
+
 class RemoteEnd:
     """What stands at the other end of `transport`, driven by the test. Each step has STEP_S_MAX."""
 
@@ -150,11 +156,6 @@ class RemoteEnd:
         """Receive just these."""
         for frame in frames:
             assert await self.receive_exactly(len(frame)) == frame
-
-    async def receive_own(self) -> tuple[int, bytes]:
-        """A request of Tidegate's own: correlation id and frame."""
-        frame = await self.receive_frame()
-        return struct.unpack_from(">i", frame, 8)[0], frame
 
     async def expect_end(self) -> bytes:
         """What still comes before the end."""

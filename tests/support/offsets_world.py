@@ -25,26 +25,17 @@ from protocol.list_offsets import (
     encode_request,
     encode_response,
 )
-from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import ErrorCode
 from protocol.wire.framing import decode_request_header
 from protocol.wire.identifiers import ApiKey, IsolationLevel
-from proxy.connection.request_handlers import RELAY, PendingAnswer, Relay
+from proxy.connection.request_handlers import RELAY, Relay
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
-from proxy.upstream.cluster import FrontierClient
 from storage.log.timestamp_search import FoundTimestamp, TimestampSearch
 from storage.metadata.catalog import Catalog
-from storage.model import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-)
-from tests.support.fake_wire import FakePartitionLog
-from tests.support.segments import uuid_of
-from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
+from storage.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tests.support.fake_wire import FakePartitionLog, FakeWire
+from tests.support.tier_world import NODE_ID, TierWorld
 
 Question = tuple[str, int, int]
 """Topic, partition, timestamp."""
@@ -78,27 +69,10 @@ class ScriptedSearch(TimestampSearch):
         return result
 
 
-class FakeIds(FrontierClient):
-    """What the broker says of topic names."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, bytes] = {}
-        self.failure: Exception | None = None
-        self.asked: list[list[str]] = []
-
-    async def topic_ids(self, node_id: int, names: Sequence[str]) -> dict[str, bytes]:
-        await trio.lowlevel.checkpoint()
-        self.asked.append(list(names))
-        if self.failure is not None:
-            raise self.failure
-        return {name: self.ids[name] for name in names if name in self.ids}
-
-
 class OffsetsBroker:
-    """The client's upstream connection, which nothing but ListOffsets is asked of."""
+    """The client's broker, which nothing but ListOffsets is asked of."""
 
-    def __init__(self, world: TierWorld, node_id: int | None = NODE_ID) -> None:
-        self.node_id = node_id
+    def __init__(self, world: TierWorld) -> None:
         self.requests: list[ListOffsetsRequest] = []
         self.latency_s = 0.0
         self.throttle_times_ms = [0]
@@ -106,18 +80,10 @@ class OffsetsBroker:
         """For LATEST only."""
         self.left_out: set[tuple[str, int]] = set()
         self._world = world
-        self._correlation_id = 1000
 
-    def next_correlation_id(self) -> int:
-        self._correlation_id += 1
-        return self._correlation_id
-
-    async def advertise(self, nodes: Sequence[NodeAddress]) -> dict[int, tuple[str, int]]:
-        raise AssertionError(f"a ListOffsets answer names no nodes, and not {nodes}")
-
-    async def ask(self, api_key: int, api_version: int, correlation_id: int, frame: bytes) -> PendingAnswer:
+    async def answer(self, frame: bytes) -> bytes:
         header = decode_request_header(memoryview(frame))
-        assert (api_key, api_version, correlation_id) == (ApiKey.LIST_OFFSETS, header.api_version, self._correlation_id)
+        assert header.api_key == ApiKey.LIST_OFFSETS
         request = decode_request(memoryview(frame), header)
         self.requests.append(request)
         await trio.sleep(self.latency_s)
@@ -128,10 +94,8 @@ class OffsetsBroker:
             for asked in request.partitions
             if (asked.topic, asked.partition) not in self.left_out
         ]
-        response = ListOffsetsResponse(correlation_id, throttle_time_ms, answers)
-        pending = PendingAnswer()
-        pending.deliver(memoryview(encode_response(response, api_version, correlation_id)))
-        return pending
+        response = ListOffsetsResponse(header.correlation_id, throttle_time_ms, answers)
+        return encode_response(response, header.api_version, header.correlation_id)
 
     def _answer(
         self, request: ListOffsetsRequest, asked: ListOffsetsPartition, log: FakePartitionLog | None
@@ -166,16 +130,16 @@ class OffsetsWorld:
     def __init__(self, nursery: trio.Nursery, *, node_id: int | None = NODE_ID) -> None:
         self.tier_world = TierWorld(nursery)
         self.search = ScriptedSearch(self.tier_world.catalog)
-        self.ids = FakeIds()
         self.lookup = TimestampLookup(
             tier=self.tier_world.tier,
-            client=self.ids,
+            client=self.tier_world.client_of_ours,
             lineages=self.tier_world.lineages,
             search=self.search,
             meter=self.tier_world.meters.tier,
         )
         self.service = ListOffsetsService(self.lookup, self.tier_world.fallback)
-        self.broker = OffsetsBroker(self.tier_world, node_id)
+        self.broker = OffsetsBroker(self.tier_world)
+        self.wire = FakeWire(self.broker, nursery, node_id=node_id)
 
     def add(
         self,
@@ -196,21 +160,9 @@ class OffsetsWorld:
             high_watermark=high_watermark,
             log_start_offset=log_start_offset,
         )
-        self.ids.ids[topic] = partition.topic_id
         for first, last, newest_ms in segments:
-            self.add_segment(partition, first, last, newest_ms)
+            self.tier_world.add_segment(partition, first, last, newest_ms=newest_ms)
         return partition
-
-    def add_segment(self, partition: TopicIdPartition, first: int, last: int, newest_ms: int) -> None:
-        segment_id = RemoteLogSegmentId(partition, uuid_of(f"{partition} {first} by time"))
-        self.tier_world.catalog.apply(
-            RemoteLogSegmentMetadata(segment_id, first, last, newest_ms, NODE_ID, 0, 1000, {LEADER_EPOCH: first}),
-            initialized=True,
-        )
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        self.tier_world.catalog.apply(
-            RemoteLogSegmentMetadataUpdate(segment_id, 0, finished, NODE_ID), initialized=True
-        )
 
     def log(self, partition: TopicIdPartition) -> FakePartitionLog:
         return self.tier_world.log(partition)
@@ -218,7 +170,7 @@ class OffsetsWorld:
     async def list_offsets(self, questions: Sequence[Question], **fields: Any) -> ListOffsetsResponse:
         """The answer to a request that is not relayed."""
         request = request_of(questions, **fields)
-        buffers = await self.service.handle(memoryview(bytearray(frame_of(request))), self.broker)
+        buffers = await self.service.handle(memoryview(bytearray(frame_of(request))), self.wire)
         assert not isinstance(buffers, Relay), "the request was relayed"
         response = decode_response(memoryview(b"".join(buffers)), request.api_version)
         assert response.correlation_id == request.correlation_id
@@ -233,7 +185,7 @@ class OffsetsWorld:
     async def is_relayed(self, questions: Sequence[Question], **fields: Any) -> bool:
         frame = frame_of(request_of(questions, **fields))
         patched = memoryview(bytearray(frame))
-        relayed = await self.service.handle(patched, self.broker) is RELAY
+        relayed = await self.service.handle(patched, self.wire) is RELAY
         assert bytes(patched) == frame
         return relayed
 

@@ -9,10 +9,9 @@ world.gets                                       # (start, end) of each
 """
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
-from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment, SegmentStream
-from tests.support.opened_bytes import MEMORY_BYTES, StreamOfBytes
+from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager, StreamOfBytes
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
 
 
@@ -91,15 +90,14 @@ class CountedStream(StreamOfBytes):
         super().close()
 
 
-class OneSegmentManager(LocalTieredStorage):
+class OneSegmentManager(ReadOnlyManager):
     """A RemoteStorageManager that opens the one segment; `opened` counts."""
 
-    def __init__(self, world: OneSegment) -> None:
-        super().__init__({"dir": "/nowhere"})
-        self._world = world
+    def __init__(self, opened: OpenedSegment) -> None:
+        super().__init__()
+        self._opened = opened
         self.opened = 0
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        assert metadata == self._world.metadata
         self.opened += 1
-        return self._world
+        return self._opened

@@ -1,4 +1,4 @@
-"""OpenedSegment and SegmentStream over bytes, for stores that are made for tests.
+"""OpenedSegment and SegmentStream over bytes, and what else stores have in common that are made for tests.
 
     opened = OpenedBytes(metadata, lambda: log, indexes.__getitem__, chunk_bytes=1000)
     opened.open_stream(0, 10).read(10) == log[:10]
@@ -6,14 +6,55 @@
 A log that is shorter than the metadata says ends in CorruptObjectError, as a truncated object does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from storage.errors import CorruptObjectError
-from storage.model import IndexType, RemoteLogSegmentMetadata
-from storage.remote_storage_manager import SegmentStream
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
 
 MEMORY_BYTES = 1000
+
+
+class ReadOnlyManager:
+    """A RemoteStorageManager but for what a store says itself; who asks for the rest has its test fail."""
+
+    has_manifests = False
+
+    def __init__(self, identity: str = "made for tests") -> None:
+        self.identity = identity
+
+    def warm_up(self) -> None:
+        """Nothing to load."""
+
+    def ask(self) -> None:
+        """It answers."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        raise NotImplementedError
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        raise NotImplementedError("readers open a segment")
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> bytes:
+        raise NotImplementedError("readers open a segment")
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        raise NotImplementedError("tests put objects there themselves")
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        raise NotImplementedError("nothing that reads asks for this")
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        raise NotImplementedError("nothing that reads asks for this")
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        raise NotImplementedError("nothing that reads asks for this")
 
 
 @dataclass(frozen=True, slots=True)

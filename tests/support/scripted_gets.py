@@ -26,6 +26,7 @@ from storage.cache.pace import Pace, Throttle
 from storage.cache.segment_entries import Flight
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 from storage.remote_storage_manager import SegmentStream
+from tests.support.faults import Gate as Gate
 from tests.support.samples import sum_of
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.waiting import until as until
@@ -37,32 +38,6 @@ STORED_PER_BYTE = MIB // BLOCK_BYTES
 
 FINISHED_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
-HOLD_S_MAX = 10.0
-
-
-class Gate:
-    """Holds a thread until `open`."""
-
-    def __init__(self) -> None:
-        self._opened = threading.Event()
-        self._reached = threading.Event()
-
-    def open(self) -> None:
-        self._opened.set()
-
-    def hold(self) -> None:
-        self._reached.set()
-        if not self._opened.wait(HOLD_S_MAX):
-            raise TimeoutError("the gate was never opened")
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether a thread is or was held."""
-        return self._reached.is_set()
-
-    async def reached(self) -> None:
-        """Wait until a thread is held; real time, so that no virtual time passes meanwhile."""
-        await until(self._reached.is_set)
 
 
 @dataclass(frozen=True, slots=True)

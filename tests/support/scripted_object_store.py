@@ -10,21 +10,19 @@
     with store.stalled("*.log", after_bytes=100) as gate:                          # bodies wait after 100 bytes
         ...
 
-Thread-safe. Faults are applied in the order they were added; each counts down by itself, one for a call that it
-matches. Keys are matched by shell patterns, whole ("*" is all). A fault of a call leaves the other calls alone.
+Thread-safe; tests.support.faults says how faults are applied. Keys are matched by shell patterns, whole ("*" is all). A
+fault of a call leaves the other calls alone.
 """
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from storage.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.object_store.object_store import ObjectHead, ObjectStore, ObjectStream
-from tests.support.scripted_store import Gate
+from tests.support.faults import Fault, Faults, Gate, acted, flipping, raising
 
 
 class Verb(StrEnum):
@@ -45,29 +43,13 @@ class StoreCall:
     end: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Fault:
-    """`before` runs before the store is asked, `at` in a body once `after_bytes` of it were given, `alter` on bytes."""
+class ScriptedObjectStore(Faults[StoreCall]):
+    """The wrapper."""
 
-    matches: Callable[[StoreCall], bool]
-    times: int | None
-    before: Callable[[StoreCall], None] | None = None
-    after_bytes: int = 0
-    at: Callable[[StoreCall], None] | None = None
-    alter: Callable[[int, memoryview], None] | None = None
-    size_bytes: int | None = None
-
-
-@dataclass(slots=True)
-class ScriptedObjectStore:
-    """The wrapper. `calls` are all calls so far in the order they began, also those that failed."""
-
-    inner: ObjectStore
-    calls: list[StoreCall] = field(default_factory=list)
-    bytes_read: int = 0
-    streams_open: int = 0
-    _faults: list[_Fault] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__()
+        self.inner = inner
+        self.bytes_read = 0
 
     # --- what happened ---
 
@@ -80,20 +62,11 @@ class ScriptedObjectStore:
                 if call.start is not None and call.end is not None and fnmatchcase(call.key, pattern)
             ]
 
-    def counts(self, pattern: str = "*") -> Counter[Verb]:
-        """How many calls of each verb there were for matching keys."""
-        with self._lock:
-            return Counter(call.verb for call in self.calls if fnmatchcase(call.key, pattern))
-
     # --- what shall happen ---
 
     def fail(self, error: Exception, pattern: str = "*", *, verb: Verb = Verb.GET, times: int | None = 1) -> None:
         """Raise `error` from matching calls, `times` times (None: for ever), before the store is asked."""
-
-        def before(_: StoreCall) -> None:
-            raise error
-
-        self._add(_Fault(_matcher(verb, pattern), times, before=before))
+        self.add(Fault(_matcher(verb, pattern), times, before=raising(error)))
 
     def lose(self, pattern: str, *, verbs: Sequence[Verb] = (Verb.GET, Verb.HEAD), times: int | None = None) -> None:
         """Behave as if matching objects did not exist."""
@@ -102,7 +75,7 @@ class ScriptedObjectStore:
             raise RemoteResourceNotFoundError(f"scripted store: {call.key}: no such key")
 
         for verb in verbs:
-            self._add(_Fault(_matcher(verb, pattern), times, before=before))
+            self.add(Fault(_matcher(verb, pattern), times, before=before))
 
     def reset(
         self, pattern: str = "*", *, after_bytes: int, error: Exception | None = None, times: int | None = 1
@@ -113,40 +86,29 @@ class ScriptedObjectStore:
             message = f"scripted store: {call.key}: the body broke after {after_bytes} bytes"
             raise error if error is not None else RetriableRemoteStorageError(message)
 
-        self._add(_Fault(_matcher(Verb.GET, pattern), times, after_bytes=after_bytes, at=at))
+        self.add(Fault(_matcher(Verb.GET, pattern), times, after_bytes=after_bytes, at=at))
 
     def truncate(self, pattern: str, *, size_bytes: int, times: int | None = None) -> None:
         """Behave as if matching objects ended there: bodies are shorter, and say so."""
-        self._add(_Fault(_matcher(Verb.GET, pattern), times, size_bytes=size_bytes))
+        self.add(Fault(_matcher(Verb.GET, pattern), times, size_bytes=size_bytes))
 
     def flip_bit(self, pattern: str, *, position: int, bit: int = 0, times: int | None = None) -> None:
         """Flip one bit of the object's byte at `position`, in GETs that cover it."""
+        self.add(Fault(_matcher(Verb.GET, pattern, position), times, act=flipping(position, bit)))
 
-        def alter(start: int, view: memoryview) -> None:
-            if start <= position < start + len(view):
-                view[position - start] ^= 1 << bit
-
-        self._add(_Fault(_matcher(Verb.GET, pattern, position), times, alter=alter))
-
-    @contextmanager
-    def held(self, pattern: str = "*", *, verb: Verb = Verb.GET, times: int | None = None) -> Iterator[Gate]:
+    def held(
+        self, pattern: str = "*", *, verb: Verb = Verb.GET, times: int | None = None
+    ) -> AbstractContextManager[Gate]:
         """Hold matching calls before they begin until the gate is released, at the end of the block at the latest."""
         gate = Gate()
-        with self._gated(_Fault(_matcher(verb, pattern), times, before=lambda _: gate.hold()), gate):
-            yield gate
+        return self.gated(gate, Fault(_matcher(verb, pattern), times, before=lambda _: gate.hold()))
 
-    @contextmanager
-    def stalled(self, pattern: str = "*", *, after_bytes: int, times: int | None = None) -> Iterator[Gate]:
+    def stalled(
+        self, pattern: str = "*", *, after_bytes: int, times: int | None = None
+    ) -> AbstractContextManager[Gate]:
         """Hold bodies of matching GETs after so many bytes until the gate is released; they then go on."""
-        gate = Gate()
-        fault = _Fault(_matcher(Verb.GET, pattern), times, after_bytes=after_bytes, at=lambda _: gate.hold())
-        with self._gated(fault, gate):
-            yield gate
-
-    def heal(self) -> None:
-        """Forget all faults; bodies that have begun keep theirs."""
-        with self._lock:
-            self._faults.clear()
+        gate, matches = Gate(), _matcher(Verb.GET, pattern)
+        return self.gated(gate, Fault(matches, times, after_bytes=after_bytes, at=lambda _: gate.hold()))
 
     # --- ObjectStore ---
 
@@ -156,28 +118,27 @@ class ScriptedObjectStore:
 
     def get(self, key: str, start: int, end: int) -> ObjectStream:
         call = StoreCall(Verb.GET, key, start, end)
-        faults = self._begin(call)
+        faults = self.begin(call)
         sizes = [fault.size_bytes for fault in faults if fault.size_bytes is not None]
         stream = self.inner.get(key, start, min([end, *(max(size, start + 1) for size in sizes)]))
-        with self._lock:
-            self.streams_open += 1
+        self.count_streams(1)
         return _ScriptedStream(self, call, stream, faults)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
-        self._begin(StoreCall(Verb.PUT, key))
+        self.begin(StoreCall(Verb.PUT, key))
         self.inner.put(key, source)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         for key in keys:
-            self._begin(StoreCall(Verb.DELETE, key))
+            self.begin(StoreCall(Verb.DELETE, key))
         self.inner.delete_many(keys)
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
-        self._begin(StoreCall(Verb.LIST, prefix))
+        self.begin(StoreCall(Verb.LIST, prefix))
         return self.inner.list(prefix)
 
     def head(self, key: str) -> ObjectHead:
-        self._begin(StoreCall(Verb.HEAD, key))
+        self.begin(StoreCall(Verb.HEAD, key))
         return self.inner.head(key)
 
     def warm_up(self) -> None:
@@ -191,52 +152,17 @@ class ScriptedObjectStore:
         with self._lock:
             self.bytes_read += size_bytes
 
-    def on_close(self) -> None:
-        """A body was closed."""
-        with self._lock:
-            self.streams_open -= 1
-
-    def _add(self, fault: _Fault) -> None:
-        with self._lock:
-            self._faults.append(fault)
-
-    @contextmanager
-    def _gated(self, fault: _Fault, gate: Gate) -> Iterator[None]:
-        self._add(fault)
-        try:
-            yield
-        finally:
-            gate.release()
-            with self._lock:
-                if fault in self._faults:
-                    self._faults.remove(fault)
-
-    def _begin(self, call: StoreCall) -> Sequence[_Fault]:
-        """Record a call, run what comes before it, and give the faults that its body gets."""
-        with self._lock:
-            self.calls.append(call)
-            faults = [fault for fault in self._faults if fault.matches(call)]
-            for fault in faults:
-                if fault.times is not None:
-                    fault.times -= 1
-                    if not fault.times:
-                        self._faults.remove(fault)
-        for fault in faults:
-            if fault.before is not None:
-                fault.before(call)
-        return faults
-
 
 class _ScriptedStream:
     def __init__(
-        self, store: ScriptedObjectStore, call: StoreCall, stream: ObjectStream, faults: Sequence[_Fault]
+        self, store: ScriptedObjectStore, call: StoreCall, stream: ObjectStream, faults: list[Fault[StoreCall]]
     ) -> None:
         self._store = store
         self._call = call
         self._stream = stream
         self._start = call.start or 0
         self._given_bytes = 0
-        self._alters = [fault.alter for fault in faults if fault.alter is not None]
+        self._acting = [fault for fault in faults if fault.act is not None]
         self._stops = sorted((fault for fault in faults if fault.at is not None), key=lambda fault: fault.after_bytes)
         self._closed = False
 
@@ -259,15 +185,15 @@ class _ScriptedStream:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._store.on_close()
+            self._store.count_streams(-1)
         self._stream.close()
 
     def _read(self, buffer: memoryview) -> None:
         if not buffer:
             return
         self._stream.readinto(buffer)
-        for alter in self._alters:
-            alter(self._start + self._given_bytes, buffer)
+        if self._acting:
+            buffer[:] = acted(self._acting, self._start + self._given_bytes, bytes(buffer))
         self._given_bytes += len(buffer)
         self._store.on_read(len(buffer))
 

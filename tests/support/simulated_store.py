@@ -13,7 +13,7 @@ lies in a chunk can be read once all of the chunk has come.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,13 +21,13 @@ from storage.errors import RetriableRemoteStorageError
 from storage.indexes.offset_index import build_offset_index
 from storage.model import (
     IndexType,
-    LogSegmentData,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
+from storage.remote_storage_manager import OpenedSegment, SegmentStream
+from tests.support.opened_bytes import ReadOnlyManager
 from tests.support.segments import FIRST_TIMESTAMP_MS, data_batch, topic_partition, uuid_of
 from tests.support.simulated_link import NORMAL, Connection, Manner, SimulatedLink
 from tests.support.simulated_time import SimulatedThreads
@@ -106,10 +106,8 @@ class SimulatedGet:
         )
 
 
-class SimulatedStore:
+class SimulatedStore(ReadOnlyManager):
     """A RemoteStorageManager. `manners` are those of GETs of logs by their number, the first is 0."""
-
-    identity = "simulated simulated:link"
 
     def __init__(
         self,
@@ -118,17 +116,15 @@ class SimulatedStore:
         threads: SimulatedThreads,
         manners: dict[int, Manner] | None = None,
     ) -> None:
+        super().__init__("simulated simulated:link")
         self.topic = topic
+        self.has_manifests = topic.chunk_bytes > 1
         self.gets: list[SimulatedGet] = []
         self.link = link
         self._threads = threads
         self._manners = manners or {}
         self._log_gets = 0
         self._is_shut = False
-
-    @property
-    def has_manifests(self) -> bool:
-        return self.topic.chunk_bytes > 1
 
     def shut(self) -> None:
         """All calls under way end, with an error if they wait: a run is over."""
@@ -212,32 +208,9 @@ class SimulatedStore:
         self._fetch_whole(metadata, max(1, len(data)), index_type=index_type)
         return data
 
-    def warm_up(self) -> None:
-        """Nothing to load."""
-
-    def ask(self) -> None:
-        """It answers."""
-
     def close(self) -> None:
         """As `shut`."""
         self.shut()
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        raise NotImplementedError("nothing that reads asks for this")
-
-    def fetch_log_segment(
-        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
-    ) -> bytes:
-        raise NotImplementedError("readers open a segment")
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        raise NotImplementedError("nothing that reads asks for this")
-
-    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
-        raise NotImplementedError("nothing that reads asks for this")
-
-    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
-        raise NotImplementedError("nothing that reads asks for this")
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name:
     assert list(our_document) == list(their_document)
 
 
-def test_a_manifest_of_a_kafka_4_3_broker_says_whether_the_transaction_index_is_empty(tmp_path: Path) -> None:
+def test_a_kafka_4_3_manifest_says_whether_the_transaction_index_is_empty(tmp_path: Path) -> None:
     store = FileSystemStore(tmp_path)
     metadata = replace(METADATA, txn_index_empty=True)
     write_segment(store, metadata, filled_segment().objects(), AivenWriterOptions())

@@ -1,7 +1,5 @@
 """The scripted store is an honest RemoteStorageManager until it is told otherwise, and then exactly that."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -59,26 +57,10 @@ def test_openings_streams_and_indexes_are_counted_apart(
     store.fetch_log_segment(metadata, 30, 39)
     assert (store.opens(), store.opens(metadata), store.index_fetches()) == (1, 1, 1)
     assert store.log_fetches() == [(10, 19), (30, 39)]
-    assert store.streams_open() == 1
+    assert store.streams_open == 1
     stream.close()
     stream.close()
-    assert store.streams_open() == 0
-
-
-def test_chunks_are_the_inner_stores(opened: OpenedSegment) -> None:
-    assert (opened.chunk_bytes, opened.stored_bytes(999, 1001), opened.stored_bytes(0, len(LOG))) == (
-        1000,
-        2000,
-        len(LOG),
-    )
-
-
-def test_an_opening_fails_by_itself(store: ScriptedStore, metadata: RemoteLogSegmentMetadata) -> None:
-    store.fail(RemoteResourceNotFoundError("no manifest"), manifest=True)
-    assert store.fetch_log_segment(metadata, 0) == LOG
-    with pytest.raises(RemoteResourceNotFoundError):
-        store.open_log_segment(metadata)
-    assert read(store.open_log_segment(metadata), 0, 5) == LOG[:5]
+    assert store.streams_open == 0
 
 
 def test_with_chunks_an_absent_log_is_found_out_when_it_is_opened(metadata: RemoteLogSegmentMetadata) -> None:
@@ -86,18 +68,6 @@ def test_with_chunks_an_absent_log_is_found_out_when_it_is_opened(metadata: Remo
         MemoryStore(chunk_bytes=1000).open_log_segment(metadata)
     with pytest.raises(RemoteResourceNotFoundError):
         MemoryStore().open_log_segment(metadata).open_stream(0, 1)
-
-
-def test_faults_of_the_log_are_those_of_streams(
-    store: ScriptedStore, metadata: RemoteLogSegmentMetadata, opened: OpenedSegment
-) -> None:
-    store.fail(RESET)
-    with pytest.raises(RetriableRemoteStorageError):
-        opened.open_stream(0, 10)
-    store.flip_bit(metadata, 12, times=1)
-    assert read(opened, 0, 10) == LOG[:10]
-    assert read(opened, 10, 20) == LOG[10:12] + bytes([LOG[12] ^ 1]) + LOG[13:20]
-    assert read(opened, 10, 20) == LOG[10:20]
 
 
 def test_a_truncated_stream_gives_what_is_there_and_then_is_corrupt(
@@ -117,37 +87,3 @@ def test_a_body_breaks_where_it_is_told(store: ScriptedStore, opened: OpenedSegm
         with pytest.raises(RetriableRemoteStorageError):
             stream.read(1)
     assert read(opened, 100, 130) == LOG[100:130]
-
-
-def test_a_broken_body_is_no_whole_answer(store: ScriptedStore, metadata: RemoteLogSegmentMetadata) -> None:
-    store.break_body(RESET, after_bytes=15)
-    with pytest.raises(RetriableRemoteStorageError):
-        store.fetch_log_segment(metadata, 0, 99)
-
-
-def test_a_body_stalls_until_it_is_released(store: ScriptedStore, opened: OpenedSegment) -> None:
-    begun = threading.Event()
-
-    def read_two() -> bytes:
-        with closing(opened.open_stream(0, 30)) as stream:
-            first = bytes(stream.read(10))
-            begun.set()
-            return first + bytes(stream.read(20))
-
-    with ThreadPoolExecutor(1) as threads, store.stall_body(10) as gate:
-        answer = threads.submit(read_two)
-        gate.wait_for_callers(1)
-        assert begun.is_set()
-        assert not answer.done()
-        gate.release()
-        assert answer.result(30) == LOG[:30]
-
-
-def test_an_opening_is_held(store: ScriptedStore, metadata: RemoteLogSegmentMetadata) -> None:
-    with ThreadPoolExecutor(1) as threads, store.held(manifest=True, times=1) as gate:
-        answer = threads.submit(store.open_log_segment, metadata)
-        gate.wait_for_callers(1)
-        assert read(store.open_log_segment(metadata), 0, 1) == LOG[:1], "the second one is not"
-        assert not answer.done()
-        gate.release()
-        assert answer.result(30).chunk_bytes == 1000

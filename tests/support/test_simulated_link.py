@@ -50,23 +50,6 @@ def test_more_bodies_than_the_link_carries_share_it_evenly() -> None:
     assert link.open_max == 5
 
 
-def test_what_one_cannot_use_the_others_get() -> None:
-    """Given three bodies of which one ends early, then the others go on at their own rate, not at a third."""
-    link = SimulatedLink(PROFILE)
-    short, *others = [read_whole(link, size) for size in (1 * MB, 9 * MB, 9 * MB)]
-    short_s, *others_s = run_until_done(link, short, *others)
-    assert short_s == pytest.approx(0.1 + 0.12)
-    assert others_s == [pytest.approx(0.22 + 0.8)] * 2
-
-
-def test_a_slow_connection_leaves_its_part_to_others() -> None:
-    link = SimulatedLink(LinkProfile(first_byte_s=0.1, connection_bytes_per_s=20 * MB, link_bytes_per_s=22 * MB))
-    slow = link.open(2 * MB, SLOW)
-    slow.want(2 * MB, 0.0)
-    slow_s, other_s = run_until_done(link, slow, read_whole(link, 20 * MB))
-    assert [slow_s, other_s] == [pytest.approx(1.1)] * 2
-
-
 def test_a_late_answer_begins_late() -> None:
     link = SimulatedLink(PROFILE)
     late = link.open(MB, LATE)

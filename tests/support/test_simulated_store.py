@@ -17,7 +17,6 @@ from tests.support.simulated_store import (
     MIB,
     SimulatedStore,
     SimulatedTopic,
-    batch_of,
     log_bytes,
 )
 from tests.support.simulated_time import Simulation, simulate
@@ -41,11 +40,6 @@ def test_any_range_of_a_log_is_that_of_the_whole(start_offset: int, one: int, ot
     start, end = sorted((one, other))
     if start < end:
         assert log_bytes(BATCH_BYTES, start_offset, start, end) == whole_log(start_offset, 5)[start:end]
-
-
-@pytest.mark.parametrize("batch_bytes", [200, 4 * KIB, 64 * KIB, MIB])
-def test_batches_have_the_size_asked_for(batch_bytes: int) -> None:
-    assert len(batch_of(batch_bytes)) == batch_bytes
 
 
 def test_segments_follow_each_other() -> None:

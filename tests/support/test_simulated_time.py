@@ -9,7 +9,6 @@ import trio
 from tests.support.simulated_link import LinkProfile, SimulatedLink
 from tests.support.simulated_time import Simulation, SimulationStuckError, simulate
 
-ONE_MB_PER_S = LinkProfile(first_byte_s=1.0, connection_bytes_per_s=1e6, link_bytes_per_s=1e6)
 FAST = LinkProfile(first_byte_s=1.0, connection_bytes_per_s=1e6, link_bytes_per_s=1e9)
 
 

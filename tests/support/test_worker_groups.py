@@ -47,7 +47,7 @@ def test_a_module_with_a_broker_of_its_own_is_not_of_the_shared_brokers_group() 
     assert item.group == "a.py"
 
 
-def test_shared_fixtures_come_first_then_files_that_start_things_and_the_order_stays_within() -> None:
+def test_shared_fixtures_come_first_then_files_that_start_things() -> None:
     order = (
         Item("quick.py::1"),
         Item("own.py::2", needed=("java",)),

@@ -10,7 +10,7 @@
 
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -26,7 +26,6 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import (
     IndexType,
-    LogSegmentData,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
@@ -34,8 +33,8 @@ from storage.model import (
     Uuid,
 )
 from storage.reader import TierReader, TierRecords
-from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager, SegmentInspection, StoredObject
-from tests.support.opened_bytes import OpenedBytes
+from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+from tests.support.opened_bytes import OpenedBytes, ReadOnlyManager
 from tests.support.samples import sum_of
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import SyntheticSegment, metadata_of, topic_partition
@@ -46,20 +45,18 @@ INFLIGHT_BYTES_MAX = 64 * 1024 * 1024
 QUIET_TURNS = 20
 
 
-@dataclass(slots=True)
-class MemoryStore:
+class MemoryStore(ReadOnlyManager):
     """A RemoteStorageManager over a dictionary: objects by segment id, then by the suffix of LocalTieredStorage.
 
     With `chunk_bytes` above 1 it behaves as a format with a manifest: GETs are of whole chunks, and opening a segment
     without a log fails.
     """
 
-    objects: dict[Uuid, dict[str, bytes]] = field(default_factory=dict)
-    chunk_bytes: int = 1
-    identity: str = "memory-store"
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        raise NotImplementedError("tests put objects there themselves")
+    def __init__(self, objects: dict[Uuid, dict[str, bytes]] | None = None, chunk_bytes: int = 1) -> None:
+        super().__init__("memory-store")
+        self.objects = {} if objects is None else objects
+        self.chunk_bytes = chunk_bytes
+        self.has_manifests = chunk_bytes > 1
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
         if self.chunk_bytes > 1:
@@ -84,25 +81,6 @@ class MemoryStore:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self.objects.pop(metadata.segment_id.id, None)
-
-    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
-        raise NotImplementedError("nothing that reads asks for this")
-
-    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
-        raise NotImplementedError("nothing that reads asks for this")
-
-    @property
-    def has_manifests(self) -> bool:
-        return self.chunk_bytes > 1
-
-    def warm_up(self) -> None:
-        """Nothing to load."""
-
-    def ask(self) -> None:
-        """It answers."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _object(self, metadata: RemoteLogSegmentMetadata, suffix: str) -> bytes:
         found = self.objects.get(metadata.segment_id.id, {}).get(suffix)

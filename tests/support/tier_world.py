@@ -60,6 +60,10 @@ class FakeClient(FrontierClient):
         self.epoch_requests: list[list[TopicPartition]] = []
         self.epoch_error_codes: list[int] = []
         """Of the next answers to epoch questions."""
+        self.ids: dict[str, bytes] = {}
+        """Of topics by name, as brokers know them."""
+        self.ids_failure: Exception | None = None
+        self.ids_asked: list[list[str]] = []
 
     async def list_offsets(self, node_id: int, queries: Sequence[OffsetQuery]) -> dict[OffsetQuery, OffsetAnswer]:
         self.offsets_asked.append((node_id, list(dict.fromkeys((topic, number) for topic, number, _ in queries))))
@@ -78,6 +82,13 @@ class FakeClient(FrontierClient):
         if self.failure is not None:
             raise self.failure
         return {partition: self._epoch_ends(node_id, partition, epochs) for partition, epochs in asked.items()}
+
+    async def topic_ids(self, node_id: int, names: Sequence[str]) -> dict[str, bytes]:
+        await trio.lowlevel.checkpoint()
+        self.ids_asked.append(list(names))
+        if self.ids_failure is not None:
+            raise self.ids_failure
+        return {name: self.ids[name] for name in names if name in self.ids}
 
     def _epoch_ends(self, node_id: int, partition: TopicPartition, epochs: Sequence[int]) -> dict[int, EpochEndOffset]:
         if self.epoch_error_codes:
@@ -261,7 +272,7 @@ class TierWorld:
     ) -> TopicIdPartition:
         """A partition whose segments (first and last offset) are in the tier, all of one leader epoch."""
         partition = topic_partition(topic, number)
-        self.cluster.ids[topic] = partition.topic_id
+        self.cluster.ids[topic] = self.client_of_ours.ids[topic] = partition.topic_id
         self.set_leader(partition, NODE_ID)
         log = self.broker.add(
             partition,
@@ -289,15 +300,16 @@ class TierWorld:
         *,
         epochs: Mapping[int, int] | None = None,
         has_aborts: bool = False,
+        newest_ms: int = 0,
     ) -> None:
-        """One more FINISHED segment; `epochs` are leader epochs and their first offsets."""
+        """One more FINISHED segment; `epochs` are leader epochs and their first offsets, `newest_ms` a time."""
         segment_id = RemoteLogSegmentId(partition, uuid_of(f"{partition} {first} {epochs}"))
         self.catalog.apply(
             RemoteLogSegmentMetadata(
                 segment_id,
                 start_offset=first,
                 end_offset=last,
-                max_timestamp_ms=0,
+                max_timestamp_ms=newest_ms,
                 broker_id=NODE_ID,
                 event_timestamp_ms=0,
                 segment_size_bytes=(last - first + 1) * BATCH_BYTES,

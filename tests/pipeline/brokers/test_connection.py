@@ -1,4 +1,4 @@
-"""One blocking connection over loopback: our name, loss, limits, hostile answers, signing in."""
+"""One blocking connection: our name, loss, limits, hostile answers, signing in."""
 
 import socket
 import ssl
@@ -30,26 +30,27 @@ from protocol.client.messages import (
     encode_request,
 )
 from protocol.client.sasl import SaslCredentials
-from tests.support.blocking_broker import HOST, BlockingBroker
+from tests.support.fake_kafka import SILENCE, FakeBroker, FakeKafka
 from tests.support.waiting import wait_until
 
+HOST = "127.0.0.1"
 ASK_METADATA = metadata_question(())
 SETTINGS = ClientSettings(bootstrap_servers=((HOST, 1),), client_host="me", frame_bytes_max=100_000)
 ALICE = SaslCredentials("PLAIN", "alice", "open sesame")
 
 
 @pytest.fixture
-def broker() -> Iterator[BlockingBroker]:
-    with BlockingBroker() as running:
-        running.serve_metadata({1: (HOST, 1)}, {})
-        yield running
+def broker() -> Iterator[FakeBroker]:
+    kafka = FakeKafka()
+    with kafka.blocking():
+        yield kafka.add(1, HOST)
 
 
-def connect(broker: BlockingBroker, settings: ClientSettings = SETTINGS) -> BrokerConnection:
-    return BrokerConnection(HOST, broker.port, settings)
+def connect(settings: ClientSettings = SETTINGS) -> BrokerConnection:
+    return BrokerConnection(HOST, 1, settings)
 
 
-def signing_in(broker: BlockingBroker, *, lifetime_ms: int) -> ClientSettings:
+def signing_in(broker: FakeBroker, *, lifetime_ms: int) -> ClientSettings:
     broker.answer(SASL_HANDSHAKE, {"error_code": ErrorCode.none, "mechanisms": ("PLAIN",)})
     lifetime = timedelta(milliseconds=lifetime_ms)
     values = {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": lifetime}
@@ -57,8 +58,8 @@ def signing_in(broker: BlockingBroker, *, lifetime_ms: int) -> ClientSettings:
     return replace(SETTINGS, sasl=ALICE)
 
 
-def test_the_first_request_is_api_versions_with_our_name_and_client_id(broker: BlockingBroker) -> None:
-    with connect(broker) as connection:
+def test_the_first_request_is_api_versions_with_our_name_and_client_id(broker: FakeBroker) -> None:
+    with connect() as connection:
         assert connection.usable
         assert connection.request(ASK_METADATA).cluster_id == "fake"
     assert broker.requests[0].client_software_name == "tidegate"
@@ -74,9 +75,9 @@ def test_a_broker_that_nobody_listens_for_is_named() -> None:
     assert caught.value.retriable
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_frame_is_lost(broker: BlockingBroker) -> None:
+def test_a_connection_that_ends_in_the_middle_of_a_frame_is_lost(broker: FakeBroker) -> None:
     broker.on(METADATA, lambda _request: None)
-    with connect(broker) as connection:
+    with connect() as connection:
         with pytest.raises(UpstreamConnectionError, match="the broker closed the connection"):
             connection.request(ASK_METADATA)
         assert not connection.usable
@@ -84,18 +85,12 @@ def test_a_connection_that_ends_in_the_middle_of_a_frame_is_lost(broker: Blockin
             connection.request(ASK_METADATA)
 
 
-def test_a_broker_that_is_silent_for_too_long_is_left(broker: BlockingBroker) -> None:
-    answers = threading.Event()
-
-    def silent(_request: object) -> None:
-        answers.wait()
-
-    broker.on(METADATA, silent)
-    with connect(broker) as connection:
+def test_a_broker_that_is_silent_for_too_long_is_left(broker: FakeBroker) -> None:
+    broker.on(METADATA, lambda _request: SILENCE)
+    with connect() as connection:
         with pytest.raises(UpstreamTimeoutError, match=r"no answer to metadata within 0\.02 s"):
             connection.request(ASK_METADATA, timeout_s=0.02)
         assert not connection.usable
-    answers.set()
 
 
 @pytest.mark.parametrize(
@@ -103,18 +98,18 @@ def test_a_broker_that_is_silent_for_too_long_is_left(broker: BlockingBroker) ->
     [(bytes(100_001), "a frame of 100001 bytes"), (struct.pack(">i", 2) + b"\xff" * 30, "bad metadata response")],
     ids=["too-long", "garbage"],
 )
-def test_an_answer_that_cannot_be_believed_ends_the_connection(broker: BlockingBroker, frame: bytes, says: str) -> None:
+def test_an_answer_that_cannot_be_believed_ends_the_connection(broker: FakeBroker, frame: bytes, says: str) -> None:
     broker.on(METADATA, lambda _request: frame)
-    with connect(broker) as connection:
+    with connect() as connection:
         with pytest.raises(UpstreamProtocolError, match=says):
             connection.request(ASK_METADATA)
         assert not connection.usable
 
 
-def test_a_session_whose_lifetime_is_nearly_over_is_not_used(broker: BlockingBroker) -> None:
-    with connect(broker, signing_in(broker, lifetime_ms=3_600_000)) as connection:
+def test_a_session_whose_lifetime_is_nearly_over_is_not_used(broker: FakeBroker) -> None:
+    with connect(signing_in(broker, lifetime_ms=3_600_000)) as connection:
         assert connection.usable
-    with connect(broker, signing_in(broker, lifetime_ms=1)) as connection:
+    with connect(signing_in(broker, lifetime_ms=1)) as connection:
         wait_until(lambda: not connection.usable, "the end of the session")
 
 

@@ -11,7 +11,7 @@ from pipeline.jobs.backfill_range import BYTES_PER_OFFSET, find_range, range_opt
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.partition_view import OffsetRange as Hole
 from pipeline.planning.partition_view import PartitionView, ServedSegment
-from tests.support.fake_broker_client import FakeBrokerClient
+from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import named_partition, started
 
 SEGMENT_BYTES = 6000
@@ -37,9 +37,10 @@ class FakeView:
 
 
 def found(view: PartitionView = VIEW, *, source: str = "tidegate", reads_kafka: bool = False, **bounds: str) -> Any:
-    client = FakeBrokerClient()
-    client.add(view.partition, end_offset=view.end_offset)
-    tier = Tier(view=cast(Any, FakeView([view])), client=cast(Any, client), **_unused())
+    kafka = FakeKafka()
+    kafka.add(1, "a")
+    kafka.add_log(view.partition, end_offset=view.end_offset)
+    tier = Tier(view=cast(Any, FakeView([view])), client=kafka.client(), **_unused())
     options = range_options("f", "orders", reads_kafka=reads_kafka, isolation="read_uncommitted", bounds=bounds)
     return find_range(tier, options, source=source)
 

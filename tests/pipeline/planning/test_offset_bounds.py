@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from pipeline.brokers.client import BrokerClient
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
 from pipeline.planning.options import SourceOptions, TopicPartition, parse_options
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets
-from tests.support.fake_broker_client import FakeBrokerClient
+from tests.support.fake_kafka import FakeKafka
 from tests.support.metadata_records import named_partition, started
 
 KEY: TopicPartition = ("orders", 0)
@@ -44,11 +45,12 @@ def options_of(**given: str) -> SourceOptions:
     return parse_options({"config": "a", "subscribe": "orders", **given})
 
 
-def brokers_of(*views: PartitionView, times: dict[int, int] | None = None) -> FakeBrokerClient:
-    client = FakeBrokerClient()
+def brokers_of(*views: PartitionView, times: dict[int, int] | None = None) -> BrokerClient:
+    kafka = FakeKafka()
+    kafka.add(1, "a")
     for view in views:
-        client.add(view.partition, end_offset=view.end_offset).times = times or {}
-    return client
+        kafka.add_log(view.partition, end_offset=view.end_offset).times = times or {}
+    return kafka.client()
 
 
 def wanted_of(view: PartitionView, *, times: dict[int, int] | None = None, **given: str) -> tuple[int, int, int]:

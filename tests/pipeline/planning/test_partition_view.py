@@ -86,7 +86,7 @@ def test_a_dead_branch_is_never_served_nor_a_reason_for_a_hole() -> None:
     assert view.holes == ()
 
 
-def test_where_the_lineage_was_cut_inside_a_segment_the_hole_ends_with_the_next_epoch() -> None:
+def test_a_hole_where_the_lineage_was_cut_ends_with_the_next_epoch() -> None:
     cut = started("cut", 0, 199, {0: 0})
     behind = started("behind", 120, 299, {3: 120})
 

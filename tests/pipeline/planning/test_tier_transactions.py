@@ -15,10 +15,10 @@ from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes import transaction_index
 from storage.indexes.producer_snapshot import ProducerState
-from storage.model import IndexType, RemoteLogSegmentMetadata
-from storage.remote_storage_manager import OpenedSegment
+from storage.model import IndexType
 from tests.support.checked_tier import SEGMENTS, aiven_tier
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
+from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import build_segment, data_batch, object_path, publish, topic_partition
 from tests.support.vectors import vector
 
@@ -26,35 +26,23 @@ PARTITION = topic_partition()
 SEGMENT_OFFSETS = 100
 
 
-class CountingStorage(LocalTieredStorage):
-    """Counts what is fetched, by kind and start offset of the segment."""
-
-    def __init__(self, tier_dir: Path) -> None:
-        super().__init__({"dir": str(tier_dir)})
-        self.fetched: list[tuple[IndexType, int]] = []
-        self.is_gone = False
-
-    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
-        if self.is_gone:
-            raise RemoteResourceNotFoundError("no manifest")
-        return super().open_log_segment(metadata)
-
-    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
-        self.fetched.append((index_type, metadata.start_offset))
-        return super().fetch_index(metadata, index_type)
-
-
 @dataclass(slots=True)
 class Tier:
     """A chain of segments of 100 offsets each, with their objects."""
 
     tier_dir: Path
-    storage: CountingStorage
+    storage: ScriptedStore
     view: PartitionView
 
     @property
     def transactions(self) -> TierTransactions:
         return TierTransactions(self.storage)
+
+    @property
+    def fetched(self) -> list[tuple[IndexType, int]]:
+        """Indexes, by kind and start offset of the segment."""
+        starts = {link.segment.segment_id.id: link.segment.start_offset for link in self.view.segments}
+        return [(call.index_type, starts[call.segment_id]) for call in self.storage.calls if call.index_type]
 
     def remove(self, segment: int, suffix: str) -> None:
         object_path(self.tier_dir, self.view.segments[segment].segment, suffix).unlink()
@@ -93,7 +81,7 @@ def tier_of(
         metadata = metadata if knows_empty else replace(metadata, txn_index_empty=False)
         links.append(ServedSegment(metadata, base, base + SEGMENT_OFFSETS))
     view = PartitionView(partition=PARTITION, log_start_offset=0, end_offset=10_000, segments=tuple(links))
-    return Tier(tier_dir, CountingStorage(tier_dir), view)
+    return Tier(tier_dir, ScriptedStore(LocalTieredStorage({"dir": str(tier_dir)})), view)
 
 
 INSIDE = AbortedTransaction(1, 20, 40)
@@ -116,7 +104,7 @@ def test_the_search_ends_with_the_segment_after_which_nothing_is_open(tmp_path: 
 
     tier.transactions.aborted(tier.view, 100, 200)
 
-    assert max(start for _, start in tier.storage.fetched) == 300
+    assert max(start for _, start in tier.fetched) == 300
 
 
 def test_without_an_open_transaction_no_later_index_is_fetched(tmp_path: Path) -> None:
@@ -124,14 +112,14 @@ def test_without_an_open_transaction_no_later_index_is_fetched(tmp_path: Path) -
 
     tier.transactions.aborted(tier.view, 100, 200)
 
-    assert tier.storage.fetched == [(IndexType.TRANSACTION, 100), (IndexType.PRODUCER_SNAPSHOT, 100)]
+    assert tier.fetched == [(IndexType.TRANSACTION, 100), (IndexType.PRODUCER_SNAPSHOT, 100)]
 
 
 def test_nothing_is_fetched_where_metadata_say_that_there_are_no_aborts(tmp_path: Path) -> None:
     tier = tier_of(tmp_path, segments=9, knows_empty=True)
 
     assert tier.transactions.aborted(tier.view, 0, 900) == ()
-    assert tier.storage.fetched == []
+    assert tier.fetched == []
 
 
 def test_without_a_snapshot_the_search_goes_on_to_the_end(tmp_path: Path) -> None:
@@ -185,13 +173,13 @@ def test_a_transaction_that_is_open_where_a_hole_begins_is_not_guessed_about(tmp
 
 def test_a_segment_that_is_gone_is_not_one_without_aborts(tmp_path: Path) -> None:
     tier = tier_of(tmp_path, segments=1)
-    tier.storage.is_gone = True
+    tier.storage.fail(RemoteResourceNotFoundError("no manifest"), manifest=True, times=None)
 
     with pytest.raises(RemoteResourceNotFoundError):
         tier.transactions.aborted(tier.view, 0, 100)
 
 
-def test_an_index_that_the_manifest_names_and_the_store_lacks_is_no_segment_without_aborts(tmp_path: Path) -> None:
+def test_an_index_that_the_store_lacks_is_no_segment_without_aborts(tmp_path: Path) -> None:
     checked = aiven_tier(tmp_path)
     links = tuple(ServedSegment(each, each.start_offset, each.end_offset + 1) for each in checked.metadatas)
     view = PartitionView(partition=PARTITION, log_start_offset=0, end_offset=10_000, segments=links)

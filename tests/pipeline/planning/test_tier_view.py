@@ -1,20 +1,20 @@
 """The order of the questions, and what becomes of an answer when the world changes between two of them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from pipeline.brokers.metadata_topic import MetadataFollower
+from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.planning.options import TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView
 from pipeline.planning.tier_view import TierView, TierViewError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.metadata.catalog import Catalog
+from storage.metadata.serde import encode
 from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
-from tests.support.fake_broker_client import FakeBrokerClient, FakePartition
+from tests.support.fake_kafka import FakeKafka, FakeLog
 from tests.support.metadata_records import (
     COPY_FINISHED,
     DELETE_STARTED,
@@ -31,37 +31,28 @@ ORDERS = named_partition()
 OTHER = named_partition("payments")
 
 
-class FakeFollower(MetadataFollower):
-    """Its passes are the test's."""
-
-    def __init__(self, client: FakeBrokerClient, *passes: Callable[[], object]) -> None:
-        self._asked = client.asked
-        self.passes = list(passes)
-
-    def catch_up(self) -> int:
-        self._asked.append("metadata")
-        if not self.passes:
-            return 0
-        self.passes.pop(0)()
-        return 1
-
-
 @dataclass(slots=True)
 class World:
-    """A catalog, brokers and a view of both."""
+    """A catalog, a broker, and a view of both."""
 
     tier_dir: Path
-    client: FakeBrokerClient = field(default_factory=FakeBrokerClient)
+    kafka: FakeKafka = field(default_factory=FakeKafka)
     catalog: Catalog = field(default_factory=Catalog)
-    passes: list[Callable[[], object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kafka.add(1, "a")
+        self.kafka.add_log(named_partition(METADATA_TOPIC))
 
     def tiered(self, *segments: RemoteLogSegmentMetadata) -> None:
         """Told by the next pass over the metadata topic."""
-        self.passes.append(lambda: finish(self.catalog, *segments))
+        for metadata in segments:
+            self.kafka.log(METADATA_TOPIC).put(encode(metadata))
+            self.kafka.log(METADATA_TOPIC).put(encode(moved(metadata, COPY_FINISHED)))
 
     def views(self, selection: TopicSelection, *, read_committed: bool = False) -> list[PartitionView]:
         manager = LocalTieredStorage({"dir": str(self.tier_dir)})
-        view = TierView(self.client, FakeFollower(self.client, *self.passes), self.catalog, manager)
+        client = self.kafka.client()
+        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, manager)
         return view.partitions(selection, read_committed)
 
 
@@ -70,20 +61,23 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def orders_of(world: World, *, log_start_offset: int = 0, end_offset: int = 500) -> FakePartition:
-    return world.client.add(ORDERS, log_start_offset=log_start_offset, end_offset=end_offset)
+def orders_of(world: World, *, log_start_offset: int = 0, end_offset: int = 500) -> FakeLog:
+    return world.kafka.add_log(ORDERS, log_start_offset=log_start_offset, end_offset=end_offset)
 
 
 SUBSCRIBED = TopicSelection(topics=("orders",))
 
 
-def test_metadata_come_first_then_ids_epochs_log_start_and_log_end_and_the_ids_again(world: World) -> None:
+def test_metadata_come_first_then_ids_epochs_bounds_and_the_ids_again(world: World) -> None:
     orders_of(world)
     world.tiered(started("a", 0, 99))
 
     (view,) = world.views(SUBSCRIBED)
 
-    assert world.client.asked == ["metadata", "topics", "epochs", "earliest", "latest", "topics"]
+    assert world.kafka.asked == [
+        *("metadata topics", "metadata earliest", "metadata latest", "metadata fetch"),
+        *("topics", "epochs", "earliest", "latest", "topics"),
+    ]
     assert (view.log_start_offset, view.tier_end_offset, view.end_offset) == (0, 100, 500)
     assert view.last_stable_offset is None
 
@@ -93,14 +87,14 @@ def test_without_segments_nobody_is_asked_for_epochs(world: World) -> None:
 
     (view,) = world.views(SUBSCRIBED)
 
-    assert "epochs" not in world.client.asked
+    assert "epochs" not in world.kafka.asked
     assert (view.segments, view.tier_end_offset, view.end_offset) == ((), 20, 500)
 
 
 def test_a_segment_that_becomes_remote_after_the_metadata_is_left_to_kafka(world: World) -> None:
     orders_of(world)
     world.tiered(started("a", 0, 99))
-    world.client.hooks["epochs"] = lambda: finish(world.catalog, started("b", 100, 199))
+    world.kafka.hooks["epochs"] = lambda: finish(world.catalog, started("b", 100, 199))
 
     (view,) = world.views(SUBSCRIBED)
 
@@ -119,7 +113,7 @@ def test_a_log_start_that_moves_while_questions_are_asked_makes_no_hole(world: W
         said.log_start_offset = 100
         apply_all(world.catalog, moved(deleted, DELETE_STARTED))
 
-    world.client.hooks["epochs"] = retention
+    world.kafka.hooks["epochs"] = retention
 
     (view,) = world.views(SUBSCRIBED)
 
@@ -129,7 +123,7 @@ def test_a_log_start_that_moves_while_questions_are_asked_makes_no_hole(world: W
 
 def test_a_topic_that_was_made_anew_has_nothing_of_its_predecessor(world: World) -> None:
     world.tiered(started("a", 0, 99))
-    world.client.add(TopicIdPartition(named_uuid("orders, again"), 0, "orders"), end_offset=7)
+    world.kafka.add_log(TopicIdPartition(named_uuid("orders, again"), 0, "orders"), end_offset=7)
 
     (view,) = world.views(SUBSCRIBED)
 
@@ -141,22 +135,22 @@ def test_a_topic_that_is_made_anew_between_two_questions_is_looked_at_again(worl
     orders_of(world)
     world.tiered(started("a", 0, 99))
     successor = TopicIdPartition(named_uuid("orders, again"), 0, "orders")
-    world.client.hooks["latest"] = lambda: world.client.add(successor, end_offset=7)
+    world.kafka.hooks["latest"] = lambda: world.kafka.add_log(successor, end_offset=7)
 
     (view,) = world.views(SUBSCRIBED)
 
     assert (view.partition, view.segments, view.end_offset) == (successor, (), 7)
-    assert world.client.asked.count("metadata") == 2
+    assert world.kafka.asked.count("metadata topics") == 2
 
 
 def test_a_topic_that_is_made_anew_each_time_is_an_error(world: World) -> None:
     orders_of(world)
 
     def anew(number: int) -> None:
-        world.client.add(TopicIdPartition(named_uuid(f"orders {number}"), 0, "orders"), end_offset=7)
-        world.client.hooks["latest"] = lambda: anew(number + 1)
+        world.kafka.add_log(TopicIdPartition(named_uuid(f"orders {number}"), 0, "orders"), end_offset=7)
+        world.kafka.hooks["latest"] = lambda: anew(number + 1)
 
-    world.client.hooks["latest"] = lambda: anew(0)
+    world.kafka.hooks["latest"] = lambda: anew(0)
 
     with pytest.raises(TierViewError, match="made anew each time"):
         world.views(SUBSCRIBED)
@@ -173,9 +167,9 @@ def test_named_topics_and_partitions_must_exist(world: World) -> None:
 
 def test_a_pattern_takes_the_topics_that_match_wholly_but_internal_ones(world: World) -> None:
     for topic in ("orders", "orders-eu", "my-orders", "__consumer_offsets"):
-        world.client.add(named_partition(topic))
+        world.kafka.add_log(named_partition(topic))
 
-    views = world.views(TopicSelection(pattern="orders.*|__.*"))
+    views = world.views(TopicSelection(pattern="orders.*|__consumer.*"))
 
     assert [view.partition.topic for view in views] == ["orders", "orders-eu"]
     assert world.views(TopicSelection(pattern="nothing")) == []
@@ -183,7 +177,7 @@ def test_a_pattern_takes_the_topics_that_match_wholly_but_internal_ones(world: W
 
 def test_assigned_partitions_are_the_only_ones(world: World) -> None:
     for number in range(3):
-        world.client.add(named_partition("orders", number), end_offset=number)
+        world.kafka.add_log(named_partition("orders", number), end_offset=number)
 
     views = world.views(TopicSelection(assigned={"orders": (0, 2)}))
 
@@ -191,7 +185,7 @@ def test_assigned_partitions_are_the_only_ones(world: World) -> None:
 
 
 def test_brokers_without_topic_ids_are_told_so(world: World) -> None:
-    world.client.add(TopicIdPartition(ZERO_UUID, 0, "orders"))
+    world.kafka.add_log(TopicIdPartition(ZERO_UUID, 0, "orders"))
 
     with pytest.raises(TierViewError, match="no topic id"):
         world.views(SUBSCRIBED)
@@ -223,7 +217,7 @@ def test_read_committed_ends_at_both_last_stable_offsets(world: World) -> None:
     segment = build_segment([data_batch(0, record_count=100)], producers=[still_open])
     publish(world.tier_dir, ORDERS, segment)
     copied = metadata_of(ORDERS, segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
-    world.passes.append(lambda: apply_all(world.catalog, copied, moved(copied, COPY_FINISHED)))
+    world.tiered(copied)
 
     (view,) = world.views(SUBSCRIBED, read_committed=True)
 

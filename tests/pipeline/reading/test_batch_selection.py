@@ -24,7 +24,7 @@ def test_batches_that_hold_an_offset_of_the_range_are_wanted() -> None:
     assert [offset for offset in range(0, 60, 10) if selection.ends_before(header(offset))] == [30, 40, 50]
 
 
-def test_a_message_that_wraps_others_may_begin_before_the_end_that_its_last_offset_is_beyond() -> None:
+def test_a_message_that_wraps_others_may_begin_before_the_end() -> None:
     selection = BatchSelection(0, 31)
 
     assert selection.wants(dataclasses.replace(header(35), magic=1, last_offset_delta=0))

@@ -87,7 +87,7 @@ def test_any_cut_into_byte_ranges_gives_each_batch_once_whatever_the_index_says(
 
 
 @given(first=st.integers(BASE - 10, BASE + 210), last=st.integers(BASE - 10, BASE + 210), index=indexes())
-def test_any_range_of_offsets_gives_the_batches_that_hold_them_whatever_the_index_says(
+def test_any_range_of_offsets_gives_its_batches_whatever_the_index_says(
     first: int, last: int, index: bytes | None
 ) -> None:
     world = OneSegment(filled_segment(BASE))
@@ -126,7 +126,7 @@ def test_neighbours_also_meet_behind_bad_batches(
     assert all(end <= start for end, (start, _) in zip(ends, sorted(spans)[1:], strict=False)), "none twice"
 
 
-def test_the_scan_begins_at_the_index_entry_before_the_start_and_ends_with_the_last_batch() -> None:
+def test_the_scan_goes_from_the_index_entry_before_the_start_to_the_last() -> None:
     world = OneSegment(filled_segment(BASE, batch_count=200, interval_bytes=0))
     positions = world.segment.batch_positions
 
@@ -258,7 +258,7 @@ def test_a_task_whose_range_cannot_be_reached_says_that_all_of_it_is_lost() -> N
     assert [(entry.position, entry.size_bytes, entry.is_rest) for entry in bad.entries] == [(10_000, 10_000, True)]
 
 
-def test_a_batch_that_the_tasks_memory_cannot_hold_is_an_error_that_names_the_option() -> None:
+def test_a_batch_beyond_the_tasks_memory_is_an_error_that_names_the_option() -> None:
     world = OneSegment(build_segment([data_batch(0, value_bytes=300_000)]))
 
     with pytest.raises(BatchTooLargeError, match=r"batch at 0 has 300\d{3} bytes, .* 262144 .*; taskBytes is 1048576"):

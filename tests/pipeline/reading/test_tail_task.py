@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.brokers.client import BrokerClient
 from pipeline.reading.read_task import EMPTY_ANSWERS_MAX, FETCH_BYTES_MAX, TailUnreadableError, read_tail_task
 from pipeline.schema import DEFAULT_COLUMNS
 from pipeline.tasks import MIB, ReadOptions, TailTask
-from protocol.client.connection import ClientSettings
-from protocol.client.leaders import FetchedRecords
+from protocol.client.messages import FETCH
 from storage.errors import CorruptObjectError
+from storage.model import TopicIdPartition, Uuid
+from tests.support.fake_kafka import FakeKafka
 from tests.support.segments import ProducerFields, control_batch, data_batch
 
 PRODUCER, OTHER = 7, 8
@@ -20,23 +20,15 @@ OPTIONS = ReadOptions(columns=DEFAULT_COLUMNS)
 COMMITTED = replace(OPTIONS, read_committed=True)
 
 
-class ScriptedClient(BrokerClient):
-    """A log of batches, `batches_max` in one answer, each with the aborts that touch it."""
-
-    def __init__(self, batches: Sequence[tuple[int, bytes]], aborted: Sequence[tuple[int, int]] = ()) -> None:
-        super().__init__(ClientSettings(bootstrap_servers=()))
-        self.batches = list(batches)
-        self.aborted = tuple(aborted)
-        self.batches_max = 100
-        self.cut_bytes = b""
-        self.asked: list[dict[str, Any]] = []
-
-    def fetch(self, topic: str, partition: int, offset: int, **wanted: Any) -> FetchedRecords:
-        self.asked.append({"partition": f"{topic}-{partition}", "offset": offset, **wanted})
-        found = [data for last_offset, data in self.batches if last_offset >= offset][: self.batches_max]
-        end = 1 + max((last_offset for last_offset, _ in self.batches), default=-1)
-        aborted = self.aborted if wanted["read_committed"] else ()
-        return FetchedRecords(b"".join(found) + self.cut_bytes, end, end, 0, aborted)
+def tail_of(batches: Sequence[tuple[int, bytes]], aborted: Sequence[tuple[int, int, int]] = ()) -> FakeKafka:
+    """A broker that has these batches of orders-3, by their last offsets; `aborted` as in FakeLog."""
+    kafka = FakeKafka()
+    kafka.add(1, "a")
+    log = kafka.add_log(TopicIdPartition(Uuid(b"orders orders id"), 3, "orders"))
+    for last_offset, batch in batches:
+        log.append(batch, last_offset)
+    log.aborted = aborted
+    return kafka
 
 
 def log_of(*batches: tuple[int, int, bytes]) -> list[tuple[int, bytes]]:
@@ -56,33 +48,37 @@ def marker(base: int, producer_id: int = PRODUCER, *, commit: bool = False) -> t
     return base, 1, control_batch(base, producer_id=producer_id, commit=commit)
 
 
-def offsets_of(client: BrokerClient, first: int, end: int, options: ReadOptions = OPTIONS) -> list[int]:
+def offsets_of(kafka: FakeKafka, first: int, end: int, options: ReadOptions = OPTIONS) -> list[int]:
     task = TailTask(topic="orders", partition=3, first_offset=first, end_offset=end)
-    return [row["offset"] for batch in read_tail_task(client, task, options) for row in batch.to_pylist()]
+    return [row["offset"] for batch in read_tail_task(kafka.client(), task, options) for row in batch.to_pylist()]
+
+
+def fetches(kafka: FakeKafka) -> list[Any]:
+    return kafka.brokers[1].asked(FETCH)
 
 
 def test_rows_are_those_between_the_offsets_and_batches_may_reach_beyond() -> None:
-    client = ScriptedClient(log_of(*(plain(base) for base in range(0, 50, 5))))
-    client.batches_max = 3
-    client.cut_bytes = plain(50)[2][:40]
+    kafka = tail_of(log_of(*(plain(base) for base in range(0, 50, 5))))
+    kafka.log("orders", 3).fetch_batches = 3
+    kafka.log("orders", 3).cut_bytes = plain(50)[2][:40]
 
-    assert offsets_of(client, 7, 33) == list(range(7, 33))
+    assert offsets_of(kafka, 7, 33) == list(range(7, 33))
 
-    assert [asked["offset"] for asked in client.asked] == [7, 20]
-    assert {asked["partition"] for asked in client.asked} == {"orders-3"}
-    assert {asked["max_bytes"] for asked in client.asked} == {FETCH_BYTES_MAX}
+    asked = [request.topics[0].partitions[0] for request in fetches(kafka)]
+    assert [(each.partition, each.fetch_offset) for each in asked] == [(3, 7), (3, 20)]
+    assert {request.max_bytes for request in fetches(kafka)} == {FETCH_BYTES_MAX}
 
 
 def test_an_answer_is_an_eighth_of_the_tasks_memory_at_most() -> None:
-    client = ScriptedClient(log_of(plain(0)))
-    assert offsets_of(client, 0, 5, replace(OPTIONS, task_bytes_max=16 * MIB)) == list(range(5))
-    assert client.asked[0]["max_bytes"] == 2 * MIB
+    kafka = tail_of(log_of(plain(0)))
+    assert offsets_of(kafka, 0, 5, replace(OPTIONS, task_bytes_max=16 * MIB)) == list(range(5))
+    assert fetches(kafka)[0].max_bytes == 2 * MIB
 
 
 def test_markers_are_never_rows() -> None:
     log = log_of(transactional(0), marker(5, commit=True), plain(6))
     for options in (OPTIONS, COMMITTED):
-        assert offsets_of(ScriptedClient(log), 0, 11, options) == [*range(5), *range(6, 11)]
+        assert offsets_of(tail_of(log), 0, 11, options) == [*range(5), *range(6, 11)]
 
 
 @pytest.mark.parametrize("batches_max", [1, 2, 100])
@@ -98,43 +94,32 @@ def test_of_an_aborted_transaction_nothing_is_left_up_to_its_marker(batches_max:
         marker(26, commit=True),
         marker(27, OTHER, commit=True),
     )
-    client = ScriptedClient(log, aborted=[(PRODUCER, 0)])
-    client.batches_max = batches_max
+    kafka = tail_of(log, aborted=[(PRODUCER, 0, 20)])
+    kafka.log("orders", 3).fetch_batches = batches_max
     kept = [*range(5, 15), *range(21, 26)]
 
-    assert offsets_of(AbortsByAnswer(client), 0, 28, COMMITTED) == kept
-    assert offsets_of(client, 0, 28, OPTIONS) == [*range(20), *range(21, 26)]
-
-
-class AbortsByAnswer(ScriptedClient):
-    """As a broker: an answer names the aborts that touch it, and no others. PRODUCER's first one ends at offset 20."""
-
-    def __init__(self, client: ScriptedClient) -> None:
-        super().__init__(client.batches, client.aborted)
-        self.batches_max = client.batches_max
-
-    def fetch(self, topic: str, partition: int, offset: int, **wanted: Any) -> FetchedRecords:
-        answer = super().fetch(topic, partition, offset, **wanted)
-        return replace(answer, aborted=answer.aborted if offset <= 20 else ())
+    assert offsets_of(kafka, 0, 28, COMMITTED) == kept
+    assert offsets_of(kafka, 0, 28, OPTIONS) == [*range(20), *range(21, 26)]
 
 
 def test_a_commit_does_not_end_another_producers_abort() -> None:
     log = log_of(transactional(0), marker(5, OTHER, commit=True), transactional(6), marker(11), plain(12))
-    assert offsets_of(ScriptedClient(log, [(PRODUCER, 0)]), 0, 17, COMMITTED) == list(range(12, 17))
+    assert offsets_of(tail_of(log, [(PRODUCER, 0, 11)]), 0, 17, COMMITTED) == list(range(12, 17))
 
 
 @pytest.mark.parametrize("log", [[], log_of(plain(0))], ids=["nothing", "older records"])
 def test_a_broker_that_gives_nothing_is_given_up(log: list[tuple[int, bytes]]) -> None:
-    client = ScriptedClient(log)
+    kafka = tail_of(log)
+    kafka.log("orders", 3).end_offset = 10
     with pytest.raises(TailUnreadableError, match=r"orders-3 through Kafka: no records from offset 5 on, up to 9"):
-        offsets_of(client, 5, 10)
-    assert len(client.asked) == EMPTY_ANSWERS_MAX
+        offsets_of(kafka, 5, 10)
+    assert len(fetches(kafka)) == EMPTY_ANSWERS_MAX
 
 
 def test_a_broker_that_repeats_itself_is_given_up() -> None:
-    client = ScriptedClient([(100, data_batch(0, record_count=5))])
+    kafka = tail_of([(100, data_batch(0, record_count=5))])
     with pytest.raises(TailUnreadableError):
-        offsets_of(client, 5, 10)
+        offsets_of(kafka, 5, 10)
 
 
 @pytest.mark.parametrize("at", [30, -1])
@@ -142,6 +127,6 @@ def test_a_flipped_bit_fails_the_task_with_partition_and_position(at: int) -> No
     damaged = bytearray(data_batch(5, record_count=5))
     damaged[at] ^= 1
     position = len(data_batch(0, record_count=5))
-    client = ScriptedClient([*log_of(plain(0)), (9, bytes(damaged))])
+    kafka = tail_of([*log_of(plain(0)), (9, bytes(damaged))])
     with pytest.raises(CorruptObjectError, match=rf"orders-3 through Kafka: batch at {position}"):
-        offsets_of(client, 0, 10)
+        offsets_of(kafka, 0, 10)

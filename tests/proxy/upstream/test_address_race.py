@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
 from proxy.upstream.transport import ATTEMPTS_AT_ONCE_MAX, NEXT_ATTEMPT_S, race
+
+pytestmark = pytest.mark.autojump
 
 
 class Race:
@@ -39,20 +40,20 @@ class Race:
         return attempt
 
 
-async def test_one_that_answers_at_once_is_the_only_one(autojump_clock: MockClock) -> None:
+async def test_one_that_answers_at_once_is_the_only_one() -> None:
     world = Race(0.1, 0.1)
     assert await world.run() == (0, "connection 0")
     assert world.began_at_s == {0: 0}
 
 
-async def test_after_a_failure_the_next_begins_at_once(autojump_clock: MockClock) -> None:
+async def test_after_a_failure_the_next_begins_at_once() -> None:
     world = Race(-0.1, 0.1)
     assert await world.run() == (1, "connection 1")
     assert trio.current_time() == pytest.approx(0.2)
     assert list(world.failures) == [0]
 
 
-async def test_one_that_does_not_even_refuse_is_overtaken(autojump_clock: MockClock) -> None:
+async def test_one_that_does_not_even_refuse_is_overtaken() -> None:
     world = Race(1000, 1000, 0.1)
     assert await world.run() == (2, "connection 2")
     assert trio.current_time() == pytest.approx(2 * NEXT_ATTEMPT_S + 0.1)
@@ -60,12 +61,12 @@ async def test_one_that_does_not_even_refuse_is_overtaken(autojump_clock: MockCl
     assert world.failures == {}
 
 
-async def test_one_that_is_only_slow_may_still_win(autojump_clock: MockClock) -> None:
+async def test_one_that_is_only_slow_may_still_win() -> None:
     assert await Race(NEXT_ATTEMPT_S + 0.1, 1000).run() == (0, "connection 0")
     assert trio.current_time() == pytest.approx(NEXT_ATTEMPT_S + 0.1)
 
 
-async def test_when_all_fail_each_is_told(autojump_clock: MockClock) -> None:
+async def test_when_all_fail_each_is_told() -> None:
     world = Race(-1, -0.1, -5)
     assert await world.run() is None
     assert {number: str(error) for number, error in world.failures.items()} == {
@@ -74,14 +75,14 @@ async def test_when_all_fail_each_is_told(autojump_clock: MockClock) -> None:
     assert await Race().run() is None
 
 
-async def test_so_many_at_once_and_no_more(autojump_clock: MockClock) -> None:
+async def test_so_many_at_once_and_no_more() -> None:
     world = Race(*[-100] * (2 * ATTEMPTS_AT_ONCE_MAX), 0)
     assert await world.run() == (2 * ATTEMPTS_AT_ONCE_MAX, "connection 16")
     began = sorted(world.began_at_s.values())
     assert began[ATTEMPTS_AT_ONCE_MAX - 1] < 100 <= began[ATTEMPTS_AT_ONCE_MAX]
 
 
-async def test_what_comes_second_in_the_same_moment_is_closed(autojump_clock: MockClock) -> None:
+async def test_what_comes_second_in_the_same_moment_is_closed() -> None:
     ready = trio.Event()
     discarded: list[str] = []
 
@@ -106,7 +107,7 @@ async def test_what_comes_second_in_the_same_moment_is_closed(autojump_clock: Mo
     assert len(discarded) == 1
 
 
-async def test_a_caller_that_goes_leaves_nothing_open(autojump_clock: MockClock) -> None:
+async def test_a_caller_that_goes_leaves_nothing_open() -> None:
     discarded: list[str] = []
 
     async def connect() -> str:

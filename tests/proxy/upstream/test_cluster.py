@@ -17,8 +17,7 @@ from proxy.upstream import cluster as cluster_module
 from proxy.upstream.cluster import Cluster
 from proxy.upstream.connection import open_broker_connection
 from proxy.upstream.transport import NEXT_ATTEMPT_S
-from tests.support.fake_broker import NO_TIME, FakeBroker, FakeNetwork
-from tests.support.fake_cluster import FakeCluster, FakeTopic
+from tests.support.fake_kafka import NO_TIME, FakeBroker, FakeKafka, FakeTopic
 
 SETTINGS = ClientSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
 ORDERS = b"orders orders id"
@@ -29,9 +28,9 @@ ASK_OFFSETS: Question[Any] = Question(
 
 
 @pytest.fixture
-def fake(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    fake = FakeCluster(FakeNetwork(nursery))
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.network.open_transport)
+def fake(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
+    fake = FakeKafka(nursery)
+    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.open_transport)
     fake.add(1, "a", 1)
     fake.add(2, "b", 1)
     fake.topics["orders"] = FakeTopic(ORDERS, [1, 2, -1])
@@ -41,7 +40,7 @@ def fake(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 
 @pytest.fixture
-def cluster(fake: FakeCluster, nursery: trio.Nursery) -> Cluster:
+def cluster(fake: FakeKafka, nursery: trio.Nursery) -> Cluster:
     return Cluster(SETTINGS, nursery)
 
 
@@ -51,14 +50,14 @@ async def test_a_refresh_learns_brokers_and_cluster_id(cluster: Cluster) -> None
     assert cluster.cluster_id == "fake"
 
 
-async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeKafka, cluster: Cluster) -> None:
     fake.stop(1)
     await cluster.refresh()
     assert set(cluster.brokers) == {1, 2}
 
 
 async def test_a_bootstrap_server_that_drops_packets_is_overtaken(
-    fake: FakeCluster, cluster: Cluster, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKafka, cluster: Cluster, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Failed before: it took the whole connect timeout, at each start.
     async def open_or_hang(host: str, *others: Any) -> Any:
@@ -76,14 +75,14 @@ async def test_a_bootstrap_server_that_drops_packets_is_overtaken(
     assert trio.current_time() == pytest.approx(2 * NEXT_ATTEMPT_S)
 
 
-async def test_the_first_bootstrap_server_is_not_always_the_first(fake: FakeCluster, nursery: trio.Nursery) -> None:
+async def test_the_first_bootstrap_server_is_not_always_the_first(fake: FakeKafka, nursery: trio.Nursery) -> None:
     # Failed before: all replicas of Tidegate began at the same one.
     for _ in range(50):
         await Cluster(SETTINGS, nursery).refresh()
     assert all(broker.asked(METADATA) for broker in fake.brokers.values())
 
 
-async def test_when_nobody_answers_each_address_is_named(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_when_nobody_answers_each_address_is_named(fake: FakeKafka, cluster: Cluster) -> None:
     fake.stop(1)
     fake.stop(2)
     with pytest.raises(UpstreamConnectionError, match=r"cannot connect to a:1: refused; cannot connect to b:1"):
@@ -91,7 +90,7 @@ async def test_when_nobody_answers_each_address_is_named(fake: FakeCluster, clus
 
 
 async def test_a_refused_sign_in_is_what_is_reported(
-    fake: FakeCluster, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+    fake: FakeKafka, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     fake.stop(2)
     fake.brokers[1].answer(
@@ -117,7 +116,7 @@ async def test_topics_are_learned_by_name_and_forgotten_by_id(cluster: Cluster) 
 
 
 async def test_many_names_are_asked_for_in_requests_of_a_limited_size(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failed before: all that was learned was asked for in one request, which kept the event loop."""
     monkeypatch.setattr("proxy.upstream.cluster.TOPICS_MAX", 2)
@@ -128,16 +127,15 @@ async def test_many_names_are_asked_for_in_requests_of_a_limited_size(
 
 
 async def test_names_that_many_ask_for_at_a_time_share_a_question(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.upstream.cluster.NAMES_WAITING_MAX", 3)
     await cluster.refresh()
-    answered = fake.metadata
     gate = trio.Event()
 
     async def held(request: Any) -> Values:
         await gate.wait()
-        return await answered(request)
+        return fake.metadata(request)
 
     await cluster.refresh()
     for broker in fake.brokers.values():
@@ -156,13 +154,13 @@ async def test_names_that_many_ask_for_at_a_time_share_a_question(
     assert (asked[0], sorted(asked[1]), len(asked)) == (["orders"], ["a", "b", "orders"], 2)
 
 
-def names_asked(fake: FakeCluster) -> list[list[str]]:
+def names_asked(fake: FakeKafka) -> list[list[str]]:
     """Of each question about topics: the names."""
     requests = [request for broker in fake.brokers.values() for request in broker.asked(METADATA)]
     return [[topic.name for topic in request.topics] for request in requests if request.topics]
 
 
-async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeKafka, cluster: Cluster) -> None:
     await cluster.learn_topics(["orders"])
     fake.topics["orders"] = FakeTopic(OTHER, [2])
     await cluster.learn_topics(["orders"])
@@ -170,7 +168,7 @@ async def test_a_topic_made_anew_replaces_the_old_one(fake: FakeCluster, cluster
     assert cluster.topic_id("orders") == OTHER
 
 
-async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeKafka, cluster: Cluster) -> None:
     ids = {name: name.encode() * 16 for name in "wxyz"}
     fake.topics.update({name: FakeTopic(topic_id, [1]) for name, topic_id in ids.items()})
     for name in "wxy":
@@ -180,7 +178,7 @@ async def test_the_topic_not_asked_for_longest_is_forgotten_first(fake: FakeClus
     assert [name for name in "wxyz" if cluster.topic_id(name)] == ["w", "y", "z"]
 
 
-async def test_brokers_that_come_and_go_are_followed(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_brokers_that_come_and_go_are_followed(fake: FakeKafka, cluster: Cluster) -> None:
     await cluster.refresh()
     fake.add(3, "c", 1)
     fake.leave(1)
@@ -189,7 +187,7 @@ async def test_brokers_that_come_and_go_are_followed(fake: FakeCluster, cluster:
 
 
 async def test_a_question_goes_to_the_broker_by_its_id_over_one_pooled_connection(
-    fake: FakeCluster, cluster: Cluster
+    fake: FakeKafka, cluster: Cluster
 ) -> None:
     for _ in range(3):
         await cluster.ask(2, "frontier", ASK_OFFSETS)
@@ -209,9 +207,7 @@ async def test_roles_and_lanes_have_connections_of_their_own(cluster: Cluster) -
     assert shared.usable
 
 
-async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(
-    fake: FakeCluster, cluster: Cluster
-) -> None:
+async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(fake: FakeKafka, cluster: Cluster) -> None:
     await cluster.ask(2, "frontier", ASK_OFFSETS)
     connection = fake.brokers[2].connections[-1]
 
@@ -226,7 +222,7 @@ async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(
 
 
 async def test_a_broker_that_moved_is_found_at_its_new_address(
-    fake: FakeCluster, cluster: Cluster, autojump_clock: trio.testing.MockClock
+    fake: FakeKafka, cluster: Cluster, autojump_clock: trio.testing.MockClock
 ) -> None:
     await cluster.ask(2, "frontier", ASK_OFFSETS)
     fake.brokers[2].disconnect_all()
@@ -235,11 +231,11 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(
     with pytest.raises(UpstreamError):
         await cluster.ask(2, "frontier", ASK_OFFSETS)
     await cluster.ask(2, "frontier", ASK_OFFSETS)
-    assert fake.network.attempts[-1] == ("b", 2)
+    assert fake.attempts[-1] == ("b", 2)
 
 
 async def test_a_moved_brokers_old_connections_are_retired_by_the_next_refresh(
-    fake: FakeCluster, cluster: Cluster
+    fake: FakeKafka, cluster: Cluster
 ) -> None:
     old = await cluster.connection_to(2, "frontier")
     fake.add(2, "b", 2)
@@ -253,10 +249,10 @@ async def test_a_node_id_that_nobody_has_is_a_connection_error(cluster: Cluster)
         await cluster.connection_to(9, "frontier")
 
 
-async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeCluster, cluster: Cluster) -> None:
+async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeKafka, cluster: Cluster) -> None:
     vip = FakeBroker()
     vip.on(METADATA, fake.metadata)
-    fake.network.brokers[("vip", 1)] = vip
+    fake.listening[("vip", 1)] = vip
     cluster.settings = ClientSettings(bootstrap_servers=(("vip", 1),))
     await cluster.refresh()
     await cluster.refresh()

@@ -28,7 +28,8 @@ from protocol.client.messages import (
 )
 from protocol.client.sasl import SaslCredentials
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
-from tests.support.fake_broker import FakeBroker, FakeNetwork, transport_pair
+from tests.support.fake_kafka import FakeBroker, FakeKafka
+from tests.support.memory_transport import transport_pair
 
 SETTINGS = ClientSettings(
     bootstrap_servers=(("b", 1),), client_host="host", request_timeout_s=5, frame_bytes_max=100_000
@@ -234,8 +235,8 @@ async def test_a_session_is_given_up_before_its_lifetime_ends(
 async def test_a_broker_that_accepts_and_says_nothing_is_given_up(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = FakeNetwork(nursery)
-    broker = network.brokers[("b", 1)] = FakeBroker()
+    network = FakeKafka(nursery)
+    broker = network.listening[("b", 1)] = FakeBroker()
     broker.on(API_VERSIONS, never)
     monkeypatch.setattr("proxy.upstream.connection.open_transport", network.open_transport)
     settings = ClientSettings(bootstrap_servers=(), connect_timeout_s=3)

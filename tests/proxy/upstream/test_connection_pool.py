@@ -7,7 +7,8 @@ import trio.testing
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamConnectionError, UpstreamRefusedError
 from proxy.upstream.connection import BrokerConnection, PooledConnection, start_broker_connection
-from tests.support.fake_broker import FakeBroker, transport_pair
+from tests.support.fake_kafka import FakeBroker
+from tests.support.memory_transport import transport_pair
 
 SETTINGS = ClientSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconnect_backoff_max_s=1.0)
 

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from proxy.upstream.gathered import Gathered
+
+pytestmark = pytest.mark.autojump
 
 
 class Peer:
@@ -31,9 +33,7 @@ def peer(nursery: trio.Nursery) -> Peer:
     return Peer(nursery)
 
 
-async def test_questions_of_one_moment_and_those_meanwhile_are_a_request_each(
-    peer: Peer, autojump_clock: MockClock
-) -> None:
+async def test_questions_of_one_moment_and_those_meanwhile_are_a_request_each(peer: Peer) -> None:
     answers: list[int] = []
 
     async def get(word: str) -> None:
@@ -54,14 +54,14 @@ async def test_questions_of_one_moment_and_those_meanwhile_are_a_request_each(
     assert trio.current_time() == 3.0
 
 
-async def test_many_questions_are_waited_for_at_a_time(peer: Peer, autojump_clock: MockClock) -> None:
+async def test_many_questions_are_waited_for_at_a_time(peer: Peer) -> None:
     assert await peer.questions.wait(["a", "bb"]) == {"a": 1, "bb": 2}
     assert await peer.questions.wait([]) == {}
     assert peer.questions.add([]).done.is_set()
     assert peer.asked == [["a", "bb"]]
 
 
-async def test_a_request_goes_on_when_those_who_asked_have_left(peer: Peer, autojump_clock: MockClock) -> None:
+async def test_a_request_goes_on_when_those_who_asked_have_left(peer: Peer) -> None:
     with trio.move_on_after(0.1):
         await peer.questions.get("a")
     asked = peer.questions.add(["bb"])
@@ -70,7 +70,7 @@ async def test_a_request_goes_on_when_those_who_asked_have_left(peer: Peer, auto
     assert (asked.answers, asked.error) == ({"bb": 2}, None)
 
 
-async def test_a_failure_is_of_those_who_asked_in_that_request(peer: Peer, autojump_clock: MockClock) -> None:
+async def test_a_failure_is_of_those_who_asked_in_that_request(peer: Peer) -> None:
     peer.failure = OSError("down")
     failures = []
 
@@ -87,7 +87,7 @@ async def test_a_failure_is_of_those_who_asked_in_that_request(peer: Peer, autoj
     assert await peer.questions.get("a") == 1
 
 
-async def test_the_end_of_the_application_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
+async def test_the_end_of_the_application_leaves_nobody_waiting() -> None:
     ended = []
 
     async def get(peer: Peer, word: str) -> None:

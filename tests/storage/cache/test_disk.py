@@ -1,17 +1,14 @@
 """The disk cache on a real folder: restarts, identities, keys, expiry. Its disk's troubles: test_disk_faults."""
 
 import os
-import stat
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from metrics.cache_meters import DiskErrorCause
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
-from storage.cache.disk_folder import DiskBlockKey
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     START_S,
@@ -116,7 +113,7 @@ def test_a_block_larger_than_the_budget_evicts_nothing(tmp_path: Path) -> None:
         assert cache.count("disk_skipped_blocks_total") == 1
 
 
-def test_a_smaller_budget_holds_as_soon_as_the_folder_is_listed_and_what_was_read_last_stays(tmp_path: Path) -> None:
+def test_a_smaller_budget_holds_once_listed_and_what_was_read_last_stays(tmp_path: Path) -> None:
     keys = [key_of(number) for number in range(10)]
     clock = Clock()
     with disk_cache(tmp_path, clock=clock) as cache:
@@ -247,7 +244,7 @@ def test_dropped_blocks_and_segments_are_gone_at_once(tmp_path: Path) -> None:
         assert len(files_below(tmp_path)) == 1
 
 
-def test_segments_that_the_catalog_does_not_know_are_dropped_also_before_the_listing(tmp_path: Path) -> None:
+def test_segments_unknown_to_the_catalog_are_dropped_even_before_the_listing(tmp_path: Path) -> None:
     known = key_of(1, segment="known")
     with disk_cache(tmp_path) as cache:
         cache.write(FIRST, SECOND, known)
@@ -307,14 +304,6 @@ def test_a_file_from_the_future_is_as_old_as_one_of_now(tmp_path: Path) -> None:
         assert cache.disk.expire() == 1
 
 
-def test_files_are_their_owners_alone(tmp_path: Path) -> None:
-    with disk_cache(tmp_path / "a" / "cache") as cache:
-        cache.write(FIRST)
-        paths = [tmp_path / "a" / "cache", *(tmp_path / "a" / "cache").rglob("*")]
-        modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
-    assert modes == {(True, 0o700), (False, 0o600)}
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -334,24 +323,6 @@ def test_a_wrong_path_is_refused_in_one_sentence_that_names_its_key(name: str, s
         disk_cache(tmp_path / name),
     ):
         pass
-
-
-def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with disk_cache(tmp_path) as cache:
-        write = cache.disk._files.write
-
-        def write_and_drop(path: Path, key: DiskBlockKey, *rest: Any) -> None:
-            write(path, key, *rest)
-            cache.disk.drop_segment(key.segment_id)
-            assert not cache.disk.write(key, data_of(key)), "the key is busy"
-
-        monkeypatch.setattr(cache.disk._files, "write", write_and_drop)
-        assert not cache.disk.write(FIRST, data_of(FIRST))
-        assert cache.served(FIRST) == []
-        assert files_below(tmp_path) == []
-        assert cache.disk.size_bytes == 0
 
 
 def test_threads_share_it(tmp_path: Path) -> None:

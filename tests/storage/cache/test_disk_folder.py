@@ -69,7 +69,7 @@ def test_everything_is_the_owners_alone_whatever_the_umask(tmp_path: Path) -> No
         os.umask(umask)
 
 
-def test_a_folder_that_others_may_read_is_taken_and_what_is_ours_in_it_closed_to_them(tmp_path: Path) -> None:
+def test_a_folder_that_others_may_read_is_taken_and_our_files_are_closed(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "blocks").mkdir(mode=0o755)
     with closing(DiskFolder(tmp_path, IDENTITY, b"")) as folder:
@@ -141,7 +141,7 @@ def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:
         assert folder.open()
 
 
-def test_opening_what_is_held_makes_missing_folders_and_says_that_nothing_else_is_new(folder: DiskFolder) -> None:
+def test_opening_what_is_held_makes_missing_folders_and_nothing_else(folder: DiskFolder) -> None:
     folder.temporary_path().parent.rmdir()
     assert not folder.open()
     publish(folder, KEY)
@@ -167,9 +167,7 @@ def test_a_file_system_that_cannot_lock_is_an_error(tmp_path: Path, monkeypatch:
         DiskFolder(tmp_path, IDENTITY, b"").open()
 
 
-def test_files_of_other_identities_and_keys_and_half_written_ones_are_listed_without_a_key(
-    folder: DiskFolder, tmp_path: Path
-) -> None:
+def test_files_of_other_identities_and_half_written_ones_have_no_key(folder: DiskFolder, tmp_path: Path) -> None:
     mine = publish(folder, KEY)
     half_written = folder.temporary_path()
     half_written.write_bytes(b"half")

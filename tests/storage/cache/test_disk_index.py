@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from storage.cache.disk_folder import FILE_COST_BYTES_MIN, DiskBlockKey
-from storage.cache.disk_index import MODIFIED_INTERVAL_S, DiskIndex, Doomed, Room
+from storage.cache.disk_index import DiskIndex, Doomed, Room
 from tests.support.disk_cache import key_of
 
 ALL_KEYS = [key_of(number, segment=segment) for number in range(3) for segment in ("one", "two")]
@@ -196,21 +196,6 @@ def test_what_could_not_be_deleted_is_charged_and_goes_first_next_time() -> None
     assert index.size_bytes == 10
 
 
-def test_a_block_that_is_dropped_while_it_is_written_does_not_stay() -> None:
-    index = DiskIndex(100, None)
-    room = index.reserve(FIRST, 10, 0.0)
-    assert room is not None
-    assert index.take_segment(FIRST.segment_id).doomed == []
-    index.settle(room, [])
-    unwanted = index.publish(room, FIRST, None, 0.0)
-    assert unwanted is not None
-    assert unwanted.doomed == [Doomed(FIRST, 10)]
-    assert (index.holds(FIRST, 0.0), index.size_bytes) == (False, 10)
-    index.settle(unwanted, [])
-    assert index.size_bytes == 0
-    put(index, FIRST)
-
-
 def test_a_block_that_could_not_be_read_is_not_forgotten_once_it_is_another_file() -> None:
     index = DiskIndex(100, None)
     put(index, FIRST)
@@ -265,13 +250,3 @@ def test_without_a_retention_nothing_expires() -> None:
     index.add_listed(FIRST, 10, 0.0)
     assert index.use(FIRST, None, 1e12)
     assert index.take_idle(1e13).doomed == []
-
-
-def test_a_files_time_is_claimed_once_a_minute() -> None:
-    index = DiskIndex(100, None)
-    put(index, FIRST, now_s=0.0)
-    assert not index.claim_stamp(FIRST, MODIFIED_INTERVAL_S - 1)
-    assert index.claim_stamp(FIRST, MODIFIED_INTERVAL_S)
-    assert not index.claim_stamp(FIRST, MODIFIED_INTERVAL_S)
-    assert index.claim_stamp(FIRST, 0.0), "the clock was set back"
-    assert not index.claim_stamp(SECOND, 1e9)

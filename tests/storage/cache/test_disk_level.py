@@ -14,7 +14,7 @@ from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX
 from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
 from storage.model import Uuid
-from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of
+from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, key_of
 from tests.support.disk_world import FROM_STORE, world_at
 from tests.support.scripted_gets import Gate, until
 
@@ -49,36 +49,16 @@ async def test_nothing_is_held_before_the_folder_is_listed(filled: Path) -> None
         assert world.sample("cache_disk_skipped_blocks_total") == 1
 
 
-async def test_readers_of_one_block_share_one_read(filled: Path) -> None:
-    async with world_at(filled) as world:
-        gate = world.gate("read", KEY)
-        flights = [world.start_read(KEY) for _ in range(3)]
-        assert flights[0] is flights[1] is flights[2]
-        gate.open()
-        await flights[0].wait()
-        assert len(world.landed) == 1
-        assert world.start_read(KEY) is not flights[0]
-
-
 async def test_a_block_that_is_gone_comes_from_the_store(filled: Path) -> None:
     async with world_at(filled) as world:
         gate = world.gate("read", KEY)
         flight = world.start_read(KEY)
         await gate.reached()
         world.disk.drop(KEY)
-        gate.open()
+        gate.release()
         assert bytes((await flight.wait()).data) == FROM_STORE
         assert (world.fetched, world.landed) == (1, [])
         assert world.sample("cache_misses_total", level="disk") == 1
-
-
-async def test_a_torn_block_comes_from_the_store(filled: Path) -> None:
-    async with world_at(filled) as world:
-        (file,) = [path for path in files_below(filled) if path.name.startswith(f"{KEY.number}-")]
-        file.write_bytes(b"torn")
-        assert await world.read(KEY) == FROM_STORE
-        assert not world.level.holds(KEY)
-        assert await world.read(OTHER) == data_of(OTHER)
 
 
 async def test_trouble_of_the_store_behind_the_disk_is_the_readers(filled: Path) -> None:
@@ -102,7 +82,7 @@ async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
         await wait_all_tasks_blocked()
         assert sum(gate._reached.is_set() for gate in gates) == READS_MAX
         for gate in gates:
-            gate.open()
+            gate.release()
         for flight in flights:
             await flight.wait()
 
@@ -115,7 +95,7 @@ async def test_a_reader_that_leaves_does_not_end_the_read(filled: Path) -> None:
                 readers.start_soon(world.read, KEY)
                 await gate.reached()
                 scope.cancel()
-        gate.open()
+        gate.release()
         await until(lambda: bool(world.landed))
 
 
@@ -138,21 +118,12 @@ async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
 # --- writes ---
 
 
-async def test_blocks_are_written_behind_the_readers_backs_and_survive(tmp_path: Path) -> None:
-    async with world_at(tmp_path) as world:
-        world.write_soon(KEY, OTHER)
-        await world.written(KEY, OTHER)
-    async with world_at(tmp_path) as world:
-        assert await world.read(KEY) == data_of(KEY)
-        assert await world.read(OTHER) == data_of(OTHER)
-
-
 async def test_a_block_is_written_once(tmp_path: Path) -> None:
     async with world_at(tmp_path) as world:
         gate = world.gate("write", KEY)
         world.write_soon(KEY, OTHER, OTHER)
         await gate.reached()
-        gate.open()
+        gate.release()
         await world.written(KEY, OTHER)
         world.write_soon(KEY, OTHER)
         assert not world.level._queue
@@ -168,7 +139,7 @@ async def test_what_the_disk_does_not_keep_up_with_is_left_and_counted(
         await gate.reached()
         world.write_soon(*[key_of(number) for number in range(1, 5)])
         assert world.sample("cache_disk_skipped_blocks_total") == 2
-        gate.open()
+        gate.release()
         await world.written(KEY, key_of(1), key_of(2))
         world.write_soon(key_of(3))
         await world.written(key_of(3))
@@ -185,7 +156,7 @@ async def test_memory_that_waits_to_be_written_is_given_back(tmp_path: Path) -> 
         world.level.drop(OTHER)
         world.level.drop_segment(key_of(3, segment="deleted").segment_id)
         assert world.level._queue_bytes == SIZE_BYTES
-        gate.open()
+        gate.release()
         await world.written(KEY, key_of(2))
         assert world.level._queue_bytes == 0
 
@@ -214,7 +185,7 @@ async def test_a_block_that_is_dropped_while_it_is_written_does_not_stay(tmp_pat
             world.level.drop(KEY)
         else:
             world.level.drop_segment(KEY.segment_id)
-        gate.open()
+        gate.release()
         later = key_of(0, segment="later")
         world.write_soon(later)
         await world.written(later)
@@ -230,7 +201,7 @@ async def test_a_fresh_block_replaces_the_one_that_was_dropped_while_it_was_writ
         await gate.reached()
         world.level.drop(KEY)
         world.write_soon(KEY, OTHER)
-        gate.open()
+        gate.release()
         await world.written(KEY, OTHER)
         assert await world.read(KEY) == data_of(KEY)
 
@@ -243,7 +214,7 @@ async def test_a_block_found_bad_while_it_is_read_again_is_not_handed_out(filled
         await gate.reached()
         world.level.drop(KEY)
         late = world.start_read(KEY)
-        gate.open()
+        gate.release()
         assert bytes((await flight.wait()).data) == FROM_STORE
         assert bytes((await late.wait()).data) == FROM_STORE
         assert world.landed == []
@@ -256,7 +227,7 @@ async def test_a_block_of_a_segment_deleted_while_it_is_read_is_answered_and_not
         flight = world.start_read(KEY)
         await gate.reached()
         world.level.drop_segment(KEY.segment_id)
-        gate.open()
+        gate.release()
         assert bytes((await flight.wait()).data) == data_of(KEY)
         assert (world.landed, world.fetched) == ([], 0)
         await until(lambda: not world.level.holds(OTHER))

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import trio
 
 from storage.cache.blocks import SegmentBlocks
-from storage.errors import RetriableRemoteStorageError
 from tests.support.disk_cache import cost, data_of, disk_cache, key_of
 from tests.support.disk_world import FROM_STORE, SourceOf, World, world_at
 
@@ -42,43 +40,22 @@ async def test_a_block_on_its_way_is_shared_by_all_who_want_it(filled: Path) -> 
         flights = [world.start_read(KEYS[3]) for _ in range(3)]
         assert len({id(flight) for flight in flights}) == 1
         assert world.reads.undemanded_bytes == sum(key.size_bytes for key in KEYS) - KEYS[3].size_bytes
-        gate.open()
+        gate.release()
         assert bytes((await flights[0].wait()).data) == data_of(KEYS[3])
         await world.done()
         assert world.fetched == 0
         assert world.reads.undemanded_bytes == 0
 
 
-async def test_what_is_not_there_comes_from_the_store_for_those_who_wait_and_for_nobody_else(filled: Path) -> None:
+async def test_what_is_not_there_comes_from_the_store_for_those_who_wait(filled: Path) -> None:
     async with world_at(filled) as world:
         gate = world.gate("read", KEYS[0])
         world.disk.drop(KEYS[1])
         world.disk.drop(KEYS[2])
         read_run(world)
         flight = world.start_read(KEYS[2])
-        gate.open()
+        gate.release()
         assert bytes((await flight.wait()).data) == FROM_STORE
         await world.done()
         assert world.fetched == 1
         assert len(world.landed) == len(KEYS) - 2
-
-
-async def test_the_stores_error_is_that_of_those_who_wait(filled: Path) -> None:
-    async with world_at(filled) as world:
-        world.disk.drop(KEYS[0])
-        world.store_error = RetriableRemoteStorageError("503")
-        with pytest.raises(RetriableRemoteStorageError):
-            await world.read(KEYS[0])
-        assert not len(world.reads)
-
-
-async def test_at_the_end_everyone_who_waits_is_told(filled: Path) -> None:
-    async with world_at(filled) as world:
-        gate = world.gate("read", KEYS[0])
-        read_run(world)
-        flight = world.start_read(KEYS[5])
-        await gate.reached()
-        gate.open()
-    with pytest.raises(trio.ClosedResourceError):
-        await flight.wait()
-    assert not len(world.reads)

@@ -91,7 +91,7 @@ async def test_what_was_read_is_delivered_while_the_rest_is_read(filled: Path) -
         receiver = Receiver().read(world, KEYS[:3])
         await receiver.came_to(1)
         assert receiver.came == whole(KEYS[:1])
-        gate.open()
+        gate.release()
         await receiver.came_to(3)
 
 
@@ -118,7 +118,7 @@ async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path, is_rea
         world.level.drop(KEYS[1])
         world.level.drop(KEYS[2])
         world.level.drop(key_of(99))
-        gate.open()
+        gate.release()
         await receiver.came_to(4)
         assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])]
         assert not never_read._reached.is_set()
@@ -134,7 +134,7 @@ async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_ke
         assert receiver.run is not None
         assert not receiver.run.is_forgotten
         world.level.drop_segment(KEYS[0].segment_id)
-        gate.open()
+        gate.release()
         await receiver.came_to(2)
         assert (receiver.came, receiver.kept) == (whole(KEYS[:2]), [True, False])
 
@@ -147,7 +147,7 @@ async def test_of_a_run_that_nobody_wants_the_rest_is_neither_read_nor_delivered
         await receiver.came_to(1)
         assert receiver.run is not None
         receiver.run.cancel()
-        gate.open()
+        gate.release()
         await until(lambda: not world.level._runs)
         assert (receiver.came, receiver.failures) == (whole(KEYS[:1]), [])
         assert not later._reached.is_set()
@@ -176,7 +176,7 @@ async def test_trouble_that_nobody_expects_is_the_receivers(filled: Path, monkey
             patch.setattr(gate, "hold", lambda: 1 / 0)
             receiver = Receiver().read(world, KEYS)
             await receiver.came_to(2)
-        gate.open()
+        gate.release()
         assert receiver.came == whole(KEYS[:1])
         assert [type(failure) for failure in receiver.failures] == [ZeroDivisionError]
 
@@ -196,7 +196,7 @@ async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path)
 
     async def open_soon() -> None:
         await wait_all_tasks_blocked()
-        gate.open()
+        gate.release()
 
     async with trio.open_nursery() as outside, world_at(filled) as world:
         world.disk.gates["read", KEYS[1]] = gate

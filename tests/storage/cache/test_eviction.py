@@ -125,9 +125,7 @@ def test_many_backfills_at_once_do_not_flush_the_shared_blocks(streams: int, ext
 
 
 @pytest.mark.parametrize("streams", [20, 45])
-def test_more_backfills_than_probation_holds_at_first_do_not_fetch_their_blocks_twice(
-    streams: int, extent: int
-) -> None:
+def test_many_backfills_do_not_fetch_their_blocks_twice(streams: int, extent: int) -> None:
     use = policy_cache(extent=extent)[1]
     in_step(use, range(2 * CAPACITY))
     assert streams * 100 <= backfills(use, streams)[0] < streams * 100 * 1.05

@@ -94,7 +94,7 @@ def test_the_oldest_blocks_of_one_extent_go_before_those_of_another() -> None:
     assert [cache.policy.evict() for _ in range(2 * EXTENT)] == list(range(2 * EXTENT))
 
 
-def test_an_extent_that_another_reader_enters_is_used_once_however_many_of_its_blocks_are() -> None:
+def test_an_extent_that_another_reader_enters_is_used_once() -> None:
     cache = Cache()
     cache.scan(range(CAPACITY), "first")
     for key in range(EXTENT):  # in step, and so once

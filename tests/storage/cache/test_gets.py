@@ -52,7 +52,7 @@ async def test_a_block_is_there_before_its_get_has_ended(world: GetWorld, segmen
         assert bytes((await flights[number].wait()).data) == segment.block(number)
     assert [world.gets.want_if_under_way(segment.key(number)) for number in (4, 5, 9, 10)] == [False, True, True, False]
     assert len(world.gets) == 5
-    stall.open()
+    stall.release()
     await flights[9].wait()
 
 
@@ -68,7 +68,7 @@ async def test_a_block_under_way_is_waited_for_by_all_who_want_it(world: GetWorl
     first = world.want(segment, range(4, 8))
     second = world.want(segment, range(6, 10))
     assert second[:2] == first[2:]
-    gate.open()
+    gate.release()
     for flight in (*first, *second):
         await flight.wait()
     assert sorted(segment.ranges()) == [(4, 7), (8, 9)]
@@ -83,7 +83,7 @@ async def test_who_leaves_cancels_nothing(world: GetWorld, segment: ScriptedSegm
         scope.cancel()
         await flight.wait()
     assert scope.cancelled_caught
-    gate.open()
+    gate.release()
     await flight.wait()
     assert world.numbers() == [0]
 
@@ -98,7 +98,7 @@ async def test_blocks_that_are_read_over_are_not_landed_and_give_their_room_back
     flight = world.gets.wait_for(segment.key(5))
     await stall.reached()
     await until(lambda: world.budget.held == 2 * BLOCK_BYTES + 2 * MIB)
-    stall.open()
+    stall.release()
     assert bytes((await flight.wait()).data) == segment.block(5)
     assert world.numbers() == [0, 5]
     assert world.budget.held == 0
@@ -114,7 +114,7 @@ async def test_a_block_that_is_read_over_and_evicted_meanwhile_is_wanted_of_that
     await world.landed_at_least(1)
     assert [world.gets.want_if_under_way(segment.key(number)) for number in (0, 3)] == [False, True]
     flight = world.gets.wait_for(segment.key(3))
-    stall.open()
+    stall.release()
     assert bytes((await flight.wait()).data) == segment.block(3)
     await until(lambda: world.budget.held == 0)
     assert world.numbers() == [0, 3, 5]
@@ -128,7 +128,7 @@ async def test_blocks_behind_the_last_one_wanted_are_not_waited_for(world: GetWo
     world.gets.fetch(segment.source, range(4), [0, 1])
     await world.gets.wait_for(segment.key(1)).wait()
     assert (len(world.gets), world.budget.held, world.gets.slots.busy) == (0, 0, 0)
-    stall.open()
+    stall.release()
     await until(lambda: world.sample("gets_total", outcome="cancelled") == 1)
     assert segment.gets[0].read_bytes == 3 * BLOCK_BYTES
     assert world.numbers() == [0, 1]
@@ -159,7 +159,7 @@ async def test_what_somebody_asked_for_meanwhile_lands_as_demanded(world: GetWor
     await gate.reached()
     world.want(segment, range(2, 3))
     assert world.gets.read_ahead_bytes == 3 * BLOCK_BYTES
-    gate.open()
+    gate.release()
     await world.landed_at_least(4)
     assert [landing.demanded for landing in world.landed] == [False, False, True, False]
     assert (world.gets.read_ahead_bytes, world.budget.held) == (0, 0)
@@ -175,7 +175,7 @@ async def test_blocks_that_nobody_waits_for_are_told_of_together(world: GetWorld
     await stall.reached()
     await trio.testing.wait_all_tasks_blocked()
     assert world.numbers() == []
-    stall.open()
+    stall.release()
     await world.landed_at_least(4)
     assert world.numbers() == [0, 1, 2, 3]
 
@@ -190,11 +190,11 @@ async def test_collect_lands_what_has_come_untold(world: GetWorld, segment: Scri
     assert world.numbers() == [0, 1, 2]
     assert not any(landing.demanded for landing in world.landed)
     assert world.gets.want_if_under_way(segment.key(3))
-    stall.open()
+    stall.release()
     await world.landed_at_least(4)
 
 
-async def test_who_begins_to_wait_for_a_block_that_has_come_is_not_kept_waiting_for_the_next(
+async def test_whoever_waits_for_a_block_that_has_come_gets_it_before_the_next(
     world: GetWorld, segment: ScriptedSegment
 ) -> None:
     """The thread appends a block and looks whether anybody waits; between the two somebody may begin to."""
@@ -205,7 +205,7 @@ async def test_who_begins_to_wait_for_a_block_that_has_come_is_not_kept_waiting_
     flight = world.gets.wait_for(segment.key(0))
     await until(lambda: world.numbers() == [0])
     await flight.wait()
-    stall.open()
+    stall.release()
     await world.landed_at_least(4)
 
 
@@ -225,7 +225,7 @@ async def test_read_ahead_leaves_a_slot_to_what_is_demanded(nursery: trio.Nurser
     flight = world.want(queued, range(1))[0]
     assert world.gets.slots == (2, 2, 1)
     assert world.sample("gets_queued") == 1
-    gate.open()
+    gate.release()
     await flight.wait()
     assert world.may_read_ahead()
 
@@ -241,12 +241,12 @@ async def test_read_ahead_is_told_when_it_may_go_on_and_not_while_somebody_stand
         segment.script(Script(begins=gate))
         world.want(segment, range(1))
     await segments[0].asked(1)
-    gates[0].open()
+    gates[0].release()
     await segments[1].asked(1)
-    gates[1].open()
+    gates[1].release()
     await segments[2].asked(1)
     assert lines == []
-    gates[2].open()
+    gates[2].release()
     await until(lambda: lines)
     assert set(lines) == {0}
 
@@ -262,7 +262,7 @@ async def test_as_many_gets_of_read_ahead_as_fill_the_link(nursery: trio.Nursery
     assert not world.may_read_ahead()
     world.gets.wait_for(segments[0].key(0))
     assert world.may_read_ahead(), "one of them is read-ahead no more"
-    gate.open()
+    gate.release()
     await world.landed_at_least(GETS_START)
 
 
@@ -276,7 +276,7 @@ async def test_no_more_gets_run_at_once_than_may(nursery: trio.Nursery) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (3, 3)
     assert [len(segment.gets) for segment in segments] == [1, 1, 1, 0, 0, 0]
-    gate.open()
+    gate.release()
     await world.landed_at_least(6)
     assert (world.sample("gets_in_flight"), world.sample("gets_queued")) == (0, 0)
 
@@ -305,7 +305,7 @@ async def test_what_somebody_waits_for_goes_first_while_the_store_throttles(nurs
     assert not world.may_read_ahead()
     flight = world.want(asked, range(1))[0]
     assert world.gets.slots == (1, 8, 1)
-    first.open()
+    first.release()
     await flight.wait()
     assert world.numbers() == [0, 0]
 
@@ -322,7 +322,7 @@ async def test_the_line_moves_on_when_the_store_throttles_less(nursery: trio.Nur
     assert world.gets.slots == (1, 8, 2)
     await until(lambda: world.gets.slots == (2, 8, 0))
     await segments[2].asked(1)
-    gate.open()
+    gate.release()
     await world.landed_at_least(3)
 
 
@@ -335,10 +335,10 @@ async def test_a_get_holds_its_plaintext_and_a_chunk_until_they_land(world: GetW
     world.want(segment, range(10))
     await begins.reached()
     assert world.budget.held == 10 * BLOCK_BYTES + 2 * MIB
-    begins.open()
+    begins.release()
     await world.landed_at_least(3)
     assert world.budget.held == 7 * BLOCK_BYTES + 2 * MIB
-    stall.open()
+    stall.release()
     await world.landed_at_least(10)
     assert world.budget.held == 0
 
@@ -376,7 +376,7 @@ async def test_what_the_store_has_as_it_is_needs_no_chunk_beside_it(world: GetWo
     world.want(segment, range(10))
     await gate.reached()
     assert world.budget.held == 10 * BLOCK_BYTES
-    gate.open()
+    gate.release()
     await world.landed_at_least(10)
 
 
@@ -390,7 +390,7 @@ async def test_gets_wait_for_room(nursery: trio.Nursery) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert sum(len(segment.gets) for segment in segments) == 2
     assert world.budget.held == 2 * ONE_BLOCK_BYTES
-    gate.open()
+    gate.release()
     await world.landed_at_least(4)
     assert world.held_bytes_max == 2 * ONE_BLOCK_BYTES
 
@@ -407,7 +407,7 @@ async def test_read_ahead_holds_at_most_half_and_takes_no_place_in_the_line(nurs
     assert await world.fetch(ScriptedSegment(name="asked"), range(1)) == expected(ahead[0], [0])
     world.gets.wait_for(ahead[0].key(0))
     assert world.ahead(ahead[2], range(1)), "what somebody waits for is read-ahead no more"
-    gate.open()
+    gate.release()
     await world.landed_at_least(4)
     assert world.budget.held == 0
 
@@ -443,7 +443,7 @@ async def test_what_is_larger_than_the_budget_goes_alone(nursery: trio.Nursery) 
     assert not world.ahead(ahead, range(1, 2))
     flights = world.want(asked, range(1)) + world.want(asked, range(5, 6))
     await gate.reached()
-    gate.open()
+    gate.release()
     for flight in flights:
         await flight.wait()
     assert world.landed[0].key == ahead.key(0)
@@ -473,7 +473,7 @@ async def test_a_failure_reaches_just_those_whose_blocks_did_not_come(
     flights = world.want(segment, range(4))
     other = ScriptedSegment(name="other")
     assert await world.fetch(other, range(4)) == expected(other, range(4))
-    stall.open()
+    stall.release()
     for number, flight in enumerate(flights):
         if number < 2:
             assert bytes((await flight.wait()).data) == segment.block(number)
@@ -501,7 +501,7 @@ async def test_a_forgotten_segment_lands_no_more_and_still_answers(nursery: trio
     await stall.reached()
     await flights[0].wait()
     world.gets.forget_segment(deleted.metadata.segment_id.id)
-    stall.open()
+    stall.release()
     for flight, number in zip(flights, (0, 1, 5), strict=True):
         assert bytes((await flight.wait()).data) == deleted.block(number)
     await others[0].wait()
@@ -534,7 +534,7 @@ async def test_shutdown_leaves_nobody_waiting(segment: ScriptedSegment) -> None:
                 with pytest.raises(trio.ClosedResourceError):
                     await flight.wait()
             assert (world.gets.slots, world.may_read_ahead()) == ((0, 2, 0), False)
-        stall.open()
+        stall.release()
     assert (len(world.gets), world.budget.held, segment.open_gets, ahead.open_gets) == (0, 0, [], [])
     assert (segment.ranges(), world.numbers(), told) == ([(0, 2)], [0, 0], [])
     assert segment.gets[0].read_bytes == 2 * BLOCK_BYTES, "the thread ends between two blocks"
@@ -566,7 +566,7 @@ async def test_what_is_let_in_while_the_application_ends_gives_its_room_back() -
         application.cancel_scope.cancel()
         with trio.CancelScope(shield=True):
             await trio.testing.wait_all_tasks_blocked()
-        stall.open()
+        stall.release()
     assert (world.budget.held, len(world.gets)) == (0, 0)
 
 

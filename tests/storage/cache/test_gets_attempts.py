@@ -80,7 +80,7 @@ async def test_a_late_answer_gets_a_second_get_which_wins(
     assert segment.ranges() == [(0, 5), (0, 5)]
     await segment.gets[1].closed()  # its thread does so after it has posted the last block
     assert not segment.gets[0].is_closed, "the loser has not answered yet"
-    late.open()
+    late.release()
     await segment.gets[0].closed()
     await until(lambda: world.sample("gets_total", object="log") == 2)
     assert world.sample("get_first_byte_seconds_count") == 2
@@ -100,10 +100,10 @@ async def test_a_second_get_that_answers_later_is_stopped(
     await first.reached()
     await passes(mock_clock, 1)
     await second.reached()
-    first.open()
+    first.release()
     for flight in flights:
         await flight.wait()
-    second.open()
+    second.release()
     await segment.gets[1].closed()
     assert segment.gets[1].read_bytes <= BLOCK_BYTES, "it ends between two blocks"
     assert world.numbers() == list(range(6))
@@ -136,7 +136,7 @@ async def test_a_late_answer_is_waited_for_when(
     await late.reached()
     for _ in range(3):
         await passes(mock_clock, 20)
-    late.open()
+    late.release()
     await world.landed_at_least(1)
     assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0)
 
@@ -156,7 +156,7 @@ async def test_an_answer_that_was_late_before_anybody_waited_gets_a_second_get_t
     await passes(mock_clock, WATCH_S)
     await flight.wait()
     assert segment.ranges() == [(0, 3), (0, 3)]
-    late.open()
+    late.release()
 
 
 async def test_a_get_that_was_not_sent_yet_is_not_late(
@@ -189,7 +189,7 @@ async def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_much(
         await passes(mock_clock, 10)
     assert world.sample("get_hedges_total") == 2, "forty GETs so far, one second GET for twenty"
     for gate in gates:
-        gate.open()
+        gate.release()
     await world.landed_at_least(10)
 
 
@@ -202,9 +202,9 @@ async def test_a_refused_get_does_not_fail_while_its_second_may_answer(
     await first.reached()
     await passes(mock_clock, 1)
     await second.reached()
-    first.open()
+    first.release()
     await until(lambda: world.sample("gets_total", outcome="retriable") == 1)
-    second.open()
+    second.release()
     await flight.wait()
     assert (len(segment.gets), world.sample("get_retries_total")) == (2, 0)
     assert world.sample("get_hedges_won_total") == 0, "there was nobody left to win against"
@@ -219,9 +219,9 @@ async def test_when_both_fail_there_is_another_attempt(
     await first.reached()
     await passes(mock_clock, 1)
     await second.reached()
-    first.open()
+    first.release()
     await until(lambda: world.sample("gets_total", outcome="retriable") == 1)
-    second.open()
+    second.release()
     await until(lambda: world.sample("get_retries_total") == 1)
     await passes(mock_clock, 10)
     for flight in flights:
@@ -241,7 +241,7 @@ async def test_when_both_are_refused_for_good_the_get_fails_once(
     await passes(mock_clock, 1)
     await until(lambda: world.sample("gets_total", outcome="denied") == 1)
     assert world.gets.want_if_under_way(segment.key(0)), "the first may answer"
-    first.open()
+    first.release()
     with pytest.raises(RemoteAccessDeniedError):
         await flight.wait()
     assert world.sample("gets_total", outcome="denied") == 2
@@ -267,7 +267,7 @@ async def test_a_slow_body_is_gone_on_with_by_a_second_get(
     assert segment.ranges() == [(0, 11), (3, 11)]
     assert (world.sample("get_splits_total"), world.sample("get_hedges_total")) == (1, 0)
     assert (world.budget.held, world.gets.slots.busy) == (0, 0)
-    stall.open()
+    stall.release()
     await until(lambda: world.sample("gets_total", outcome="cancelled") == 1)
     assert segment.gets[0].read_bytes == 4 * BLOCK_BYTES, "its thread ends between two blocks"
     assert world.numbers() == list(range(12)), "what it brings late is not landed again"
@@ -282,9 +282,9 @@ async def test_a_slow_body_that_moves_on_first_goes_on_alone(
     await stall.reached()
     await passes(mock_clock, 1)
     await late.reached()
-    stall.open()
+    stall.release()
     await flights[11].wait()
-    late.open()
+    late.release()
     await segment.gets[1].closed()
     assert segment.gets[1].read_bytes <= BLOCK_BYTES
     assert world.numbers() == list(range(12))
@@ -303,13 +303,13 @@ async def test_what_the_loser_had_read_by_then_does_not_stop_the_winner(
     await passes(mock_clock, 1)
     await second.reached()
     # Nothing here lets the loop run: it finds block 3 of the second GET, then blocks 3, 4 and 5 of the first.
-    second.open()
+    second.release()
     wait_until(lambda: on.is_reached, "the winner's block")
-    first.open()
+    first.release()
     wait_until(lambda: again.is_reached, "the loser's blocks")
     await until(lambda: world.numbers() == list(range(6)))
     for gate in (on, again):
-        gate.open()
+        gate.release()
     await flights[11].wait()
     assert world.numbers() == list(range(12))
     assert world.sample("get_hedges_won_total") == 1
@@ -335,7 +335,7 @@ async def test_a_slow_body_is_waited_for_when(
                 raise ThrottledError("503")
     for _ in range(3):
         await passes(mock_clock, 20)
-    stall.open()
+    stall.release()
     await world.landed_at_least(12)
     assert (segment.ranges(), world.sample("get_splits_total")) == ([(0, 11)], 0)
 
@@ -353,13 +353,13 @@ async def test_what_is_usual_may_become_known_while_somebody_waits(
     world.ahead(other, range(12))
     await other_body.reached()
     await passes(mock_clock, 1)
-    other_body.open()
+    other_body.release()
     await until(lambda: world.sample("gets_total", outcome="ok") == 1)
     await passes(mock_clock, 10)
     for flight in flights:
         await flight.wait()
     assert segment.ranges() == [(0, 2), (0, 2)]
-    stall.open()
+    stall.release()
 
 
 # --- attempts ---
@@ -479,7 +479,7 @@ async def test_gets_that_are_throttled_together_slow_down_together(
     flights = [world.want(segment, range(2))[0] for segment in segments]
     for segment in segments:
         await segment.asked(1)
-    begin.open()
+    begin.release()
     await until(lambda: world.sample("gets_total", outcome="throttled") == 8)
     await trio.sleep(60)  # all that are allowed to be are sent again, and none of them ends
     await until(lambda: sum(len(segment.gets) for segment in segments) >= 12)
@@ -487,7 +487,7 @@ async def test_gets_that_are_throttled_together_slow_down_together(
     assert sum(len(segment.gets) == 2 for segment in segments) == 4
     assert world.sample("gets_limit") == 4
     for gate in gates:
-        gate.open()
+        gate.release()
     for flight in flights:
         await flight.wait()
     assert (world.budget.held, world.gets.slots.busy) == (0, 0)
@@ -505,6 +505,6 @@ async def test_a_store_that_asks_for_fewer_gets_is_not_sent_a_second_for_a_late_
     await late.reached()
     for _ in range(3):
         await passes(mock_clock, 1)
-    late.open()
+    late.release()
     await flight.wait()
     assert (len(segment.gets), world.sample("get_hedges_total")) == (2, 0)

@@ -21,6 +21,8 @@ from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX
 from tests.support.samples import sum_of
 from tests.support.segments import FIRST_TIMESTAMP_MS, filled_segment, metadata_of, topic_partition
 
+pytestmark = pytest.mark.autojump
+
 INDEX = GetObject.INDEX
 METADATA = metadata_of(topic_partition(), filled_segment(0, batch_count=1))
 
@@ -50,7 +52,7 @@ class World:
         return sum_of(self.registry, "tidegate_gets_total", {"object": INDEX, "outcome": outcome})
 
 
-async def test_what_passes_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_what_passes_is_tried_again() -> None:
     world = World()
     trouble = [RetriableRemoteStorageError("503")] * (ATTEMPTS_MAX - 1)
     assert await world.gets.run(METADATA, INDEX, world.failing(*trouble)) == "in thread True"
@@ -68,9 +70,7 @@ async def test_what_passes_is_tried_again(autojump_clock: trio.testing.MockClock
         (RemoteAccessDeniedError("403"), 1),
     ],
 )
-async def test_what_stays_is_raised_after_its_attempts(
-    autojump_clock: trio.testing.MockClock, error: Exception, attempts: int
-) -> None:
+async def test_what_stays_is_raised_after_its_attempts(error: Exception, attempts: int) -> None:
     world = World()
     with pytest.raises(type(error)) as caught:
         await world.gets.run(METADATA, INDEX, world.failing(*[error] * 9))
@@ -78,16 +78,14 @@ async def test_what_stays_is_raised_after_its_attempts(
     assert world.attempts == attempts
 
 
-async def test_one_attempt_is_one(autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_attempt_is_one() -> None:
     world = World(age_ms=0)
     with pytest.raises(RemoteResourceNotFoundError, match="404"):
         await world.gets.run_once(INDEX, world.failing(RemoteResourceNotFoundError("404")))
     assert (world.attempts, world.ended(GetOutcome.NOT_FOUND)) == (1, 1)
 
 
-async def test_who_waits_for_the_next_attempt_holds_no_place(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_who_waits_for_the_next_attempt_holds_no_place(nursery: trio.Nursery) -> None:
     world = World()
     nursery.start_soon(
         world.gets.run, METADATA, INDEX, world.failing(RetriableRemoteStorageError("503", retry_after_s=5))

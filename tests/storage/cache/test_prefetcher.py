@@ -162,14 +162,6 @@ async def test_each_block_is_fetched_once_by_a_reader_and_the_gets_are_not_small
     assert len(world.segments[1].gets) <= BLOCKS // 4
 
 
-async def test_two_readers_of_one_partition_cost_one_get(world: World) -> None:
-    for at in range(40):
-        await world.scan(0, [at], reader="one")
-        await world.scan(0, [at], reader="two")
-    asked = world.asked(0)
-    assert sorted(asked) == sorted(set(asked)) == list(range(1, max(asked) + 1))
-
-
 async def test_streams_that_are_read_in_one_turn_are_asked_for_in_turn(nursery: trio.Nursery) -> None:
     """Each has its first GET before any has a second one: otherwise one waits for the other's far future."""
     world = World(nursery, [segment(number) for number in range(3)], gets_max=4)
@@ -183,7 +175,7 @@ async def test_streams_that_are_read_in_one_turn_are_asked_for_in_turn(nursery: 
     await wait_all_tasks_blocked()
     assert [world.asked(number) for number in range(3)] == [[1, 2]] * 3
     for gate in gates:
-        gate.open()
+        gate.release()
     await world.settled()
     assert [world.asked(number) for number in range(3)] == [[1, 2, 3, 4]] * 3
 
@@ -196,7 +188,7 @@ async def test_no_get_is_sent_without_a_slot_and_the_next_one_when_there_is_one(
     await gate.reached()
     await wait_all_tasks_blocked()
     assert world.asked(0) == [1, 2], "one of the two is kept for what somebody waits for"
-    gate.open()
+    gate.release()
     await world.settled()
     assert world.asked(0) == [1, 2, 3, 4]
 
@@ -272,7 +264,7 @@ async def test_nothing_is_guessed_without_a_slot_or_room(nursery: trio.Nursery) 
         reading.start_soon(world.cache.blocks, world.segments[0].source, 0, 0)
         await gate.reached()
         world.prefetcher.guess(world.segments[0].source, 30 * KIB)
-        gate.open()
+        gate.release()
     await world.settled()
     assert world.asked(0) == [0]
 

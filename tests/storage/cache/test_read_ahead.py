@@ -50,7 +50,7 @@ def test_otherwise_the_second_sequential_read_does(world: World) -> None:
 
 
 @pytest.mark.parametrize(("answer_bytes", "window_bytes"), [(20_000, 2 * MIB), (100_000, 3_200_000), (MIB, 4 * MIB)])
-def test_the_first_window_is_a_number_of_answers_at_most_a_maximum_and_two_blocks_at_least(
+def test_the_first_window_is_some_answers_within_its_two_bounds(
     world: World, answer_bytes: int, window_bytes: int
 ) -> None:
     world.read(0, 0, answer_bytes)
@@ -385,7 +385,7 @@ def test_the_next_segment_is_opened_before_its_blocks_are_wanted() -> None:
     assert world.ahead_bytes(0, index=1) > 0
 
 
-def test_nothing_is_asked_for_of_a_segment_before_it_is_open_and_all_streams_learn_of_it_at_once() -> None:
+def test_nothing_is_asked_for_before_a_segment_is_open_for_all_streams() -> None:
     world = World([segment(0, 4 * MIB), segment(1)], opens=False)
     for reader in ("one", "two"):
         world.scan(0, mib(0, 3), reader=reader)

@@ -36,41 +36,10 @@ def entries(nursery: trio.Nursery) -> SegmentEntries[str]:
     return SegmentEntries(nursery, bytes_max=10)
 
 
-async def test_who_asks_while_a_load_is_under_way_joins_it(entries: SegmentEntries[str]) -> None:
-    event = trio.Event()
-    flight = entries.start(A, after(event))
-    assert entries.start(A, at_once("another")) is flight
-    assert entries.resident(A) is None
-    event.set()
-    assert (await flight.wait(), entries.resident(A), len(entries)) == ("value", "value", 1)
-
-
 async def test_a_load_replaces_what_is_there(entries: SegmentEntries[str]) -> None:
     await entries.start(A, at_once("old", 3)).wait()
     await entries.start(A, at_once("new", 4)).wait()
     assert (entries.resident(A), entries.size_bytes) == ("new", 4)
-
-
-async def test_who_waits_for_a_dropped_segment_gets_it_and_nobody_after(entries: SegmentEntries[str]) -> None:
-    event = trio.Event()
-    flight = entries.start(A, after(event, "old"))
-    entries.drop(A)
-    fresh = entries.start(A, at_once("fresh"))
-    assert fresh is not flight
-    assert await fresh.wait() == "fresh"
-    event.set()
-    assert await flight.wait() == "old"
-    assert entries.resident(A) == "fresh"
-
-
-async def test_a_failure_is_told_once(entries: SegmentEntries[str]) -> None:
-    async def load() -> tuple[str, int]:
-        await trio.lowlevel.checkpoint()
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await entries.start(A, load).wait()
-    assert await entries.start(A, at_once("yes")).wait() == "yes"
 
 
 async def test_nobody_waits_for_ever_when_the_application_ends() -> None:

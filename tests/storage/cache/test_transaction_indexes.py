@@ -51,13 +51,6 @@ def cache_of(tier: Tier) -> TransactionIndexes:
     return tier.storage.parts.transaction_indexes
 
 
-async def test_a_fetch_that_was_begun_is_the_one_that_is_waited_for(tier: Tier) -> None:
-    cache_of(tier).begin(of(tier, 0))
-    await trio.testing.wait_all_tasks_blocked()
-    assert len(await cache_of(tier).get(of(tier, 0))) == 1
-    assert tier.store.index_fetches(TRANSACTION) == 1
-
-
 async def test_a_segment_that_says_it_has_none_is_not_asked(tier: Tier) -> None:
     metadata = replace(of(tier, 0), txn_index_empty=True)
     assert len(await cache_of(tier).get(metadata)) == 0
@@ -98,18 +91,6 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
         tier.storage.drop_segment(of(tier, number).segment_id.id)
         assert not cache_of(tier).is_resident(of(tier, number))
     assert cache_of(tier).size_bytes == 0
-
-
-@pytest.mark.parametrize("number", [0, 1])
-async def test_an_index_under_way_does_not_land_after_its_segment_was_deleted(
-    nursery: trio.Nursery, tier: Tier, number: int
-) -> None:
-    with tier.store.held(index_type=TRANSACTION) as gate:
-        nursery.start_soon(cache_of(tier).get, of(tier, number))
-        await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-        tier.storage.drop_segment(of(tier, number).segment_id.id)
-    await trio.testing.wait_all_tasks_blocked()
-    assert not cache_of(tier).is_resident(of(tier, number))
 
 
 # --- trouble ---

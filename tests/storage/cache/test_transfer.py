@@ -44,17 +44,6 @@ def transfer_of(segment: ScriptedSegment, numbers: range = range(2, 8), *, is_wa
     return transfer
 
 
-def test_a_transfer_is_one_get_that_hands_over_block_after_block(segment: ScriptedSegment) -> None:
-    transfer, listener = transfer_of(segment), Listener()
-    transfer.run(post, listener)
-    assert listener.begun == 1
-    assert listener.told == [2, 3, 4, 5, 6, 7]
-    assert list(listener.blocks.values()) == expected(segment, range(2, 8))
-    assert segment.ranges() == [(2, 7)]
-    assert (transfer.numbers_read, transfer.was_cut) == (range(2, 8), False)
-    assert segment.open_gets == []
-
-
 def test_of_blocks_that_nobody_waits_for_it_tells_every_few_mib() -> None:
     segment = ScriptedSegment(7, block_bytes=POST_BYTES // 2)
     listener = Listener()
@@ -73,13 +62,6 @@ def test_it_tells_of_each_block_once_somebody_waits() -> None:
     listener = Listener(begin_to_wait)
     transfer.run(post, listener)
     assert listener.told == [1, 2, 3, 4, 5, 6]
-
-
-def test_what_was_not_taken_is_there_to_take_in_order(segment: ScriptedSegment) -> None:
-    transfer = transfer_of(segment)
-    transfer.run(post, Listener(keeps_out=True))
-    assert [number for number, _ in transfer.take()] == [2, 3, 4, 5, 6, 7]
-    assert transfer.take() == []
 
 
 def test_one_that_is_stopped_before_it_begins_asks_for_nothing(segment: ScriptedSegment) -> None:
@@ -114,27 +96,10 @@ def test_blocks_before_a_failure_are_handed_over(segment: ScriptedSegment, is_wa
     assert segment.open_gets == []
 
 
-def test_a_refusal_is_told_by_the_error_alone(segment: ScriptedSegment) -> None:
-    segment.script(Script(refusal=RetriableRemoteStorageError("503")))
-    transfer, listener = transfer_of(segment), Listener()
-    with pytest.raises(RetriableRemoteStorageError):
-        transfer.run(post, listener)
-    assert (listener.begun, listener.told) == (0, [])
-
-
 def test_a_stream_that_gives_too_little_is_corrupt(segment: ScriptedSegment) -> None:
     segment.script(Script(short=True))
     with pytest.raises(CorruptObjectError, match="block 2 has 15 bytes, 16 wanted"):
         transfer_of(segment).run(post, Listener())
-    assert segment.open_gets == []
-
-
-def test_a_stopped_transfer_ends_between_two_blocks(segment: ScriptedSegment) -> None:
-    transfer = transfer_of(segment)
-    listener = Listener(lambda number: transfer.stop() if number == 4 else None)
-    transfer.run(post, listener)
-    assert list(listener.blocks) == list(transfer.numbers_read) == [2, 3, 4]
-    assert (transfer.is_stopped, transfer.was_cut) == (True, True)
     assert segment.open_gets == []
 
 

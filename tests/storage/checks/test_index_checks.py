@@ -21,7 +21,6 @@ BATCHES = [data_batch(BASE + 10 * number, record_count=10) for number in range(4
 SEGMENT = build_segment(BATCHES)
 POSITIONS = SEGMENT.batch_positions
 BATCH_BYTES = len(BATCHES[0])
-LAST_MS = FIRST_TIMESTAMP_MS + BASE + 399
 
 
 def headers() -> list[tuple[int, BatchHeader]]:

@@ -96,7 +96,7 @@ def test_what_cannot_have_begun_before_the_segment_is_found() -> None:
     assert "no batch of it was seen" in problem([AbortedTransaction(7, 100, 100, 101)], [("abort", 7)])
 
 
-def test_an_append_of_several_batches_knows_transactions_that_begin_after_the_marker() -> None:
+def test_an_append_of_batches_knows_transactions_begun_after_the_marker() -> None:
     events: list[Event] = [("data", 7), ("abort", 7), ("commit", 8), ("data", 9)]
     assert problem([AbortedTransaction(7, 100, 101, 103)], events) == ""
     assert problem([AbortedTransaction(7, 100, 101, 103)], events[:3]) != ""

@@ -49,9 +49,7 @@ def test_lookup_gives_the_last_entry_at_or_below_the_offset(offset: int, found: 
     ("position", "offset"),
     [(0, 6323), (104732, 6323), (104733, 6447), (104734, 6447), (365251, 6819), (365252, None), (2**40, None)],
 )
-def test_upper_bound_is_the_first_entry_at_or_beyond_the_end_but_not_the_first_of_all_at_it(
-    position: int, offset: int | None
-) -> None:
+def test_upper_bound_is_the_first_entry_at_or_beyond_the_end(position: int, offset: int | None) -> None:
     """A broker's list of aborted transactions showed it: an answer that ended at the first entry went by the second."""
     assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).fetch_upper_bound_offset(position) == offset
 

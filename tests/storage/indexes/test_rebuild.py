@@ -50,7 +50,7 @@ def test_ranges_and_pieces_may_cut_headers_and_batches_anywhere(
         assert end is not None
         assert asked_to <= start <= end < start + range_bytes, "in order, no byte twice"
         asked_to = end + 1
-    assert store.streams_open() == 0
+    assert store.streams_open == 0
 
 
 @pytest.mark.parametrize("chunk_bytes", [7, 500, 3000, 30_000, 10**6])
@@ -95,7 +95,7 @@ def test_a_log_shorter_than_its_metadata_says_is_corrupt(size_bytes: int) -> Non
     with pytest.raises(CorruptObjectError, match="is truncated") as caught:
         rebuild_offset_index(opened, metadata)
     assert str(metadata.segment_id) in str(caught.value)
-    assert store.streams_open() == 0
+    assert store.streams_open == 0
 
 
 def test_a_header_that_the_metadata_cuts_is_corrupt() -> None:
@@ -128,4 +128,4 @@ def test_the_stores_errors_pass_through() -> None:
     store.break_body(RetriableRemoteStorageError("reset"), after_bytes=100)
     with pytest.raises(RetriableRemoteStorageError, match="reset"):
         rebuild_offset_index(opened, metadata)
-    assert store.streams_open() == 0
+    assert store.streams_open == 0

@@ -128,7 +128,7 @@ def test_a_partition_has_segments_while_one_is_finished() -> None:
     assert seen == [False, False, True, False, False]
 
 
-def test_the_generation_changes_with_each_change_of_that_partition_and_never_comes_back() -> None:
+def test_each_change_of_a_partition_gives_a_generation_never_seen_before() -> None:
     catalog = Catalog()
     finish(catalog, started("o", 0, 9, partition=OTHER))
     others = catalog.generation(*key(OTHER))

@@ -24,38 +24,12 @@ def test_a_row_gives_back_what_was_put_in(metadata: RemoteLogSegmentMetadata) ->
     assert columns.metadata(row, PARTITION) == metadata
 
 
-@pytest.mark.parametrize("custom_metadata", [None, b"", b"x", b"somewhere else, at some length"])
-def test_an_update_replaces_state_time_broker_and_custom_metadata(custom_metadata: bytes | None) -> None:
-    columns = SegmentColumns()
-    row = columns.insert(THREE_EPOCHS)
-    update = moved(THREE_EPOCHS, COPY_FINISHED, custom_metadata)
-
-    columns.update(row, update)
-
-    assert columns.metadata(row, PARTITION) == replace(
-        THREE_EPOCHS,
-        state=COPY_FINISHED,
-        event_timestamp_ms=update.event_timestamp_ms,
-        broker_id=update.broker_id,
-        custom_metadata=update.custom_metadata,
-    )
-
-
 def test_ranges_of_the_epochs_in_a_segment() -> None:
     columns = SegmentColumns()
     row = columns.insert(THREE_EPOCHS)
 
     assert columns.epoch_ranges(row) == [(1, 10, 49), (4, 50, 79), (7, 80, 99)]
     assert [columns.last_offset_of_epoch(row, epoch) for epoch in (1, 4, 7)] == [49, 79, 99]
-
-
-def test_a_released_row_is_another_segments() -> None:
-    columns = SegmentColumns()
-    row = columns.insert(THREE_EPOCHS)
-    columns.release(row)
-
-    assert columns.insert(started("next", 100, 200)) == row
-    assert columns.metadata(row, PARTITION) == started("next", 100, 200)
 
 
 @pytest.mark.parametrize(

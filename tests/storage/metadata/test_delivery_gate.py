@@ -1,12 +1,15 @@
 """The gate that records pass."""
 
+import pytest
 import trio
 import trio.testing
 
 from storage.metadata.topic_log import DeliveryGate
 
+pytestmark = pytest.mark.autojump
 
-async def test_nobody_passes_while_it_is_held(autojump_clock: trio.testing.MockClock) -> None:
+
+async def test_nobody_passes_while_it_is_held() -> None:
     gate = DeliveryGate()
     passed: list[float] = []
 
@@ -28,7 +31,7 @@ async def test_nobody_passes_while_it_is_held(autojump_clock: trio.testing.MockC
     assert passed == [0, 3, 3, 3]
 
 
-async def test_one_that_is_held_again_at_once_lets_nobody_through(autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_that_is_held_again_at_once_lets_nobody_through() -> None:
     gate = DeliveryGate()
     async with trio.open_nursery() as nursery:
         async with gate.held():
@@ -40,7 +43,7 @@ async def test_one_that_is_held_again_at_once_lets_nobody_through(autojump_clock
     assert not nursery.child_tasks
 
 
-async def test_whoever_waits_or_holds_can_be_cancelled(autojump_clock: trio.testing.MockClock) -> None:
+async def test_whoever_waits_or_holds_can_be_cancelled() -> None:
     gate = DeliveryGate()
     async with gate.held():
         with trio.move_on_after(1) as waiting:

@@ -290,7 +290,7 @@ def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
     assert [entry["event"] for entry in logs] == ["metadata_record_rejected"]
 
 
-def test_the_end_of_a_segment_whose_beginning_expired_is_silently_dropped_while_loading(
+def test_while_loading_an_end_without_its_beginning_is_dropped_in_silence(
     event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
 ) -> None:
     publish(event_log, moved(started("old", 0, 9), DELETE_STARTED), *copied(SEGMENT))

@@ -246,11 +246,13 @@ def test_a_superset_takes_over(catalog: Catalog) -> None:
     assert catalog.highest_offset_for_epoch(*KEY, 0) == 200
 
 
-def test_a_segment_that_covers_an_earlier_one_takes_over(catalog: Catalog) -> None:
-    inner, outer, after = started("inner", 10, 90), started("outer", 5, 100), started("after", 101, 200)
+@pytest.mark.parametrize("end_offset", [90, 100])
+def test_a_segment_that_covers_an_earlier_one_takes_over(catalog: Catalog, end_offset: int) -> None:
+    inner, outer, after = started("inner", 10, 90), started("outer", 5, end_offset), started("after", 101, 200)
     finish(catalog, inner, outer, after)
 
-    assert [name_of(catalog.lookup(*KEY, 0, offset), inner, outer, after) for offset in (95, 150)] == [1, 2]
+    found = [name_of(catalog.lookup(*KEY, 0, offset), inner, outer, after) for offset in (5, 50, end_offset, 150)]
+    assert found == [1, 1, 1, 2]
     assert [metadata.start_offset for metadata in catalog.list_segments(*KEY, 0)] == [5, 10, 101]
 
 
@@ -270,6 +272,9 @@ def test_a_shorter_segment_with_the_same_start_overwrites(catalog: Catalog) -> N
     assert [name_of(catalog.lookup(*KEY, 0, offset), long, short) for offset in (60, 150)] == [1, None]
     assert [metadata.segment_id for metadata in catalog.list_segments(*KEY, 0)] == [short.segment_id]
     assert len(catalog.list_segments(*KEY)) == 2
+
+    apply_all(catalog, moved(long, DELETE_STARTED))
+    assert name_of(catalog.lookup(*KEY, 0, 60), long, short) == 1
 
 
 def test_a_list_of_an_epoch_is_sorted_whatever_the_order_of_arrival(catalog: Catalog) -> None:

@@ -1,7 +1,6 @@
 """The snapshot's file: whole or not used, and in the way of nobody."""
 
 import os
-import stat
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -58,26 +57,6 @@ def test_what_was_kept_is_read(file: SnapshotFile) -> None:
     other = Catalog(100)
     other.adopt(found.contents)
     assert answers(other) == answers(catalog)
-
-
-def test_it_is_in_the_users_hands_alone(file: SnapshotFile) -> None:
-    keep(file, snapshot_of(filled()))
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
-    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
-
-
-def test_until_a_draft_is_kept_the_one_before_stays(file: SnapshotFile) -> None:
-    keep(file, snapshot_of(filled(1)))
-    file.draft(snapshot_of(filled(2)))
-    # A process that was killed here left a draft, which the next one writes over.
-    found = file.read()
-    assert found is not None
-    assert found.contents.segment_count == 1
-    keep(file, snapshot_of(filled(3)))
-    found = file.read()
-    assert found is not None
-    assert found.contents.segment_count == 3
 
 
 def test_a_draft_that_fails_leaves_nothing(file: SnapshotFile) -> None:

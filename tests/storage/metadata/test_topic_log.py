@@ -24,6 +24,8 @@ from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import FetchedRecords, TopicMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 
+pytestmark = pytest.mark.autojump
+
 LOST_LEADER = RetriableRemoteStorageError("leader moved")
 
 
@@ -66,9 +68,7 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
 
 
-async def test_the_topic_says_how_many_partitions_there_are(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_the_topic_says_how_many_partitions_there_are(topic: FakeMetadataTopic) -> None:
     log = TopicMetadataEventLog(topic)
     with pytest.raises(MetadataNotReadyError):
         log.partition_count()
@@ -78,9 +78,7 @@ async def test_the_topic_says_how_many_partitions_there_are(
         assert log.failure() is None
 
 
-async def test_each_partition_is_read_and_followed(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_each_partition_is_read_and_followed(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 5)
     topic.append(2, b"y")
     async with running(topic) as log:
@@ -93,9 +91,7 @@ async def test_each_partition_is_read_and_followed(
     assert seen.progress == {0: [(0, 5), (5, 5)], 1: [(0, 0), (1, 0)], 2: [(0, 1), (1, 1)]}
 
 
-async def test_an_idle_partition_is_asked_once_per_long_poll(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_idle_partition_is_asked_once_per_long_poll(topic: FakeMetadataTopic, seen: Seen) -> None:
     async with running(topic) as log:
         log.subscribe({0: 0}, seen.deliver)
         await trio.sleep(52)
@@ -105,7 +101,7 @@ async def test_an_idle_partition_is_asked_once_per_long_poll(
 
 
 async def test_a_lost_leader_is_a_problem_until_the_partition_is_read_again(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+    topic: FakeMetadataTopic, seen: Seen
 ) -> None:
     topic.append(0, b"a", b"b")
     topic.faults["fetch"] = [None, LOST_LEADER, LOST_LEADER, OSError("reset")]
@@ -126,9 +122,7 @@ async def test_a_lost_leader_is_a_problem_until_the_partition_is_read_again(
     assert events == ["metadata_partition_in_trouble", "metadata_partition_read_again"]
 
 
-async def test_retries_back_off_and_never_end(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_retries_back_off_and_never_end(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.faults["offsets"] = [LOST_LEADER] * 200
     async with running(topic) as log:
         log.subscribe({1: 0}, seen.deliver, seen.advance)
@@ -146,9 +140,7 @@ async def test_retries_back_off_and_never_end(
     assert seen.progress == {1: [(0, 0)]}
 
 
-async def test_one_partition_in_trouble_does_not_hold_up_the_others(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_one_partition_in_trouble_does_not_hold_up_the_others(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, b"a")
     topic.append(1, b"b")
     topic.faults["offsets"] = [LOST_LEADER, None]
@@ -164,7 +156,7 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(
 
 
 async def test_answers_that_begin_below_the_asked_offset_deliver_nothing_twice(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
+    topic: FakeMetadataTopic, seen: Seen
 ) -> None:
     topic.append(0, *[b"x"] * 25)
     async with running(topic) as log:
@@ -177,9 +169,7 @@ async def test_answers_that_begin_below_the_asked_offset_deliver_nothing_twice(
     assert seen.offsets == {0: list(range(13, 28))}
 
 
-async def test_a_long_answer_lets_other_tasks_run_between_its_slices(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_long_answer_lets_other_tasks_run_between_its_slices(topic: FakeMetadataTopic) -> None:
     topic.append(0, *[b"x"] * (DELIVERY_RECORDS_MAX * 4))
     order: list[str] = []
 
@@ -198,9 +188,7 @@ async def test_a_long_answer_lets_other_tasks_run_between_its_slices(
     assert "other" in order[first:last]
 
 
-async def test_a_removed_partition_is_not_fetched_any_more(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_removed_partition_is_not_fetched_any_more(topic: FakeMetadataTopic, seen: Seen) -> None:
     async with running(topic) as log:
         subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
         await settle()
@@ -218,9 +206,7 @@ async def test_a_removed_partition_is_not_fetched_any_more(
     assert seen.offsets == {}
 
 
-async def test_a_removed_partition_in_trouble_is_no_problem_any_more(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_removed_partition_in_trouble_is_no_problem_any_more(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.faults["offsets"] = [LOST_LEADER] * 5
     async with running(topic) as log:
         subscription = log.subscribe({0: 0}, seen.deliver)
@@ -231,9 +217,7 @@ async def test_a_removed_partition_in_trouble_is_no_problem_any_more(
         assert log.problems() == {}
 
 
-async def test_a_partition_added_again_is_read_from_its_offset_once(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_partition_added_again_is_read_from_its_offset_once(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     async with running(topic) as log:
         subscription = log.subscribe({0: 0}, seen.deliver)
@@ -248,9 +232,7 @@ async def test_a_partition_added_again_is_read_from_its_offset_once(
     assert seen.offsets == {0: list(range(5, 31))}
 
 
-async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(topic: FakeMetadataTopic, seen: Seen) -> None:
     async with running(topic) as log:
         subscription = log.subscribe({0: 0, 1: 0}, seen.deliver)
         await settle()
@@ -264,9 +246,7 @@ async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(
         await trio.to_thread.run_sync(log.high_watermarks)
 
 
-async def test_cancellation_while_the_topic_is_not_described_yet(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_cancellation_while_the_topic_is_not_described_yet(topic: FakeMetadataTopic) -> None:
     topic.faults["describe"] = [LOST_LEADER] * 1_000
     log = TopicMetadataEventLog(topic)
     with capture_logs() as logs, trio.move_on_after(100):
@@ -277,18 +257,14 @@ async def test_cancellation_while_the_topic_is_not_described_yet(
     assert [entry["event"] for entry in logs] == ["metadata_topic_not_usable"]
 
 
-async def test_a_topic_that_comes_late_is_waited_for(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_topic_that_comes_late_is_waited_for(topic: FakeMetadataTopic) -> None:
     topic.faults["describe"] = [MetadataLogError("no such topic"), ValueError("a bug"), LOST_LEADER]
     async with running(topic) as log:
         assert log.partition_count() == 3
         assert log.failure() is None
 
 
-async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic: FakeMetadataTopic) -> None:
     topic.topic_id = bytes(16)
     log = TopicMetadataEventLog(topic)
     with capture_logs() as logs:
@@ -319,7 +295,6 @@ async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(
 async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
     topic: FakeMetadataTopic,
     seen: Seen,
-    autojump_clock: trio.testing.MockClock,
     topic_id: bytes,
     partition_count: int,
     reason: str,
@@ -342,9 +317,7 @@ async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
     assert logs[1]["reason"] == failure
 
 
-async def test_what_retention_took_is_stepped_over(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_what_retention_took_is_stepped_over(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     topic.delete_records(0, 20)
     async with running(topic) as log:
@@ -355,9 +328,7 @@ async def test_what_retention_took_is_stepped_over(
     assert seen.progress == {0: [(20, 30), (30, 30)]}
 
 
-async def test_records_that_retention_took_unread_are_a_warning(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_records_that_retention_took_unread_are_a_warning(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     topic.delete_records(0, 20)
     with capture_logs() as logs:
@@ -369,9 +340,7 @@ async def test_records_that_retention_took_unread_are_a_warning(
     assert [(entry["position"], entry["log_start_offset"]) for entry in logs] == [(10, 20)]
 
 
-async def test_a_partition_emptied_by_retention_is_read_at_once(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_partition_emptied_by_retention_is_read_at_once(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 30)
     topic.delete_records(0, 30)
     async with running(topic) as log:
@@ -381,9 +350,7 @@ async def test_a_partition_emptied_by_retention_is_read_at_once(
     assert seen.progress == {0: [(30, 30)]}
 
 
-async def test_a_truncated_log_is_a_problem_and_not_a_step_back(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_truncated_log_is_a_problem_and_not_a_step_back(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 10)
     async with running(topic) as log:
         log.subscribe({0: 0}, seen.deliver, seen.advance)
@@ -397,9 +364,7 @@ async def test_a_truncated_log_is_a_problem_and_not_a_step_back(
     assert [position for position, _ in seen.progress[0]] == [0, 10]
 
 
-async def test_a_tail_without_records_is_stepped_over(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_tail_without_records_is_stepped_over(topic: FakeMetadataTopic, seen: Seen) -> None:
     """Control batches or compaction may leave the last offsets without records; readiness must not wait for them."""
 
     class CompactedTail(FakeMetadataTopic):
@@ -417,9 +382,7 @@ async def test_a_tail_without_records_is_stepped_over(
     assert seen.progress[0][-1] == (8, 8)
 
 
-async def test_high_watermarks_can_be_asked_for_by_trio_tasks(
-    topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_high_watermarks_can_be_asked_for_by_trio_tasks(topic: FakeMetadataTopic) -> None:
     topic.append(1, b"x")
     async with running(topic) as log:
         assert await log.sample_high_watermarks() == {0: 0, 1: 1, 2: 0}
@@ -435,9 +398,7 @@ async def test_errors_of_a_publish_reach_its_thread(topic: FakeMetadataTopic) ->
         assert await trio.to_thread.run_sync(log.publish, 0, b"x") == 0
 
 
-async def test_nothing_is_delivered_while_delivery_is_held(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_nothing_is_delivered_while_delivery_is_held(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"r"] * (DELIVERY_RECORDS_MAX + 1))
     async with running(topic) as log:
         async with log.delivery_held():
@@ -460,9 +421,7 @@ async def test_nothing_is_delivered_while_delivery_is_held(
         subscription.close()
 
 
-async def test_a_log_that_ends_does_not_wait_for_who_holds_it(
-    topic: FakeMetadataTopic, seen: Seen, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_log_that_ends_does_not_wait_for_who_holds_it(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, b"r")
     log = TopicMetadataEventLog(topic)
     async with log.delivery_held(), trio.open_nursery() as nursery:
@@ -474,7 +433,7 @@ async def test_a_log_that_ends_does_not_wait_for_who_holds_it(
     assert seen.offsets == {}
 
 
-async def test_it_says_what_it_follows(topic: FakeMetadataTopic, autojump_clock: trio.testing.MockClock) -> None:
+async def test_it_says_what_it_follows(topic: FakeMetadataTopic) -> None:
     log = TopicMetadataEventLog(topic)
     with pytest.raises(MetadataNotReadyError):
         log.description()

@@ -73,7 +73,7 @@ def test_a_comparison_that_cannot_travel_fails(tmp_path: Path) -> None:
         dependencies_of({"six": "pipeline.job"}, pyproject(tmp_path, "six===1"), with_arrow=False)
 
 
-def test_native_code_and_metadata_are_bundled_and_what_belongs_to_one_installation_is_not() -> None:
+def test_native_code_and_metadata_are_bundled_and_traces_of_installing_not() -> None:
     names = {name for name, _ in files_of(of("crc32c").bundled["crc32c"])}
     assert any(name.endswith((".so", ".pyd")) for name in names)
     assert any(name.endswith(".dist-info/METADATA") for name in names)
