@@ -15,7 +15,7 @@ Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.se
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -146,6 +146,10 @@ class Account:
         """How much of `wanted_bytes` a Fetch of our own may ask for (rule 3)."""
         return min(wanted_bytes, max(GRANT_BYTES_MIN, self._accounts.held.room // 2))
 
+    def prefer(self, reader: Hashable, *, is_preferred: bool) -> None:
+        """Whether its reads of the tier wait for room in the line of those who take at once what they get."""
+        self._accounts.answers.prefer(reader, is_preferred=is_preferred)
+
     def close(self) -> None:
         """The connection has ended: all it held is free."""
         self._accounts.closed(self)
@@ -161,7 +165,7 @@ class Accounts:
 
     def __init__(self, held: ByteBudget, answers: ByteBudget, settings: AccountSettings, meter: RelayMeter) -> None:
         self.held = held
-        self._answers = answers
+        self.answers = answers
         self._settings = settings
         self._meter = meter
         self._open: dict[Account, None] = {}
@@ -197,7 +201,7 @@ class Accounts:
         """Find who gives way, whenever somebody waits in line or more is held than there is room for."""
         while True:
             await self._short.wait()
-            while self._answers.is_short or self._is_held_short:
+            while self.answers.is_short or self._is_held_short:
                 self._relieve_answers()
                 self._relieve_held()
                 await trio.sleep(RELIEF_INTERVAL_S)
@@ -205,9 +209,9 @@ class Accounts:
 
     def _relieve_answers(self) -> None:
         waits = sorted((wait for account in self._open for wait in account.waits_with_blocks), key=lambda w: w.since_s)
-        share_bytes = self._answers.bytes_max // (len(waits) + 1)
+        share_bytes = self.answers.bytes_max // (len(waits) + 1)
         for wait in waits:
-            if not self._answers.is_short:
+            if not self.answers.is_short:
                 return
             assert wait.blocks is not None
             if self._is_to_give_way(wait.since_s, wait.blocks.blocks_bytes >= share_bytes, SHARE_WAIT_S):

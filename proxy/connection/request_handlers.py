@@ -197,9 +197,17 @@ class ClientReads:
 
     def give_up(self) -> None:
         """The answer is not sent yet, and does without its blocks."""
+        if self._account is not None:
+            self._account.prefer(self.identity, is_preferred=False)
         for records in self._held:
             records.buffers.clear()
             records.release()
+
+    def takes_again(self) -> None:
+        """Its connection takes bytes after what it was to get has been given up: it is not to wait for those who take
+        none."""
+        if self._account is not None:
+            self._account.prefer(self.identity, is_preferred=True)
 
     def drop(self, records: TierRecords) -> None:
         """These will not be in the answer: their blocks count no longer."""
@@ -211,6 +219,14 @@ class ClientReads:
         held, self._held = self._held, []
         for records in held:
             records.release()
+        if held and self._account is not None:
+            self._account.prefer(self.identity, is_preferred=True)
+
+    def close(self) -> None:
+        """The client has gone."""
+        self.release()
+        if self._account is not None:
+            self._account.prefer(self.identity, is_preferred=False)
 
 
 # Long work on the event loop, in slices: others go between two of them, and one such work is under way at a time.

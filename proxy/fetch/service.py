@@ -315,7 +315,7 @@ class FetchService:
 
     def close(self) -> None:
         """The client has gone."""
-        self._client.release()
+        self._client.close()
         self._sessions.close()
         self._tier.forget_reader(self._client.identity)
 

@@ -1,6 +1,6 @@
 """What an answer holds of the tier: from the read until it is sent, and the very bytes all the way."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,8 +11,9 @@ from proxy.connection.request_handlers import ClientReads, UpstreamWire
 from proxy.fetch.assembly import TierPart, assemble, encode_answer, key_of, tier_answer
 from proxy.fetch.known import Authority, Frontier
 from proxy.upstream.transport import Bytes
+from storage.cache.byte_budget import ByteBudget
 from storage.reader import TierRecords
-from tests.support.memory_transport import Conversation, conversation
+from tests.support.memory_transport import Conversation, conversation, open_accounts
 from tests.support.segments import filled_segment
 from tests.support.tier import PARTITION, Tier, open_tier
 from tests.support.tier_world import ask, client_frame, fetch_of
@@ -70,6 +71,35 @@ async def test_clients_release_what_is_theirs(tier: Tier) -> None:
     assert tier.inflight_bytes == 3 * BLOCK
     two.release()
     assert tier.inflight_bytes == 0
+
+
+async def test_who_takes_what_it_gets_is_not_kept_waiting_by_those_who_do_not(nursery: trio.Nursery) -> None:
+    """By what it did last: took an answer, gave one up, took bytes again, went."""
+    answers = ByteBudget(100)
+    client = ClientReads(open_accounts(answers).open(lambda _: None))
+
+    async def is_first() -> bool:
+        admitted = list[Hashable]()
+
+        async def wait(owner: Hashable) -> None:
+            await answers.acquire(100, owner)
+            admitted.append(owner)
+
+        assert answers.try_acquire(100)
+        for owner in ("somebody", client.identity):
+            nursery.start_soon(wait, owner)
+            await wait_all_tasks_blocked()
+        for _ in range(3):
+            answers.release(100)
+            await wait_all_tasks_blocked()
+        return admitted[0] == client.identity
+
+    seen = [await is_first()]
+    client.hold(TierRecords([], 0))
+    for step in (client.release, client.give_up, client.takes_again, client.close):
+        step()
+        seen.append(await is_first())
+    assert seen == [False, True, False, True, False]
 
 
 # --- on a connection ---

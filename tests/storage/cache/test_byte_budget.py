@@ -69,6 +69,47 @@ async def test_owners_take_turns(budget: ByteBudget, nursery: trio.Nursery) -> N
     assert admitted == ["many0", "few0", "many1", "few1", "many2", "many3"]
 
 
+async def test_who_takes_at_once_waits_for_one_of_the_others_at_most(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    """Failed before: a consumer that reads waited behind two hundred that did not."""
+    admitted = list[str]()
+
+    async def ask(owner: str) -> None:
+        await budget.acquire(100, owner)
+        admitted.append(owner)
+
+    assert budget.try_acquire(100)
+    for number in range(4):
+        nursery.start_soon(ask, f"other {number}")
+        await trio.testing.wait_all_tasks_blocked()
+    for owner in ("a", "b"):
+        budget.prefer(owner, is_preferred=True)
+        nursery.start_soon(ask, owner)
+        await trio.testing.wait_all_tasks_blocked()
+    for _ in range(6):
+        budget.release(100)
+        await trio.testing.wait_all_tasks_blocked()
+    assert admitted == ["a", "other 0", "b", "other 1", "other 2", "other 3"]
+    assert not budget.is_short
+
+
+async def test_who_is_preferred_no_more_waits_with_the_others(budget: ByteBudget, nursery: trio.Nursery) -> None:
+    admitted = list[str]()
+
+    async def ask(owner: str) -> None:
+        await budget.acquire(100, owner)
+        admitted.append(owner)
+
+    budget.prefer("a", is_preferred=True)
+    budget.prefer("a", is_preferred=False)
+    assert budget.try_acquire(100)
+    for owner in ("other", "a"):
+        nursery.start_soon(ask, owner)
+        await trio.testing.wait_all_tasks_blocked()
+    budget.release(100)
+    await trio.testing.wait_all_tasks_blocked()
+    assert admitted == ["other"]
+
+
 async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery: trio.Nursery) -> None:
     assert budget.try_acquire(1)
     nursery.start_soon(budget.acquire, 500)
