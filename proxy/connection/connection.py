@@ -458,6 +458,8 @@ class ClientConnection:
         assert expected.turn is not None
         assert expected.turn.is_current, "rule 2: what is relayed is answered in its turn"
         await self._pass_response(size, expected)
+        if expected.route is ResponseRoute.FETCH:
+            self._reads.takes()
         self._complete(expected.turn)
         self._note_authority(expected.route)
 

@@ -368,7 +368,7 @@ class AnswerSending:
 
     async def _read_again(self, given_up: _GivenUp, transport: Transport) -> None:
         await transport.wait_writable()  # nothing is held for a client that still takes nothing
-        self._client.takes_again()
+        self._client.takes()
         assert given_up.records.origin is not None
         try:
             records = await given_up.records.origin.read(given_up.start, given_up.end)

@@ -203,9 +203,9 @@ class ClientReads:
             records.buffers.clear()
             records.release()
 
-    def takes_again(self) -> None:
-        """Its connection takes bytes after what it was to get has been given up: it is not to wait for those who take
-        none."""
+    def takes(self) -> None:
+        """Its connection has taken a whole answer, or takes bytes after what it was to get has been given up: it is not
+        to wait for those who take none."""
         if self._account is not None:
             self._account.prefer(self.identity, is_preferred=True)
 
@@ -219,8 +219,8 @@ class ClientReads:
         held, self._held = self._held, []
         for records in held:
             records.release()
-        if held and self._account is not None:
-            self._account.prefer(self.identity, is_preferred=True)
+        if held:
+            self.takes()
 
     def close(self) -> None:
         """The client has gone."""

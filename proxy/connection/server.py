@@ -12,10 +12,12 @@ Rule 5. With `proxy.protocol` a connection has no slot until its PROXY header is
         address, not the balancer's. How many such ones there are is bounded, and how long.
 """
 
+import os
 import socket as stdlib_socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -45,6 +47,35 @@ HEADER_S_MAX = 5.0
 """A balancer sends its header before anything else, without being asked."""
 
 _PEEK_BYTES = 2048
+
+
+ACCEPTED_AT_ONCE_MAX = 32
+
+
+class CrowdListener(trio.abc.Listener[trio.SocketStream]):
+    """A listener that accepts up to ACCEPTED_AT_ONCE_MAX connections in one turn of the loop. Owns `listener`.
+
+    One a turn would do, but in a crowd turns are long, and a newcomer would wait one for each that came before it.
+    """
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self._listener = listener
+        self._further = stdlib_socket.socket(fileno=os.dup(listener.socket.fileno()))  # it does not block either
+        self._accepted: deque[trio.SocketStream] = deque()
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection. A checkpoint only where none has been accepted yet."""
+        if not self._accepted:
+            self._accepted.append(await self._listener.accept())
+            with suppress(OSError):  # there are no more; or what is wrong is said by the turn that waits
+                while len(self._accepted) < ACCEPTED_AT_ONCE_MAX:
+                    sock, _ = self._further.accept()
+                    self._accepted.append(trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
+        return self._accepted.popleft()
+
+    async def aclose(self) -> None:
+        self._further.close()
+        await self._listener.aclose()
 
 
 class UntrustedPeerError(Exception):
@@ -200,7 +231,8 @@ class Server:
         with self._cut_by_drain():
             # trio's own loop: it waits and goes on when the process runs out of file descriptors, and closes the
             # listeners when it is cancelled. A connection lives in our nursery, as it outlives its listener.
-            await trio.serve_listeners(handle, list(listeners), handler_nursery=self._nursery)
+            crowds = [CrowdListener(listener) for listener in listeners]
+            await trio.serve_listeners(handle, crowds, handler_nursery=self._nursery)
 
     def drain(self) -> None:
         """Close the listeners, and have every connection end once it has answered what it began."""

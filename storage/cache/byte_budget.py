@@ -1,28 +1,67 @@
 """Bytes that may be held at once; who finds no room waits in line.
 
-Rule 1. Owners take turns, and each owner's requests are served in their order. Nobody overtakes the line, so that a
-        large request is not starved by small ones, nor one owner by the many requests of another.
+Rule 1. A line is fair by bytes, as in weighted fair queueing: with each request that is let in, its clock goes on by
+        that size divided by the number in line; a request's turn is its own size behind the clock, or behind the
+        last turn of its owner. So who asks for little waits neither for many who ask for much nor for the many
+        requests of another, and the clock reaches every large request. One owner's requests are served in their order.
 Rule 2. Owners who are said to take at once what they get (`prefer`) have a line of their own, and the two lines take
         turns: many who hold what they do not take keep nobody else waiting for longer than one of them.
 Rule 3. A request larger than the whole budget is let in when nothing else is held (or little, where small requests
         are always let in): otherwise it never would be.
 """
 
-from collections import deque
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import count
 
 import trio
 
-_Line = dict[Hashable, deque["_Waiter"]]
-"""Who waits, by owner; the owner whose turn it is first."""
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, order=True)
 class _Waiter:
-    size_bytes: int
-    line: _Line
-    admitted: trio.Event = field(default_factory=trio.Event)
+    turn: int
+    """In bytes by the line's clock (rule 1)."""
+    number: int
+    """Of those whose turns are equal who came first is first."""
+    size_bytes: int = field(compare=False)
+    owner: Hashable = field(compare=False)
+    admitted: trio.Event = field(compare=False, default_factory=trio.Event)
+
+
+class _Line:
+    """Who waits, by turns."""
+
+    def __init__(self) -> None:
+        self._waiters: list[_Waiter] = []
+        self._last_of: dict[Hashable, _Waiter] = {}
+        self._clock_bytes = 0
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiters)
+
+    @property
+    def first(self) -> _Waiter:
+        return self._waiters[0]
+
+    def join(self, size_bytes: int, owner: Hashable) -> _Waiter:
+        last = self._last_of.get(owner)
+        begins = self._clock_bytes if last is None else max(self._clock_bytes, last.turn)
+        waiter = self._last_of[owner] = _Waiter(begins + size_bytes, next(self._numbers), size_bytes, owner)
+        insort(self._waiters, waiter)
+        return waiter
+
+    def serve_first(self) -> _Waiter:
+        waiter = self.first
+        self._clock_bytes += waiter.size_bytes // len(self._waiters)
+        self.leave(waiter)
+        return waiter
+
+    def leave(self, waiter: _Waiter) -> None:
+        del self._waiters[bisect_left(self._waiters, waiter)]
+        if self._last_of[waiter.owner] is waiter:
+            del self._last_of[waiter.owner]
 
 
 class ByteBudget:
@@ -38,9 +77,9 @@ class ByteBudget:
         self._little_bytes = little_bytes
         self._on_held = on_held
         self._held_bytes = 0
-        self._lines: tuple[_Line, _Line] = {}, {}
+        self._preferred_line, self._other_line = _Line(), _Line()
+        self._lines = [self._preferred_line, self._other_line]
         """That whose turn it is first."""
-        self._preferred_line, self._other_line = self._lines
         self._preferred: set[Hashable] = set()
         self._on_room: list[Callable[[], None]] = []
         self._on_short: list[Callable[[], None]] = []
@@ -72,8 +111,8 @@ class ByteBudget:
         if self.try_acquire(size_bytes):
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        waiter = _Waiter(size_bytes, self._preferred_line if owner in self._preferred else self._other_line)
-        waiter.line.setdefault(owner, deque()).append(waiter)
+        line = self._preferred_line if owner in self._preferred else self._other_line
+        waiter = line.join(size_bytes, owner)
         for call in self._on_short:
             call()
         try:
@@ -83,7 +122,7 @@ class ByteBudget:
                 # Admitted after the cancellation was on its way, before it arrived.
                 self.release(size_bytes)
             else:
-                self._leave(owner, waiter)
+                line.leave(waiter)
                 self._admit()
             raise
 
@@ -123,29 +162,15 @@ class ByteBudget:
     def _admit(self) -> None:
         while self.is_short:
             line = self._lines[0] or self._lines[1]
-            owner, waiters = next(iter(line.items()))
-            waiter = waiters[0]
-            if not self._fits(waiter.size_bytes):
+            if not self._fits(line.first.size_bytes):
                 break
-            self._leave(owner, waiter)
-            if owner in line:
-                line[owner] = line.pop(owner)  # its next turn comes after the others'
-            self._lines = (
-                (self._other_line, self._preferred_line)
-                if line is self._preferred_line
-                else (self._preferred_line, self._other_line)
-            )
+            waiter = line.serve_first()
+            self._lines.sort(key=lambda each: each is line)  # the other's turn
             self._hold(waiter.size_bytes)
             waiter.admitted.set()
         if not self.is_short:
             for call in self._on_room:
                 call()
-
-    def _leave(self, owner: Hashable, waiter: _Waiter) -> None:
-        waiters = waiter.line[owner]
-        waiters.remove(waiter)
-        if not waiters:
-            del waiter.line[owner]
 
     def _fits(self, size_bytes: int) -> bool:
         return self._held_bytes + size_bytes <= self.bytes_max or self._held_bytes <= self._little_bytes

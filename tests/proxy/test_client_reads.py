@@ -96,7 +96,7 @@ async def test_who_takes_what_it_gets_is_not_kept_waiting_by_those_who_do_not(nu
 
     seen = [await is_first()]
     client.hold(TierRecords([], 0))
-    for step in (client.release, client.give_up, client.takes_again, client.close):
+    for step in (client.release, client.give_up, client.takes, client.close):
         step()
         seen.append(await is_first())
     assert seen == [False, True, False, True, False]

@@ -3,7 +3,7 @@
 import errno
 import ssl
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,26 @@ async def test_tls_on_both_sides(tmp_path: Path) -> None:
             assert await ends(client_stream)  # that broker speaks no TLS
         await made.server.wait_empty()
         assert made.shown == ["upstream_unreachable"]
+
+
+async def test_a_crowd_is_accepted_in_one_turn() -> None:
+    """Failed before: a newcomer waited one turn of a busy loop for each that came before it."""
+    (inner,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address, count = inner.socket.getsockname(), server_module.ACCEPTED_AT_ONCE_MAX + 1
+    async with AsyncExitStack() as stack:
+        listener = await stack.enter_async_context(server_module.CrowdListener(inner))
+        clients = [await stack.enter_async_context(await trio.open_tcp_stream(*address)) for _ in range(count)]
+        accepted = [await stack.enter_async_context(await listener.accept())]
+        with trio.testing.assert_no_checkpoints():
+            for _ in range(count - 2):
+                accepted.append(await listener.accept())
+        with trio.testing.assert_checkpoints():
+            accepted.append(await listener.accept())
+        for stream in accepted[1:]:
+            await stack.enter_async_context(stream)
+        peers = [stream.socket.getpeername() for stream in accepted]
+        assert peers == [client.socket.getsockname() for client in clients]
+    assert inner.socket.fileno() == -1
 
 
 async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(

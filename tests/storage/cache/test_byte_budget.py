@@ -69,6 +69,37 @@ async def test_owners_take_turns(budget: ByteBudget, nursery: trio.Nursery) -> N
     assert admitted == ["many0", "few0", "many1", "few1", "many2", "many3"]
 
 
+async def test_who_asks_for_little_does_not_wait_for_all_who_ask_for_much(
+    budget: ByteBudget, nursery: trio.Nursery
+) -> None:
+    """Failed before: a consumer of 1 MiB waited behind two hundred that wanted 5, and a large one may not starve."""
+    admitted = list[str]()
+
+    async def ask(owner: str, size_bytes: int) -> None:
+        await budget.acquire(size_bytes, owner)
+        admitted.append(owner)
+
+    async def serve_one() -> None:
+        budget.release(budget.held)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert budget.try_acquire(100)
+    for number in range(4):
+        nursery.start_soon(ask, f"much {number}", 100)
+        await trio.testing.wait_all_tasks_blocked()
+    await serve_one()
+    for number in range(8):
+        nursery.start_soon(ask, f"little {number}", 40)
+        await trio.testing.wait_all_tasks_blocked()
+        await serve_one()
+    # The clock is at 25 first, and goes on by 10 with each of the little ones: the fifth is behind those of 100.
+    little = [f"little {number}" for number in range(4)]
+    assert admitted[:8] == ["much 0", *little, "much 1", "much 2", "much 3"]
+    while budget.is_short:
+        await serve_one()
+    assert len(admitted) == 12
+
+
 async def test_who_takes_at_once_waits_for_one_of_the_others_at_most(budget: ByteBudget, nursery: trio.Nursery) -> None:
     """Failed before: a consumer that reads waited behind two hundred that did not."""
     admitted = list[str]()
