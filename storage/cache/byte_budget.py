@@ -53,15 +53,20 @@ class _Line:
         return waiter
 
     def serve_first(self) -> _Waiter:
-        waiter = self.first
+        waiter = self._waiters[0]
         self._clock_bytes += waiter.size_bytes // len(self._waiters)
-        self.leave(waiter)
+        del self._waiters[0]
+        if self._last_of[waiter.owner] is waiter:
+            del self._last_of[waiter.owner]
         return waiter
 
     def leave(self, waiter: _Waiter) -> None:
         del self._waiters[bisect_left(self._waiters, waiter)]
         if self._last_of[waiter.owner] is waiter:
             del self._last_of[waiter.owner]
+            earlier = [each for each in self._waiters if each.owner == waiter.owner]
+            if earlier:
+                self._last_of[waiter.owner] = earlier[-1]
 
 
 class ByteBudget:

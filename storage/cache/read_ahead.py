@@ -217,6 +217,11 @@ class ReadAhead:
         """What was asked for and not read, of all streams together."""
         return self._ahead_bytes
 
+    @property
+    def has_line(self) -> bool:
+        """Whether some stream may be able to ask."""
+        return bool(self._line)
+
     def on_read(self, read: Read) -> list[Ahead]:
         """A read was answered; the segments that are to be opened now, nearest first."""
         if self._stream_bytes_max <= 0 or read.end <= read.start:
@@ -537,7 +542,7 @@ class Prefetcher:
         self._fetch_index = fetch_index
         self._opening: set[Uuid] = set()
         self._is_asking = False
-        self._token = trio.lowlevel.current_trio_token()
+        self._is_to_ask = False
         gets.when_room(self._ask)
         gets.when_failed(read_ahead.on_failed)
 
@@ -546,8 +551,12 @@ class Prefetcher:
         try:
             for ahead in self._read_ahead.on_read(read):
                 self._open_soon(ahead)
-            # Not at once: reads of other partitions that end in the same turn have their streams nearest, too.
-            self._token.run_sync_soon(self._ask, idempotent=True)
+            if not self._read_ahead.has_line:
+                self._note_stalls()
+            elif not self._is_to_ask:
+                # Not at once: reads of other partitions that end in the same turn have their streams nearest, too.
+                self._nursery.start_soon(self._ask_next_turn)
+                self._is_to_ask = True
         except Exception:  # an answer that is ready does not fail for what may come after it
             _log.warning("read_ahead_failed", segment=str(read.blocks.segment.segment_id), exc_info=True)
 
@@ -586,6 +595,10 @@ class Prefetcher:
         unread_bytes = self._memory.unread_bytes + self._cache.read_ahead_bytes
         return max(0, self._memory.unread_bytes_max - min(unread_bytes, self._read_ahead.ahead_bytes))
 
+    async def _ask_next_turn(self) -> None:
+        self._is_to_ask = False
+        self._ask()
+
     def _ask(self) -> None:
         """Start what may be started, nearest first."""
         if self._is_asking:
@@ -598,7 +611,7 @@ class Prefetcher:
                 if not has_asked:
                     break
             self._note_stalls()
-        except Exception:  # trio's own task may have called, which must live on; the nursery is closed at shutdown
+        except Exception:  # the application's nursery must live on, and is closed at shutdown
             _log.warning("read_ahead_failed", exc_info=True)
         finally:
             self._is_asking = False

@@ -204,21 +204,54 @@ async def test_every_change_is_told() -> None:
     assert told == [7, 4]
 
 
-@given(st.lists(st.tuples(st.integers(0, 130), st.booleans()), max_size=30))
-async def test_no_more_is_held_than_the_budget_or_one(steps: list[tuple[int, bool]]) -> None:
+async def test_an_owner_that_gives_one_request_up_keeps_the_place_of_the_others(
+    budget: ByteBudget, nursery: trio.Nursery
+) -> None:
+    admitted = list[str]()
+    scopes = dict[str, trio.CancelScope]()
+
+    async def ask(owner: str, number: int) -> None:
+        with trio.CancelScope() as scopes[f"{owner}{number}"]:
+            await budget.acquire(100, owner)
+            admitted.append(f"{owner}{number}")
+
+    assert budget.try_acquire(100)
+    for owner, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
+        nursery.start_soon(ask, owner, number)
+        await trio.testing.wait_all_tasks_blocked()
+    scopes["a3"].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(ask, "a", 4)
+    await trio.testing.wait_all_tasks_blocked()
+    while budget.held:
+        budget.release(100)
+        await trio.testing.wait_all_tasks_blocked()
+    assert admitted == ["a1", "b1", "a2", "a4"]
+
+
+STEPS = st.tuples(st.sampled_from(["ask", "ask", "give back", "give up"]), st.integers(0, 130), st.sampled_from("abc"))
+
+
+@given(st.lists(STEPS, max_size=30))
+async def test_no_more_is_held_than_the_budget_or_one(steps: list[tuple[str, int, str]]) -> None:
     held = list[int]()
+    scopes = dict[int, trio.CancelScope]()
     budget = ByteBudget(100, lambda _: None)
 
-    async def ask(size_bytes: int) -> None:
-        await budget.acquire(size_bytes)
-        held.append(size_bytes)
+    async def ask(number: int, size_bytes: int, owner: str) -> None:
+        with trio.CancelScope() as scopes[number]:
+            await budget.acquire(size_bytes, owner)
+            held.append(size_bytes)
+        del scopes[number]
 
     async with trio.open_nursery() as askers:
-        for size_bytes, gives_back in steps:
-            if gives_back and held:
+        for number, (what, size_bytes, owner) in enumerate(steps):
+            if what == "give back" and held:
                 budget.release(held.pop())
-            else:
-                askers.start_soon(ask, size_bytes)
+            elif what == "give up" and scopes:
+                [*scopes.values()][size_bytes % len(scopes)].cancel()
+            elif what == "ask":
+                askers.start_soon(ask, number, size_bytes, owner)
             await trio.testing.wait_all_tasks_blocked()
             assert budget.held == sum(held)
             assert budget.held <= 100 or sorted(held)[:-1] == [0] * (len(held) - 1)
@@ -226,6 +259,7 @@ async def test_no_more_is_held_than_the_budget_or_one(steps: list[tuple[int, boo
             budget.release(held.pop())
             await trio.testing.wait_all_tasks_blocked()
         assert budget.held == 0
+        assert not scopes
 
 
 async def test_who_is_admitted_while_its_cancellation_is_on_the_way_holds_nothing(
