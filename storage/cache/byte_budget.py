@@ -85,6 +85,8 @@ class ByteBudget:
         self._preferred_line, self._other_line = _Line(), _Line()
         self._lines = [self._preferred_line, self._other_line]
         """That whose turn it is first."""
+        self._waiting = 0
+        """In both."""
         self._preferred: set[Hashable] = set()
         self._on_room: list[Callable[[], None]] = []
         self._on_short: list[Callable[[], None]] = []
@@ -92,7 +94,7 @@ class ByteBudget:
     @property
     def is_short(self) -> bool:
         """Whether somebody waits for room."""
-        return any(self._lines)
+        return self._waiting > 0
 
     @property
     def held(self) -> int:
@@ -102,7 +104,7 @@ class ByteBudget:
     @property
     def room(self) -> int:
         """Bytes that `try_acquire` would give."""
-        return 0 if self.is_short else max(0, self.bytes_max - self._held_bytes)
+        return 0 if self._waiting else max(0, self.bytes_max - self._held_bytes)
 
     async def acquire(self, size_bytes: int, owner: Hashable = None) -> None:
         """Hold that much more, once there is room for it. A checkpoint in any case.
@@ -118,6 +120,7 @@ class ByteBudget:
             return
         line = self._preferred_line if owner in self._preferred else self._other_line
         waiter = line.join(size_bytes, owner)
+        self._waiting += 1
         for call in self._on_short:
             call()
         try:
@@ -128,12 +131,13 @@ class ByteBudget:
                 self.release(size_bytes)
             else:
                 line.leave(waiter)
+                self._waiting -= 1
                 self._admit()
             raise
 
     def try_acquire(self, size_bytes: int) -> bool:
         """Hold that much more, if nobody waits and there is room at once."""
-        if size_bytes and (self.is_short or not self._fits(size_bytes)):
+        if size_bytes and (self._waiting or not self._fits(size_bytes)):
             return False
         self._hold(size_bytes)
         return True
@@ -165,15 +169,16 @@ class ByteBudget:
             self._preferred.discard(owner)
 
     def _admit(self) -> None:
-        while self.is_short:
+        while self._waiting:
             line = self._lines[0] or self._lines[1]
             if not self._fits(line.first.size_bytes):
                 break
             waiter = line.serve_first()
+            self._waiting -= 1
             self._lines.sort(key=lambda each: each is line)  # the other's turn
             self._hold(waiter.size_bytes)
             waiter.admitted.set()
-        if not self.is_short:
+        if not self._waiting:
             for call in self._on_room:
                 call()
 

@@ -218,9 +218,14 @@ class ReadAhead:
         return self._ahead_bytes
 
     @property
-    def has_line(self) -> bool:
-        """Whether some stream may be able to ask."""
-        return bool(self._line)
+    def has_nearest(self) -> bool:
+        """Whether some stream may ask. Those at the head of the line that may not leave it."""
+        while self._line:
+            _, stamp, stream = self._line[0]
+            if stamp == stream.stamp and self._may_ask(stream):
+                return True
+            heapq.heappop(self._line)
+        return False
 
     def on_read(self, read: Read) -> list[Ahead]:
         """A read was answered; the segments that are to be opened now, nearest first."""
@@ -232,7 +237,11 @@ class ReadAhead:
         is_new = stream is None
         if stream is None:
             stream = self._add(read)
-        is_repeated = not is_new and stream.start == read.start and stream.segment.segment_id == segment.segment_id
+        is_repeated = not is_new and stream.start == read.start and stream.segment is segment
+        if is_repeated and stream.end == read.end:
+            stream.read_at_s = self._clock()
+            self._recent.move_to_end(stream)
+            return []
         self._advance(stream, read)
         if not is_repeated and (read.is_cut or not is_new):
             self._grow(stream, read)
@@ -257,11 +266,7 @@ class ReadAhead:
 
     def nearest(self) -> Stream | None:
         """The stream with the least ahead among those that may ask; it is to be put in the line again (`changed`)."""
-        while self._line:
-            _, stamp, stream = heapq.heappop(self._line)
-            if stamp == stream.stamp and self._may_ask(stream):
-                return stream
-        return None
+        return heapq.heappop(self._line)[2] if self.has_nearest else None
 
     def changed(self, stream: Stream) -> None:
         """The stream may be able to ask: it was read, has asked, or a segment was opened."""
@@ -551,7 +556,7 @@ class Prefetcher:
         try:
             for ahead in self._read_ahead.on_read(read):
                 self._open_soon(ahead)
-            if not self._read_ahead.has_line:
+            if not self._read_ahead.has_nearest:
                 self._note_stalls()
             elif not self._is_to_ask:
                 # Not at once: reads of other partitions that end in the same turn have their streams nearest, too.

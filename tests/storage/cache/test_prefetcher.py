@@ -345,14 +345,13 @@ async def test_a_bug_elsewhere_does_not_reach_the_reader(world: World) -> None:
 
 
 async def test_after_shutdown_nothing_is_started_and_nothing_raised() -> None:
-    """Failed before: a GET that was to start once the nursery had closed ended trio's own task, and with it the
-    process, instead of the read-ahead."""
+    """Failed before: a GET that was to start once the nursery had closed ended the process, not the read-ahead."""
     async with trio.open_nursery() as application:
         world = World(application, [segment(0)])
         world.on_read(0, 0)
         application.cancel_scope.cancel()
     with structlog.testing.capture_logs() as logs:
-        world.on_read(0, 1)
+        world.on_read(0, 0, reader="another")
         await wait_all_tasks_blocked()
     assert {entry["event"] for entry in logs} == {"read_ahead_failed"}
     assert (world.asked(0), len(world.gets), world.gets.read_ahead_bytes) == ([], 0, 0)
