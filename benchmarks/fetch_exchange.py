@@ -48,7 +48,7 @@ TIERED_CONFIGS = {
 }
 LOCAL_CONFIGS = {"retention.ms": "-1"}
 TIER_S_MAX = 600.0
-COUNTED_EXCHANGES_S = 0.2
+COUNTED_EXCHANGES = 20
 HEADINGS = ("partitions", "direct µs", "through µs", "Tidegate CPU µs", "copied bytes", "answer bytes", "errors")
 PER_PARTITION_RATIO_AIM = 1.5
 """Largest to smallest incremental all-local exchange, in Tidegate's processor time: 1 would be none at all."""
@@ -160,9 +160,11 @@ def _copied_bytes(
                 for count in counts:
                     # The opening of a session is not part of its exchanges: the difference of two runs leaves it out.
                     runs = []
-                    for seconds in (COUNTED_EXCHANGES_S, 3 * COUNTED_EXCHANGES_S):
+                    for exchanges_min in (COUNTED_EXCHANGES, 3 * COUNTED_EXCHANGES):
                         before = counter.copied_bytes
-                        exchanges, _ = exchange_for(address, wanted(count), seconds, incremental=incremental)
+                        exchanges, _ = exchange_for(
+                            address, wanted(count), 0.0, incremental=incremental, count_min=exchanges_min
+                        )
                         runs.append((counter.copied_bytes - before, exchanges.count))
                     (bytes_one, count_one), (bytes_other, count_other) = runs
                     copied[kind, incremental, count] = round((bytes_other - bytes_one) / (count_other - count_one))

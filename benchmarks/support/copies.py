@@ -27,10 +27,10 @@ from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
 START_S_MAX = 60.0
-ENCODERS = (
-    "proxy.fetch.probe.encode_request_in_slices",
-    "proxy.fetch.assembly.encode_response_in_slices",
-)
+ENCODERS: Mapping[str, Callable[..., Slices[Any]]] = {
+    "proxy.fetch.probe.encode_request_in_slices": encode_request_in_slices,
+    "proxy.fetch.assembly.encode_response_in_slices": encode_response_in_slices,
+}
 
 
 class CopyCounter:
@@ -102,13 +102,8 @@ def counting_tidegate(cluster: KafkaCluster, folder: Path) -> Iterator[tuple[Add
 
 
 def _counted(counter: CopyCounter) -> dict[str, Callable[..., Any]]:
-    encoders: tuple[Callable[..., Slices[Any]], ...] = (
-        encode_request_in_slices,
-        encode_request_in_slices,
-        encode_response_in_slices,
-    )
     counted: dict[str, Callable[..., Any]] = {
-        target: counter.after_slices(function, _made_bytes) for target, function in zip(ENCODERS, encoders, strict=True)
+        target: counter.after_slices(function, _made_bytes) for target, function in ENCODERS.items()
     }
     counted["proxy.connection.request_handlers.PendingAnswer.deliver"] = counter.after(
         PendingAnswer.deliver, lambda arguments, _: len(arguments[1]) if arguments else 0

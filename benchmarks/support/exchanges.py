@@ -56,9 +56,10 @@ def exchange_for(
     seconds: float,
     *,
     incremental: bool,
+    count_min: int = 1,
     cpu_s: Callable[[], float] = lambda: 0.0,
 ) -> tuple[Exchanges, float]:
-    """Exchanges for so long on one connection, and what `cpu_s` grew by meanwhile.
+    """Exchanges for so long, and so many at least, on one connection, and what `cpu_s` grew by meanwhile.
 
     `incremental`: a session is opened before, and each exchange names nothing. Otherwise each is full, without one.
     """
@@ -70,7 +71,7 @@ def exchange_for(
         times_s: list[float] = []
         clock = time.perf_counter
         cpu_before_s, started_s = cpu_s(), clock()
-        while (began_s := clock()) - started_s < seconds:
+        while (began_s := clock()) - started_s < seconds or len(times_s) < count_min:
             answer = client.ask(frames.next())
             times_s.append(clock() - began_s)
         elapsed_s, spent_s = clock() - started_s, cpu_s() - cpu_before_s
