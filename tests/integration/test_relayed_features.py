@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, ElectionType, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
     AclBindingFilter,
     AclOperation,
@@ -209,7 +216,12 @@ class AdminCalls:
         }
 
     def _partitions(self) -> int:
-        return len(one(self._admin.describe_topics(TopicCollection([self._made]))).partitions)
+        try:
+            return len(one(self._admin.describe_topics(TopicCollection([self._made]))).partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return 0  # the controller knows it, and the broker not yet
 
     def _retention(self) -> str:
         return str(one(self._admin.describe_configs([self._resource]))["retention.ms"].value)

@@ -135,4 +135,4 @@ async def test_a_deleted_segment_leaves_the_disk_also_while_its_index_is_on_its_
                 gate.release()
         await kept(disk, 0)
         await wait_all_tasks_blocked()
-        assert files_below(tmp_path) == []
+        await until(lambda: not files_below(tmp_path), "the thread that removes them")
