@@ -61,7 +61,7 @@ sys.exit(cli.main(["serve", sys.argv[1]]))
 """
 
 
-def test_a_signal_during_the_start_ends_it_wherever_it_comes_and_a_reload_is_passed_over(file: str) -> None:
+def test_a_signal_ends_a_start_wherever_it_comes_and_a_reload_is_passed_over(file: str) -> None:
     started = subprocess.run([sys.executable, "-c", STARTING, file], capture_output=True, text=True, timeout=60)
     assert (started.returncode, started.stdout) == (0, "passed over\n"), started.stderr
 
