@@ -37,8 +37,9 @@ from storage.reader import TierRecords
 # 2. All local partitions are asked for in one Fetch, in request order; its limit is what all tier partitions leave
 #    together. So what a local one takes less than rule 1 supposed falls to the local ones behind it. Each is asked for
 #    with what the tier partitions in front of it leave at most.
-# 3. The right to exceed a limit is planned for each tier partition in front of which nobody is sure to give records.
-#    Whoever exceeded its limit behind one that gave records is emptied when the answer is put together.
+# 3. The right to exceed a limit is planned for the first tier partition that may have any, whatever stands in front of
+#    it: a local one that is believed to have records may be answered with an error, or with logs that diverge. Whoever
+#    exceeded its limit behind one that gave records is emptied when the answer is put together.
 #
 # If a belief is wrong, a tier partition gets less than at the broker, or a local one a single batch; the broker's
 # answer corrects the belief for the next Fetch.
@@ -130,7 +131,7 @@ def leave_out(
 
 
 def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
-    """Give each tier part its budget, each local partition its limit, and one of them the right to exceed it."""
+    """Give each tier part its budget, each local partition its limit, and one tier part the right to exceed it."""
     tier: list[TierPart] = []
     local: list[FetchPartition] = []
     all_bytes = left = max(0, min(request.max_bytes, FETCH_BYTES_MAX))
@@ -150,8 +151,6 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
             bytes_max = all_bytes - tier_bytes
             local.append(asked if asked.partition_max_bytes <= bytes_max else _limited(asked, bytes_max))
             if place:
-                # One that names the epoch it last fetched may be told that logs diverge, in place of records.
-                granted |= asked.last_fetched_epoch < 0
                 left -= max(0, min(asked.partition_max_bytes, left))
     return FetchPlan(tier, local, all_bytes - tier_bytes, places)
 
