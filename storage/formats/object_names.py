@@ -43,15 +43,13 @@ def partition_directory_name(partition: TopicIdPartition) -> str:
     Raises:
         IllegalMetadataError: the topic name is not one that Kafka would accept, or the partition is negative.
     """
-    check_topic_name(partition.topic)
-    if partition.partition < 0:
-        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
-    return f"{partition.topic}-{partition.partition}-{_id_text(partition.topic_id)}"
+    check_partition(partition)
+    return f"{partition.topic}-{partition.partition}-{id_text(partition.topic_id)}"
 
 
 def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
     """An object's name inside its partition's folder; `suffix` without the dot."""
-    return f"{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}.{suffix}"
+    return f"{metadata.start_offset:020d}-{id_text(metadata.segment_id.id)}.{suffix}"
 
 
 def sources_by_suffix(data: LogSegmentData) -> dict[str, Path | bytes | None]:
@@ -90,13 +88,20 @@ def is_topic_name(name: str) -> bool:
     return len(name) <= _TOPIC_NAME_LENGTH_MAX and name not in (".", "..") and bool(_TOPIC_NAME.fullmatch(name))
 
 
-def check_topic_name(name: str) -> None:
-    """Refuse a topic name that Kafka would not accept, with IllegalMetadataError."""
-    if not is_topic_name(name):
-        raise IllegalMetadataError(f"{name!r} is not a legal topic name")
+def check_partition(partition: TopicIdPartition) -> None:
+    """Refuse what may not become part of a name.
+
+    Raises:
+        IllegalMetadataError: the topic name is not one that Kafka would accept, or the partition is negative.
+    """
+    if not is_topic_name(partition.topic):
+        raise IllegalMetadataError(f"{partition.topic!r} is not a legal topic name")
+    if partition.partition < 0:
+        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
 
 
-def _id_text(uuid: Uuid) -> str:
+def id_text(uuid: Uuid) -> str:
+    """An id as names have it; IllegalMetadataError if it is none."""
     if len(uuid) != 16:
         raise IllegalMetadataError(f"an id of {len(uuid)} bytes is not a uuid")
     return uuid_to_text(uuid)

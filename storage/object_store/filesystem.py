@@ -4,7 +4,7 @@ An object's key is its path below the root. Behaviour:
 - A key that is no plain relative path (absolute, "..", ".", an empty part, NUL) is refused: no call leaves the root.
 - A put writes under a temporary name in the object's folder, syncs, renames: no half object under a key, ever. A crash
   may leave a temporary file; no listing names it.
-- A delete removes the folders that it empties, up to the root, as Aiven's does.
+- A delete removes the folders that it empties, up to the root, as Aiven's does, unless the store `keeps_folders`.
 - No handle outlives its stream. Nothing is created before the first put.
 """
 
@@ -37,10 +37,15 @@ _FINAL = frozenset({errno.ENAMETOOLONG, errno.EEXIST, errno.EINVAL})
 
 
 class FileSystemStore:
-    """The five verbs over one folder; see storage.object_store.object_store for their meaning."""
+    """The five verbs over one folder; see storage.object_store.object_store for their meaning.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        keeps_folders: a delete leaves the folders that it empties.
+    """
+
+    def __init__(self, root: Path, *, keeps_folders: bool = False) -> None:
         self._root = Path(os.path.realpath(root))
+        self._keeps_folders = keeps_folders
 
     @property
     def identity(self) -> str:
@@ -145,6 +150,8 @@ class FileSystemStore:
 
     def _delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)
+        if self._keeps_folders:
+            return
         for folder in path.parents:
             if folder == self._root:
                 return

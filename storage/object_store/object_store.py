@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
+from storage.buffers import unfilled
+from storage.errors import (
+    CorruptObjectError,
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+)
 
 NEVER_WRITTEN_NAME = "tidegate-asks-whether-the-store-answers"
 
@@ -118,6 +125,50 @@ def ask_store(store: ObjectStore, prefix: str) -> None:
         raise
     except (RemoteResourceNotFoundError, InvalidRangeError):
         return
+
+
+def read_whole(body: ObjectStream, name: str, bytes_max: int) -> bytearray:
+    """All of a body, which is closed then. `name`: the object's, for the message.
+
+    Raises:
+        CorruptObjectError: it is larger than `bytes_max`; found before any byte is read.
+    """
+    try:
+        if body.size_bytes > bytes_max:
+            raise CorruptObjectError(f"{name}: more than {bytes_max} bytes")
+        data = unfilled(body.size_bytes)
+        with memoryview(data) as view:
+            body.readinto(view)
+        return data
+    finally:
+        body.close()
+
+
+class PlainStream:
+    """A SegmentStream of what needs no decoding: the body of one GET."""
+
+    def __init__(self, body: ObjectStream) -> None:
+        self._body = body
+        self._left_bytes = body.size_bytes
+
+    def read(self, size_bytes: int) -> bytearray:
+        """As SegmentStream.read."""
+        check_read(size_bytes, self._left_bytes)
+        data = unfilled(size_bytes)
+        with memoryview(data) as view:
+            self._body.readinto(view)
+        self._left_bytes -= size_bytes
+        return data
+
+    def close(self) -> None:
+        """End the GET."""
+        self._body.close()
+
+
+def check_read(size_bytes: int, left_bytes: int) -> None:
+    """Refuse a read beyond the end of a stream, a caller's bug, with ValueError."""
+    if not 0 <= size_bytes <= left_bytes:
+        raise ValueError(f"{size_bytes} bytes of a stream with {left_bytes} left")
 
 
 # Cut what a put is given into the parts of a multipart upload, holding one part at a time.

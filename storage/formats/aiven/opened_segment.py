@@ -21,6 +21,7 @@ from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNot
 from storage.formats.aiven.manifest import FixedChunkIndex, Manifest
 from storage.formats.aiven.segment_objects import ObjectBody, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
+from storage.object_store.object_store import PlainStream, check_read, read_whole
 from storage.remote_storage_manager import SegmentStream
 
 # One zstd frame for each chunk (docs/formats.md#aiven-compression).
@@ -188,8 +189,7 @@ class AivenSegment:
             name = self._objects.name(ObjectSuffix.LOG)
             raise ValueError(f"{start_position} to {end_position} is not a range of {name}, {self.size_bytes} bytes")
         if self._is_plain:
-            body = self._objects.get_range(ObjectSuffix.LOG, start_position, end_position)
-            return _PlainStream(body, end_position - start_position)
+            return PlainStream(self._objects.get_range(ObjectSuffix.LOG, start_position, end_position))
         chunks = self._index.chunks(start_position, end_position)
         stored_start, stored_end = self._index.stored_range(chunks)
         if stored_start == stored_end:
@@ -220,12 +220,7 @@ class AivenSegment:
         except RemoteResourceNotFoundError as error:
             what = f"the manifest names a {index_type.name} index of {stored.size_bytes} bytes in it"
             raise IndexLostError(f"{name}: {what}: {error}") from error
-        try:
-            content = unfilled(stored.size_bytes)
-            with memoryview(content) as view:
-                body.readinto(view)
-        finally:
-            body.close()
+        content = read_whole(body, body.name, stored.size_bytes)
         if self._cipher is None:
             return bytes(content)
         return self._cipher.decrypt(content, f"{body.name}: {index_type.name} index")
@@ -271,25 +266,6 @@ class AivenSegment:
             )
 
 
-class _PlainStream:
-    """A SegmentStream of what needs no decoding."""
-
-    def __init__(self, body: ObjectBody, size_bytes: int) -> None:
-        self._body = body
-        self._left_bytes = size_bytes
-
-    def read(self, size_bytes: int) -> bytearray:
-        _check_read(size_bytes, self._left_bytes)
-        data = unfilled(size_bytes)
-        with memoryview(data) as view:
-            self._body.readinto(view)
-        self._left_bytes -= size_bytes
-        return data
-
-    def close(self) -> None:
-        self._body.close()
-
-
 class _ChunkStream:
     """A SegmentStream that decodes chunk after chunk.
 
@@ -310,7 +286,7 @@ class _ChunkStream:
         self._stored = bytearray()
 
     def read(self, size_bytes: int) -> bytes | bytearray:
-        _check_read(size_bytes, self._left_bytes)
+        check_read(size_bytes, self._left_bytes)
         if size_bytes == 0:
             return b""
         if self._position == len(self._chunk):
@@ -355,8 +331,3 @@ class _ChunkStream:
         with memoryview(self._stored)[:stored_bytes] as stored:
             self._body.readinto(stored)
             self._chunk = self._segment.decode(chunk, stored, self._body.name)
-
-
-def _check_read(size_bytes: int, left_bytes: int) -> None:
-    if not 0 <= size_bytes <= left_bytes:
-        raise ValueError(f"{size_bytes} bytes of a stream with {left_bytes} left")

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.primitives import Cursor, write_string, write_uvarint
-from storage.buffers import unfilled
 from storage.errors import (
     CorruptObjectError,
-    IllegalMetadataError,
     InvalidRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from storage.formats.object_names import check_topic_name, is_topic_name
-from storage.model import CustomMetadata, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
-from storage.object_store.object_store import ObjectStore, ObjectStream
+from storage.formats.object_names import check_partition, id_text, is_topic_name
+from storage.model import CustomMetadata, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text
+from storage.object_store.object_store import ObjectStore, ObjectStream, read_whole
 
 # Keys of a segment's three objects (docs/formats.md#aiven-keys).
 #
@@ -77,12 +75,10 @@ def main_path(metadata: RemoteLogSegmentMetadata) -> str:
             is no uuid.
     """
     partition = metadata.topic_id_partition
-    check_topic_name(partition.topic)
-    if partition.partition < 0:
-        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
+    check_partition(partition)
     return (
-        f"{partition.topic}-{_id_text(partition.topic_id)}/{partition.partition}"
-        f"/{metadata.start_offset:020d}-{_id_text(metadata.segment_id.id)}"
+        f"{partition.topic}-{id_text(partition.topic_id)}/{partition.partition}"
+        f"/{metadata.start_offset:020d}-{id_text(metadata.segment_id.id)}"
     )
 
 
@@ -117,12 +113,6 @@ def parse_object_key(key: str, prefix: str) -> ParsedObjectKey:
         uuid_from_text(matched["segment_id"]),
         suffix,
     )
-
-
-def _id_text(uuid: Uuid) -> str:
-    if len(uuid) != 16:
-        raise IllegalMetadataError(f"an id of {len(uuid)} bytes is not a uuid")
-    return uuid_to_text(uuid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +199,7 @@ class SegmentObjects:
             CorruptObjectError: it is empty, or larger than `bytes_max`.
         """
         body = self._get(suffix, 0, bytes_max + 1)
-        try:
-            if body.size_bytes > bytes_max:
-                raise CorruptObjectError(f"{body.name}: more than {bytes_max} bytes")
-            data = unfilled(body.size_bytes)
-            with memoryview(data) as view:
-                body.readinto(view)
-            return bytes(data), body.name
-        finally:
-            body.close()
+        return bytes(read_whole(body, body.name, bytes_max)), body.name
 
     def name(self, suffix: ObjectSuffix) -> str:
         """The object in messages."""

@@ -4,20 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from storage.formats.local_tiered_storage import inspect_folder, list_folder
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentId
-from storage.remote_storage_manager import ObjectContent
+from storage.remote_storage_manager import ObjectContent, StoredObject
 from tests.support.segments import filled_segment, object_path, publish, topic_partition
 
 SEGMENT = filled_segment(100)
 PARTITION = topic_partition("a-b-3", 12)
 
 
+def listed(tier_dir: Path, topic: str | None = None) -> list[StoredObject]:
+    return list(LocalTieredStorage({"dir": str(tier_dir)}).list_objects(topic))
+
+
 def test_each_file_is_inspected_with_what_it_is_for(tmp_path: Path) -> None:
     metadata = publish(tmp_path, PARTITION, SEGMENT)
     object_path(tmp_path, metadata, "timeindex").unlink()
-    folder = object_path(tmp_path, metadata, "log").parent
-    log, *indexes = inspect_folder(folder, metadata)
+    log, *indexes = LocalTieredStorage({"dir": str(tmp_path)}).inspect_segment(metadata).objects
+    assert log.name == str(object_path(tmp_path, metadata, "log"))
     assert (log.content, log.size_bytes, log.expected_bytes) == (ObjectContent.LOG, len(SEGMENT.log), len(SEGMENT.log))
     assert [each.index_types for each in indexes] == [(index_type,) for index_type in IndexType]
     absent = {each.index_types[0] for each in indexes if each.size_bytes is None}
@@ -30,15 +34,14 @@ def test_a_folder_in_a_files_place_is_no_file(tmp_path: Path) -> None:
     log = object_path(tmp_path, metadata, "log")
     log.unlink()
     log.mkdir()
-    assert inspect_folder(log.parent, metadata)[0].size_bytes is None
+    assert LocalTieredStorage({"dir": str(tmp_path)}).inspect_segment(metadata).objects[0].size_bytes is None
 
 
 def test_names_are_taken_apart_from_the_right(tmp_path: Path) -> None:
     metadata = publish(tmp_path, PARTITION, SEGMENT)
-    root = object_path(tmp_path, metadata, "log").parents[1]
-    assert {stored.segment_id for stored in list_folder(root, None)} == {metadata.segment_id}
-    assert {stored.segment_id for stored in list_folder(root, "a-b-3")} == {metadata.segment_id}
-    assert list(list_folder(root, "a-b")) == []
+    assert {stored.segment_id for stored in listed(tmp_path)} == {metadata.segment_id}
+    assert {stored.segment_id for stored in listed(tmp_path, "a-b-3")} == {metadata.segment_id}
+    assert listed(tmp_path, "a-b") == []
 
 
 @pytest.mark.parametrize(
@@ -54,27 +57,27 @@ def test_a_file_with_another_name_is_nobodys(tmp_path: Path, name: str) -> None:
     metadata = publish(tmp_path, PARTITION, SEGMENT)
     folder = object_path(tmp_path, metadata, "log").parent
     (folder / name).write_bytes(b"12345")
-    (nobodys,) = [stored for stored in list_folder(folder.parent, None) if stored.segment_id is None]
+    (nobodys,) = [stored for stored in listed(tmp_path) if stored.segment_id is None]
     assert (nobodys.name, nobodys.size_bytes) == (str(folder / name), 5)
-    assert all(stored.segment_id is not None for stored in list_folder(folder.parent, "a-b-3"))
+    assert all(stored.segment_id is not None for stored in listed(tmp_path, "a-b-3"))
 
 
 def test_a_folder_or_file_in_the_root_with_another_name_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / "lost+found").mkdir()
-    (tmp_path / "lost+found" / "a.log").write_bytes(b"1")
-    (tmp_path / "topic-99999999999-AAAAAAAAAAAAAAAAAAAAAA").mkdir()
-    (tmp_path / "notes").write_bytes(b"12")
-    listed = list(list_folder(tmp_path, None))
-    assert [(Path(stored.name).name, stored.segment_id) for stored in listed] == [("a.log", None), ("notes", None)]
+    root = tmp_path / ROOT_DIRECTORY_NAME
+    (root / "lost+found").mkdir(parents=True)
+    (root / "lost+found" / "a.log").write_bytes(b"1")
+    (root / "topic-99999999999-AAAAAAAAAAAAAAAAAAAAAA").mkdir()
+    (root / "notes").write_bytes(b"12")
+    found = [(Path(stored.name).name, stored.segment_id) for stored in listed(tmp_path)]
+    assert found == [("a.log", None), ("notes", None)]
 
 
 def test_a_root_that_does_not_exist_yet_holds_nothing(tmp_path: Path) -> None:
-    assert list(list_folder(tmp_path / "none", None)) == []
+    assert listed(tmp_path / "none") == []
 
 
 def test_segments_of_a_topic_of_the_same_name_are_other_segments(tmp_path: Path) -> None:
-    one = publish(tmp_path, PARTITION, SEGMENT)
+    publish(tmp_path, PARTITION, SEGMENT)
     other = publish(tmp_path, topic_partition("a-b", 3), SEGMENT)
-    root = object_path(tmp_path, one, "log").parents[1]
-    found: set[RemoteLogSegmentId | None] = {stored.segment_id for stored in list_folder(root, "a-b")}
+    found: set[RemoteLogSegmentId | None] = {stored.segment_id for stored in listed(tmp_path, "a-b")}
     assert found == {other.segment_id}

@@ -6,7 +6,6 @@ What every format does is in tests/contract/remote_storage_manager.py.
 import errno
 import os
 import re
-import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats import local_tiered_storage
 from storage.formats.local_tiered_storage import IGNORED_KEYS, LocalTieredStorage
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
@@ -28,7 +26,6 @@ from tests.support.segments import (
     build_segment,
     control_batch,
     data_batch,
-    filled_segment,
     metadata_of,
     object_path,
     publish,
@@ -121,15 +118,14 @@ def test_a_relative_directory_is_fixed_when_the_tier_is_opened(tmp_path: Path, m
 def test_a_copy_that_fails_midway_leaves_no_file_under_a_final_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill_the_disk(source: object, target: object, length: int = 0) -> None:
+    def fill_the_disk(file_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     data = segment_files(tmp_path / "local", SEGMENT)
-    metadata = metadata_of(PARTITION, SEGMENT)
     tier = open_tier(tmp_path / "tier")
-    monkeypatch.setattr(shutil, "copyfileobj", fill_the_disk)
+    monkeypatch.setattr(os, "fsync", fill_the_disk)
     with pytest.raises(RetriableRemoteStorageError, match="No space left"):
-        tier.copy_log_segment_data(metadata, data)
+        tier.copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
     assert tree(tmp_path / "tier") == {}
 
 
@@ -162,11 +158,11 @@ def test_the_log_appears_after_its_indexes(tmp_path: Path, monkeypatch: pytest.M
 def test_errors_of_the_operating_system_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error_type: type[RemoteStorageError]
 ) -> None:
-    def failing_read(file_descriptor: int, length: int, offset: int) -> bytes:
+    def failing_open(path: Path, flags: int) -> int:
         raise OSError(number, os.strerror(number))
 
     metadata = publish(tmp_path, PARTITION, SEGMENT)
-    monkeypatch.setattr(os, "pread", failing_read)
+    monkeypatch.setattr(os, "open", failing_open)
     with pytest.raises(RemoteStorageError) as caught:
         open_tier(tmp_path).fetch_log_segment(metadata, 0)
     assert type(caught.value) is error_type
@@ -180,43 +176,6 @@ def test_a_name_that_the_file_system_cannot_hold_is_no_reason_to_retry(tmp_path:
     with pytest.raises(RemoteStorageError) as caught:
         open_tier(tmp_path).fetch_log_segment(metadata, 0)
     assert type(caught.value) is RemoteStorageError
-
-
-def test_short_reads_of_the_operating_system_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pread = os.pread
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
-    monkeypatch.setattr(os, "pread", lambda descriptor, length, offset: pread(descriptor, min(length, 7), offset))
-    tier = open_tier(tmp_path)
-    assert tier.fetch_log_segment(metadata, 3, 99) == SEGMENT.log[3:100]
-    assert tier.fetch_index(metadata, IndexType.TRANSACTION) == SEGMENT.transaction_index
-
-
-def test_a_log_that_shrinks_while_it_is_read_gives_what_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
-    log_path = object_path(tmp_path, metadata, "log")
-    pread = os.pread
-
-    def shrinking_read(file_descriptor: int, length: int, offset: int) -> bytes:
-        os.truncate(log_path, 20)
-        return pread(file_descriptor, length, offset)
-
-    monkeypatch.setattr(os, "pread", shrinking_read)
-    assert open_tier(tmp_path).fetch_log_segment(metadata, 5) == SEGMENT.log[5:20]
-
-
-def test_an_index_beyond_the_limit_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = filled_segment(batch_count=100)
-    metadata = publish(tmp_path, PARTITION, segment)
-    tier = open_tier(tmp_path)
-    monkeypatch.setattr(local_tiered_storage, "INDEX_BYTES_MAX", len(segment.offset_index))
-    assert tier.fetch_index(metadata, IndexType.OFFSET) == segment.offset_index
-    monkeypatch.setattr(local_tiered_storage, "INDEX_BYTES_MAX", len(segment.offset_index) - 1)
-    with pytest.raises(CorruptObjectError, match="more than an index may have"):
-        tier.fetch_index(metadata, IndexType.OFFSET)
 
 
 # --- streams ---
@@ -244,17 +203,6 @@ def test_short_reads_are_continued_in_a_stream(tmp_path: Path, monkeypatch: pyte
         assert stream.read(97) == SEGMENT.log[3:100]
 
 
-def test_a_log_that_ends_within_a_stream_is_truncated(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
-    opened = open_tier(tmp_path).open_log_segment(metadata)
-    with closing(opened.open_stream(5, 100)) as stream:
-        assert stream.read(10) == SEGMENT.log[5:15]
-        os.truncate(object_path(tmp_path, metadata, "log"), 20)
-        wanted = f"segment {metadata.segment_id} is truncated: bytes 15 to 99 of {len(SEGMENT.log)} wanted, 5 there"
-        with pytest.raises(CorruptObjectError, match=re.escape(wanted)):
-            stream.read(85)
-
-
 def test_a_stream_reads_on_when_its_file_is_deleted(tmp_path: Path) -> None:
     tier, metadata = open_tier(tmp_path), publish(tmp_path, PARTITION, SEGMENT)
     with closing(tier.open_log_segment(metadata).open_stream(0, 100)) as stream:
@@ -276,16 +224,10 @@ def test_errors_of_the_operating_system_within_a_stream_name_the_file(
         assert str(object_path(tmp_path, metadata, "log")) in str(caught.value)
 
 
-@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
-def test_a_stream_of_what_is_no_range_is_the_callers_bug(tmp_path: Path, start: int, end: int) -> None:
-    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
-    with pytest.raises(ValueError, match="not a range"):
-        opened.open_stream(start, end)
-
-
-def test_reading_beyond_a_streams_end_is_the_callers_bug(tmp_path: Path) -> None:
-    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
-    with closing(opened.open_stream(0, 10)) as stream:
-        stream.read(6)
-        with pytest.raises(ValueError, match="5 bytes at 6 of a stream that ends at 10"):
-            stream.read(5)
+def test_a_log_that_is_cut_is_told_with_its_path(tmp_path: Path) -> None:
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    path = object_path(tmp_path, metadata, "log")
+    os.truncate(path, 20)
+    wanted = f"{path}: bytes 5 to 99 of {len(SEGMENT.log)} wanted, and the object ends at 20"
+    with pytest.raises(CorruptObjectError, match=re.escape(wanted)):
+        open_tier(tmp_path).open_log_segment(metadata).open_stream(5, 100)

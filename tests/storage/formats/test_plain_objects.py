@@ -18,7 +18,6 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats import plain_objects
 from storage.formats.local_tiered_storage import IGNORED_KEYS, ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import KEYS, PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
@@ -298,12 +297,12 @@ def test_objects_beyond_the_limits_are_refused_before_they_are_read(
 ) -> None:
     manager = PlainObjects({}, store=scripted)
     index_bytes = len(SEGMENT.leader_epoch_checkpoint)
-    monkeypatch.setattr(plain_objects, "INDEX_BYTES_MAX", index_bytes)
-    monkeypatch.setattr(plain_objects, "SEGMENT_BYTES_MAX", LOG_BYTES)
+    monkeypatch.setattr("storage.formats.segment_files.INDEX_BYTES_MAX", index_bytes)
+    monkeypatch.setattr("storage.formats.segment_files.SEGMENT_BYTES_MAX", LOG_BYTES)
     assert manager.fetch_index(published, IndexType.LEADER_EPOCH) == SEGMENT.leader_epoch_checkpoint
     assert manager.fetch_log_segment(published, 0) == SEGMENT.log
-    monkeypatch.setattr(plain_objects, "INDEX_BYTES_MAX", index_bytes - 1)
-    monkeypatch.setattr(plain_objects, "SEGMENT_BYTES_MAX", LOG_BYTES - 1)
+    monkeypatch.setattr("storage.formats.segment_files.INDEX_BYTES_MAX", index_bytes - 1)
+    monkeypatch.setattr("storage.formats.segment_files.SEGMENT_BYTES_MAX", LOG_BYTES - 1)
     with pytest.raises(CorruptObjectError, match=rf"leader_epoch_checkpoint: more than {index_bytes - 1} bytes"):
         manager.fetch_index(published, IndexType.LEADER_EPOCH)
     with pytest.raises(CorruptObjectError, match=rf"\.log: more than {LOG_BYTES - 1} bytes"):

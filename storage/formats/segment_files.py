@@ -1,0 +1,208 @@
+"""A segment's files as they are, in any object store, under the names that Kafka gives them: what LocalTieredStorage
+(docs/formats.md#local-tiered-storage) and plain objects (docs/formats.md#plain-objects) have in common.
+
+    <prefix><topic>-<partition>-<topic id>/<start offset>-<segment id>.<suffix>
+
+Behaviour:
+- Nothing is encoded: a range of a log is that range of its object. There is no manifest and no custom metadata.
+- A copy puts the log last: a log implies its indexes. A repeat overwrites, and deletes what the segment no longer has.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import CorruptObjectError, InvalidRangeError, RemoteResourceNotFoundError
+from storage.formats.object_names import (
+    LOG_SUFFIX,
+    OBJECT_SUFFIXES,
+    OPTIONAL_INDEX_TYPES,
+    partition_directory_name,
+    partition_of_directory,
+    segment_object_name,
+    segment_of_object,
+    sources_by_suffix,
+)
+from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
+from storage.remote_storage_manager import (
+    ObjectContent,
+    OpenedSegment,
+    SegmentInspection,
+    SegmentObject,
+    SegmentStream,
+    StoredObject,
+)
+
+INDEX_BYTES_MAX = 128 * 1024 * 1024
+"""A whole index is read into memory. The largest that Kafka writes by default has 10 MiB (`segment.index.bytes`)."""
+
+SEGMENT_BYTES_MAX = 2**31 - 1
+"""Kafka's limit (`segment.bytes`): positions in a segment are of 32 bits."""
+
+_OPENED_SEGMENT_BYTES = 512
+"""What an opened segment costs: a small object, and a key that is its own."""
+
+
+class SegmentFiles:
+    """A RemoteStorageManager over an object store, but for `identity`, which is each format's own.
+
+    Args:
+        prefix: in front of every key, as it is: no separator is added.
+        shown_prefix: in front of a key where messages and listings show it.
+    """
+
+    def __init__(self, store: ObjectStore, *, prefix: str = "", shown_prefix: str = "") -> None:
+        self._store = store
+        self._prefix = prefix
+        self._shown_prefix = shown_prefix
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        """Put a segment's files; see RemoteStorageManager.copy_log_segment_data."""
+        sources = sources_by_suffix(data)
+        if absent := [self._key(metadata, suffix) for suffix, source in sources.items() if source is None]:
+            self._store.delete_many(absent)
+        for suffix, source in sources.items():
+            if source is not None:
+                self._store.put(self._key(metadata, suffix), LocalFile(source) if isinstance(source, Path) else source)
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
+        """What reads the segment. Asks the store nothing: an absent log is found out by its first stream."""
+        key = self._key(metadata, LOG_SUFFIX)
+        return _OpenedFiles(self, self._store, metadata, key, self._name(key))
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> bytes:
+        """A range of a segment's log, both ends inclusive; see RemoteStorageManager.fetch_log_segment."""
+        if start_position < 0 or (end_position is not None and end_position < start_position):
+            raise ValueError(f"{start_position} to {end_position} is not a range of positions")
+        key = self._key(metadata, LOG_SUFFIX)
+        # One more than there can be, so that a larger object is noticed and not cut.
+        whole_end = start_position + SEGMENT_BYTES_MAX + 1
+        end = whole_end if end_position is None else min(end_position + 1, whole_end)
+        return self._fetch(key, start_position, end, SEGMENT_BYTES_MAX)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """One whole index; see RemoteStorageManager.fetch_index."""
+        return self._fetch(self._key(metadata, index_type.value), 0, INDEX_BYTES_MAX + 1, INDEX_BYTES_MAX)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete a segment's objects, whichever there are."""
+        self._store.delete_many([self._key(metadata, suffix) for suffix in OBJECT_SUFFIXES])
+
+    def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
+        """One HEAD for each object; see RemoteStorageManager.inspect_segment."""
+        log = self._key(metadata, LOG_SUFFIX)
+        size_bytes = self._size_bytes(log)
+        objects = [SegmentObject(self._name(log), ObjectContent.LOG, size_bytes, metadata.segment_size_bytes)]
+        for index_type in IndexType:
+            key = self._key(metadata, index_type.value)
+            is_required = index_type not in OPTIONAL_INDEX_TYPES
+            size_bytes = self._size_bytes(key)
+            objects.append(
+                SegmentObject(self._name(key), ObjectContent.INDEXES, size_bytes, None, is_required, (index_type,))
+            )
+        return SegmentInspection(tuple(objects), self.open_log_segment(metadata))
+
+    def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
+        """All objects below the prefix; see RemoteStorageManager.list_objects."""
+        try:
+            for head in self._store.list(self._prefix if topic is None else f"{self._prefix}{topic}-"):
+                segment_id = _segment_of(head.key[len(self._prefix) :])
+                if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
+                    yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
+        except RemoteResourceNotFoundError:
+            return  # the file system's root comes into being with the first object
+
+    @property
+    def has_manifests(self) -> bool:
+        return False
+
+    def warm_up(self) -> None:
+        """Warm up the store."""
+        self._store.warm_up()
+
+    def ask(self) -> None:
+        """One GET; see RemoteStorageManager.ask."""
+        ask_store(self._store, self._prefix)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def _key(self, metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
+        directory = partition_directory_name(metadata.topic_id_partition)
+        return f"{self._prefix}{directory}/{segment_object_name(metadata, suffix)}"
+
+    def _name(self, key: str) -> str:
+        return f"{self._shown_prefix}{key}"
+
+    def _fetch(self, key: str, start: int, end: int, bytes_max: int) -> bytes:
+        """Bytes [start, end) of an object, fewer when it ends first; CorruptObjectError beyond `bytes_max`."""
+        try:
+            stream = self._store.get(key, start, end)
+        except InvalidRangeError:
+            return b""
+        return bytes(read_whole(stream, self._name(key), bytes_max))
+
+    def _size_bytes(self, key: str) -> int | None:
+        try:
+            return self._store.head(key).size_bytes
+        except RemoteResourceNotFoundError:
+            return None
+
+
+class _OpenedFiles:
+    """An OpenedSegment: where the log is."""
+
+    chunk_bytes = 1
+    memory_bytes = _OPENED_SEGMENT_BYTES
+
+    def __init__(
+        self,
+        manager: SegmentFiles,
+        store: ObjectStore,
+        metadata: RemoteLogSegmentMetadata,
+        log_key: str,
+        log_name: str,
+    ) -> None:
+        self._manager = manager
+        self._store = store
+        self._metadata = metadata
+        self._log_key = log_key
+        self._log_name = log_name
+
+    def stored_bytes(self, start_position: int, end_position: int) -> int:
+        return end_position - start_position
+
+    def open_stream(self, start_position: int, end_position: int) -> SegmentStream:
+        if not 0 <= start_position < end_position <= self._metadata.segment_size_bytes:
+            raise ValueError(f"{start_position} to {end_position} is not a range of {self._metadata.segment_id}")
+        try:
+            stream = self._store.get(self._log_key, start_position, end_position)
+        except InvalidRangeError as error:
+            raise self._truncated(start_position, end_position, f"at or before {start_position}") from error
+        if stream.size_bytes < end_position - start_position:
+            stream.close()
+            raise self._truncated(start_position, end_position, f"at {start_position + stream.size_bytes}")
+        return PlainStream(stream)
+
+    def fetches_index(self, index_type: IndexType) -> bool:
+        """As OpenedSegment.fetches_index."""
+        return True
+
+    def fetch_index(self, index_type: IndexType) -> bytes:
+        return self._manager.fetch_index(self._metadata, index_type)
+
+    def _truncated(self, start_position: int, end_position: int, ends: str) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"{self._log_name}: bytes {start_position} to {end_position - 1} of {self._metadata.segment_size_bytes} "
+            f"wanted, and the object ends {ends}"
+        )
+
+
+def _segment_of(name: str) -> RemoteLogSegmentId | None:
+    """Whose object has this key, the prefix taken away."""
+    directory, separator, object_name = name.partition("/")
+    partition = partition_of_directory(directory) if separator else None
+    return None if partition is None else segment_of_object(object_name, partition)
