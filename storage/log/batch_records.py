@@ -301,9 +301,9 @@ def _records(header: BatchHeader, batch: Sequence[Buffer], budget: ScanBudget | 
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
     for number in range(header.record_count):
         data, at = stream.peek(_RECORD_HEAD_BYTES_MAX)
-        length, body = _varint(data, at)
-        timestamp_delta, rest = _varint(data, body + 1)
-        offset_delta, rest = _varint(data, rest)
+        length, body = read_varint(data, at)
+        timestamp_delta, rest = read_varint(data, body + 1)
+        offset_delta, rest = read_varint(data, rest)
         if length < rest - body or not 0 <= offset_delta <= header.last_offset_delta:
             raise CorruptObjectError(f"record {number} has length {length} and offset delta {offset_delta}")
         stream.skip(body + length - at)
@@ -383,8 +383,12 @@ def _inner_messages(
         yield offset, timestamp, take(stream, LOG_OVERHEAD + size)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and where it ends."""
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint and where it ends.
+
+    Raises:
+        CorruptObjectError: the data end within it, or it is longer than 64 bits take.
+    """
     value = shift = 0
     for position in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
         byte = data[position]

@@ -13,33 +13,38 @@ remote log writes them.
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
 from crc32c import crc32c
 
+from protocol.record_batches import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    BatchHeader,
+    CorruptBatchError,
+    batch_crc,
+    read_header,
+)
+from protocol.wire.primitives import write_uvarint
 from storage.errors import (
     CorruptMetadataBatchError,
     CorruptObjectError,
     MetadataOffsetOutOfRange,
     UnsupportedMetadataCompressionError,
 )
-from storage.log.batch_records import inflated
+from storage.log.batch_records import LOG_APPEND_TIME_MASK, inflated, read_varint
 from storage.metadata.event_log import Deliver, MetadataEvent, Progress, call_receiver
 from storage.model import ZERO_UUID
 
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """Of one batch. A metadata record has some hundred bytes, and an uncompressed batch at most message.max.bytes."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_PREFIX_BYTES = 12  # base offset and batch length: what the length does not count
-_CRC_FROM = 21  # attributes, the first thing that the CRC covers
 _MAGIC = 2
-
-_COMPRESSION_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_CONTROL = 0x20
 _COMPRESSION_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
@@ -60,14 +65,15 @@ def parse_batches(data: bytes, partition: int) -> ParsedBatches:
     records: list[MetadataEvent] = []
     next_offset = -1
     position = 0
-    while len(data) - position >= _LENGTH_PREFIX_BYTES:
+    while len(data) - position >= LOG_OVERHEAD:
         base_offset, length = struct.unpack_from(">qi", data, position)
-        if length < _HEADER.size - _LENGTH_PREFIX_BYTES:
-            raise CorruptMetadataBatchError(f"batch at offset {base_offset}: length {length}")
-        end = position + _LENGTH_PREFIX_BYTES + length
+        where = f"batch at offset {base_offset}"
+        end = position + LOG_OVERHEAD + length
+        if end < position + HEADER_BYTES:
+            raise CorruptMetadataBatchError(f"{where}: length {length}")
         if end > len(data):
             break
-        next_offset = _parse_batch(data[position:end], partition, records)
+        next_offset = _parse_batch(data[position:end], where, partition, records)
         position = end
     return ParsedBatches(records, next_offset)
 
@@ -78,31 +84,25 @@ def build_batch(value: bytes, timestamp_ms: int) -> bytes:
     body = _varint(len(record)) + record
     covered = struct.pack(">hiqqqhii", 0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + body
     crc = crc32c(covered)
-    length = _CRC_FROM - _LENGTH_PREFIX_BYTES + len(covered)
+    length = CRC_START - LOG_OVERHEAD + len(covered)
     return struct.pack(">qiibI", 0, length, -1, _MAGIC, crc) + covered
 
 
-def _parse_batch(batch: bytes, partition: int, records: list[MetadataEvent]) -> int:
+def _parse_batch(batch: bytes, where: str, partition: int, records: list[MetadataEvent]) -> int:
     """Append the batch's records; the offset after it."""
-    header = _HEADER.unpack_from(batch)
-    base_offset, _, _, magic, crc, attributes, last_offset_delta, base_timestamp_ms, max_timestamp_ms = header[:9]
-    where = f"batch at offset {base_offset}"
+    magic = batch[MAGIC_POSITION]
     if magic != _MAGIC:
         raise CorruptMetadataBatchError(f"{where}: magic {magic}, only {_MAGIC} is read")
-    if crc32c(batch[_CRC_FROM:]) != crc:
+    if batch_crc([batch], magic) != int.from_bytes(batch[MAGIC_POSITION + 1 : CRC_START]):
         raise CorruptMetadataBatchError(f"{where}: its CRC does not match its bytes")
-    if base_offset < 0 or last_offset_delta < 0:
-        raise CorruptMetadataBatchError(f"{where}: last offset delta {last_offset_delta}")
-    if not attributes & _CONTROL:
-        body = _decompressed(batch[_HEADER.size :], attributes & _COMPRESSION_MASK, where)
-        cursor = _Cursor(body, where)
-        for _ in range(header[12]):
-            offset_delta, timestamp_delta_ms, key, value = cursor.record()
-            timestamp_ms = max_timestamp_ms if attributes & _LOG_APPEND_TIME else base_timestamp_ms + timestamp_delta_ms
-            records.append(MetadataEvent(partition, base_offset + offset_delta, timestamp_ms, key, value))
-        if cursor.position != len(body):
-            raise CorruptMetadataBatchError(f"{where}: {len(body) - cursor.position} bytes behind the last record")
-    return int(base_offset) + int(last_offset_delta) + 1
+    try:
+        header = read_header(batch, 0)
+        if not header.is_control:
+            body = _decompressed(batch[HEADER_BYTES:], header.attributes & COMPRESSION_MASK, where)
+            records += _records(body, header, partition)
+    except (CorruptBatchError, CorruptObjectError) as error:
+        raise CorruptMetadataBatchError(f"{where}: {error}") from error
+    return header.last_offset + 1
 
 
 def _decompressed(body: bytes, compression: int, where: str) -> bytes:
@@ -112,74 +112,47 @@ def _decompressed(body: bytes, compression: int, where: str) -> bytes:
     if name not in ("gzip", "zstd"):
         raise UnsupportedMetadataCompressionError(f"{where}: compression {name} is not read in the metadata topic")
     plain = bytearray()
-    try:
-        for piece in inflated(compression, [body]):
-            plain += piece
-            if len(plain) > DECOMPRESSED_BYTES_MAX:
-                raise CorruptObjectError(f"more than {DECOMPRESSED_BYTES_MAX} bytes after {name}")
-    except CorruptObjectError as error:
-        raise CorruptMetadataBatchError(f"{where}: {error}") from error
+    for piece in inflated(compression, [body]):
+        plain += piece
+        if len(plain) > DECOMPRESSED_BYTES_MAX:
+            raise CorruptObjectError(f"more than {DECOMPRESSED_BYTES_MAX} bytes after {name}")
     return bytes(plain)
 
 
-class _Cursor:
-    """Reads records one after another, never beyond the body."""
+def _records(body: bytes, header: BatchHeader, partition: int) -> Iterator[MetadataEvent]:
+    """The records of a batch, one after another, never beyond the body."""
+    append_time_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME_MASK else None
+    position = 0
+    for _ in range(header.record_count):
+        length, start = read_varint(body, position)
+        end = start + length
+        if length < 0 or end > len(body):
+            raise CorruptObjectError(f"a record of {length} bytes")
+        timestamp_delta_ms, position = read_varint(body, start + 1)  # over the attributes, unused
+        offset_delta, position = read_varint(body, position)
+        key, position = _nullable_bytes(body, position, end)
+        value, position = _nullable_bytes(body, position, end)
+        if position > end or offset_delta < 0:
+            raise CorruptObjectError("a record's fields exceed it")
+        timestamp_ms = header.base_timestamp + timestamp_delta_ms if append_time_ms is None else append_time_ms
+        yield MetadataEvent(partition, header.base_offset + offset_delta, timestamp_ms, key, value)
+        position = end  # over the headers
+    if position != len(body):
+        raise CorruptObjectError(f"{len(body) - position} bytes behind the last record")
 
-    def __init__(self, body: bytes, where: str) -> None:
-        self.position = 0
-        self._body = body
-        self._where = where
 
-    def record(self) -> tuple[int, int, bytes | None, bytes | None]:
-        """(offset delta, timestamp delta, key, value)"""
-        length = self._varint()
-        end = self.position + length
-        if length < 0 or end > len(self._body):
-            raise self._corrupt(f"a record of {length} bytes")
-        self.position += 1  # attributes, unused
-        timestamp_delta_ms = self._varint()
-        offset_delta = self._varint()
-        key = self._bytes(end)
-        value = self._bytes(end)
-        if self.position > end or offset_delta < 0:
-            raise self._corrupt("a record's fields exceed it")
-        self.position = end  # over the headers
-        return offset_delta, timestamp_delta_ms, key, value
-
-    def _bytes(self, end: int) -> bytes | None:
-        length = self._varint()
-        if length < 0:
-            return None
-        start, self.position = self.position, self.position + length
-        if self.position > end:
-            raise self._corrupt(f"a key or value of {length} bytes")
-        return self._body[start : self.position]
-
-    def _varint(self) -> int:
-        """A zigzag varint of up to 10 bytes."""
-        value = 0
-        for shift in range(0, 70, 7):
-            if self.position >= len(self._body):
-                raise self._corrupt("cut inside a number")
-            byte = self._body[self.position]
-            self.position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-        raise self._corrupt("a number of more than 10 bytes")
-
-    def _corrupt(self, reason: str) -> CorruptMetadataBatchError:
-        return CorruptMetadataBatchError(f"{self._where}: {reason}")
+def _nullable_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """A key or a value, and where it ends."""
+    length, start = read_varint(body, position)
+    if length < 0:
+        return None, start
+    if start + length > end:
+        raise CorruptObjectError(f"a key or value of {length} bytes")
+    return body[start : start + length], start + length
 
 
 def _varint(value: int) -> bytes:
-    zigzag = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while zigzag > 0x7F:
-        encoded.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    encoded.append(zigzag)
-    return bytes(encoded)
+    return write_uvarint((value << 1) ^ (value >> 63))
 
 
 # Reading the metadata topic without I/O: what ends it for good, how far a partition has been read, its hand-over.

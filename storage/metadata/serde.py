@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from protocol.wire.primitives import write_uvarint
 from storage.errors import IllegalMetadataError, MetadataRecordError
 from storage.model import (
     CustomMetadata,
@@ -325,7 +326,7 @@ def _head(api_key: int, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetad
 
 def _topic_id_partition(partition: TopicIdPartition) -> list[bytes]:
     topic = partition.topic.encode()
-    return [_uvarint(len(topic) + 1), topic, _uuid(partition.topic_id), _INT32.pack(partition.partition), b"\0"]
+    return [write_uvarint(len(topic) + 1), topic, _uuid(partition.topic_id), _INT32.pack(partition.partition), b"\0"]
 
 
 def _segment_id(segment_id: RemoteLogSegmentId) -> list[bytes]:
@@ -362,19 +363,19 @@ def _segment_tags(txn_index_empty: bool, unknown: TaggedFields) -> bytes:
 
 
 def _tagged_fields(fields: TaggedFields) -> bytes:
-    parts = [_uvarint(len(fields))]
+    parts = [write_uvarint(len(fields))]
     for tag, raw in sorted(fields):
-        parts += (_uvarint(tag), _uvarint(len(raw)), raw)
+        parts += (write_uvarint(tag), write_uvarint(len(raw)), raw)
     return b"".join(parts)
 
 
 def _epochs(epochs: Mapping[int, int]) -> bytes:
     entries = [_EPOCH.pack(epoch, offset) + b"\0" for epoch, offset in epochs.items()]
-    return _uvarint(len(entries) + 1) + b"".join(entries)
+    return write_uvarint(len(entries) + 1) + b"".join(entries)
 
 
 def _nullable_bytes(raw: bytes | None) -> bytes:
-    return b"\0" if raw is None else _uvarint(len(raw) + 1) + raw
+    return b"\0" if raw is None else write_uvarint(len(raw) + 1) + raw
 
 
 def _uuid(uuid: bytes) -> bytes:
@@ -382,12 +383,3 @@ def _uuid(uuid: bytes) -> bytes:
     if len(uuid) != 16:
         raise MetadataRecordError(f"metadata record cannot hold a uuid of {len(uuid)} bytes")
     return _UUID.pack(uuid)
-
-
-def _uvarint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
