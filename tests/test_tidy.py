@@ -42,6 +42,28 @@ REGISTRY_HOSTS = tuple(
     )
 )
 MACHINE_PATH = re.compile(r"(?<![\w./-])/(?:work|root|home|Users)/\w")
+PUBLIC_ALL_THE_SAME = {"__class__", "__dict__", "__doc__", "__file__", "__name__", "_asdict", "_replace"}
+REACHING_FOLDERS = {
+    "tests/pipeline/": ("reading/test_read_task", "test_data_source"),
+    "tests/protocol/": ("test_proxy_header",),
+    "tests/proxy/": ("test_address_limits", "test_exchange", "test_search_slots", "test_slots", "test_tier_storage"),
+    "tests/proxy/upstream/": ("test_transport",),
+    "tests/spark/": ("test_backfill_job",),
+    "tests/storage/": ("test_reader_disk", "test_reader_stateful", "test_reader_streams", "test_timestamp_search"),
+    "tests/storage/cache/test_": ("block_cache", "disk", "disk_faults", "disk_level", "disk_runs", "eviction"),
+    "tests/storage/cache/": (
+        "test_eviction_runs",
+        "test_memory_stateful",
+        "test_read_ahead",
+        "test_read_ahead_stateful",
+    ),
+    "tests/storage/formats/": ("test_plain_objects",),
+    "tests/storage/object_store/test_": ("http_get", "s3", "s3_body", "s3_fast_get"),
+    "tests/support/": ("read_ahead_world", "simulated_time"),
+}
+REACHING_FILES = {f"{folder}{name}.py" for folder, names in REACHING_FOLDERS.items() for name in names}
+"""Tests of bounds and books that no public name tells yet, and of trio's own loop. Nothing is to be added."""
+
 SUPPRESSION = re.compile(r"# (?:type: ignore|noqa)(?:\[[\w, -]+\]|: [A-Z]+\d+(?:, [A-Z]+\d+)*)?(?P<reason>.*)")
 
 
@@ -60,6 +82,7 @@ def project_files() -> list[Path]:
 FILES = project_files()
 CODE_FILES = [path for path in FILES if path.suffix in CODE_SUFFIXES or path.name in CODE_NAMES]
 PYTHON_FILES = [path for path in FILES if path.suffix == ".py"]
+TEST_FILES = [path for path in PYTHON_FILES if path.relative_to(ROOT).parts[0] == "tests"]
 PACKAGE_FILES = [path for path in PYTHON_FILES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
@@ -172,6 +195,47 @@ def test_no_error_is_dropped_in_silence() -> None:
             if isinstance(node, ast.ExceptHandler) and all(isinstance(line, ast.Pass) for line in node.body):
                 found.append(f"{relative(path)}:{node.lineno}")
     none_of(found)
+
+
+def test_no_fake_is_a_subclass_of_a_product_class() -> None:
+    """It would hold what the product's class does today. A stand-in is a class of its own, or wraps the real one."""
+    found = []
+    for path in TEST_FILES:
+        nodes = list(ast.walk(ast.parse(text_of(path))))
+        ours = {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES
+            for alias in node.names
+        }
+        found += [
+            f"{relative(path)}:{node.lineno} {node.name}({ast.unparse(base)})"
+            for node in nodes
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+            if re.split(r"\W", ast.unparse(base))[0] in {*ours, *PACKAGES}
+        ]
+    none_of(found)
+
+
+def private_names(path: Path) -> Iterator[tuple[int, bool, str]]:
+    """Line, whether it is the object's own, and name of each private attribute in the file."""
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr not in PUBLIC_ALL_THE_SAME:
+            yield node.lineno, ast.unparse(node.value) in ("self", "cls"), node.attr
+
+
+def test_tests_reach_into_no_private_field() -> None:
+    """Of a name that the product has. Helpers of tests with such a name show it in public too."""
+    ours = {name for path in PACKAGE_FILES for _, is_own, name in private_names(path) if is_own}
+    found = {
+        f"{relative(path)}:{line} {name}": relative(path)
+        for path in TEST_FILES
+        for line, is_own, name in private_names(path)
+        if not is_own and name in ours
+    }
+    none_of([place for place, path in found.items() if path not in REACHING_FILES])
+    none_of(sorted(REACHING_FILES - set(found.values())), "reach into none now, and leave the table:")
 
 
 def test_files_open_with_their_contract() -> None:

@@ -267,8 +267,8 @@ def _world(nursery: trio.Nursery, stack: TierStack, segment: SyntheticSegment) -
         tail=world.tail,
         reader=stack.reader,
         frontiers=world.frontiers,
-        lineages=Lineages(world.client_of_ours, world.cluster, stack.catalog, nursery),
-        cluster=world.cluster,
+        lineages=Lineages(world.frontier_client, world.own_cluster, stack.catalog, nursery),
+        cluster=world.own_cluster,
         meter=world.meters.tier,
     )
     return world

@@ -70,13 +70,13 @@ class TierStorage:
     disk: DiskLevel | None
     answers: ByteBudget
     _read_ahead: ReadAhead
-    _gets: Gets
+    gets: Gets
     _removed: deque[Uuid] = field(default_factory=deque)
     _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
     def slots(self) -> Slots:
         """What the GETs of segments' logs have of the slots for them."""
-        return self._gets.slots
+        return self.gets.slots
 
     def streams(self) -> list[dict[str, object]]:
         """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""

@@ -53,18 +53,18 @@ def first_bytes(consumer: RawClient, topic: LargeTopic) -> bytes:
     """Of an answer with records; there may be empty ones before it, as whoever waits for room is told."""
     for _ in range(TRIES_MAX):
         consumer.send(fetch_request(VERSION, [topic.target(ASKED_BYTES)], max_wait_ms=500))
-        head = consumer._read_exactly(4)
+        head = consumer.read_exactly(4)
         size = int.from_bytes(head, "big")
         if size > READ_FIRST_BYTES:
-            return head + consumer._read_exactly(READ_FIRST_BYTES)
-        consumer._read_exactly(size)
+            return head + consumer.read_exactly(READ_FIRST_BYTES)
+        consumer.read_exactly(size)
     raise AssertionError(f"{TRIES_MAX} empty answers")
 
 
 def rest(consumer: RawClient, first: bytes, topic: LargeTopic, right: bytes) -> bytes:
     """The records of the answer that begins with `first`, which are the log's."""
     size = 4 + int.from_bytes(first[:4], "big")
-    frame = first + consumer._read_exactly(size - len(first))
+    frame = first + consumer.read_exactly(size - len(first))
     (answer,) = fetch_result(frame, VERSION, {topic.topic_id: topic.name}).partitions
     assert answer.error_code == 0
     assert right.startswith(answer.records)

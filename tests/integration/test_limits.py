@@ -75,7 +75,7 @@ def test_bad_bytes_close_their_connection_with_one_line_and_others_go_on(own: Ru
     with RawClient(*own.address) as good, RawClient(*own.address) as stranger:
         versions = good.api_versions()
         stranger.send_bytes(bad)
-        stranger._socket.shutdown(socket.SHUT_WR)
+        stranger.socket.shutdown(socket.SHUT_WR)
         assert stranger.is_closed_by_peer()
         wait_until(lambda: len(closed_lines(own)) > lines_before, "a line about it")
         assert good.api_versions() == versions

@@ -20,8 +20,8 @@ from proxy.process.logs import OUR_PACKAGES
 from proxy.process.reload import Cause
 from proxy.serve import run, serve
 from storage.errors import StorageConfigError
-from storage.formats.local_tiered_storage import LocalTieredStorage
 from tests.support.config_files import load_lines
+from tests.support.opened_bytes import ReadOnlyManager
 
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
@@ -99,7 +99,7 @@ async def test_a_thread_that_waits_for_the_store_does_not_hold_up_the_end(tmp_pa
     asked, closed = trio.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
 
-    class SilentStorage(LocalTieredStorage):
+    class SilentStorage(ReadOnlyManager):
         def warm_up(self) -> None:
             token.run_sync_soon(asked.set)
             assert closed.wait(60), "nobody ended the wait"
@@ -107,7 +107,7 @@ async def test_a_thread_that_waits_for_the_store_does_not_hold_up_the_end(tmp_pa
         def close(self) -> None:
             closed.set()
 
-    async with run(config_of(tmp_path), open_storage_manager=lambda _, config: SilentStorage(config)):
+    async with run(config_of(tmp_path), open_storage_manager=lambda _name, _config: SilentStorage()):
         await asked.wait()
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +16,11 @@ from protocol.client.errors import UpstreamConnectionError
 from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.assembly import TierPart
 from proxy.fetch.tier import READS_AT_ONCE_MAX, TierReads
-from storage.cache.blocks import Room
+from storage.cache.blocks import AnswerBlocks, Block
+from storage.cache.byte_budget import ByteBudget
 from storage.errors import RetriableRemoteStorageError
 from storage.log.log_walk import CorruptLogError
+from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
@@ -166,7 +169,9 @@ async def test_the_deadline_ends_reads_by_itself(world: TierWorld, nursery: trio
 class CollectingReader(ScriptedReader):
     """Has a batch after 0.1 s, and one more every 0.1 s, up to ten; it takes `finish_s` to check what it has."""
 
-    finish_s = 0.0
+    def __init__(self, catalog: Catalog, finish_s: float = 0.0) -> None:
+        super().__init__(catalog)
+        self.finish_s = finish_s
 
     async def read(
         self,
@@ -193,10 +198,10 @@ class CollectingReader(ScriptedReader):
 
 @pytest.mark.parametrize(("stop_s", "batches"), [(0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)])
 async def test_what_a_read_has_when_it_is_stopped_is_its_result(
-    world: TierWorld, stop_s: float, batches: int | None
+    nursery: trio.Nursery, stop_s: float, batches: int | None
 ) -> None:
     """It was thrown away: a read had all that it was asked for, or nothing."""
-    world.tier._reader = CollectingReader(world.catalog)
+    world = TierWorld(nursery, open_reader=CollectingReader)
     parts = await parts_of(world, 1)
     async with trio.open_nursery() as nursery:
         reads = reads_of(world, parts, nursery, wait_s=0.65)
@@ -208,10 +213,9 @@ async def test_what_a_read_has_when_it_is_stopped_is_its_result(
 
 @pytest.mark.parametrize(("finish_s", "is_there"), [(FINISH_S / 2, True), (2 * FINISH_S, False)])
 async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(
-    world: TierWorld, finish_s: float, is_there: bool
+    nursery: trio.Nursery, finish_s: float, is_there: bool
 ) -> None:
-    world.tier._reader = reader = CollectingReader(world.catalog)
-    reader.finish_s = finish_s
+    world = TierWorld(nursery, open_reader=partial(CollectingReader, finish_s=finish_s))
     parts = await parts_of(world, 1)
     async with trio.open_nursery() as nursery:
         reads = reads_of(world, parts, nursery)
@@ -314,60 +318,57 @@ async def test_a_part_that_is_not_wanted_is_not_read_again(world: TierWorld, nur
     reads.stop()
 
 
-class CountingRoom(Room):
-    """Counts the answers whose blocks are held."""
-
-    held = 0
-
-    def __init__(self) -> None:
-        CountingRoom.held += 1
-        self._is_held = True
-
-    def release(self) -> None:
-        CountingRoom.held -= self._is_held
-        self._is_held = False
-
-
 class HoldingReader(ScriptedReader):
-    """Gives records that hold blocks; it is too late to cancel a read that began to end."""
+    """Gives records that hold a block of one byte each; it is too late to cancel a read that began to end."""
+
+    def __init__(self, catalog: Catalog, answers: AnswerBlocks) -> None:
+        super().__init__(catalog)
+        self._answers = answers
 
     async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
         records = await super().read(partition, offset, **wishes)
         with trio.CancelScope(shield=True):
             await trio.sleep(0.01)
-        return replace(records, room=CountingRoom())
+        room = self._answers.room()
+        assert room.try_reserve(1)
+        room.keep([Block(memoryview(b"x"))])
+        return replace(records, room=room)
 
 
 @pytest.fixture
-def holding(world: TierWorld) -> TierWorld:
-    CountingRoom.held = 0
-    world.tier._reader = world.reader = HoldingReader(world.catalog)
-    return world
+def held() -> ByteBudget:
+    """A byte for each answer whose blocks are held."""
+    return ByteBudget(10)
 
 
-async def test_what_nobody_wants_holds_nothing(holding: TierWorld, nursery: trio.Nursery) -> None:
+@pytest.fixture
+def holding(nursery: trio.Nursery, held: ByteBudget) -> TierWorld:
+    return TierWorld(nursery, open_reader=partial(HoldingReader, answers=AnswerBlocks(held)))
+
+
+async def test_what_nobody_wants_holds_nothing(holding: TierWorld, held: ByteBudget, nursery: trio.Nursery) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[2].partition: 0.1}
     reads = reads_of(holding, parts, nursery, is_settled=False)
     await trio.sleep(0.105)  # the third has its records by now, and has yet to bring them
-    assert CountingRoom.held == 2
+    assert held.held == 2
     reads.settle(parts[:1], [])
-    assert CountingRoom.held == 1
+    assert held.held == 1
     await trio.sleep(0.1)
-    assert CountingRoom.held == 1
+    assert held.held == 1
     reads.stop()
 
 
 async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_come(
-    holding: TierWorld, nursery: trio.Nursery
+    holding: TierWorld, held: ByteBudget, nursery: trio.Nursery
 ) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[1].partition: 0.5, parts[2].partition: 100.0}
     reads = reads_of(holding, parts, nursery, is_settled=False)
     await trio.sleep(0.999)
-    assert (CountingRoom.held, list(reads.parts)) == (2, parts)
+    assert (held.held, list(reads.parts)) == (2, parts)
     await trio.sleep(0.002)
-    assert (CountingRoom.held, reads.results, reads.pending, list(reads.parts)) == (0, {}, False, [])
+    assert (held.held, reads.results, reads.pending, list(reads.parts)) == (0, {}, False, [])
     await trio.sleep(5.0)
     # The word comes: the time begins again, and what is wanted may be started once more.
     reads.settle(parts[:2], [])
@@ -375,13 +376,13 @@ async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_com
     reads.start(parts[:2])
     await reads.wait_until(math.inf)
     assert sizes_of(reads, parts[:2]) == [1000, 1000]
-    assert CountingRoom.held == 2
+    assert held.held == 2
     assert not reads.expired
     reads.stop()
 
 
 async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
-    holding: TierWorld, nursery: trio.Nursery
+    holding: TierWorld, held: ByteBudget, nursery: trio.Nursery
 ) -> None:
     parts = await parts_of(holding, 2)
     holding.reader.delays_s = {parts[1].partition: 100.0}
@@ -393,7 +394,7 @@ async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
     assert trio.current_time() == 2.0
     assert sizes_of(reads, parts) == [1000, None]
     assert reads.expired == {parts[1]}
-    assert CountingRoom.held == 1
+    assert held.held == 1
     reads.stop()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import trio
 
@@ -88,7 +89,8 @@ def run_case(case: Case, profile: LinkProfile) -> Outcome:
     def opened(simulation: Simulation, meters: Meters, identity: str) -> DiskBlocks | None:
         if not case.disk_bytes:
             return None
-        return SimulatedDisk(Path(folder), case.disk_bytes, identity, disk, simulation.threads, meters.cache)
+        slow = SimulatedDisk(Path(folder), case.disk_bytes, identity, disk, simulation.threads, meters.cache)
+        return cast(DiskBlocks, slow)
 
     with TemporaryDirectory() as folder:
         return simulate(main, link, disk)

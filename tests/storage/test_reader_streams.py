@@ -248,7 +248,7 @@ async def test_a_consumer_that_overtakes_its_read_ahead_fetches_no_crumbs(nurser
     await consumer.read()
     await tier.settled()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(tier.storage._gets), "may_read_ahead", False)  # nothing is read ahead any more
+        patch.setattr(type(tier.storage.gets), "may_read_ahead", False)  # nothing is read ahead any more
         while not consumer.is_done:
             await consumer.read()
             await tier.settled()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import trio
 
@@ -25,28 +25,33 @@ from tests.support.scripted_gets import Gate, until
 FROM_STORE = b"from the store"
 
 
-class GatedDisk(DiskBlocks):
-    """`gates` hold reads and writes of a block in their thread, before they look at the disk."""
+class GatedDisk:
+    """A DiskBlocks. `gates` hold reads and writes of a block in their thread, before they look at the disk."""
 
-    gates: dict[tuple[str, DiskBlockKey], Gate]
-    after_read: dict[DiskBlockKey, Gate]
-    """The same, once the bytes are read."""
-    expirations = 0
+    def __init__(self, disk: DiskBlocks) -> None:
+        self.gates: dict[tuple[str, DiskBlockKey], Gate] = {}
+        self.after_read: dict[DiskBlockKey, Gate] = {}
+        """The same, once the bytes are read."""
+        self.expirations = 0
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
 
     def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
         self._hold("read", key)
-        data = super().read(key, reader)
+        data = self._disk.read(key, reader)
         if key in self.after_read:
             self.after_read[key].hold()
         return data
 
     def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
         self._hold("write", key)
-        return super().write(key, data, reader)
+        return self._disk.write(key, data, reader)
 
     def expire(self) -> int:
         self.expirations += 1
-        return super().expire()
+        return self._disk.expire()
 
     def _hold(self, verb: str, key: DiskBlockKey) -> None:
         if (verb, key) in self.gates:
@@ -129,13 +134,13 @@ class World:
 async def world_at(path: Path, *, bytes_max: int = cost(100), is_run: bool = True) -> AsyncIterator[World]:
     registry = Registry()
     meter = CacheMeter(registry)
-    disk = GatedDisk(
+    blocks = DiskBlocks(
         path, bytes_max=bytes_max, identity="a format in a store", cipher=None, retention_s=None, meter=meter
     )
-    disk.gates, disk.after_read = {}, {}
+    disk = GatedDisk(blocks)
     try:
         async with trio.open_nursery() as nursery:
-            level = DiskLevel(disk, nursery, meter)
+            level = DiskLevel(cast(DiskBlocks, disk), nursery, meter)
             if is_run:
                 nursery.start_soon(level.run)
                 await until(lambda: disk.available)

@@ -49,7 +49,7 @@ def wait_answers(clients: Sequence[RawClient], *, at_least: int = 1) -> None:
     Raises:
         AssertionError: they are not, or one has been closed instead.
     """
-    sockets = [client._socket for client in clients]
+    sockets = [client.socket for client in clients]
 
     def answered() -> list[socket.socket]:
         return select.select(sockets, [], [], 0)[0]
@@ -67,8 +67,8 @@ def trickling_readers(clients: Sequence[RawClient]) -> Iterator[Callable[[], int
     def read() -> None:
         nonlocal received
         for client in clients:
-            if select.select([client._socket], [], [], 0)[0]:
-                received += len(client._socket.recv(TRICKLE_BYTES))
+            if select.select([client.socket], [], [], 0)[0]:
+                received += len(client.socket.recv(TRICKLE_BYTES))
 
     with _every_turn(read, TURN_S):
         yield lambda: received
@@ -82,7 +82,7 @@ def trickling_senders(clients: Sequence[RawClient], byte: bytes = b"\x00", turn_
         for client in clients:
             # Being closed for it is one of the right answers.
             with suppress(OSError):
-                client._socket.sendall(byte)
+                client.socket.sendall(byte)
 
     with _every_turn(send, turn_s):
         yield

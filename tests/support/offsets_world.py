@@ -10,7 +10,7 @@ into no segment, `OffsetsBroker` answers ListOffsets by the logs of `tests.suppo
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -44,12 +44,13 @@ BROKERS_OWN = (77, 1234)
 """Timestamp and offset with which the broker answers every look-up by time."""
 
 
-class ScriptedSearch(TimestampSearch):
-    """Finds what a test says, in the segment that the real `candidate` names."""
+class ScriptedSearch:
+    """A TimestampSearch that finds what a test says, in the segment that the real `candidate` names."""
 
     def __init__(self, catalog: Catalog) -> None:
         nothing: Any = None
-        super().__init__(catalog=catalog, parts=nothing, cache=nothing, answers=nothing)
+        search = TimestampSearch(catalog=catalog, parts=nothing, cache=nothing, answers=nothing)
+        self.candidate, self.is_outdated, self.is_gone = search.candidate, search.is_outdated, search.is_gone
         self.results: dict[TopicIdPartition, FoundTimestamp | Exception] = {}
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.on_search: Callable[[], None] | None = None
@@ -132,9 +133,9 @@ class OffsetsWorld:
         self.search = ScriptedSearch(self.tier_world.catalog)
         self.lookup = TimestampLookup(
             tier=self.tier_world.tier,
-            client=self.tier_world.client_of_ours,
+            client=self.tier_world.frontier_client,
             lineages=self.tier_world.lineages,
-            search=self.search,
+            search=cast(TimestampSearch, self.search),
             meter=self.tier_world.meters.tier,
         )
         self.service = ListOffsetsService(self.lookup, self.tier_world.fallback)

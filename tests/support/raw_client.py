@@ -98,10 +98,10 @@ class RawClient:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._correlation_ids = itertools.count(1)
-        self._socket = _connected(host, port, timeout_s, receive_buffer_bytes)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = _connected(host, port, timeout_s, receive_buffer_bytes)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if ssl_context is not None:
-            self._socket = ssl_context.wrap_socket(self._socket, server_hostname=server_hostname or host)
+            self.socket = ssl_context.wrap_socket(self.socket, server_hostname=server_hostname or host)
 
     def __enter__(self) -> Self:
         return self
@@ -110,14 +110,14 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     # --- bytes ---
 
     def send_bytes(self, data: bytes) -> None:
         """Send just these bytes."""
-        self._socket.settimeout(self.timeout_s)
-        self._socket.sendall(data)
+        self.socket.settimeout(self.timeout_s)
+        self.socket.sendall(data)
         self.sent_bytes += len(data)
 
     def read_frame(self, timeout_s: float | None = None) -> bytes:
@@ -127,13 +127,13 @@ class RawClient:
             TimeoutError: it did not come in time.
             EOFError: the peer closed before it was whole.
         """
-        self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+        self.socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         try:
-            head = self._read_exactly(4)
+            head = self.read_exactly(4)
             (length,) = struct.unpack(">i", head)
             if not 0 <= length <= RESPONSE_BYTES_MAX:  # a bare SASL token may be empty
                 raise ValueError(f"a response frame of {length} bytes")
-            return head + self._read_exactly(length)
+            return head + self.read_exactly(length)
         except BaseException:
             self.close()
             raise
@@ -145,9 +145,9 @@ class RawClient:
 
     def is_closed_by_peer(self, timeout_s: float | None = None) -> bool:
         """Whether the peer closes the connection in time; bytes that still come are dropped."""
-        self._socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
+        self.socket.settimeout(self.timeout_s if timeout_s is None else timeout_s)
         try:
-            while self._socket.recv(65536):
+            while self.socket.recv(65536):
                 pass
         except TimeoutError:
             return False
@@ -287,11 +287,11 @@ class RawClient:
         (answer,) = (part for each in self.request(message).responses for part in each.partition_responses)
         return int(answer.error_code), int(answer.base_offset)
 
-    def _read_exactly(self, size: int) -> bytes:
+    def read_exactly(self, size: int) -> bytes:
         data = bytearray(size)
         view, filled = memoryview(data), 0
         while filled < size:
-            received = self._socket.recv_into(view[filled:])
+            received = self.socket.recv_into(view[filled:])
             if not received:
                 raise EOFError(f"closed by the peer after {filled} of {size} bytes")
             filled += received

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 from metrics.cache_meters import CacheMeter
 from storage.cache.disk import DiskBlockKey, DiskBlocks
@@ -10,7 +11,7 @@ from tests.support.simulated_link import SimulatedLink
 from tests.support.simulated_time import SimulatedThreads
 
 
-class SimulatedDisk(DiskBlocks):
+class SimulatedDisk:
     """A DiskBlocks. A call costs what a body of its size costs over `way`, one connection each."""
 
     def __init__(
@@ -22,7 +23,7 @@ class SimulatedDisk(DiskBlocks):
         threads: SimulatedThreads,
         meter: CacheMeter,
     ) -> None:
-        super().__init__(
+        self._disk = DiskBlocks(
             folder,
             bytes_max=bytes_max,
             identity=identity,
@@ -34,13 +35,16 @@ class SimulatedDisk(DiskBlocks):
         self._way = way
         self._threads = threads
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
     def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
         self._wait(key.size_bytes)
-        return super().read(key, reader)
+        return self._disk.read(key, reader)
 
     def write(self, key: DiskBlockKey, data: memoryview | bytes | bytearray, reader: Hashable | None = None) -> bool:
         self._wait(len(data))
-        return super().write(key, data, reader)
+        return self._disk.write(key, data, reader)
 
     def _wait(self, size_bytes: int) -> None:
         call = self._way.open(size_bytes)

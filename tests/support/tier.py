@@ -186,7 +186,7 @@ class Tier:
         # A manifest or an index read ahead is in a thread that no gauge shows; it takes a few turns to ask for more.
         while quiet < QUIET_TURNS:
             await trio.lowlevel.checkpoint()
-            is_busy = len(self.cache._gets) or self.limiter.borrowed_tokens
+            is_busy = len(self.storage.gets) or self.limiter.borrowed_tokens
             quiet = 0 if is_busy else quiet + 1
 
     def sample(self, name: str, labels: Mapping[str, str] | None = None) -> float:

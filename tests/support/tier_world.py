@@ -10,6 +10,7 @@ Its parts are the real ones (catalog, frontiers, lineages, tier, plan, probe, ex
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import trio
 
@@ -38,7 +39,7 @@ from storage.model import (
     RemoteLogSegmentState,
     TopicIdPartition,
 )
-from storage.reader import ReadTime, TierReader, TierRecords
+from storage.reader import OffsetNotInTierError, ReadTime, TierReader, TierRecords
 from tests.support.fake_wire import BATCH_BYTES, FakeBrokerLog, FakePartitionLog, FakeWire, tier_batch
 from tests.support.segments import topic_partition, uuid_of
 
@@ -48,8 +49,8 @@ LEADER_EPOCH = 5
 TopicPartition = tuple[str, int]
 
 
-class FakeClient(FrontierClient):
-    """Tidegate's own questions, answered by the models."""
+class FakeClient:
+    """Tidegate's own questions, as FrontierClient asks them, answered by the models."""
 
     def __init__(self, brokers: Mapping[int, FakeBrokerLog]) -> None:
         self.brokers = brokers
@@ -116,8 +117,8 @@ def _offset(log: FakePartitionLog | None, timestamp: int) -> OffsetAnswer:
     return OffsetAnswer(log.offsets_error_code, offsets[timestamp], log.leader_epoch, -1)
 
 
-class FakeClusterView(Cluster):
-    """Topics and leaders as a test sets them; `unlearned` topics are known after they were asked for."""
+class FakeClusterView:
+    """A Cluster's topics and leaders, as a test sets them; `unlearned` topics are known after they were asked for."""
 
     def __init__(self) -> None:
         self.ids: dict[str, bytes] = {}
@@ -156,12 +157,11 @@ class FakeClusterView(Cluster):
         self.ids = {name: known for name, known in self.ids.items() if known != topic_id}
 
 
-class ScriptedReader(TierReader):
-    """Answers from the catalog's segments with `tier_batch`es, as slowly and wrongly as a test says."""
+class ScriptedReader:
+    """A TierReader over the catalog's segments: it gives `tier_batch`es, as slowly and wrongly as a test says."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._prefetcher = None
         self.delay_s = 0.0
         self.delays_s: dict[TopicIdPartition, float] = {}
         self.failures: dict[TopicIdPartition, Exception] = {}
@@ -194,6 +194,23 @@ class ScriptedReader(TierReader):
         batches = [memoryview(tier_batch(partition.partition, offset + number)) for number in range(count)]
         aborts = self._scripted_aborts(segment, lineage) if committed and count else None
         return TierRecords(batches, count * BATCH_BYTES, first_batch_too_large=not count, aborts=aborts)
+
+    def segment_for(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata:
+        segment = self._find_segment(partition, offset, lineage)
+        if segment is None:
+            raise OffsetNotInTierError(f"{partition}: no segment holds offset {offset}")
+        return segment
+
+    def _find_segment(
+        self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
+    ) -> RemoteLogSegmentMetadata | None:
+        epoch = lineage.epoch_for(offset)
+        if epoch is None:
+            return None
+        segment = self._catalog.lookup(partition.topic_id, partition.partition, epoch, offset)
+        return segment if segment is not None and lineage.holds(segment, offset) else None
 
     def _scripted_aborts(self, segment: RemoteLogSegmentMetadata, lineage: LeaderEpochLineage) -> TierAborts:
         following: RemoteLogSegmentMetadata | None = segment
@@ -231,7 +248,12 @@ class TierWorld:
     """All of it. `settings` are those of every client made afterwards."""
 
     def __init__(
-        self, nursery: trio.Nursery, *, frontier_age_s_max: float = 1.0, broker: FakeBrokerLog | None = None
+        self,
+        nursery: trio.Nursery,
+        *,
+        frontier_age_s_max: float = 1.0,
+        broker: FakeBrokerLog | None = None,
+        open_reader: Callable[[Catalog], ScriptedReader] = ScriptedReader,
     ) -> None:
         self.nursery = nursery
         self.broker = broker or FakeBrokerLog()
@@ -240,17 +262,20 @@ class TierWorld:
         self.cluster = FakeClusterView()
         self.catalog = Catalog()
         self.tail = FakeTail()
-        self.reader = ScriptedReader(self.catalog)
+        self.reader = open_reader(self.catalog)
         self.meters = Meters(Registry())
-        self.frontiers = Frontiers(self.client_of_ours, nursery, age_s_max=frontier_age_s_max)
-        self.lineages = Lineages(self.client_of_ours, self.cluster, self.catalog, nursery)
+        # Each has what the parts below ask of the class that it stands for, and nothing else of it.
+        self.frontier_client = cast(FrontierClient, self.client_of_ours)
+        self.own_cluster = cast(Cluster, self.cluster)
+        self.frontiers = Frontiers(self.frontier_client, nursery, age_s_max=frontier_age_s_max)
+        self.lineages = Lineages(self.frontier_client, self.own_cluster, self.catalog, nursery)
         self.tier = Tier(
             catalog=self.catalog,
             tail=self.tail,
-            reader=self.reader,
+            reader=cast(TierReader, self.reader),
             frontiers=self.frontiers,
             lineages=self.lineages,
-            cluster=self.cluster,
+            cluster=self.own_cluster,
             meter=self.meters.tier,
         )
         self.fallback = Fallback(FallbackSettings(after_s=5.0, partitions_max=4), self.meters.fallback)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from metrics.cache_meters import DiskErrorCause
+from metrics.cache_meters import CacheMeter, DiskErrorCause
+from metrics.registry import Registry
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
 from storage.errors import StorageConfigError
@@ -69,9 +70,14 @@ def test_999_whole_blocks_survive_a_restart_and_the_torn_ones_do_not(tmp_path: P
 def test_nothing_is_held_or_written_until_the_folder_is_listed(tmp_path: Path) -> None:
     with disk_cache(tmp_path) as cache:
         cache.write(FIRST)
-        registry_meter = cache.disk._meter
     disk = DiskBlocks(
-        tmp_path, bytes_max=cost(9), identity="x", cipher=None, retention_s=None, meter=registry_meter, clock=Clock()
+        tmp_path,
+        bytes_max=cost(9),
+        identity="x",
+        cipher=None,
+        retention_s=None,
+        meter=CacheMeter(Registry()),
+        clock=Clock(),
     )
     assert (disk.available, disk.holds(FIRST), disk.read(FIRST)) == (False, False, None)
     assert not disk.write(SECOND, data_of(SECOND))

@@ -78,9 +78,9 @@ async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
     async with world_at(tmp_path) as world:
         gates = [world.gate("read", key) for key in keys]
         flights = [world.start_read(key) for key in keys]
-        await until(lambda: sum(gate._reached.is_set() for gate in gates) == READS_MAX)
+        await until(lambda: sum(gate.is_reached for gate in gates) == READS_MAX)
         await wait_all_tasks_blocked()
-        assert sum(gate._reached.is_set() for gate in gates) == READS_MAX
+        assert sum(gate.is_reached for gate in gates) == READS_MAX
         for gate in gates:
             gate.release()
         for flight in flights:

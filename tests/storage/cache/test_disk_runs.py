@@ -121,7 +121,7 @@ async def test_a_block_found_bad_meanwhile_is_not_delivered(filled: Path, is_rea
         gate.release()
         await receiver.came_to(4)
         assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])]
-        assert not never_read._reached.is_set()
+        assert not never_read.is_reached
 
 
 async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_kept(filled: Path) -> None:
@@ -150,7 +150,7 @@ async def test_of_a_run_that_nobody_wants_the_rest_is_neither_read_nor_delivered
         gate.release()
         await until(lambda: not world.level._runs)
         assert (receiver.came, receiver.failures) == (whole(KEYS[:1]), [])
-        assert not later._reached.is_set()
+        assert not later.is_reached
 
 
 async def test_an_error_of_the_receivers_ends_its_run_alone(filled: Path) -> None:

@@ -6,12 +6,14 @@ only when room was needed. All else it predicts.
 
 from collections import Counter
 from collections.abc import Hashable
+from typing import cast
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from metrics.cache_meters import CacheLevel, CacheMeter, ReadAheadMeter
-from metrics.registry import Registry
+from storage.cache import blocks
 from storage.cache.blocks import Block, BlockKey, MemoryBlocks
 from tests.support.segments import uuid_of
 
@@ -37,9 +39,8 @@ class Watch:
         assert sum(len(unread.block.data) for unread in table._unread.values()) == table.unread_bytes
 
 
-class WatchingCacheMeter(CacheMeter):
+class WatchingCacheMeter:
     def __init__(self, watch: Watch) -> None:
-        super().__init__(Registry())
         self.watch = watch
         self.evicted = self.expired = self.resident_bytes = 0
 
@@ -59,9 +60,8 @@ class WatchingCacheMeter(CacheMeter):
         self.resident_bytes = resident_bytes
 
 
-class WatchingReadAheadMeter(ReadAheadMeter):
+class WatchingReadAheadMeter:
     def __init__(self, watch: Watch) -> None:
-        super().__init__(Registry())
         self.watch = watch
         self.arrived = self.used = self.wasted = self.unread_bytes = 0
 
@@ -86,16 +86,6 @@ def size_of(blocks: dict[BlockKey, Block]) -> int:
     return sum(len(block.data) for block in blocks.values())
 
 
-class SmallExtents(MemoryBlocks):
-    """Extents of `extent_bytes`, also in a budget so small that a block would be one by itself."""
-
-    extent_bytes = 1
-
-    def _extent(self, key: BlockKey, size_bytes: int) -> Hashable:
-        blocks = max(1, self.extent_bytes // max(1, size_bytes))
-        return key.segment_id, blocks, key.number // blocks
-
-
 class MemoryBlocksMachine(RuleBasedStateMachine):
     """`read` and `unread` are the model: what must be here, oldest first; `used_at_s` when each was last used."""
 
@@ -109,22 +99,27 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
         self.read_ahead_meter = WatchingReadAheadMeter(self.watch)
         self.told_wasted: Counter[BlockKey] = Counter()
         self.told_evicted: list[BlockKey] = []
-        self.watch.table = self.table = SmallExtents(
+        # Extents of that size also in a budget so small that a block would be one by itself.
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(blocks, "extent_blocks", lambda size_bytes, _: max(1, extent_bytes // max(1, size_bytes)))
+        self.watch.table = self.table = MemoryBlocks(
             bytes_max,
             unread_bytes_max=unread_bytes_max,
             retention_s=RETENTION_S,
             clock=lambda: self.now_s,
-            meter=self.meter,
-            read_ahead_meter=self.read_ahead_meter,
+            meter=cast(CacheMeter, self.meter),
+            read_ahead_meter=cast(ReadAheadMeter, self.read_ahead_meter),
             on_wasted=self.hear_wasted,
             on_evicted=self.told_evicted.append,
         )
-        self.table.extent_bytes = extent_bytes
         self.read: dict[BlockKey, Block] = {}
         self.unread: dict[BlockKey, Block] = {}
         self.used_at_s: dict[BlockKey, float] = {}
         self.wasted: Counter[BlockKey] = Counter()
         self.evicted = self.expired = self.used = self.arrived = self.wasted_bytes = 0
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
     def hear_wasted(self, key: BlockKey) -> None:
         self.watch.look()

@@ -243,7 +243,7 @@ def test_an_illegal_first_segment_leaves_no_partition_behind() -> None:
     with pytest.raises(IllegalMetadataError):
         catalog.apply(started("s", 0, 2**63), initialized=True)
 
-    assert not catalog._topics
+    assert not catalog.contents().topics
 
 
 def test_emptied_partitions_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

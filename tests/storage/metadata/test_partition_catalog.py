@@ -358,7 +358,7 @@ def test_a_look_up_by_time_looks_at_few_segments(catalog: Catalog, segments: int
         segment = started(str(number), number * 10, number * 10 + 9, {0: number * 10})
         finish(catalog, replace(segment, max_timestamp_ms=number))
     first_reaching(catalog, 0, 0)
-    columns = catalog._columns
+    columns = catalog.contents().columns
     counted = [CountedColumn(column) for column in (columns.start_offsets, columns.end_offsets)]
     columns.start_offsets, columns.end_offsets = counted  # type: ignore[assignment]  # as good as arrays, to read
     for number in (0, segments // 2, segments - 1, segments):

@@ -46,6 +46,7 @@ from tests.contract.remote_storage_manager import (
 )
 from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
 from tests.support.scripted_object_store import ScriptedObjectStore
+from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import filled_segment, metadata_of, segment_files
 
 METADATA = metadata_of(PARTITION, SEGMENT)
@@ -55,11 +56,12 @@ PATH = main_path(METADATA)
 CHUNK_BYTES = 1000
 
 
-class WritingManager(AivenRemoteStorageManager):
+class WritingManager(ScriptedStore):
     """Copies as the plug-in does, and deletes, so that the contract can be run."""
 
     def __init__(self, config: Mapping[str, str], store: ObjectStore, options: AivenWriterOptions) -> None:
-        super().__init__(config, store=store)
+        super().__init__(AivenRemoteStorageManager(config, store=store))
+        self._store = store
         self._options = options
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
