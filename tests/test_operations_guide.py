@@ -58,12 +58,6 @@ def _prose(path: Path) -> str:
     return re.sub(r"^```.*?^```$", "", _text(path), flags=re.DOTALL | re.MULTILINE)
 
 
-def _anchors(path: Path) -> set[str]:
-    """What headings can be linked to by, as GitHub has it."""
-    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
 @functools.cache
 def _sentences() -> list[str]:
     """All texts of the code, with … for what is filled in."""

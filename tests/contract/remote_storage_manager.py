@@ -95,6 +95,21 @@ class RemoteStorageManagerContract:
         with pytest.raises(ValueError, match="not a range"):
             manager.fetch_log_segment(metadata, start_position, end_position)
 
+    @pytest.mark.parametrize(("start_position", "end_position"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
+    def test_a_stream_of_what_is_no_range_is_the_callers_bug(
+        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int
+    ) -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        with pytest.raises(ValueError, match="not a range"):
+            opened.open_stream(start_position, end_position)
+
+    def test_reading_beyond_a_streams_end_is_the_callers_bug(self, manager: RemoteStorageManager, copy: "Copy") -> None:
+        opened = manager.open_log_segment(copy(SEGMENT))
+        with closing(opened.open_stream(0, 10)) as stream:
+            stream.read(6)
+            with pytest.raises(ValueError, match=r"5 bytes .*of a stream"):
+                stream.read(5)
+
     @pytest.mark.parametrize("piece_bytes", [1000, 4096, len(SEGMENT.log)])
     def test_a_stream_read_in_pieces_is_the_log(
         self, manager: RemoteStorageManager, copy: "Copy", piece_bytes: int

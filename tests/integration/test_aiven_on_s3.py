@@ -5,7 +5,6 @@ equal answers say that neither keys, manifest, chunks nor indexes were misread. 
 S3 that it read.
 """
 
-import io
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from protocol.wire.errors import ErrorCode
-from proxy import check
-from proxy.config import load
-from proxy.process import exit_codes
-from storage.formats.aiven.segment_objects import ObjectSuffix, main_path
-from tests.support.aiven_tier import KEY_PREFIX, AivenTier, finished_segments, publish_segments, publish_tier
+from tests.support.aiven_tier import finished_segments, publish_tier
 from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.disk_cache import log_blocks_below
 from tests.support.kafka import TieredTopic
@@ -29,7 +24,6 @@ from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
-from tools.demo.kafka_properties import properties_text
 from tools.demo.tidegate_process import Tidegate
 
 VERSION = 17
@@ -164,28 +158,6 @@ def test_a_restart_in_the_middle(
         restartable.process.stop()
 
 
-def test_check_reads_a_segment_from_the_bucket(
-    kafka: KafkaCluster, tiered: TieredTopic, s3_endpoint: S3Server, tmp_path: Path
-) -> None:
-    # It takes the one that was announced last, whichever test's that is.
-    newest = finished_segments(kafka)[-1]
-    tier = publish_segments(kafka, s3_endpoint, [newest], tmp_path, compression=True, encryption=True)
-    exit_code, report = checked(kafka, tier.properties(), tmp_path)
-    assert exit_code == exit_codes.DONE, report
-    assert f"ok      segment {newest.segment_id}," in report
-
-
-def test_check_says_which_bucket_is_wrong(
-    kafka: KafkaCluster, tiered: TieredTopic, s3_endpoint: S3Server, tmp_path: Path
-) -> None:
-    newest = finished_segments(kafka)[-1]
-    tier = AivenTier(s3_endpoint, "no-such-bucket", [], {"key.prefix": KEY_PREFIX, "chunk.size": "65536"})
-    exit_code, report = checked(kafka, tier.properties(), tmp_path)
-    assert exit_code == exit_codes.FOUND_WRONG
-    (line,) = [line for line in report.splitlines() if "NoSuchBucket" in line]
-    assert f"s3://no-such-bucket/{KEY_PREFIX}{main_path(newest)}{ObjectSuffix.MANIFEST.value}" in line
-
-
 class Restartable:
     """A Tidegate that is found at the same addresses after a restart."""
 
@@ -286,16 +258,3 @@ def wait_all_on_disk(tidegate: RunningTidegate, cache: Path) -> None:
 
     wait_until(all_there, "every block is on disk")
     assert tidegate.metric("tidegate_cache_disk_skipped_blocks_total") == 0
-
-
-def checked(kafka: KafkaCluster, properties: Mapping[str, str], folder: Path) -> tuple[int, str]:
-    """`tidegate check`: exit code and report."""
-    file = folder / "tidegate.properties"
-    lines = {
-        "upstream.bootstrap.servers": kafka.bootstrap_servers,
-        "broker.config": str(kafka.server_properties_path(1)),
-        **properties,
-    }
-    file.write_text(properties_text(lines), encoding="utf-8")
-    out = io.StringIO()
-    return check.run(load(file, {}), out), out.getvalue()

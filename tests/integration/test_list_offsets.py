@@ -130,16 +130,6 @@ def exchanged(tidegate: RunningTidegate) -> float:
     return tidegate.metric("tidegate_cache_hits_total") + tidegate.metric("tidegate_cache_misses_total")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_times_are_answered_in_every_version(sides: Sides, topics: list[TimedTopic], version: int) -> None:
-    chance = random.Random(version)
-    for topic in topics:
-        sample = [topic.times[0], topic.times[-1], *chance.sample(topic.times, 12)]
-        for number, timestamp in enumerate(sample):
-            theirs, ours = sides.ask(version, [(topic.name, 0, timestamp)], number % 2)
-            assert ours == theirs, f"{topic.name} at {timestamp}"
-
-
 def test_many_partitions_and_kinds_in_one_request(sides: Sides, topics: list[TimedTopic]) -> None:
     chance = random.Random(7)
     for version, isolation in itertools.product(VERSIONS, (0, 1)):

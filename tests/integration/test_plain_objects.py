@@ -97,12 +97,6 @@ def test_check_reads_a_segment_from_the_bucket(
     assert f"ok      segment {newest.segment_id}," in report
 
 
-def test_check_names_a_key_that_is_none(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
-    exit_code, report = checked(kafka, {**properties(gateway), "rsm.config.key.prefx": "x"}, tmp_path)
-    assert exit_code == exit_codes.FOUND_WRONG
-    assert "rsm.config.key.prefx is not a key of tidegate.PlainObjects; the nearest is key.prefix" in report
-
-
 @pytest.mark.parametrize("batches", [10, 600], ids=["at-once", "in-parts"])
 def test_what_is_copied_to_the_gateway_is_a_folder_of_kafkas(tmp_path: Path, batches: int) -> None:
     """With the part size and the threshold at their least; the larger log is more than two parts."""

@@ -59,18 +59,6 @@ def test_ready_says_where_with_how_many_brokers_and_segments(
         assert served.process.wait(START_S_MAX) == exit_codes.DONE
 
 
-def test_a_first_signal_lets_what_has_begun_be_answered(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with serving(tmp_path, with_admin(kafka)) as served:
-        served.wait_log("ready: ")
-        with served.client() as client, served.client() as idle:
-            answered = parked_fetch(served, client, kafka, wait_ms=2000)
-            served.terminate()
-            assert idle.is_closed_by_peer()
-            assert answered.wait(10)
-            assert served.process.wait(START_S_MAX) == exit_codes.DONE
-            assert "drain_timed_out" not in served.log()
-
-
 def test_a_second_signal_stops_at_once(kafka: KafkaCluster, tmp_path: Path) -> None:
     with serving(tmp_path, with_admin(kafka)) as served:
         served.wait_log("ready: ")
@@ -84,25 +72,6 @@ def test_a_second_signal_stops_at_once(kafka: KafkaCluster, tmp_path: Path) -> N
             assert "stopped_at_once" in served.log()
 
 
-def test_a_drain_does_not_outlast_its_time(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with serving(tmp_path, {**with_admin(kafka), "proxy.drain.timeout.ms": "200"}) as served:
-        served.wait_log("ready: ")
-        with served.client() as client:
-            parked_fetch(served, client, kafka, wait_ms=25_000)
-            served.terminate()
-            assert served.process.wait(START_S_MAX) == exit_codes.DONE
-            assert "drain_timed_out" in served.log()
-
-
-@pytest.mark.integration
-def test_without_an_upstream_it_runs_unready_and_leaves_in_order(tmp_path: Path) -> None:
-    with serving(tmp_path, without_kafka(tmp_path)) as served:
-        served.wait_log("upstream_unavailable")
-        served.terminate()
-        assert served.process.wait(START_S_MAX) == exit_codes.DONE
-        assert "ready:" not in served.log()
-
-
 @pytest.mark.integration
 def test_a_taken_port_is_exit_1_with_a_line_that_names_the_key(tmp_path: Path) -> None:
     key = "proxy.listen"
@@ -113,12 +82,3 @@ def test_a_taken_port_is_exit_1_with_a_line_that_names_the_key(tmp_path: Path) -
             (line,) = [line for line in served.log().splitlines() if line.startswith("tidegate:")]
             assert key in line
             assert address in line
-
-
-@pytest.mark.integration
-def test_a_wrong_storage_configuration_is_exit_2_with_a_line(tmp_path: Path) -> None:
-    with serving(tmp_path, {**without_kafka(tmp_path), "rsm.config.dir": ""}) as served:
-        assert served.process.wait(START_S_MAX) == exit_codes.USAGE
-        (line,) = [line for line in served.log().splitlines() if line.startswith("tidegate:")]
-        assert "rsm.config.dir" in line
-        assert "Traceback" not in served.log()

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.wire.errors import ErrorCode
-from tests.support.digests import confluent_consumer
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate
@@ -192,51 +190,3 @@ def test_flipped_bytes_are_an_error_after_one_fresh_read(subject: Subject, at: i
     log.write_bytes(content)
     assert subject.from_tidegate(0) == before
     assert subject.from_tidegate(BATCH_RECORDS) == subject.from_broker(BATCH_RECORDS)
-
-
-def test_a_consumer_waits_for_a_lost_log_and_goes_on_where_it_stood(subject: Subject) -> None:
-    log, away = subject.file("log", segment=1), subject.file("log", segment=1).with_suffix(".away")
-    log.rename(away)
-    errors = subject.counted(REMOTE_FETCH_ERRORS, topic=subject.topic)
-    lost_from = BATCH_RECORDS * BATCHES_PER_SEGMENT
-    consumer = confluent_consumer(subject.tidegate.bootstrap_servers, "read_uncommitted")
-    try:
-        consumer.assign([TopicPartition(subject.topic, subject.partition, 0)])
-        assert take(consumer, lost_from) == list(range(lost_from))
-
-        asked = subject.counted(FALLBACK_READS)
-
-        def has_asked_twice() -> bool:
-            assert take_one(consumer) is None
-            return errors() >= 1 and asked() >= 2
-
-        wait_until(has_asked_twice, "the consumer has asked twice for what is lost")
-        away.rename(log)
-        assert take(consumer, RECORDS - lost_from) == list(range(lost_from, RECORDS))
-    finally:
-        consumer.close()
-
-
-def take(consumer: Consumer, count: int) -> list[int]:
-    """The offsets of the next records."""
-    offsets: list[int] = []
-
-    def all_there() -> bool:
-        while len(offsets) < count and (offset := take_one(consumer)) is not None:
-            offsets.append(offset)
-        return len(offsets) == count
-
-    wait_until(all_there, f"{count} records")
-    return offsets
-
-
-def take_one(consumer: Consumer) -> int | None:
-    """The next record's offset, or None; the partition's error while its log is lost is no surprise."""
-    message = consumer.poll(0.1)
-    if message is None:
-        return None
-    error = message.error()
-    if error is not None:
-        assert error.code() == KafkaError.UNKNOWN, str(error)
-        return None
-    return message.offset()

@@ -1,7 +1,5 @@
-"""The own upstream client against a real broker: sign-in by every mechanism, frontiers, the metadata topic, ACLs."""
+"""The own upstream client against a real broker: sign-in by every mechanism, frontiers, the metadata topic."""
 
-import io
-import re
 import ssl
 import tempfile
 import time
@@ -14,12 +12,7 @@ import pytest
 import trio
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -31,11 +24,9 @@ from protocol.client.leaders import AskNode
 from protocol.client.messages import CONSUMER_REPLICA, LIST_OFFSETS, OffsetQuery, offset_questions
 from protocol.client.sasl import SaslCredentials
 from protocol.list_offsets import OffsetTimestamp
-from proxy import check
-from proxy.process import exit_codes
 from proxy.upstream.cluster import Cluster, FrontierClient
-from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
-from storage.errors import MetadataLogError, MetadataOffsetOutOfRange, RetriableRemoteStorageError
+from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
+from storage.errors import MetadataLogError, MetadataOffsetOutOfRange
 from storage.metadata import serde
 from storage.model import (
     RemoteLogSegmentMetadata,
@@ -45,7 +36,6 @@ from storage.model import (
     Uuid,
 )
 from tests.support.certificates import server_certificate
-from tests.support.config_files import load_lines
 from tests.support.kafka import TieredTopic, fresh_name, orders, own_cluster, produce
 from tests.support.needs import JARS
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -56,7 +46,7 @@ SESSION_LIFETIME_MS = 2000
 
 @dataclass(frozen=True, slots=True)
 class SecuredKafka:
-    """One broker with all four security protocols; alice and bob by PLAIN, carol by SCRAM."""
+    """One broker with all four security protocols; alice by PLAIN, carol and dora by SCRAM."""
 
     cluster: KafkaCluster
     ports: dict[str, int]
@@ -77,20 +67,6 @@ class SecuredKafka:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
 
-    def allow(self, user: str, operation: AclOperation, topic: str) -> None:
-        binding = AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            f"User:{user}",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        admin = self.admin  # dropped too early, it would cancel the request
-        for future in admin.create_acls([binding]).values():
-            future.result(30)
-
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[SecuredKafka]:
@@ -99,7 +75,7 @@ def secured() -> Iterator[SecuredKafka]:
         certificate, key = server_certificate(work)
         keystore = work / "keystore.pem"
         keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
-        cluster = KafkaCluster(jars=JARS, work=work, sasl_plain_users={"alice": "alice-secret", "bob": "bob-secret"})
+        cluster = KafkaCluster(jars=JARS, work=work, sasl_plain_users={"alice": "alice-secret"})
         ports = {"PLAINTEXT": cluster.broker(1).port, "SASL_PLAINTEXT": cluster.broker(1).sasl_port}
         ports |= {"SSL": free_port(), "SASL_SSL": free_port()}
         # the plan is read when a node is launched: only now are the ports known that the listeners name
@@ -141,7 +117,6 @@ def _add_scram_user(admin: AdminClient, name: str, password: str) -> None:
 
 
 ALICE = SaslCredentials("PLAIN", "alice", "alice-secret")
-BOB = SaslCredentials("PLAIN", "bob", "bob-secret")
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -313,91 +288,6 @@ def _produce_transaction(servers: str, topic: str, partition: int, codec: str) -
     for _ in range(5):
         producer.produce(topic, b"x" * 1000, partition=partition)
     producer.commit_transaction(30)
-
-
-async def test_acls_describe_and_read_are_enough_and_each_missing_one_is_named(
-    secured: SecuredKafka, nursery: trio.Nursery
-) -> None:
-    cluster = Cluster(secured.settings("SASL_PLAINTEXT", BOB), nursery)
-    client = KafkaMetadataTopicClient(cluster)
-    await _until_topic_exists(secured, nursery)
-    await cluster.refresh()
-    with pytest.raises(MetadataLogError, match=f"ACL Describe on Topic {METADATA_TOPIC} is missing"):
-        await client.describe()
-    await trio.to_thread.run_sync(secured.allow, "bob", AclOperation.DESCRIBE, METADATA_TOPIC)
-    await _until_allowed(client)
-    assert await client.offsets([0])
-    with pytest.raises(MetadataLogError, match=f"ACL Read on Topic {METADATA_TOPIC} is missing"):
-        await client.fetch(0, 0, 0)
-    with pytest.raises(MetadataLogError, match=f"ACL Write on Topic {METADATA_TOPIC} is missing"):
-        await client.produce(0, b"v")
-    await trio.to_thread.run_sync(secured.allow, "bob", AclOperation.READ, METADATA_TOPIC)
-    with trio.fail_after(10):
-        while True:
-            try:
-                await client.fetch(0, 0, 0)
-                break
-            except MetadataLogError:
-                await trio.sleep(0.05)
-
-
-async def _until_topic_exists(secured: SecuredKafka, nursery: trio.Nursery) -> None:
-    """Brokers make the metadata topic with their first tiered topic."""
-    secured.cluster.create_topic(fresh_name("tiered-bob"), 1, {"remote.storage.enable": "true"})
-    client = KafkaMetadataTopicClient(Cluster(secured.settings("PLAINTEXT"), nursery))
-    with trio.fail_after(30):
-        while True:
-            try:
-                await client.offsets(range((await client.describe()).partition_count))
-                return
-            except (MetadataLogError, RetriableRemoteStorageError):  # not made yet, or still without leaders
-                await trio.sleep(0.2)
-
-
-async def _until_allowed(client: KafkaMetadataTopicClient) -> None:
-    with trio.fail_after(10):
-        while True:
-            try:
-                await client.describe()
-                return
-            except MetadataLogError:
-                await trio.sleep(0.05)
-
-
-def test_check_finds_nothing_wrong_with_a_cluster_that_serves(
-    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
-) -> None:
-    lines = f"upstream.bootstrap.servers={kafka.bootstrap_servers}\nbroker.config={kafka.server_properties_path(1)}\n"
-    out = io.StringIO()
-    code = check.run(load_lines(tmp_path, lines, minimal=False), out)
-    assert code == exit_codes.DONE, out.getvalue()
-    assert f"ok      broker 1 at {HOST}:{kafka.broker(1).port}" in out.getvalue()
-    # Some segment of some topic: others of this run have put theirs into the same tier.
-    assert re.search(r"segment \S+ .*: read", out.getvalue()), out.getvalue()
-    assert "nothing wrong" in out.getvalue()
-
-
-def test_check_names_the_missing_acls(secured: SecuredKafka, tmp_path: Path) -> None:
-    trio.run(_prepare_topic, secured)
-    lines = (
-        f"upstream.bootstrap.servers={secured.cluster.sasl_bootstrap_servers}\n"
-        "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\n"
-        "upstream.sasl.username=alice\nupstream.sasl.password=alice-secret\n"
-        "remote.log.storage.manager.class.name="
-        "org.apache.kafka.server.log.remote.storage.LocalTieredStorage\n"
-        f"rsm.config.dir={secured.cluster.tier_dir}\n"
-    )
-    out = io.StringIO()
-    code = check.run(load_lines(tmp_path, lines, minimal=False), out)
-    assert code == exit_codes.FOUND_WRONG
-    assert f"ACL Describe on Topic {METADATA_TOPIC} is missing" in out.getvalue()
-    assert "alice-secret" not in out.getvalue()
-
-
-async def _prepare_topic(secured: SecuredKafka) -> None:
-    async with trio.open_nursery() as nursery:
-        await _until_topic_exists(secured, nursery)
-        nursery.cancel_scope.cancel()
 
 
 def test_followers_answer_frontiers_and_a_moved_broker_is_found() -> None:

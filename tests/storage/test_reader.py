@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -24,9 +23,8 @@ from storage.indexes.offset_index import encode_offset_index
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.filesystem import FileSystemStore
-from storage.object_store.retries import ATTEMPTS_MAX
 from storage.reader import VERIFY_IN_THREAD_BYTES, OffsetNotInTierError
-from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, filled_segment
+from tests.support.segments import SyntheticSegment, build_segment, data_batch, filled_segment
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
 from tests.support.vectors import vector
 
@@ -301,49 +299,6 @@ async def test_trouble_that_passes_is_not_seen(nursery: trio.Nursery, autojump_c
 
 # --- objects that are not there ---
 
-FRESH_AT_MS = FIRST_TIMESTAMP_MS + 59_999
-OLD_AT_MS = FIRST_TIMESTAMP_MS + 60_000
-NOT_FOUND = RemoteResourceNotFoundError("404")
-OBJECTS: dict[str, dict[str, Any]] = {
-    "log": {},
-    "manifest": {"manifest": True},
-    "index": {"index_type": IndexType.OFFSET},
-}
-
-
-@pytest.mark.parametrize("which", OBJECTS)
-async def test_an_object_of_a_fresh_segment_that_is_not_there_may_appear(
-    nursery: trio.Nursery, autojump_clock: MockClock, which: str
-) -> None:
-    tier = open_tier(nursery, [SMALL], chunk_bytes=50, now_ms=lambda: FRESH_AT_MS)
-    tier.store.fail(NOT_FOUND, **OBJECTS[which], times=ATTEMPTS_MAX - 1)
-    assert await tier.read_bytes(100) == SMALL.log
-    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0
-
-
-@pytest.mark.parametrize(("now_ms", "attempts"), [(FRESH_AT_MS, ATTEMPTS_MAX), (OLD_AT_MS, 1)])
-@pytest.mark.parametrize("which", ["log", "manifest"])
-async def test_an_object_that_is_not_there_is_missing_and_not_remembered_as_absent(
-    nursery: trio.Nursery, autojump_clock: MockClock, which: str, now_ms: int, attempts: int
-) -> None:
-    tier = open_tier(nursery, [SMALL], chunk_bytes=50, now_ms=lambda: now_ms)
-    tier.store.fail(NOT_FOUND, **OBJECTS[which], times=attempts)
-    with pytest.raises(RemoteResourceNotFoundError, match="404"):
-        await tier.read(100)
-    assert tier.sample("tidegate_get_retries_total") == attempts - 1
-    assert await tier.read_bytes(100) == SMALL.log
-
-
-@pytest.mark.parametrize(("now_ms", "attempts"), [(FRESH_AT_MS, ATTEMPTS_MAX), (OLD_AT_MS, 1)])
-async def test_an_index_that_is_not_there_is_rebuilt(
-    nursery: trio.Nursery, autojump_clock: MockClock, now_ms: int, attempts: int
-) -> None:
-    tier = open_tier(nursery, [SMALL], chunk_bytes=50, now_ms=lambda: now_ms)
-    tier.store.fail(NOT_FOUND, index_type=IndexType.OFFSET, times=attempts)
-    assert await tier.read_bytes(106) == SMALL.batches[3]
-    assert tier.store.index_fetches() == attempts
-    assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
-
 
 async def test_a_missing_index_is_rebuilt_and_counted(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SMALL])
@@ -383,13 +338,6 @@ async def test_a_broken_log_behind_an_index_entry_is_not_blamed_on_the_index(nur
     with pytest.raises(CorruptObjectError, match=f"batch at {SMALL.batch_positions[3]}"):
         await tier.read(106)
     assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 0
-
-
-async def test_a_missing_log_and_index_is_not_found(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
-    tier.store.inner.delete_log_segment_data(tier.logs[0][0])
-    with pytest.raises(RemoteResourceNotFoundError):
-        await tier.read(100)
 
 
 # --- bytes that a broker wrote ---

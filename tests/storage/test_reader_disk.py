@@ -2,21 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-import trio
 
-from metrics.cache_meters import CacheMeter
 from metrics.registry import Registry
 from storage.cache.disk import DiskBlocks
 from storage.cache.segment_parts import FIRST_NUMBER
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError
 from tests.support.disk_cache import log_blocks_below
+from tests.support.disk_tier import disk_tier
 from tests.support.scripted_gets import until
 from tests.support.segments import SyntheticSegment, filled_segment
-from tests.support.tier import Tier, open_tier
+from tests.support.tier import Tier
 
 SEGMENT = filled_segment(0)
 OTHER = filled_segment(200)
@@ -28,33 +27,12 @@ Opened = tuple[Tier, DiskBlocks, Registry]
 
 @asynccontextmanager
 async def tier_on(
-    path: Path,
-    *segments: SyntheticSegment,
-    block_bytes: int = BLOCK,
-    memory_bytes_max: int = 10**6,
-    readahead_bytes_max: int = 0,
+    path: Path, *segments: SyntheticSegment, memory_bytes_max: int = 10**6, readahead_bytes_max: int = 0
 ) -> AsyncIterator[Opened]:
     """One life of a process that has its disk cache there; the registry has the disk's own metrics."""
-    registry = Registry()
-    disk = DiskBlocks(
-        path, bytes_max=10**8, identity="store", cipher=None, retention_s=None, meter=CacheMeter(registry)
-    )
-    try:
-        await trio.to_thread.run_sync(disk.load)
-        async with trio.open_nursery() as nursery:
-            tier = open_tier(
-                nursery,
-                segments or [SEGMENT],
-                block_bytes=block_bytes,
-                memory_bytes_max=memory_bytes_max,
-                readahead_bytes_max=readahead_bytes_max,
-                disk_blocks=disk,
-            )
-            nursery.start_soon(tier.storage.run)
-            yield tier, disk, registry
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
+    sizes: dict[str, Any] = {"memory_bytes_max": memory_bytes_max, "readahead_bytes_max": readahead_bytes_max}
+    async with disk_tier(path, segments or [SEGMENT], block_bytes=BLOCK, **sizes) as opened:
+        yield opened.tier, opened.disk, opened.registry
 
 
 def blocks_on(disk: DiskBlocks) -> int:
@@ -62,11 +40,11 @@ def blocks_on(disk: DiskBlocks) -> int:
     return sum(key.number < FIRST_NUMBER for key in tuple(disk._index._entries))
 
 
-async def fill(path: Path, segment: SyntheticSegment = SEGMENT, *, block_bytes: int = BLOCK) -> int:
+async def fill(path: Path) -> int:
     """A first life that reads all of the segment; how many blocks it left."""
-    blocks = -(-len(segment.log) // block_bytes)
-    async with tier_on(path, segment, block_bytes=block_bytes) as (tier, disk, _):
-        assert await tier.read_bytes(segment.base_offset, max_bytes=len(segment.log)) == segment.log
+    blocks = -(-len(SEGMENT.log) // BLOCK)
+    async with tier_on(path) as (tier, disk, _):
+        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
         await until(lambda: blocks_on(disk) == blocks)
     return blocks
 
@@ -104,22 +82,6 @@ async def test_with_read_ahead_blocks_on_disk_cost_no_get_either(tmp_path: Path)
         for number, batch in enumerate(SEGMENT.batches):
             assert await tier.read_bytes(10 * number, max_bytes=len(batch), reader="one") == batch
         await tier.settled()
-        assert tier.store.log_fetches() == []
-
-
-async def test_one_torn_block_among_a_thousand_is_fetched_anew_and_no_other(tmp_path: Path) -> None:
-    segment = filled_segment(0, batch_count=100)
-    block_bytes = len(segment.log) // 999
-    blocks = await fill(tmp_path, segment, block_bytes=block_bytes)
-    assert blocks >= 1000
-    corrupt(tmp_path, 500, "zeros at the end")
-    async with tier_on(tmp_path, segment, block_bytes=block_bytes) as (tier, disk, _):
-        assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
-        assert tier.store.log_fetches() == [(500 * block_bytes, 501 * block_bytes - 1)]
-        assert tier.sample("tidegate_cache_hits_total", DISK) == blocks - 1
-        await until(lambda: blocks_on(disk) == blocks)
-    async with tier_on(tmp_path, segment, block_bytes=block_bytes) as (tier, _, _registry):
-        assert await tier.read_bytes(0, max_bytes=len(segment.log)) == segment.log
         assert tier.store.log_fetches() == []
 
 
@@ -191,25 +153,3 @@ async def test_a_deleted_segment_leaves_the_disk_and_the_others_stay(tmp_path: P
     async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, _, _registry):
         assert await tier.read_bytes(200) == OTHER.log
         assert tier.store.log_fetches() == []
-
-
-async def test_what_is_on_its_way_when_its_segment_is_deleted_does_not_get_to_disk(tmp_path: Path) -> None:
-    async with tier_on(tmp_path, SEGMENT, OTHER) as (tier, disk, _):
-        with tier.store.held(positions=range(BLOCK)) as gate:
-            async with trio.open_nursery() as readers:
-                readers.start_soon(partial(tier.read_bytes, 0))
-                await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-                tier.delete(0)
-                gate.release()
-        await tier.read_bytes(200)
-        await until(lambda: blocks_on(disk) == -(-len(OTHER.log) // BLOCK))
-        assert tier.resident_bytes == len(OTHER.log)
-
-
-async def test_a_disk_that_vanishes_is_done_without(tmp_path: Path) -> None:
-    await fill(tmp_path)
-    async with tier_on(tmp_path) as (tier, _, registry):
-        for file in log_blocks_below(tmp_path):
-            file.unlink()
-        assert await tier.read_bytes(0, max_bytes=len(SEGMENT.log)) == SEGMENT.log
-        assert (registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "missing"}) or 0) > 0

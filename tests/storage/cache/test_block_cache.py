@@ -4,18 +4,16 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from metrics.cache_meters import CacheMeter
-from metrics.registry import Registry
 from storage.cache import block_cache, pace
 from storage.cache.blocks import Block, SegmentBlocks
-from storage.cache.disk import DiskBlocks
 from storage.cache.gets import Transfer
-from storage.errors import RemoteAccessDeniedError
+from tests.support.disk_tier import disk_tier
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier, open_tier
@@ -123,30 +121,6 @@ async def test_a_hit_gives_no_other_task_a_turn(tier: Tier) -> None:
         scope.cancel()
         assert await fetch(tier, 0, 0) == CUT[0]
     assert not scope.cancelled_caught
-
-
-async def test_a_failed_fill_is_counted_and_not_remembered(tier: Tier) -> None:
-    tier.store.fail(RemoteAccessDeniedError("403"))
-    with pytest.raises(RemoteAccessDeniedError):
-        await fetch(tier, 0, 0)
-    assert tier.sample("tidegate_cache_fill_failures_total") == 1
-    assert not tier.cache._first_readers
-    assert await fetch(tier, 0, 0) == CUT[0]
-
-
-async def test_blocks_that_came_before_the_trouble_are_kept(tier: Tier) -> None:
-    tier.store.break_body(RemoteAccessDeniedError("expired"), after_bytes=2 * BLOCK)
-    with pytest.raises(RemoteAccessDeniedError):
-        await fetch(tier, 0, 3)
-    assert await fetch(tier, 0, 3) == b"".join(CUT[:4])
-    assert tier.store.log_fetches() == [(0, 3999), (2000, 3999)]
-
-
-async def test_evictions_keep_the_budget_and_are_counted(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, memory_bytes_max=3 * BLOCK)
-    assert await fetch(tier, 0, LAST) == SEGMENT.log
-    assert tier.resident_bytes <= 3 * BLOCK
-    assert tier.sample("tidegate_cache_evictions_total", MEMORY) >= LAST - 3
 
 
 async def test_what_two_readers_share_outlives_a_scan(nursery: trio.Nursery) -> None:
@@ -339,26 +313,9 @@ async def test_a_deleted_segments_blocks_are_forgotten(tier: Tier) -> None:
 
 @asynccontextmanager
 async def tier_on(path: Path, *, memory_bytes_max: int = 10**6, readahead_bytes_max: int = 0) -> AsyncIterator[Tier]:
-    """A tier with a disk cache in that folder, listed, and written to in the background."""
-    disk = DiskBlocks(
-        path, bytes_max=10**7, identity="store", cipher=None, retention_s=None, meter=CacheMeter(Registry())
-    )
-    disk.load()
-    try:
-        async with trio.open_nursery() as nursery:
-            tier = open_tier(
-                nursery,
-                [SEGMENT],
-                block_bytes=BLOCK,
-                memory_bytes_max=memory_bytes_max,
-                readahead_bytes_max=readahead_bytes_max,
-                disk_blocks=disk,
-            )
-            nursery.start_soon(tier.storage.run)
-            yield tier
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
+    sizes: dict[str, Any] = {"memory_bytes_max": memory_bytes_max, "readahead_bytes_max": readahead_bytes_max}
+    async with disk_tier(path, [SEGMENT], block_bytes=BLOCK, **sizes) as opened:
+        yield opened.tier
 
 
 def held_on_disk(tier: Tier, *numbers: int) -> list[bool]:

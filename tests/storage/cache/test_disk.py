@@ -195,14 +195,6 @@ def test_an_encrypted_cache_serves_and_shows_no_plaintext(tmp_path: Path) -> Non
         assert data_of(FIRST)[:8] not in cache.file_of(FIRST).read_bytes()
 
 
-def test_a_random_key_ends_with_the_process(tmp_path: Path) -> None:
-    with disk_cache(tmp_path, cipher=BlockCipher.generate()) as cache:
-        cache.write(FIRST)
-    with disk_cache(tmp_path, cipher=BlockCipher.generate()) as cache:
-        assert not cache.disk.holds(FIRST)
-        assert files_below(tmp_path) == []
-
-
 def test_a_key_file_makes_an_encrypted_cache_survive(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(bytes(32))

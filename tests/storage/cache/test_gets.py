@@ -435,21 +435,6 @@ async def test_read_ahead_is_told_when_others_give_room_back(nursery: trio.Nurse
     await world.landed_at_least(1)
 
 
-async def test_what_is_larger_than_the_budget_goes_alone(nursery: trio.Nursery) -> None:
-    world, gate = GetWorld(nursery, budget_bytes=100), Gate()
-    ahead, asked = ScriptedSegment(name="ahead"), ScriptedSegment(name="asked")
-    ahead.script(Script(begins=gate))
-    assert world.ahead(ahead, range(1))
-    assert not world.ahead(ahead, range(1, 2))
-    flights = world.want(asked, range(1)) + world.want(asked, range(5, 6))
-    await gate.reached()
-    gate.release()
-    for flight in flights:
-        await flight.wait()
-    assert world.landed[0].key == ahead.key(0)
-    assert world.held_bytes_max == ONE_BLOCK_BYTES
-
-
 # --- ends ---
 
 
@@ -482,14 +467,6 @@ async def test_a_failure_reaches_just_those_whose_blocks_did_not_come(
                 await flight.wait()
     assert world.sample("cache_fill_failures_total") == 2
     assert (len(world.gets), world.budget.held, world.gets.slots.busy) == (0, 0, 0)
-
-
-async def test_a_failure_that_nobody_waits_for_harms_nobody(world: GetWorld, segment: ScriptedSegment) -> None:
-    segment.script(Script(refusal=RemoteAccessDeniedError("403")))
-    assert world.ahead(segment, range(3))
-    await until(lambda: len(world.gets) == 0)
-    assert (world.gets.read_ahead_bytes, world.budget.held) == (0, 0)
-    assert world.sample("cache_fill_failures_total") == 3
 
 
 async def test_a_forgotten_segment_lands_no_more_and_still_answers(nursery: trio.Nursery) -> None:
@@ -538,18 +515,6 @@ async def test_shutdown_leaves_nobody_waiting(segment: ScriptedSegment) -> None:
     assert (len(world.gets), world.budget.held, segment.open_gets, ahead.open_gets) == (0, 0, [], [])
     assert (segment.ranges(), world.numbers(), told) == ([(0, 2)], [0, 0], [])
     assert segment.gets[0].read_bytes == 2 * BLOCK_BYTES, "the thread ends between two blocks"
-
-
-async def test_shutdown_ends_what_waits_for_room(segment: ScriptedSegment) -> None:
-    async with trio.open_nursery() as application:
-        world = GetWorld(application, budget_bytes=MIB)
-        assert world.budget.try_acquire(MIB)
-        flight = world.want(segment, range(1))[0]
-        await trio.testing.wait_all_tasks_blocked()
-        application.cancel_scope.cancel()
-    with pytest.raises(trio.ClosedResourceError):
-        await flight.wait()
-    assert world.budget.held == MIB
 
 
 async def test_what_is_let_in_while_the_application_ends_gives_its_room_back() -> None:

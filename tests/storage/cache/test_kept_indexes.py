@@ -9,17 +9,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from metrics.cache_meters import CacheMeter
-from metrics.registry import Registry
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import DiskBlocks
 from storage.cache.segment_parts import FIRST_NUMBER, IndexPart
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
 from tests.support.disk_cache import files_below
+from tests.support.disk_tier import disk_tier
 from tests.support.scripted_gets import until
 from tests.support.segments import SyntheticSegment, build_segment, filled_segment
-from tests.support.tier import Tier, open_tier
+from tests.support.tier import Tier
 
 PLAIN = filled_segment(0, batch_count=100)
 SEGMENT = build_segment([*PLAIN.batches], aborted=[AbortedTransaction(7, 3, 5, 6)])
@@ -35,17 +34,8 @@ async def life(
     indexes_bytes_max: int = 2**20,
 ) -> AsyncIterator[tuple[Tier, DiskBlocks]]:
     """One life of a process that has its disk cache there."""
-    meter = CacheMeter(Registry())
-    disk = DiskBlocks(path, bytes_max=10**8, identity="store", cipher=cipher, retention_s=None, meter=meter)
-    try:
-        await trio.to_thread.run_sync(disk.load)
-        async with trio.open_nursery() as nursery:
-            tier = open_tier(nursery, segments, disk_blocks=disk, indexes_bytes_max=indexes_bytes_max)
-            nursery.start_soon(tier.storage.run)
-            yield tier, disk
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
+    async with disk_tier(path, segments, cipher=cipher, indexes_bytes_max=indexes_bytes_max) as opened:
+        yield opened.tier, opened.disk
 
 
 async def sizes(tier: Tier, number: int = 0) -> tuple[int, int, int]:

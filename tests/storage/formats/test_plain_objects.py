@@ -274,24 +274,6 @@ def test_a_body_that_breaks_is_closed_and_its_error_passed_on(
     assert scripted.streams_open == 0
 
 
-@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, LOG_BYTES + 1)])
-def test_a_stream_of_what_is_no_range_is_the_callers_bug(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, start: int, end: int
-) -> None:
-    with pytest.raises(ValueError, match="not a range"):
-        PlainObjects({}, store=scripted).open_log_segment(published).open_stream(start, end)
-
-
-def test_reading_beyond_a_streams_end_is_the_callers_bug(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
-) -> None:
-    opened = PlainObjects({}, store=scripted).open_log_segment(published)
-    with closing(opened.open_stream(0, 10)) as stream:
-        stream.read(6)
-        with pytest.raises(ValueError, match="5 bytes of a stream with 4 left"):
-            stream.read(5)
-
-
 def test_objects_beyond_the_limits_are_refused_before_they_are_read(
     scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:

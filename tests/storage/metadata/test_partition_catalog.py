@@ -6,7 +6,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
 from storage.metadata.epoch_state import BLOCK_ROWS
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -80,19 +80,6 @@ def test_a_segment_being_copied_is_listed_and_not_looked_up(catalog: Catalog) ->
     assert catalog.epochs(*KEY) == ()
     assert listed(catalog, 1) == listed(catalog) == [COPY_STARTED]
     assert not catalog.has_segments(*KEY)
-
-
-def test_a_finished_segment_has_what_its_update_brought(catalog: Catalog) -> None:
-    update = moved(S0, COPY_FINISHED, custom_metadata=b"object key")
-    apply_all(catalog, S0, update)
-
-    assert catalog.lookup(*KEY, 0, 10) == replace(
-        S0,
-        state=COPY_FINISHED,
-        event_timestamp_ms=update.event_timestamp_ms,
-        broker_id=update.broker_id,
-        custom_metadata=update.custom_metadata,
-    )
 
 
 def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(catalog: Catalog) -> None:
@@ -211,19 +198,6 @@ def test_a_first_record_again_replaces_the_first(catalog: Catalog) -> None:
     assert catalog.list_segments(*KEY, 3) == [longer]
     assert catalog.list_segments(*KEY, 1) == []
     assert catalog.segment_count == 1
-
-
-@pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
-def test_a_segment_must_begin_by_being_copied(catalog: Catalog, state: RemoteLogSegmentState) -> None:
-    with pytest.raises(IllegalMetadataError, match=state.name):
-        catalog.apply(replace(S0, state=state), initialized=True)
-    assert catalog.segment_count == 0
-
-
-def test_an_update_to_the_first_state_is_illegal(catalog: Catalog) -> None:
-    apply_all(catalog, S0)
-    with pytest.raises(IllegalMetadataError, match="update to COPY_SEGMENT_STARTED"):
-        catalog.apply(moved(S0, COPY_STARTED), initialized=True)
 
 
 @pytest.mark.parametrize("others", [(), (S1,)])

@@ -22,11 +22,8 @@ from storage.formats.aiven.manifest import (
 )
 from storage.model import (
     IndexType,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
 )
+from tests.support.aiven_manifest import metadata_in
 from tests.support.vectors import vector
 
 NAME = "pfx/seg.rsm-manifest"
@@ -60,28 +57,6 @@ INDEXES = {
 
 def decoded(members: dict[str, Any]) -> Manifest:
     return decode_manifest(json.dumps(members).encode(), NAME)
-
-
-def metadata_in(members: dict[str, Any]) -> RemoteLogSegmentMetadata:
-    """The metadata that a manifest of the plug-in shows of its segment."""
-    shown = members["remoteLogSegmentMetadata"]
-    segment_id = shown["remoteLogSegmentId"]
-    partition = segment_id["topicIdPartition"]
-    key = TopicIdPartition(
-        uuid_from_text(partition["topicId"]),
-        partition["topicPartition"]["partition"],
-        partition["topicPartition"]["topic"],
-    )
-    return RemoteLogSegmentMetadata(
-        segment_id=RemoteLogSegmentId(key, uuid_from_text(segment_id["id"])),
-        start_offset=shown["startOffset"],
-        end_offset=shown["endOffset"],
-        max_timestamp_ms=shown["maxTimestampMs"],
-        broker_id=shown["brokerId"],
-        event_timestamp_ms=shown["eventTimestampMs"],
-        segment_size_bytes=members["chunkIndex"]["originalFileSize"],
-        segment_leader_epochs={int(epoch): offset for epoch, offset in shown["segmentLeaderEpochs"].items()},
-    )
 
 
 METADATA = metadata_in(
