@@ -32,6 +32,7 @@ from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from storage.cache.byte_budget import ByteBudget
+from tests.support.waiting import HANG_S_MAX
 
 HEARTBEAT = 12
 """An api that is never looked into."""
@@ -43,8 +44,6 @@ LIMITS = ConnectionLimits(
     inflight_requests_max=8,
 )
 HELD_BYTES_MAX = 16 * 1024 * 1024
-STEP_S_MAX = 5.0
-"""A step of a conversation that does not come is a failure, not a hang."""
 
 AnyStream = trio.StapledStream[Any, Any]
 """Of memory_stream_pair or lockstep_stream_pair; the halves of both have `close`."""
@@ -126,7 +125,7 @@ def transport_pair() -> tuple[MemoryTransport, MemoryTransport]:
 
 
 class RemoteEnd:
-    """What stands at the other end of `transport`, driven by the test. Each step has STEP_S_MAX."""
+    """What stands at the other end of `transport`, driven by the test; a step within HANG_S_MAX, or it has failed."""
 
     def __init__(self, stream: AnyStream, transport: MemoryTransport) -> None:
         self._stream = stream
@@ -134,12 +133,12 @@ class RemoteEnd:
         self._received_bytes = 0
 
     async def send(self, *frames: bytes) -> None:
-        with trio.fail_after(STEP_S_MAX):
+        with trio.fail_after(HANG_S_MAX):
             await self._stream.send_all(b"".join(frames))
 
     async def receive_exactly(self, size: int) -> bytes:
         parts = []
-        with trio.fail_after(STEP_S_MAX):
+        with trio.fail_after(HANG_S_MAX):
             while size:
                 part = await self._stream.receive_some(size)
                 assert part, f"the stream ended with {size} bytes to come"
@@ -160,7 +159,7 @@ class RemoteEnd:
     async def expect_end(self) -> bytes:
         """What still comes before the end."""
         rest = b""
-        with trio.fail_after(STEP_S_MAX):
+        with trio.fail_after(HANG_S_MAX):
             try:
                 while data := await self._stream.receive_some(1 << 20):
                     rest += data
@@ -258,7 +257,7 @@ class Conversation:
     ended: trio.Event = field(default_factory=trio.Event)
 
     async def wait_end(self) -> CloseCause:
-        with trio.fail_after(STEP_S_MAX):
+        with trio.fail_after(HANG_S_MAX):
             await self.ended.wait()
         assert self.cause is not None
         return self.cause
