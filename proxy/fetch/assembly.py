@@ -41,8 +41,11 @@ from storage.reader import TierRecords
 #    it: a local one that is believed to have records may be answered with an error, or with logs that diverge. Whoever
 #    exceeded its limit behind one that gave records is emptied when the answer is put together.
 #
-# If a belief is wrong, a tier partition gets less than at the broker, or a local one a single batch; the broker's
-# answer corrects the belief for the next Fetch.
+# 4. What local ones in front turn out to give less than rule 1 supposed falls to the tier partitions behind them, if
+#    these have less than they asked for and no local one behind has taken it (`share_out_again`).
+#
+# If a belief is wrong the other way round, a local one gets a single batch; the broker's answer corrects the belief
+# for the next Fetch.
 
 
 FETCH_BYTES_MAX = 55 * 1024 * 1024
@@ -63,9 +66,9 @@ class TierPart:
     minimum_one_batch: bool = False
 
 
-Place = TierPart | bool | None
-"""What stands in one place of a request: a tier partition; a local one, True if it is believed to have records; or None
-for one that is answered already, and takes nothing."""
+Place = TierPart | int | None
+"""What stands in one place of a request: a tier partition; a local one, with the bytes that it is believed to give at
+most; or None for one that is answered already, and takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def plan_fetch(
     for asked, candidate in zip(request.partitions, candidates, strict=True):
         frontier = None if candidate is None else frontier_of(candidate)
         if candidate is None or frontier is None or not belongs_to_tier(asked, candidate, frontier):
-            places.append(has_records(asked, frontier))
+            places.append(asked.partition_max_bytes if has_records(asked, frontier) else 0)
         else:
             places.append(TierPart(asked, candidate, frontier))
     return _share_out(request, places)
@@ -110,7 +113,7 @@ def leave_to_broker(request: FetchRequest, plan: FetchPlan, parts: Collection[Ti
     return _share_out(
         request,
         [
-            place.asked.partition_max_bytes > 0 if isinstance(place, TierPart) and place in parts else place
+            place.asked.partition_max_bytes if isinstance(place, TierPart) and place in parts else place
             for place in plan.places
         ],
     )
@@ -125,9 +128,35 @@ def leave_out(
     """
     if not parts:
         return plan, ()
-    before = {part: (part.budget_bytes, part.minimum_one_batch) for part in plan.tier}
+    before = _rights(plan)
     left = _share_out(request, [None if place in parts else place for place in plan.places])
     return left, [part for part in left.tier if before[part] != (part.budget_bytes, part.minimum_one_batch)]
+
+
+def share_out_again(
+    request: FetchRequest, plan: FetchPlan, answers: Mapping[PartitionKey, PartitionAnswer]
+) -> tuple[FetchPlan, Sequence[TierPart]]:
+    """The plan by what the broker gave to its local partitions (rule 4); and which tier parts may read more by it."""
+    if not answers or all(part.budget_bytes >= part.asked.partition_max_bytes for part in plan.tier):
+        return plan, ()
+    before, local_bytes = _rights(plan), 0
+    places = list(plan.places)
+    for number, (asked, place) in enumerate(zip(request.partitions, places, strict=True)):
+        answer = None if isinstance(place, TierPart) else answers.get(key_of(asked))
+        if answer is not None and isinstance(place, int):
+            local_bytes += answer.records_bytes
+            places[number] = min(place, answer.records_bytes)
+    again = _share_out(request, places)
+    changed = [part for part in again.tier if before[part] != (part.budget_bytes, part.minimum_one_batch)]
+    if again.local_bytes_max >= local_bytes:
+        return again, changed
+    for part, rights in before.items():
+        part.budget_bytes, part.minimum_one_batch = rights
+    return plan, ()
+
+
+def _rights(plan: FetchPlan) -> dict[TierPart, tuple[int, bool]]:
+    return {part: (part.budget_bytes, part.minimum_one_batch) for part in plan.tier}
 
 
 def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
@@ -150,8 +179,7 @@ def _share_out(request: FetchRequest, places: Sequence[Place]) -> FetchPlan:
         elif place is not None:
             bytes_max = all_bytes - tier_bytes
             local.append(asked if asked.partition_max_bytes <= bytes_max else _limited(asked, bytes_max))
-            if place:
-                left -= max(0, min(asked.partition_max_bytes, left))
+            left -= max(0, min(place, left))
     return FetchPlan(tier, local, all_bytes - tier_bytes, places)
 
 

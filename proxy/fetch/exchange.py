@@ -45,6 +45,7 @@ from proxy.fetch.assembly import (
     leave_out,
     limited_to_budget,
     pass_whole,
+    share_out_again,
     starved_behind,
     tier_answer,
     withhold_excess,
@@ -109,6 +110,7 @@ async def exchange(
             if verdicts.whole is None:
                 plan = _go_on(request, plan, verdicts, reads, fallback)
                 await own_fetch.until_ready(request, plan, reads, linger_s)
+                plan = await _read_on(request, plan, verdicts, reads, own_fetch, linger_s)
         finally:
             reads.stop()
     if (whole := verdicts.whole or own_fetch.whole) is not None:
@@ -150,6 +152,24 @@ def _go_on(
         for part in plan.tier
         if part in vouched and part not in reads.parts and fallback.reads_tier(part.partition)
     )
+    return plan
+
+
+async def _read_on(
+    request: FetchRequest,
+    plan: FetchPlan,
+    verdicts: Verdicts,
+    reads: TierReads,
+    own_fetch: OwnFetch,
+    linger_s: float,
+) -> FetchPlan:
+    """After the broker's own part: read what its partitions leave to those of the tier behind them."""
+    if own_fetch.whole is not None or trio.current_time() >= reads.deadline_s:
+        return plan
+    plan, changed = share_out_again(request, plan, own_fetch.by_key)
+    if changed:
+        reads.settle({part for part, _ in verdicts.vouched}, changed)
+        await own_fetch.until_read(reads, linger_s)
     return plan
 
 

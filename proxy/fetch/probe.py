@@ -170,6 +170,10 @@ class OwnFetch:
             if reads.any_records or not reads.pending:
                 break
             doubled_s = max(2 * doubled_s, INTERVAL_S_MIN)
+        await self.until_read(reads, linger_s)
+
+    async def until_read(self, reads: TierReads, linger_s: float) -> None:
+        """Wait for the tier reads: for all, or a moment longer than until there is something to answer with."""
         if not self.bytes_got:
             await reads.wait_any_until(reads.deadline_s)
         since_s = min(trio.current_time(), reads.records_since_s)

@@ -260,12 +260,20 @@ async def sizes_of(
         ([IDLE, TIERED, IDLE, LOCAL], 1500, [0, 1000, 0, 500]),
         ([REFUSED, TIERED, LOCAL], 1500, [0, 1000, 500]),
         ([REFUSED, LOCAL, TIERED], 1500, [0, 1000, 500]),
+        # Failed before: one that is believed to have records is told an error, and took its limit all the same.
+        ([FENCED, TIERED], 1000, [0, 1000]),
+        ([FENCED, TIERED, TIERED], 1500, [0, 1000, 500]),
     ],
 )
 async def test_partitions_take_from_the_limit_in_request_order(
     world: TierWorld, kinds: list[str], max_bytes: int, sizes: list[int], fetches: int
 ) -> None:
     assert await sizes_of(world, kinds, max_bytes, fetches=fetches) == sizes
+
+
+async def test_what_a_local_partition_behind_has_taken_is_not_given_twice(world: TierWorld) -> None:
+    """From the second Fetch on the tier's has it, as at the broker: that the first is fenced is known then."""
+    assert await sizes_of(world, [FENCED, TIERED, LOCAL], 1000) == [0, 0, 1000]
 
 
 @pytest.mark.parametrize(
@@ -352,4 +360,4 @@ async def test_a_local_partition_that_gives_nothing_does_not_starve_those_behind
         [len(each) for each in records_of(await client.fetch(asked, max_bytes=1000, isolation_level=1))]
         for _ in range(2)
     ]
-    assert sizes == [[0, 0], [0, 1000]]
+    assert sizes == [[0, 1000], [0, 1000]]
