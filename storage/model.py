@@ -149,23 +149,6 @@ class RemotePartitionDeleteMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogSegmentMetadataSnapshot:
-    """A segment as Kafka's snapshot file once held it: without its partition. Never valid in the metadata topic."""
-
-    id: Uuid
-    start_offset: int
-    end_offset: int
-    max_timestamp_ms: int
-    broker_id: int
-    event_timestamp_ms: int
-    segment_size_bytes: int
-    segment_leader_epochs: Mapping[int, int]
-    state: RemoteLogSegmentState
-    custom_metadata: CustomMetadata | None = None
-    txn_index_empty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class LogSegmentData:
     """The files of one local segment that `copy_log_segment_data` uploads."""
 

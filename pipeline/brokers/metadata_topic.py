@@ -23,7 +23,6 @@ from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent
 from storage.metadata.record_batches import TopicDescription, changed, parse_batches, position_within
 from storage.metadata.serde import decode
-from storage.model import RemoteLogSegmentMetadataSnapshot
 
 METADATA_TOPIC = "__remote_log_metadata"
 
@@ -167,8 +166,6 @@ class MetadataFollower:
                 continue
             try:
                 record = decode(event.value)
-                if isinstance(record, RemoteLogSegmentMetadataSnapshot):
-                    raise MetadataRecordError("a snapshot record is not an event of the metadata log")
             except MetadataRecordError as error:
                 self.undecodable_records += 1
                 if self.undecodable_records == 1:

@@ -17,7 +17,7 @@ from typing import Self
 
 import structlog
 
-from storage.errors import IllegalMetadataError, RemoteResourceNotFoundError
+from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.epoch_state import SegmentColumns
 from storage.metadata.event_log import call_receiver
 from storage.metadata.partition_catalog import PartitionCatalog
@@ -26,7 +26,6 @@ from storage.metadata.snapshot_stream import SnapshotReader, SnapshotWriter, Unr
 from storage.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
@@ -253,8 +252,8 @@ class Catalog:
         missing in between, and a whole segment record in a later state stands for itself.
 
         Raises:
-            IllegalMetadataError: a new segment not in COPY_SEGMENT_STARTED without a key, an update to that state, a
-                number out of range, or a snapshot record, which never is an event.
+            IllegalMetadataError: a new segment not in COPY_SEGMENT_STARTED without a key, an update to that state, or
+                a number out of range.
             RemoteResourceNotFoundError: an update of an unknown segment, when initialized.
         """
         removed: list[RemoteLogSegmentId] = []
@@ -425,8 +424,6 @@ class Catalog:
                     return False
                 key = record.topic_id_partition
                 return self._forget(key.topic_id, key.partition, removed)
-            case RemoteLogSegmentMetadataSnapshot():
-                raise IllegalMetadataError("a snapshot record is not an event of the metadata log")
 
     def _add(self, metadata: RemoteLogSegmentMetadata) -> bool:
         key = metadata.topic_id_partition

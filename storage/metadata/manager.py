@@ -33,7 +33,6 @@ from storage.metadata.partition_catalog import is_legal_transition
 from storage.metadata.serde import MetadataRecord, decode
 from storage.model import (
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
@@ -43,9 +42,6 @@ from storage.model import (
 PUBLISH_TIMEOUT_S = 30.0
 """How long a caller waits for its own record to come back. Kafka's wait.ms for the same is two minutes by default;
 a copier does better to try again."""
-
-MetadataEventRecord = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
-"""What the log's records may be."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -223,8 +219,6 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         """One record. Whatever is wrong with it, it is counted and logged, and the next one is read."""
         try:
             record = decode(value)
-            if isinstance(record, RemoteLogSegmentMetadataSnapshot):
-                raise MetadataRecordError("a snapshot record is not an event of the metadata log")
         except MetadataRecordError as error:
             self.undecodable_records += 1
             _log.warning("metadata_record_skipped", reason=str(error), **_place(event))
@@ -238,7 +232,7 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
             self.rejected_records += 1
             _log.exception("metadata_record_failed", reason=repr(error), **_place(event))
 
-    def _apply(self, event: MetadataEvent, record: MetadataEventRecord) -> None:
+    def _apply(self, event: MetadataEvent, record: MetadataRecord) -> None:
         is_keyed = event.key is not None
         if self._follows_all:
             self._catalog.apply(record, initialized=self._readiness.is_caught_up(event.partition), is_keyed=is_keyed)

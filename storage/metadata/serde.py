@@ -10,6 +10,7 @@ struct, also a nested one, ends with tagged fields.
   TxnIndexEmpty; it is written only when true, as Kafka does.
 - Trailing bytes are an error, as in Kafka.
 - Epochs may come in any order; they are sorted on read, and a repeated epoch keeps its last offset.
+- A segment of Kafka's snapshot file, api key 3, never belongs in the topic and is refused.
 
 Every failure is a MetadataRecordError. No length is believed: each is checked against what is left of the value.
 """
@@ -24,7 +25,6 @@ from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
@@ -34,12 +34,7 @@ from storage.model import (
     Uuid,
 )
 
-MetadataRecord = (
-    RemoteLogSegmentMetadata
-    | RemoteLogSegmentMetadataUpdate
-    | RemotePartitionDeleteMetadata
-    | RemoteLogSegmentMetadataSnapshot
-)
+MetadataRecord = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 
 FRAME_VERSION = 1
 VERSION_MAX = 1
@@ -76,6 +71,8 @@ def decode(value: bytes) -> MetadataRecord:
         raise MetadataRecordError(f"metadata record has frame version {frame_version}, not {FRAME_VERSION}")
     api_key = reader.uvarint()
     version = reader.uvarint()
+    if api_key == _SNAPSHOT:
+        raise MetadataRecordError("a snapshot record is not an event of the metadata log")
     body = _DECODERS.get(api_key)
     if body is None:
         raise MetadataRecordError(f"metadata record has the unknown api key {api_key}")
@@ -130,9 +127,6 @@ def encode(record: MetadataRecord) -> bytes:
             case RemotePartitionDeleteMetadata():
                 parts = [_head(_PARTITION_DELETE), *_topic_id_partition(record.topic_id_partition)]
                 parts += [_DELETE_BODY.pack(record.broker_id, record.event_timestamp_ms, record.state), b"\0"]
-            case RemoteLogSegmentMetadataSnapshot():
-                parts = [_head(_SNAPSHOT), _uuid(record.id), *_segment_fields(record)]
-                parts.append(_segment_tags(record.txn_index_empty, ()))
     except (struct.error, UnicodeEncodeError) as error:
         raise MetadataRecordError(f"metadata record cannot be written: {error}") from error
     return b"".join(parts)
@@ -218,28 +212,6 @@ def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
     )
 
 
-def _decode_snapshot(reader: _Reader) -> RemoteLogSegmentMetadataSnapshot:
-    segment_id = Uuid(reader.take(16))
-    start, end, broker_id, max_timestamp_ms, event_timestamp_ms = reader.unpack(_RANGE)
-    epochs = _read_epochs(reader)
-    (size_bytes,) = reader.unpack(_INT32)
-    custom_metadata = _read_custom_metadata(reader)
-    state = _read_segment_state(reader)
-    return RemoteLogSegmentMetadataSnapshot(
-        id=segment_id,
-        start_offset=start,
-        end_offset=end,
-        max_timestamp_ms=max_timestamp_ms,
-        broker_id=broker_id,
-        event_timestamp_ms=event_timestamp_ms,
-        segment_size_bytes=size_bytes,
-        segment_leader_epochs=epochs,
-        state=state,
-        custom_metadata=custom_metadata,
-        txn_index_empty=_txn_index_empty(reader.tagged_fields()),
-    )
-
-
 def _decode_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
     segment_id = _read_segment_id(reader)
     broker_id, event_timestamp_ms = reader.unpack(_UPDATE_HEAD)
@@ -263,7 +235,6 @@ _DECODERS: Mapping[int, Callable[[_Reader], MetadataRecord]] = {
     _SEGMENT: _decode_segment,
     _UPDATE: _decode_update,
     _PARTITION_DELETE: _decode_partition_delete,
-    _SNAPSHOT: _decode_snapshot,
 }
 
 
@@ -333,7 +304,7 @@ def _segment_id(segment_id: RemoteLogSegmentId) -> list[bytes]:
     return [*_topic_id_partition(segment_id.topic_id_partition), _uuid(segment_id.id), b"\0"]
 
 
-def _segment_fields(record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot) -> list[bytes]:
+def _segment_fields(record: RemoteLogSegmentMetadata) -> list[bytes]:
     return [
         _RANGE.pack(
             record.start_offset,

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from storage.metadata.event_log import InProcessMetadataEventLog, MetadataEventLog
+from storage.metadata.event_log import MetadataEventLog
 from storage.metadata.topic_log import TopicMetadataEventLog
 from tests.contract.metadata_event_log import TIMEOUT_S, MetadataEventLogContract
+from tests.support.metadata_event_log import InProcessMetadataEventLog
 from tests.support.metadata_topic import FakeMetadataTopic
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.metadata.event_log import InProcessMetadataEventLog
 from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.remote_log_metadata_manager import RemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager import RemoteLogMetadataManagerContract
+from tests.support.metadata_event_log import InProcessMetadataEventLog
 
 
 class TestInMemory(RemoteLogMetadataManagerContract):

@@ -15,7 +15,6 @@ from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
@@ -158,12 +157,6 @@ def test_a_deleted_partition_is_forgotten() -> None:
     assert catalog.highest_offset_for_epoch(*KEY, 0) is None
     assert catalog.segment_count == 1
     assert removed == [SEGMENT.segment_id]
-
-
-def test_a_snapshot_record_is_not_an_event() -> None:
-    snapshot = RemoteLogSegmentMetadataSnapshot(named_uuid("s"), 0, 1, 0, 0, 0, 0, {0: 0}, COPY_FINISHED)
-    with pytest.raises(IllegalMetadataError, match="snapshot"):
-        Catalog().apply(snapshot, initialized=True)
 
 
 def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins() -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from storage.errors import MetadataLogError
-from storage.metadata.event_log import InProcessMetadataEventLog, MetadataEvent
+from storage.metadata.event_log import MetadataEvent
+from tests.support.metadata_event_log import InProcessMetadataEventLog
 
 
 @pytest.mark.parametrize("partition_count", [0, -1])

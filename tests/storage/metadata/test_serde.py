@@ -14,7 +14,6 @@ from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataSnapshot,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
@@ -36,7 +35,7 @@ SEGMENT = bytes.fromhex(f"01 00 00 {IDENTITY} {RANGE} {EPOCHS} 000febba 00 00 01
 UPDATE = bytes.fromhex(f"01 01 00 {IDENTITY} 00000001 000001a1fc7a92ea 00 01 00")
 PARTITION_DELETE = bytes.fromhex(f"01 02 00 {TOPIC} {TOPIC_ID} 00000000 00 00000001 000001a1fc7a92ea 02 00")
 SNAPSHOT = bytes.fromhex(f"01 03 00 {SEGMENT_ID} {RANGE} {EPOCHS} 000febba 04 010203 01 00")
-ALL_KINDS = [SEGMENT, UPDATE, PARTITION_DELETE, SNAPSHOT]
+ALL_KINDS = [SEGMENT, UPDATE, PARTITION_DELETE]
 
 PARTITION = TopicIdPartition(uuid_from_text("99Ua091BQDeyDAqtDCo4bQ"), 0, "tiered")
 ID = RemoteLogSegmentId(PARTITION, uuid_from_text("fKDCCobUTtKZmavjq5aqXQ"))
@@ -70,9 +69,12 @@ def test_the_completion_of_the_worked_example() -> None:
 
 def test_records_of_kafkas_own_serde() -> None:
     cases = json.loads(vector("kafka", "remote-log-metadata.json").read_text())
+    snapshot = cases["serde"].pop("G_snapshot")
     records = [*cases["serde"].values(), *cases["broker_capture"]["records"]]
 
-    assert len(records) == 27
+    with pytest.raises(MetadataRecordError, match="snapshot record"):
+        decode(bytes.fromhex(snapshot["value"]))
+    assert len(records) == 26
     for case in records:
         value = bytes.fromhex(case["value"])
         record = decode(value)
@@ -134,6 +136,8 @@ def test_a_key_names_a_segment_and_a_state_or_nothing() -> None:
         pytest.param(b"\0" + SEGMENT[1:], "frame version 0", id="frame version 0"),
         pytest.param(b"\2" + SEGMENT[1:], "frame version 2", id="frame version 2"),
         pytest.param(b"\1\4" + SEGMENT[2:], "api key 4", id="unknown kind"),
+        pytest.param(SNAPSHOT, "snapshot record is not an event", id="a snapshot's segment"),
+        pytest.param(b"\1\3\0", "snapshot record is not an event", id="of a snapshot and cut"),
         pytest.param(SEGMENT[:-5] + b"\4" + SEGMENT[-4:], "segment state 4", id="unknown segment state"),
         pytest.param(SEGMENT[:-5] + b"\xff" + SEGMENT[-4:], "segment state -1", id="negative segment state"),
         pytest.param(PARTITION_DELETE[:-2] + b"\3\0", "delete state 3", id="unknown partition state"),
@@ -219,7 +223,6 @@ records: st.SearchStrategy[MetadataRecord] = st.one_of(
         RemoteLogSegmentMetadataUpdate, segment_ids, int64, st.sampled_from(RemoteLogSegmentState), int32, custom
     ),
     st.builds(RemotePartitionDeleteMetadata, partitions, st.sampled_from(RemotePartitionDeleteState), int64, int32),
-    st.builds(RemoteLogSegmentMetadataSnapshot, id=uuids, start_offset=int64, end_offset=int64, **segment_fields),
 )
 
 
@@ -261,7 +264,7 @@ def _as_vector(record: MetadataRecord) -> dict[str, object]:
         "event_ts": record.event_timestamp_ms,
         "state": int(record.state),
     }
-    if isinstance(record, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot):
+    if isinstance(record, RemoteLogSegmentMetadata):
         fields |= {
             "start": record.start_offset,
             "end": record.end_offset,
