@@ -34,7 +34,6 @@ from proxy.connection.request_handlers import ClientReads
 from proxy.fetch.known import Lineages
 from proxy.fetch.service import FetchService
 from proxy.fetch.tier import Tier
-from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.filesystem import FileSystemStore
@@ -193,7 +192,7 @@ def trace_fetches(store: ObjectStore, folder: Path) -> tuple[Trace, Trace]:
     """A cold and a warm Fetch of a segment that is written to `store`; key files go to `folder`."""
     pair = make_key_pair(folder, "key1")
     segment = filled_segment(batch_count=40, records_per_batch=10, value_bytes=1000, leader_epoch=LEADER_EPOCH)
-    options = AivenWriterOptions(chunk_bytes=CHUNK_BYTES, compression=True, key_ring=KeyRing(pair))
+    options = AivenWriterOptions(chunk_bytes=CHUNK_BYTES, compression=True, key_pair=pair)
     metadata = metadata_of(topic_partition(), segment)
     metadata = replace(metadata, custom_metadata=write_segment(store, metadata, segment.objects(), options))
     keys = {"chunk.size": str(CHUNK_BYTES), "compression.enabled": "true", **pair}

@@ -23,7 +23,6 @@ from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from protocol.record_batches import iterate_batches
-from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.object_names import LOG_SUFFIX
 from storage.metadata.serde import decode
@@ -259,7 +258,7 @@ def _publish(
         key_prefix=keys["key.prefix"],
         chunk_bytes=int(keys["chunk.size"]),
         compression=keys["compression.enabled"] == "true",
-        key_ring=KeyRing(keys) if "encryption.enabled" in keys else None,
+        key_pair=keys if "encryption.enabled" in keys else None,
     )
     bucket = S3Store(s3_settings(store.plain_keys()))
     objects: dict[int, list[tuple[str, int]]] = {}

@@ -7,17 +7,14 @@ newer than this timestamp. The last entry holds the segment's maximum timestamp.
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
 
 from storage.errors import CorruptObjectError
-from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 
 NO_TIMESTAMP_MS = -1
 """Kafka's mark for "no timestamp"."""
 
 _ENTRY = struct.Struct(">qi")
 _TIMESTAMP = struct.Struct(">q")
-_INT32_MAX = 2**31 - 1
 
 
 class TimeIndex:
@@ -56,55 +53,3 @@ class TimeIndex:
     def _timestamp_ms(self, entry_number: int) -> int:
         timestamp_ms: int = _TIMESTAMP.unpack_from(self._data, entry_number * _ENTRY.size)[0]
         return timestamp_ms
-
-
-def encode_time_index(base_offset: int, entries: Iterable[tuple[int, int]]) -> bytes:
-    """The index bytes of (timestamp, offset) pairs; timestamps ascend strictly, offsets do not descend.
-
-    Raises:
-        ValueError: an offset beyond int32 from the base offset, or a descending pair.
-    """
-    encoded = bytearray()
-    previous_timestamp_ms, previous_relative_offset = -1, 0
-    for timestamp_ms, offset in entries:
-        relative_offset = offset - base_offset
-        if timestamp_ms <= previous_timestamp_ms:
-            raise ValueError(f"timestamp {timestamp_ms} does not follow {previous_timestamp_ms}")
-        if not previous_relative_offset <= relative_offset <= _INT32_MAX:
-            raise ValueError(f"offset {offset} does not follow in an index with base offset {base_offset}")
-        encoded += _ENTRY.pack(timestamp_ms, relative_offset)
-        previous_timestamp_ms, previous_relative_offset = timestamp_ms, relative_offset
-    return bytes(encoded)
-
-
-def build_time_index(
-    base_offset: int, batches: Iterable[tuple[int, int, int]], interval_bytes: int = INDEX_INTERVAL_BYTES
-) -> bytes:
-    """Rebuild an index from every batch of a segment: (position, last offset, maximum timestamp) in log order.
-
-    As Kafka does: where a batch gets an offset index entry, the largest timestamp so far gets one too if it is
-    new, with the last offset of the batch it first appeared in; and once more at the end, when the segment rolls.
-
-    Raises:
-        CorruptObjectError: the batches' offsets descend, or lie beyond int32 from the base offset.
-    """
-
-    def entries() -> Iterable[tuple[int, int]]:
-        indexed_position = 0
-        indexed_timestamp_ms = NO_TIMESTAMP_MS
-        newest_ms, newest_offset = NO_TIMESTAMP_MS, base_offset
-        for position, last_offset, max_timestamp_ms in batches:
-            if max_timestamp_ms > newest_ms:
-                newest_ms, newest_offset = max_timestamp_ms, last_offset
-            if position - indexed_position > interval_bytes:
-                indexed_position = position
-                if newest_ms > indexed_timestamp_ms:
-                    indexed_timestamp_ms = newest_ms
-                    yield newest_ms, newest_offset
-        if newest_ms > indexed_timestamp_ms:
-            yield newest_ms, newest_offset
-
-    try:
-        return encode_time_index(base_offset, entries())
-    except ValueError as error:
-        raise CorruptObjectError(f"the batches of a segment cannot be indexed: {error}") from error

@@ -9,7 +9,7 @@ manifest names them it is corruption.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
@@ -104,17 +104,3 @@ def absent_transaction_index(error: RemoteResourceNotFoundError, segment: Remote
 
 def _name_of(segment: RemoteLogSegmentMetadata) -> str:
     return f"transaction index of {segment.segment_id}"
-
-
-def encode_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The index bytes; the transactions must ascend by last offset, as abort markers do in the log."""
-    return b"".join(
-        _ENTRY.pack(
-            _VERSION,
-            transaction.producer_id,
-            transaction.first_offset,
-            transaction.last_offset,
-            transaction.last_stable_offset,
-        )
-        for transaction in transactions
-    )

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from storage.errors import MetadataRecordError
-from storage.indexes.leader_epochs import encode_leader_epochs, parse_leader_epochs
+from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, encode_offset_index
-from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
-from storage.indexes.time_index import TimeIndex, encode_time_index
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
+from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from storage.indexes.time_index import TimeIndex
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.serde import MetadataRecord, decode, encode
 from storage.model import (
@@ -27,6 +27,12 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
     uuid_to_text,
+)
+from tests.support.index_writer import (
+    encode_leader_epochs,
+    encode_producer_snapshot,
+    encode_time_index,
+    encode_transaction_index,
 )
 from tests.support.oracle import Answer, Oracle
 
@@ -88,7 +94,6 @@ def _fields(record: MetadataRecord) -> Answer:
         partition = record.segment_id.topic_id_partition
         own = {"kind": "update", "segment_id": uuid_to_text(record.segment_id.id), **_custom_field(record)}
     else:
-        assert isinstance(record, RemoteLogSegmentMetadata)
         partition = record.topic_id_partition
         own = {
             "kind": "segment",

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from storage.formats.aiven.config import KeyRing
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -93,7 +92,7 @@ def publish_segments(
         key_prefix=KEY_PREFIX,
         chunk_bytes=chunk_bytes,
         compression=compression,
-        key_ring=KeyRing(pair) if encryption else None,
+        key_pair=pair or None,
     )
     bucket = s3.make_bucket()
     with closing(S3Store(s3.settings(bucket))) as store:

@@ -16,7 +16,6 @@ from pathlib import Path
 from storage.checks.finding import Finding
 from storage.checks.partition_check import PartitionState, check_partition, check_store
 from storage.checks.segment_check import check_segment
-from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import main_path
 from storage.formats.local_tiered_storage import LocalTieredStorage
@@ -115,7 +114,7 @@ def _aiven_objects(
             key_prefix=PREFIX,
             chunk_bytes=CHUNK_BYTES,
             compression=compression,
-            key_ring=KeyRing(make_key_pair(Path(folder, "keys"), "key1")) if encryption else None,
+            key_pair=make_key_pair(Path(folder, "keys"), "key1") if encryption else None,
             custom_fields=("REMOTE_SIZE", "OBJECT_KEY"),
         )
         metadatas = []

@@ -18,11 +18,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from storage.indexes.leader_epochs import encode_leader_epochs
 from storage.indexes.offset_index import build_offset_index
-from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot
-from storage.indexes.time_index import build_time_index
-from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
+from storage.indexes.producer_snapshot import ProducerState
+from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import (
     CustomMetadata,
     LogSegmentData,
@@ -32,6 +30,12 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
     uuid_to_text,
+)
+from tests.support.index_writer import (
+    build_time_index,
+    encode_leader_epochs,
+    encode_producer_snapshot,
+    encode_transaction_index,
 )
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000

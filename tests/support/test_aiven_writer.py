@@ -28,7 +28,7 @@ from storage.model import (
 )
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
-from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair, write_segment
+from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair, wrap_data_key, write_segment
 from tests.support.segments import filled_segment, publish, topic_partition
 from tests.support.vectors import vector
 
@@ -75,14 +75,14 @@ def manifest_of(store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: 
 
 
 def read_back(
-    store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str, key_ring: KeyRing | None
+    store: ObjectStore, metadata: RemoteLogSegmentMetadata, prefix: str, key_pair: Mapping[str, str] | None
 ) -> dict[str, bytes]:
     """A segment's plaintext by the suffix of LocalTieredStorage: the shortest reader that there can be."""
     manifest = manifest_of(store, metadata, prefix)
     cipher = None
     if manifest.encryption:
-        assert key_ring is not None
-        cipher = ChunkCipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption.aad)
+        assert key_pair is not None
+        cipher = ChunkCipher(KeyRing(key_pair).unwrap(manifest.encryption.data_key), manifest.encryption.aad)
     index = manifest.chunk_index
     log = stored(store, metadata, prefix, ObjectSuffix.LOG)
     assert len(log) == index.stored_file_bytes
@@ -120,17 +120,15 @@ def sources_of(run: str, case: Mapping[str, Any]) -> dict[str, bytes]:
     return {suffix: (source / name).read_bytes() for suffix, name in files.items() if name is not None}
 
 
-def vector_key_ring() -> KeyRing:
+def vector_key_pair() -> dict[str, str]:
     """Of both runs."""
     keys = vector("aiven", RUNS[0], "test-keys")
-    return KeyRing(
-        {
-            "encryption.key.pair.id": "key1",
-            "encryption.key.pairs": "key1",
-            "encryption.key.pairs.key1.public.key.file": str(keys / "public.pem"),
-            "encryption.key.pairs.key1.private.key.file": str(keys / "private.pem"),
-        }
-    )
+    return {
+        "encryption.key.pair.id": "key1",
+        "encryption.key.pairs": "key1",
+        "encryption.key.pairs.key1.public.key.file": str(keys / "public.pem"),
+        "encryption.key.pairs.key1.private.key.file": str(keys / "private.pem"),
+    }
 
 
 def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
@@ -139,7 +137,7 @@ def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
         key_prefix=PREFIX,
         chunk_bytes=case["chunk_size"],
         compression=case["compression_enabled"] and not (case["heuristic"] and case["segment"] == "gzip.log"),
-        key_ring=vector_key_ring() if case["encryption"] else None,
+        key_pair=vector_key_pair() if case["encryption"] else None,
         custom_fields=tuple(name for name in case["custom_fields"].split(",") if name),
         txn_index_empty_written=False,
     )
@@ -150,7 +148,7 @@ def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
 def test_what_the_plugin_wrote_reads_back_as_its_sources(run: str, name: str) -> None:
     case = case_of(run, name)
     plugins = FileSystemStore(vector("aiven", run, name))
-    assert read_back(plugins, METADATA, PREFIX, vector_key_ring()) == sources_of(run, case)
+    assert read_back(plugins, METADATA, PREFIX, vector_key_pair()) == sources_of(run, case)
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -161,11 +159,11 @@ def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name:
     ours, plugins = FileSystemStore(tmp_path), FileSystemStore(vector("aiven", run, name))
     options = options_of(case)
     custom_metadata = write_segment(ours, METADATA, sources_of(run, case), options)
-    assert read_back(ours, METADATA, PREFIX, options.key_ring) == sources_of(run, case)
+    assert read_back(ours, METADATA, PREFIX, options.key_pair) == sources_of(run, case)
     if options.compression and run != SAME_ZSTD:
         return  # another release of zstd compresses otherwise: compatibility is that it can be read
     assert (custom_metadata or b"").hex() == case["custom_metadata_hex"]
-    if options.key_ring is None:
+    if options.key_pair is None:
         for suffix in ObjectSuffix:
             assert stored(ours, METADATA, PREFIX, suffix) == stored(plugins, METADATA, PREFIX, suffix)
         return
@@ -193,12 +191,12 @@ def test_a_converted_tier_holds_the_same_bytes_and_its_metadata_says_where(
     partition = topic_partition()
     segments = [filled_segment(0), filled_segment(200, batch_count=3)]
     metadatas = [publish(tmp_path / "tier", partition, segment) for segment in segments]
-    key_ring = KeyRing(make_key_pair(tmp_path / "keys", "key1")) if encryption else None
+    key_pair = make_key_pair(tmp_path / "keys", "key1") if encryption else None
     options = AivenWriterOptions(
         key_prefix="a/",
         chunk_bytes=1000,
         compression=compression,
-        key_ring=key_ring,
+        key_pair=key_pair,
         custom_fields=("OBJECT_PREFIX", "REMOTE_SIZE"),
     )
     store = FileSystemStore(tmp_path / "bucket")
@@ -208,7 +206,7 @@ def test_a_converted_tier_holds_the_same_bytes_and_its_metadata_says_where(
     assert [replace(metadata, custom_metadata=None) for metadata in converted] == metadatas
     sizes_bytes = 0
     for metadata, segment in zip(converted, segments, strict=True):
-        assert read_back(store, metadata, "a/", key_ring) == segment.objects()
+        assert read_back(store, metadata, "a/", key_pair) == segment.objects()
         fields = decode_custom_metadata(metadata.custom_metadata)
         assert fields == CustomMetadataFields(fields.remote_size_bytes, "a/", None)
         sizes_bytes += fields.remote_size_bytes or 0
@@ -238,9 +236,10 @@ def test_no_transaction_index_is_null_and_an_absent_snapshot_is_empty(tmp_path: 
 
 
 def test_a_key_id_keeps_its_pair_and_another_has_another(tmp_path: Path) -> None:
-    first, again = (KeyRing(make_key_pair(tmp_path / name, "key1")) for name in ("a", "b"))
-    wrapped = first.wrap(bytes(32))
-    assert again.unwrap(wrapped) == bytes(32)
+    first, again = (make_key_pair(tmp_path / name, "key1") for name in ("a", "b"))
+    wrapped = wrap_data_key(first, bytes(32))
+    assert wrap_data_key(first, bytes(32)) != wrapped
+    assert KeyRing(again).unwrap(wrapped) == bytes(32)
     public_keys = {Path(tmp_path / "a" / "key1-public.pem").read_bytes()}
     make_key_pair(tmp_path / "a", "key2")
     assert (tmp_path / "a" / "key2-public.pem").read_bytes() not in public_keys

@@ -9,7 +9,7 @@ import base64
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from Crypto.Cipher import PKCS1_OAEP
@@ -63,16 +63,9 @@ _KEY_ID_SHOWN_MAX = 100
 _PEM = re.compile(r"-----BEGIN [^\n-]*-----(?P<body>.*?)-----END [^\n-]*-----", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyPair:
-    """Ciphers by either key. Thread-safe: only the blinding of the private power has state, under a lock."""
-
-    public: PKCS1OAEP_Cipher = field(repr=False)
-    private: PKCS1OAEP_Cipher = field(repr=False)
-
-
 class KeyRing:
-    """All configured pairs, and which of them wraps new data keys. Thread-safe: nothing changes after construction.
+    """All configured pairs, and which of them wraps new data keys. Thread-safe: nothing changes after construction but
+    the blinding of the private power, which has a lock.
 
     Args:
         config: the manager's own keys, prefix stripped.
@@ -94,9 +87,8 @@ class KeyRing:
         active_id = config.get(ACTIVE_ID_KEY, "").strip() or None
         if active_id is not None and active_id not in key_ids:
             raise StorageConfigError(f"{prefix}{ACTIVE_ID_KEY}={active_id} is not listed in {self._pairs_key}")
-        self._active_id_key = prefix + ACTIVE_ID_KEY
         self._active_id = active_id
-        self._pairs = {key_id: _key_pair(config, key_id, prefix) for key_id in key_ids}
+        self._ciphers = {key_id: _private_cipher(config, key_id, prefix) for key_id in key_ids}
 
     @property
     def active_key_id(self) -> str | None:
@@ -104,7 +96,7 @@ class KeyRing:
         return self._active_id
 
     def __repr__(self) -> str:
-        return f"KeyRing({', '.join(sorted(self._pairs))}; active: {self._active_id})"
+        return f"KeyRing({', '.join(sorted(self._ciphers))}; active: {self._active_id})"
 
     def unwrap(self, data_key_text: str) -> bytes:
         """The 32-byte data key of a manifest's `dataKey`.
@@ -114,12 +106,12 @@ class KeyRing:
             RemoteStorageError: no pair of that id is configured.
         """
         key_id, ciphertext = _parse_data_key(data_key_text)
-        pair = self._pairs.get(key_id)
+        cipher = self._ciphers.get(key_id)
         shown_id = key_id if len(key_id) <= _KEY_ID_SHOWN_MAX else f"{key_id[:_KEY_ID_SHOWN_MAX]}…"
-        if pair is None:
+        if cipher is None:
             raise RemoteStorageError(f"the data key was wrapped by key pair {shown_id!r}, not among {self._pairs_key}")
         try:
-            data_key = pair.private.decrypt(ciphertext)
+            data_key = cipher.decrypt(ciphertext)
         except ValueError:
             raise CorruptObjectError(f"the data key wrapped by key pair {shown_id!r} {DECRYPTION_ERROR}") from None
         if len(data_key) != DATA_KEY_BYTES:
@@ -127,20 +119,6 @@ class KeyRing:
                 f"the data key wrapped by key pair {shown_id!r} has {len(data_key)} bytes, not {DATA_KEY_BYTES}"
             )
         return data_key
-
-    def wrap(self, data_key: bytes) -> str:
-        """A manifest's `dataKey` for a 32-byte data key, by the active pair.
-
-        Raises:
-            StorageConfigError: no pair is configured to be the active one.
-            ValueError: the data key is not 32 bytes long.
-        """
-        if self._active_id is None:
-            raise StorageConfigError(f"{self._active_id_key} is not set")
-        if len(data_key) != DATA_KEY_BYTES:
-            raise ValueError(f"a data key has {DATA_KEY_BYTES} bytes, not {len(data_key)}")
-        ciphertext = self._pairs[self._active_id].public.encrypt(data_key)
-        return f"{self._active_id}:{base64.b64encode(ciphertext).decode('ascii')}"
 
 
 def has_key_pairs(config: Mapping[str, str]) -> bool:
@@ -158,7 +136,8 @@ def _parse_data_key(text: str) -> tuple[str, bytes]:
         raise CorruptObjectError("the data key is not valid base64") from None
 
 
-def _key_pair(config: Mapping[str, str], key_id: str, prefix: str) -> _KeyPair:
+def _private_cipher(config: Mapping[str, str], key_id: str, prefix: str) -> PKCS1OAEP_Cipher:
+    """What decrypts by the pair's private key; the public one is checked to belong to it."""
     public_name, private_name = (f"{PAIRS_KEY}.{key_id}.{part}.key.file" for part in ("public", "private"))
     public_key = _load_public_key(*_read_pem(config, public_name, prefix))
     private_key = _load_private_key(*_read_pem(config, private_name, prefix))
@@ -169,11 +148,8 @@ def _key_pair(config: Mapping[str, str], key_id: str, prefix: str) -> _KeyPair:
             f"{prefix}{public_name}: an RSA key of {public_key.key_size} bits is too small to wrap a data key: "
             f"take 2048 or more, at least {MODULUS_BITS_MIN}"
         )
-    ders = (
-        public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
-        private_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
-    )
-    return _KeyPair(*(PKCS1_OAEP.new(RSA.import_key(der), hashAlgo=SHA3_512) for der in ders))
+    der = private_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return PKCS1_OAEP.new(RSA.import_key(der), hashAlgo=SHA3_512)
 
 
 def _read_pem(config: Mapping[str, str], name: str, prefix: str) -> tuple[bytes, str, str]:
@@ -246,19 +222,11 @@ CUSTOM_METADATA_FIELDS = ("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AivenConfig:
-    """The plugin's configuration. `key_ring` is None where no key pairs are configured.
-
-    The last five say how segments are written: `chunk_bytes` is None where `chunk.size` is absent.
-    """
+    """What reading takes from the plugin's configuration. `key_ring` is None where no key pairs are configured."""
 
     key_prefix: str = ""
     key_prefix_mask: bool = False
     key_ring: KeyRing | None = None
-    chunk_bytes: int | None = None
-    compression_enabled: bool = False
-    compression_heuristic_enabled: bool = False
-    encryption_enabled: bool = False
-    custom_metadata_fields: tuple[str, ...] = ()
 
 
 def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> AivenConfig:
@@ -270,23 +238,19 @@ def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> 
     _refuse_iceberg(config, prefix)
     settings = _Settings(config, prefix)
     compression_enabled = settings.boolean("compression.enabled")
-    heuristic_enabled = settings.boolean("compression.heuristic.enabled")
-    if heuristic_enabled and not compression_enabled:
+    if settings.boolean("compression.heuristic.enabled") and not compression_enabled:
         raise StorageConfigError(f"{prefix}compression.heuristic.enabled needs {prefix}compression.enabled")
     encryption_enabled = settings.boolean("encryption.enabled")
     # Segments from a time when encryption was on keep their keys.
     key_ring = KeyRing(config, prefix=prefix) if encryption_enabled or has_key_pairs(config) else None
     if encryption_enabled and not (key_ring and key_ring.active_key_id):
         raise StorageConfigError(f"{prefix}encryption.enabled needs {prefix}{ACTIVE_ID_KEY}, which is not set")
+    settings.check_chunk_bytes()
+    settings.check_custom_metadata_fields()
     return AivenConfig(
         key_prefix=config.get("key.prefix", ""),
         key_prefix_mask=settings.boolean("key.prefix.mask"),
         key_ring=key_ring,
-        chunk_bytes=settings.chunk_bytes(),
-        compression_enabled=compression_enabled,
-        compression_heuristic_enabled=heuristic_enabled,
-        encryption_enabled=encryption_enabled,
-        custom_metadata_fields=settings.custom_metadata_fields(),
     )
 
 
@@ -301,24 +265,19 @@ class _Settings:
             raise StorageConfigError(f"{self.prefix}{key}={self.config[key]} is neither true nor false")
         return text == "true"
 
-    def chunk_bytes(self) -> int | None:
-        text = self.config.get("chunk.size")
-        if text is None:
-            return None
+    def check_chunk_bytes(self) -> None:
+        text = self.config.get("chunk.size", "1")
         is_number = re.fullmatch(r"\d{1,10}", text.strip(), re.ASCII) is not None
         if not is_number or not 1 <= int(text) <= CHUNK_BYTES_MAX:
             raise StorageConfigError(f"{self.prefix}chunk.size={text} is not a number from 1 to {CHUNK_BYTES_MAX}")
-        return int(text)
 
-    def custom_metadata_fields(self) -> tuple[str, ...]:
+    def check_custom_metadata_fields(self) -> None:
         key = "custom.metadata.fields.include"
-        names = [name for name in re.split(r"\s*,\s*", self.config.get(key, "").strip()) if name]
-        for name in names:
-            if name not in CUSTOM_METADATA_FIELDS:
+        for name in re.split(r"\s*,\s*", self.config.get(key, "").strip()):
+            if name and name not in CUSTOM_METADATA_FIELDS:
                 raise StorageConfigError(
                     f"{self.prefix}{key} lists {name!r}, which is none of {', '.join(CUSTOM_METADATA_FIELDS)}"
                 )
-        return tuple(name for name in CUSTOM_METADATA_FIELDS if name in names)
 
 
 def _refuse_iceberg(config: Mapping[str, str], prefix: str) -> None:

@@ -1,8 +1,7 @@
 """The manifest of a segment: `.rsm-manifest`, JSON in UTF-8 (docs/formats.md#aiven-manifest).
 
-- Read: members in any order; unknown ones, and `remoteLogSegmentMetadata`, are passed over. Everything else is
+- Members come in any order; unknown ones, and `remoteLogSegmentMetadata`, are passed over. Everything else is
   required, `segmentIndexes.transaction` too, which may be null; `encryption` may be absent. `version` is "1".
-- Written: exactly the plug-in's members in its order, without spaces: its reader refuses any other member.
 - A segment that the plug-in wrote in Iceberg mode has no such manifest: its data lie in Parquet files, its indexes in
   a Puffin file of the table. A Puffin file at the manifest's key, or JSON without a chunk index, is refused as that.
 """
@@ -22,7 +21,7 @@ from typing import Any
 import zstandard
 
 from storage.errors import CorruptObjectError, RemoteStorageError
-from storage.model import IndexType, RemoteLogSegmentMetadata, uuid_to_text
+from storage.model import IndexType
 
 # A JSON object whose members are checked as they are read; each error names the object in the store and the member.
 #
@@ -136,7 +135,6 @@ def _shown(value: Any) -> str:
 BINARY_BYTES_MAX = 10 * 1024 * 1024
 """Of the binary form: the plug-in's own limit, so no index that it can read is larger."""
 
-_ZSTD_LEVEL = 3  # zstd-jni's default, and so the plug-in's: the encoded form is the same to the byte
 _COUNT = struct.Struct(">i")
 _PAIR = struct.Struct(">ii")
 _HEAD = struct.Struct(">iiB")
@@ -257,11 +255,6 @@ class VariableChunkIndex(ChunkIndex):
     def memory_bytes(self) -> int:
         return sys.getsizeof(self) + sys.getsizeof(self.stored_ends)
 
-    @property
-    def sizes(self) -> list[int]:
-        """The chunks' sizes in the store."""
-        return [end - start for start, end in zip((0, *self.stored_ends), self.stored_ends, strict=False)]
-
     def stored_position(self, chunk: int) -> int:
         return self.stored_ends[chunk - 1] if chunk else 0
 
@@ -289,27 +282,6 @@ def decode_chunk_index(fields: JsonObject) -> FixedChunkIndex | VariableChunkInd
         return VariableChunkIndex.of_sizes(original_chunk_bytes, original_file_bytes, sizes)
     except ValueError as error:
         raise fields.corrupt("transformedChunks", f"is wrong: {error}") from error
-
-
-def encode_chunk_index(index: FixedChunkIndex | VariableChunkIndex) -> dict[str, Any]:
-    """The index as JSON members, in the plug-in's order."""
-    if isinstance(index, FixedChunkIndex):
-        return {
-            "type": "fixed",
-            "originalChunkSize": index.original_chunk_bytes,
-            "originalFileSize": index.original_file_bytes,
-            "transformedChunkSize": index.transformed_chunk_bytes,
-            "finalTransformedChunkSize": index.final_transformed_chunk_bytes,
-        }
-    binary = encode_chunk_sizes(index.sizes)
-    # The plug-in's reader wants the content size in the frame's header.
-    frame = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(binary)
-    return {
-        "type": "variable",
-        "originalChunkSize": index.original_chunk_bytes,
-        "originalFileSize": index.original_file_bytes,
-        "transformedChunks": base64.b64encode(frame).decode("ascii"),
-    }
 
 
 def decode_chunk_sizes(binary: bytes) -> Sequence[int]:
@@ -341,25 +313,6 @@ def decode_chunk_sizes(binary: bytes) -> Sequence[int]:
     sizes = array("I", map(base.__add__, deltas)) if base else deltas
     sizes.append(last)
     return sizes
-
-
-def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """The binary form, as narrow as it can be.
-
-    Raises:
-        ValueError: a size is no int32 from 0 on.
-    """
-    if sizes and (min(sizes) < 0 or max(sizes) > INT32_MAX):
-        raise ValueError("a chunk's size is not an int32 from 0 on")
-    if not sizes:
-        return _COUNT.pack(0)
-    if len(sizes) == 1:
-        return _PAIR.pack(1, sizes[0])
-    deltas, last = sizes[:-1], sizes[-1]
-    base = min(deltas)
-    width = max(1, -(-(max(deltas) - base).bit_length() // 8))
-    packed = b"".join((size - base).to_bytes(width, "big") for size in deltas)
-    return _HEAD.pack(len(sizes), base, width) + packed + _COUNT.pack(last)
 
 
 def _unpack_deltas(packed: bytes, width: int) -> "array[int]":
@@ -470,33 +423,6 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     )
 
 
-def encode_manifest(
-    manifest: Manifest, metadata: RemoteLogSegmentMetadata, *, txn_index_empty: bool | None = None
-) -> bytes:
-    """The manifest as the plug-in writes it for a segment.
-
-    `txn_index_empty`: the plug-in writes it last on a Kafka 4.3 broker, and not at all on one as old as 3.8 (None).
-    """
-    members: dict[str, Any] = {
-        "version": VERSION,
-        "chunkIndex": encode_chunk_index(manifest.chunk_index),
-        "segmentIndexes": {
-            member: None if stored is None else {"position": stored.position, "size": stored.size_bytes}
-            for member, stored in (
-                (member, manifest.segment_indexes[index_type]) for index_type, member in _INDEX_MEMBERS.items()
-            )
-        },
-        "compression": manifest.compression,
-    }
-    if manifest.encryption is not None:
-        members["encryption"] = {
-            "dataKey": manifest.encryption.data_key,
-            "aad": base64.b64encode(manifest.encryption.aad).decode("ascii"),
-        }
-    members["remoteLogSegmentMetadata"] = _encode_metadata(metadata, txn_index_empty)
-    return json.dumps(members, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 def _present(fields: JsonObject, member: str) -> bool:
     return fields.has(member) and not fields.is_null(member)
 
@@ -521,25 +447,3 @@ def _decode_encryption(fields: JsonObject) -> SegmentEncryption:
     except (binascii.Error, ValueError) as error:
         raise fields.corrupt("aad", f"is not base64: {error}") from error
     return SegmentEncryption(fields.text("dataKey"), aad)
-
-
-def _encode_metadata(metadata: RemoteLogSegmentMetadata, txn_index_empty: bool | None) -> dict[str, Any]:
-    partition = metadata.topic_id_partition
-    members: dict[str, Any] = {
-        "remoteLogSegmentId": {
-            "topicIdPartition": {
-                "topicId": uuid_to_text(partition.topic_id),
-                "topicPartition": {"topic": partition.topic, "partition": partition.partition},
-            },
-            "id": uuid_to_text(metadata.segment_id.id),
-        },
-        "startOffset": metadata.start_offset,
-        "endOffset": metadata.end_offset,
-        "maxTimestampMs": metadata.max_timestamp_ms,
-        "brokerId": metadata.broker_id,
-        "eventTimestampMs": metadata.event_timestamp_ms,
-        "segmentLeaderEpochs": {str(epoch): offset for epoch, offset in metadata.segment_leader_epochs.items()},
-    }
-    if txn_index_empty is not None:
-        members["txnIdxEmpty"] = txn_index_empty
-    return members

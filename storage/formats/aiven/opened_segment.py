@@ -8,7 +8,6 @@
 - Indexes are never compressed; an empty one is stored as nothing, also when the segment is encrypted.
 """
 
-import secrets
 import sys
 import threading
 
@@ -29,9 +28,6 @@ from storage.remote_storage_manager import SegmentStream
 # A frame says in its header how large its content is; the plugin needs that too. Here it has to be just what the
 # chunk index says, so that memory is taken for what the manifest promised and never for what a frame claims.
 
-
-LEVEL_DEFAULT = 3
-"""zstd's own default, which the plugin leaves as it is."""
 
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 """Every decoder should support that much (RFC 8878 §3.1.1.1.2); level 3 takes at most 2 MiB, level 19 takes these 8."""
@@ -69,11 +65,6 @@ def decompress(stored: bytes | bytearray | memoryview, plaintext_bytes: int, nam
     return plaintext
 
 
-def compress(data: bytes | bytearray | memoryview, level: int = LEVEL_DEFAULT) -> bytes:
-    """One frame with its content size, without checksum or dictionary, as the plugin writes it."""
-    return zstandard.ZstdCompressor(level=level, write_content_size=True).compress(data)
-
-
 # AES-256-GCM of one segment's chunks and indexes (docs/formats.md#aiven-encryption).
 #
 #     stored = IV (12 bytes, random, anew for each) ‖ ciphertext ‖ tag (16 bytes)
@@ -84,9 +75,6 @@ def compress(data: bytes | bytearray | memoryview, level: int = LEVEL_DEFAULT) -
 
 
 DATA_KEY_BYTES = 32
-AAD_BYTES = 32
-"""What the plugin draws for each segment; a reader takes any size."""
-
 IV_BYTES = 12
 TAG_BYTES = 16
 OVERHEAD_BYTES = IV_BYTES + TAG_BYTES
@@ -94,7 +82,7 @@ OVERHEAD_BYTES = IV_BYTES + TAG_BYTES
 
 
 class ChunkCipher:
-    """Decrypts and encrypts one segment's chunks and indexes. Thread-safe: nothing changes after construction.
+    """Decrypts one segment's chunks and indexes. Thread-safe: nothing changes after construction.
 
     Raises:
         ValueError: the data key is not 32 bytes long.
@@ -124,11 +112,6 @@ class ChunkCipher:
             raise CorruptObjectError(
                 f"{name}: AES-GCM tag does not hold: damaged, or encrypted with another key or other additional data"
             ) from None
-
-    def encrypt(self, plaintext: bytes | bytearray | memoryview) -> bytes:
-        """A chunk or an index as it is stored, under an IV of its own."""
-        iv = secrets.token_bytes(IV_BYTES)
-        return iv + self._aead.encrypt(iv, plaintext, self._aad)
 
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.primitives import Cursor, write_string, write_uvarint
+from protocol.wire.primitives import Cursor
 from storage.errors import (
     CorruptObjectError,
     InvalidRangeError,
@@ -290,24 +290,6 @@ def decode_custom_metadata(custom_metadata: CustomMetadata | None) -> CustomMeta
         )
     except (PeerProtocolError, UnicodeDecodeError) as error:
         raise _corrupt(str(error)) from error
-
-
-def encode_custom_metadata(fields: CustomMetadataFields) -> CustomMetadata | None:
-    """The bytes of the fields that are not None; None if all are."""
-    values: list[tuple[int, bytes]] = []
-    if fields.remote_size_bytes is not None:
-        # Zig-zag, of a number that is never negative.
-        values.append((_TAG_REMOTE_SIZE, write_uvarint(fields.remote_size_bytes << 1)))
-    if fields.object_prefix is not None:
-        values.append((_TAG_OBJECT_PREFIX, write_string(fields.object_prefix, flexible=True)))
-    if fields.object_key is not None:
-        values.append((_TAG_OBJECT_KEY, write_string(fields.object_key, flexible=True)))
-    if not values:
-        return None
-    parts = [write_uvarint(len(values))]
-    for tag, value in values:
-        parts += [write_uvarint(tag), write_uvarint(len(value)), value]
-    return CustomMetadata(b"".join(parts))
 
 
 def _tagged_values(cursor: Cursor) -> dict[int, bytes]:

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from storage.indexes.time_index import encode_time_index
 from storage.model import IndexType, RemoteLogSegmentMetadata
+from tests.support.index_writer import encode_time_index
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier, open_tier
 

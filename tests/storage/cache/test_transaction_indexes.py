@@ -10,9 +10,10 @@ import trio.testing
 from storage.cache import segment_parts
 from storage.cache.segment_parts import TransactionIndexes
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
-from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
+from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from tests.support.index_writer import encode_transaction_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 

@@ -13,7 +13,7 @@ from storage.checks.index_checks import (
     cut_problem,
 )
 from storage.indexes.offset_index import encode_offset_index
-from storage.indexes.time_index import encode_time_index
+from tests.support.index_writer import encode_time_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch
 
 BASE = 1000

@@ -15,7 +15,6 @@ from storage.checks.segment_check import check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
-from storage.indexes.leader_epochs import encode_leader_epochs
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
 from tests.support.checked_tier import (
     CheckedTier,
@@ -26,6 +25,7 @@ from tests.support.checked_tier import (
     no_wait,
 )
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
+from tests.support.index_writer import encode_leader_epochs
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import build_segment, data_batch, publish, topic_partition
 

@@ -7,8 +7,9 @@ import pytest
 from storage.checks.finding import FindingKind
 from storage.checks.segment_check import SegmentIndexes, leader_epochs_problem
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError
-from storage.indexes.transaction_index import AbortedTransaction, encode_transaction_index
+from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType
+from tests.support.index_writer import encode_transaction_index
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import filled_segment, metadata_of, topic_partition
 

@@ -8,8 +8,9 @@ import pytest
 from protocol.record_batches import read_header
 from storage.checks.index_checks import ProducerSnapshotCheck, TransactionIndexCheck
 from storage.indexes.producer_snapshot import ProducerState
-from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex, encode_transaction_index
+from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import RemoteLogSegmentMetadata
+from tests.support.index_writer import encode_transaction_index
 from tests.support.segments import (
     ProducerFields,
     build_segment,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.indexes.leader_epochs import LeaderEpochs, encode_leader_epochs, parse_leader_epochs
+from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
+from tests.support.index_writer import encode_leader_epochs
 
 
 @st.composite

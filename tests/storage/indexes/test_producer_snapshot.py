@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.indexes.producer_snapshot import ProducerState, encode_producer_snapshot, parse_producer_snapshot
+from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from tests.support.index_writer import encode_producer_snapshot
 
 # Snapshots that a broker wrote: of no producers, and of one with an open transaction from offset 6000.
 BROKER_EMPTY = bytes.fromhex("0001 48674bc7 00000000")

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.indexes.time_index import TimeIndex, build_time_index, encode_time_index
+from storage.indexes.time_index import TimeIndex
+from tests.support.index_writer import build_time_index, encode_time_index
 
 BASE_OFFSET = 6000
 # What a broker wrote for the segment [6000, 6819], first two entries (docs/kafka-tier.md#time-index).
@@ -107,8 +108,3 @@ def test_a_rebuilt_index_ends_with_the_maximum_timestamp() -> None:
 
 def test_a_rebuilt_index_of_records_without_timestamps_is_empty() -> None:
     assert build_time_index(0, [(0, 9, -1), (5000, 19, -1)]) == b""
-
-
-def test_batches_whose_offsets_descend_are_a_corrupt_log() -> None:
-    with pytest.raises(CorruptObjectError, match="cannot be indexed"):
-        build_time_index(0, [(0, 9, 100), (5000, 8, 200), (10000, 7, 300)])

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.opened_segment import WINDOW_BYTES_MAX, compress, decompress
+from storage.formats.aiven.opened_segment import WINDOW_BYTES_MAX, decompress
+from tests.support.aiven_writer import compress
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1

@@ -13,9 +13,9 @@ from storage.formats.aiven.segment_objects import (
     KEY_BYTES_MAX,
     CustomMetadataFields,
     decode_custom_metadata,
-    encode_custom_metadata,
 )
 from storage.model import CustomMetadata
+from tests.support.aiven_writer import encode_custom_metadata
 from tests.support.vectors import vector
 
 NONE = CustomMetadataFields()

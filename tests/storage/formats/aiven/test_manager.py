@@ -15,16 +15,9 @@ from storage.errors import (
     RetriableRemoteStorageError,
     StorageConfigError,
 )
-from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
-from storage.formats.aiven.segment_objects import (
-    CustomMetadataFields,
-    ObjectSuffix,
-    encode_custom_metadata,
-    main_path,
-    object_key,
-)
+from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path, object_key
 from storage.model import (
     CustomMetadata,
     IndexType,
@@ -44,7 +37,7 @@ from tests.contract.remote_storage_manager import (
     RemoteStorageManagerContract,
     assert_readable,
 )
-from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
+from tests.support.aiven_writer import AivenWriterOptions, encode_custom_metadata, make_key_pair, write_segment
 from tests.support.scripted_object_store import ScriptedObjectStore
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import filled_segment, metadata_of, segment_files
@@ -102,7 +95,7 @@ class AivenContract(RemoteStorageManagerContract):
             key_prefix=PREFIX,
             chunk_bytes=CHUNK_BYTES,
             compression=self.compression,
-            key_ring=KeyRing(config) if self.encryption else None,
+            key_pair=config if self.encryption else None,
             custom_fields=("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY"),
         )
         return lambda: WritingManager(config, FileSystemStore(root), options)
@@ -155,9 +148,9 @@ def written(
     *,
     prefix: str = PREFIX,
     fields: tuple[str, ...] = (),
-    key_ring: KeyRing | None = None,
+    key_pair: Mapping[str, str] | None = None,
 ) -> RemoteLogSegmentMetadata:
-    options = AivenWriterOptions(key_prefix=prefix, chunk_bytes=CHUNK_BYTES, key_ring=key_ring, custom_fields=fields)
+    options = AivenWriterOptions(key_prefix=prefix, chunk_bytes=CHUNK_BYTES, key_pair=key_pair, custom_fields=fields)
     return replace(METADATA, custom_metadata=write_segment(store, METADATA, SEGMENT.objects(), options))
 
 
@@ -286,7 +279,7 @@ def test_iceberg_mode_is_refused_by_configuration(store: ScriptedObjectStore) ->
 
 def test_an_encrypted_segment_needs_its_key_pair(store: ScriptedObjectStore, tmp_path: Path) -> None:
     keys = make_key_pair(tmp_path / "keys", "key1")
-    metadata = written(store, key_ring=KeyRing(keys))
+    metadata = written(store, key_pair=keys)
     assert_readable(AivenRemoteStorageManager({"key.prefix": PREFIX, **keys}, store=store), metadata, SEGMENT)
     with pytest.raises(RemoteStorageError, match=r"rsm-manifest: .*encrypted.*encryption\.enabled"):
         manager_of(store).open_log_segment(metadata)

@@ -18,12 +18,10 @@ from storage.formats.aiven.manifest import (
     StoredIndex,
     VariableChunkIndex,
     decode_manifest,
-    encode_manifest,
 )
-from storage.model import (
-    IndexType,
-)
+from storage.model import IndexType
 from tests.support.aiven_manifest import metadata_in
+from tests.support.aiven_writer import encode_manifest
 from tests.support.vectors import vector
 
 NAME = "pfx/seg.rsm-manifest"

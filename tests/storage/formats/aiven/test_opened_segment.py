@@ -24,17 +24,18 @@ from storage.formats.aiven.opened_segment import (
     OVERHEAD_BYTES,
     AivenSegment,
     ChunkCipher,
-    compress,
 )
 from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
+from tests.support.aiven_writer import ChunkEncryption, compress
 from tests.support.scripted_object_store import ScriptedObjectStore
 
 LOG = b"".join(f"{number:08d}".encode() for number in range(1250))
 CHUNK_BYTES = 1024
 MODES = ("plain", "zstd", "encrypted", "zstd and encrypted")
 CODED_MODES = MODES[1:]
+ENCRYPTION = ChunkEncryption(bytes(range(32)), b"aad")
 PLACE = ObjectPlace("tier/", "orders/7")
 NO_INDEXES: Mapping[IndexType, StoredIndex | None] = dict.fromkeys(IndexType)
 
@@ -49,17 +50,16 @@ class World:
 
 
 def cipher_of(mode: str) -> ChunkCipher | None:
-    return ChunkCipher(bytes(range(32)), b"aad") if "encrypted" in mode else None
+    return ChunkCipher(ENCRYPTION.data_key, ENCRYPTION.aad) if "encrypted" in mode else None
 
 
 def write_log(root: Path, mode: str, log: bytes = LOG, chunk_bytes: int = CHUNK_BYTES) -> World:
     store = ScriptedObjectStore(FileSystemStore(root))
-    cipher = cipher_of(mode)
     chunks = [log[position : position + chunk_bytes] for position in range(0, len(log), chunk_bytes)]
     if "zstd" in mode:
         chunks = [compress(chunk) for chunk in chunks]
-    if cipher:
-        chunks = [cipher.encrypt(chunk) for chunk in chunks]
+    if "encrypted" in mode:
+        chunks = [ENCRYPTION.encrypt(chunk) for chunk in chunks]
     store.put(PLACE.key(ObjectSuffix.LOG), chunks)
     sizes = [len(chunk) for chunk in chunks]
     return World(store, segment_of(store, mode, sizes, len(log), chunk_bytes), sizes)
@@ -244,7 +244,7 @@ def test_indexes_are_found_decrypted_or_absent(tmp_path: Path) -> None:
     for mode in ("plain", "encrypted"):
         cipher = cipher_of(mode)
         contents = [b"offsets", b"times" * 3]
-        stored = [cipher.encrypt(content) if cipher else content for content in contents]
+        stored = [ENCRYPTION.encrypt(content) if cipher else content for content in contents]
         store.put(PLACE.key(ObjectSuffix.INDEXES), b"".join(stored))
         indexes = {
             IndexType.OFFSET: StoredIndex(0, len(stored[0])),
