@@ -8,7 +8,7 @@ Brokers are asked for what only they know (rights, log starts, ends, leader epoc
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.brokers.client import BrokerClient
@@ -17,14 +17,13 @@ from pipeline.planning.options import OptionsError
 from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage, ship_storage
-from pipeline.reading.read_task import ShippedTail
 from storage.config.client_settings import client_settings
 from storage.config.keys import HOST_PORTS
+from storage.config.model import UpstreamConfig
 from storage.config.tier_client import TierClientConfig, load_tier_config
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
 from storage.registry import METADATA_MANAGER_KEY, MetadataManagerKind, metadata_manager_kind
-from storage.remote_storage_manager import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,6 @@ class Tier:
     view: TierView
     client: BrokerClient
     catalog: Catalog
-    manager: RemoteStorageManager
     transactions: TierTransactions
 
 
@@ -56,19 +54,18 @@ def shipped_storage(config: TierClientConfig) -> ShippedStorage:
     return ship_storage(config.remote_storage_manager_class_name, config.remote_storage_config)
 
 
-def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> ShippedTail:
+def shipped_tail(config: TierClientConfig, bootstrap_servers: str | None) -> UpstreamConfig:
     """How executors read the tail: through these servers (`host:port,…`), else through `upstream.bootstrap.servers`.
 
     Raises:
         OptionsError: they are no such list.
     """
-    servers = config.upstream.bootstrap_servers
-    if bootstrap_servers is not None:
-        try:
-            servers = HOST_PORTS.parse(bootstrap_servers)
-        except ValueError as error:
-            raise OptionsError([f"kafka.bootstrap.servers {error}"]) from None
-    return ShippedTail(servers, config.upstream.security)
+    if bootstrap_servers is None:
+        return config.upstream
+    try:
+        return replace(config.upstream, bootstrap_servers=HOST_PORTS.parse(bootstrap_servers))
+    except ValueError as error:
+        raise OptionsError([f"kafka.bootstrap.servers {error}"]) from None
 
 
 @contextmanager
@@ -79,17 +76,10 @@ def open_tier(config: TierClientConfig) -> Iterator[Tier]:
         StorageConfigError: the storage manager's configuration is wrong.
     """
     with ExitStack() as stack:
-        client = stack.enter_context(
-            BrokerClient(client_settings(config.upstream.bootstrap_servers, config.upstream.security))
-        )
-        of_metadata = client
-        if (config.metadata_client.bootstrap_servers, config.metadata_client.security) != (
-            config.upstream.bootstrap_servers,
-            config.upstream.security,
-        ):
-            settings = client_settings(config.metadata_client.bootstrap_servers, config.metadata_client.security)
-            of_metadata = stack.enter_context(BrokerClient(settings))
+        of_metadata = client = stack.enter_context(BrokerClient(client_settings(config.upstream)))
+        if config.metadata_client != config.upstream:
+            of_metadata = stack.enter_context(BrokerClient(client_settings(config.metadata_client)))
         catalog = Catalog()
         manager = open_shipped_storage(shipped_storage(config))
         view = TierView(client, MetadataFollower(of_metadata, catalog), catalog, manager)
-        yield Tier(view, client, catalog, manager, TierTransactions(manager))
+        yield Tier(view, client, catalog, TierTransactions(manager))

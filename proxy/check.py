@@ -132,7 +132,7 @@ def run(config: Config, out: TextIO) -> int:
 
 async def _check(config: Config, report: CheckReport) -> None:
     async with trio.open_nursery() as nursery:
-        upstream = Cluster(client_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+        upstream = Cluster(client_settings(config.upstream), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
         report.section("Upstream brokers")
         reached = await _check_brokers(upstream, report)
@@ -150,9 +150,8 @@ async def _check(config: Config, report: CheckReport) -> None:
 
 def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) -> Cluster:
     """The same cluster unless the broker's file names other servers or another identity for the metadata client."""
-    client = config.metadata_client
-    same = (client.bootstrap_servers, client.security) == (config.upstream.bootstrap_servers, config.upstream.security)
-    return upstream if same else Cluster(client_settings(client.bootstrap_servers, client.security), nursery)
+    same = config.metadata_client == config.upstream
+    return upstream if same else Cluster(client_settings(config.metadata_client), nursery)
 
 
 async def _check_brokers(cluster: Cluster, report: CheckReport) -> bool:

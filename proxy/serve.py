@@ -245,7 +245,7 @@ async def run(
     try:
         disk_blocks = _disk_blocks(config, storage_manager.identity, meters)
         async with trio.open_nursery() as nursery:
-            cluster = Cluster(client_settings(config.upstream.bootstrap_servers, config.upstream.security), nursery)
+            cluster = Cluster(client_settings(config.upstream), nursery)
             # A second of imports, better now than in the first question's way.
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)

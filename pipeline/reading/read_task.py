@@ -12,26 +12,18 @@ from pipeline.logs import configure_logs
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from pipeline.tasks import MIB, ReadOptions, TailTask, Task
 from protocol.record_batches import CorruptBatchError, check_crc, iterate_batches, read_header
-from storage.config.model import ClientSecurity, HostPort
+from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
 
 
 @dataclass(frozen=True, slots=True)
-class ShippedTail:
-    """How the tail is reached through Kafka."""
-
-    bootstrap_servers: tuple[HostPort, ...]
-    security: ClientSecurity = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReader:
-    """Reads tasks anywhere. `tail` is None unless the read has `tail=kafka`."""
+    """Reads tasks anywhere. `tail`: how it is reached through Kafka; None unless the read has `tail=kafka`."""
 
     storage: ShippedStorage
     options: ReadOptions
-    tail: ShippedTail | None = None
+    tail: UpstreamConfig | None = field(default=None, repr=False)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order of offset.
@@ -52,12 +44,12 @@ class TaskReader:
             yield from read_segment_task(manager, part, self.options)
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
-        from pipeline.brokers.client import BrokerClient  # kio takes a second, and few tasks are of the tail
+        # It imports what takes a fifth of a second, and few tasks are of the tail.
         from storage.config.client_settings import client_settings
 
         if self.tail is None:
             raise AssertionError("a task of the tail in a read without tail=kafka")
-        with BrokerClient(client_settings(self.tail.bootstrap_servers, self.tail.security)) as client:
+        with BrokerClient(client_settings(self.tail)) as client:
             yield from read_tail_task(client, task, self.options)
 
 

@@ -367,10 +367,9 @@ async def start_catalog(
         InMemoryRemoteLogMetadataManager(catalog).follow_all()
         readiness.catalog_live(0)
         return StartedCatalog(InMemoryCatalogTail())
-    client, upstream = config.metadata_client, config.upstream
     metadata_cluster = cluster
-    if (client.bootstrap_servers, client.security) != (upstream.bootstrap_servers, upstream.security):
-        metadata_cluster = Cluster(client_settings(client.bootstrap_servers, client.security), nursery)
+    if config.metadata_client != config.upstream:
+        metadata_cluster = Cluster(client_settings(config.metadata_client), nursery)
     event_log = TopicMetadataEventLog(KafkaMetadataTopicClient(metadata_cluster))
     manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
 

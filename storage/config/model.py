@@ -92,19 +92,7 @@ class ClientSecurity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
-    bootstrap_servers: tuple[HostPort, ...]
-    security: ClientSecurity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataClientConfig:
-    """The client of the metadata topic: the broker's `remote.log.metadata.*` client keys over `upstream.*`.
-
-    The mappings hold those keys as written, their prefix off, for what the typed fields do not cover.
-    """
+    """Which brokers, and as whom: of `upstream.*`, or with the broker's `remote.log.metadata.*` client keys over it."""
 
     bootstrap_servers: tuple[HostPort, ...]
     security: ClientSecurity
-    common_client: Mapping[str, str] = field(repr=False)
-    consumer: Mapping[str, str] = field(repr=False)
-    producer: Mapping[str, str] = field(repr=False)

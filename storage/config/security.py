@@ -28,20 +28,12 @@ from storage.config.model import (
     ClientSecurity,
     ClientTls,
     HostPort,
-    MetadataClientConfig,
     SaslCredentials,
     SaslMechanism,
     SecurityProtocol,
     UpstreamConfig,
 )
-from storage.config.sources import (
-    CLIENT_PREFIXES,
-    COMMON_CLIENT_PREFIX,
-    CONSUMER_PREFIX,
-    Setting,
-    Settings,
-    Values,
-)
+from storage.config.sources import COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, Setting, Settings, Values
 from storage.config.ssl_contexts import TlsMaterialError
 
 T = TypeVar("T")
@@ -198,29 +190,18 @@ def attempt(read: Callable[[], T], report: Callable[[str], None]) -> T | None:
         return None
 
 
-def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problems: list[str]) -> MetadataClientConfig:
+def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problems: list[str]) -> UpstreamConfig:
     """The consumer's properties over the common ones, and what they leave open from upstream."""
-    by_prefix: dict[str, dict[str, tuple[str, Setting]]] = {prefix: {} for prefix in CLIENT_PREFIXES}
-    for name, setting in settings.metadata.items():
-        for prefix in CLIENT_PREFIXES:
+    properties: dict[str, tuple[str, Setting]] = {}
+    for prefix in (COMMON_CLIENT_PREFIX, CONSUMER_PREFIX):
+        for name, setting in settings.metadata.items():
             if name.startswith(prefix):
-                by_prefix[prefix][name.removeprefix(prefix)] = (settings.metadata_prefix + name, setting)
-    common, consumer, producer = (
-        texts({name: setting for name, (_, setting) in by_prefix[prefix].items()}) for prefix in CLIENT_PREFIXES
-    )
-    java = _JavaClient(by_prefix[COMMON_CLIENT_PREFIX] | by_prefix[CONSUMER_PREFIX], upstream.security, problems)
-    return MetadataClientConfig(
+                properties[name.removeprefix(prefix)] = (settings.metadata_prefix + name, setting)
+    java = _JavaClient(properties, upstream.security, problems)
+    return UpstreamConfig(
         bootstrap_servers=java.parsed("bootstrap.servers", HOST_PORTS) or upstream.bootstrap_servers,
         security=java.security(),
-        common_client=common,
-        consumer=consumer,
-        producer=producer,
     )
-
-
-def texts(settings: Mapping[str, Setting]) -> Mapping[str, str]:
-    """Names and resolved values, read-only; what could not be resolved was reported and is left out."""
-    return MappingProxyType({name: s.text for name, s in settings.items() if s.text is not None})
 
 
 class _JavaClient:

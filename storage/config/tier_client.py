@@ -8,11 +8,12 @@ plug-ins and tier reads is checked; serve's own keys (`proxy.*`, `cache.*`, …)
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
-from storage.config.model import MetadataClientConfig, Mode, SaslMechanism, UpstreamConfig
-from storage.config.security import UpstreamKeys, metadata_client_config, texts, upstream_config
+from storage.config.model import Mode, SaslMechanism, UpstreamConfig
+from storage.config.security import UpstreamKeys, metadata_client_config, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
 
 FETCH_WAIT_MS_LIMIT: Final = 5_000
@@ -24,7 +25,7 @@ METADATA_MANAGER_CLASS: Final = "remote.log.metadata.manager.class.name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierClientConfig:
-    """How to reach brokers and tier. The two plug-in mappings hold their keys with the impl prefix off."""
+    """How to reach brokers and tier. `remote_storage_config` has the plug-in's keys with the impl prefix off."""
 
     mode: Mode = key(
         "mode",
@@ -39,11 +40,10 @@ class TierClientConfig:
         "The broker's `server.properties`, from which the tier's part is taken. Relative to this file.",
     )
     upstream: UpstreamConfig
-    metadata_client: MetadataClientConfig
+    metadata_client: UpstreamConfig
     remote_storage_manager_class_name: str
     remote_storage_config: Mapping[str, str] = field(repr=False)
     remote_log_metadata_manager_class_name: str
-    remote_log_metadata_config: Mapping[str, str] = field(repr=False)
     warnings: tuple[str, ...]
 
 
@@ -174,13 +174,14 @@ def load_tier_config(path: Path, environ: Mapping[str, str]) -> TierClientConfig
 def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
     """The fields of TierClientConfig that are no keys."""
     upstream = upstream_config(values)
+    # What could not be resolved was reported.
+    storage = {name: setting.text for name, setting in settings.storage.items() if setting.text is not None}
     return {
         "upstream": upstream,
         "metadata_client": metadata_client_config(settings, upstream, values.problems),
         "remote_storage_manager_class_name": values[STORAGE_MANAGER_CLASS],
-        "remote_storage_config": texts(settings.storage),
+        "remote_storage_config": MappingProxyType(storage),
         "remote_log_metadata_manager_class_name": values[METADATA_MANAGER_CLASS],
-        "remote_log_metadata_config": texts(settings.metadata),
         "warnings": tuple(values.warnings),
     }
 

@@ -69,7 +69,7 @@ class World:
         manager = LocalTieredStorage({"dir": str(self.folder)})
         client = self.kafka.client()
         view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, manager)
-        yield Tier(view, client, self.catalog, manager, TierTransactions(manager))
+        yield Tier(view, client, self.catalog, TierTransactions(manager))
 
     def source(self, **options: str) -> TidegateDataSource:
         config = tier_file(self.folder, f"rsm.config.some.password={SECRET}\n")

@@ -8,18 +8,25 @@ import pytest
 
 from pipeline.reading import read_task
 from pipeline.reading.executor_storage import ship_storage
-from pipeline.reading.read_task import ShippedTail, TaskReader
+from pipeline.reading.read_task import TaskReader
 from pipeline.tasks import ReadOptions, SegmentTask, TailTask, Task, TierTask
-from storage.config.model import ClientSecurity, HostPort, SaslCredentials, SaslMechanism, SecurityProtocol
+from storage.config.model import (
+    ClientSecurity,
+    HostPort,
+    SaslCredentials,
+    SaslMechanism,
+    SecurityProtocol,
+    UpstreamConfig,
+)
 from tests.support.segments import filled_segment, publish, topic_partition
 from tests.support.sent import sent
 
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 SECRET = "planted+secret/of+sasl"
 OPTIONS = ReadOptions(columns=("offset", "partition"))
-TAIL = ShippedTail(
-    (HostPort("broker", 9092),),
-    ClientSecurity(
+TAIL = UpstreamConfig(
+    bootstrap_servers=(HostPort("broker", 9092),),
+    security=ClientSecurity(
         protocol=SecurityProtocol.SASL_PLAINTEXT,
         sasl=SaslCredentials(mechanism=SaslMechanism.PLAIN, username="us", password=SECRET),
     ),

@@ -12,7 +12,7 @@ from tests.support.tier_config_files import load_tier_lines
 
 def settings_of(folder: Path, lines: str) -> ClientSettings:
     config = load_tier_lines(folder, lines)
-    return client_settings(config.upstream.bootstrap_servers, config.upstream.security)
+    return client_settings(config.upstream)
 
 
 def test_plaintext_has_servers_and_nothing_else(tmp_path: Path) -> None:
