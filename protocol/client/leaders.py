@@ -241,8 +241,6 @@ class FetchedRecords:
 
     data: bytes
     high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
 
 
@@ -403,8 +401,6 @@ class LeaderQuestions:
         return FetchedRecords(
             b"".join(answer.records),
             answer.high_watermark,
-            answer.last_stable_offset,
-            answer.log_start_offset,
             tuple(answer.aborted_transactions or ()),
         )
 

@@ -78,7 +78,7 @@ class KafkaMetadataTopicClient:
             # would be asked again at once, for ever
             size = len(answer.data)
             raise RetriableRemoteStorageError(f"{self._topic}-{partition}: {size} bytes without a whole batch")
-        return FetchedRecords(parsed.records, answer.high_watermark, answer.log_start_offset, parsed.next_offset)
+        return FetchedRecords(parsed.records, answer.high_watermark, parsed.next_offset)
 
     async def produce(self, partition: int, value: bytes) -> int:
         """Append one record and wait for all in-sync replicas; its offset.

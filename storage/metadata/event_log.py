@@ -5,8 +5,8 @@ topic itself, and a log in memory (tests/support/metadata_event_log.py).
 
 Rules that every implementation keeps:
 
-1. Synchronous and thread-safe. `publish` and `high_watermarks` block and are never called from the trio thread;
-   everything else may be called from any thread.
+1. Synchronous and thread-safe. `publish` blocks and is never called from the trio thread; everything else may be
+   called from any thread.
 2. Of one subscription and one partition, records are delivered in offset order, each once, from one thread at a
    time. The position never goes backwards while the partition stays assigned.
 3. After `remove` returned, nothing more of that partition is delivered. A later `add` from an earlier offset
@@ -90,10 +90,6 @@ class MetadataEventLog(Protocol):
         self, start_offsets: Mapping[int, int], deliver: Deliver, progress: Progress | None = None
     ) -> Subscription:
         """Follow these partitions, each from its offset on."""
-        ...
-
-    def high_watermarks(self) -> Mapping[int, int]:
-        """The next offset of every partition, as of now. Blocks."""
         ...
 
     def problems(self) -> Mapping[int, str]:

@@ -62,7 +62,6 @@ class FetchedRecords:
 
     records: Sequence[MetadataEvent]
     high_watermark: int
-    log_start: int
     next_offset: int = -1
 
 
@@ -158,11 +157,8 @@ class TopicMetadataEventLog:
         self.check_partition(partition)
         return self._from_thread(lambda: self._client.produce(partition, value))
 
-    def high_watermarks(self) -> Mapping[int, int]:
-        return self._from_thread(self.sample_high_watermarks)
-
     async def sample_high_watermarks(self) -> Mapping[int, int]:
-        """What `high_watermarks` says, for trio tasks."""
+        """The next offset of every partition, as of now. For trio tasks."""
         offsets = await self.sample_ranges(range(self.partition_count()))
         return {partition: high_watermark for partition, (_, high_watermark) in offsets.items()}
 

@@ -59,7 +59,6 @@ class MetadataEventLogContract:
     def test_offsets_count_from_zero_in_each_partition(self, event_log: MetadataEventLog) -> None:
         assert event_log.partition_count() == 3
         assert [event_log.publish(0, b"a"), event_log.publish(0, b"b"), event_log.publish(2, b"c")] == [0, 1, 0]
-        assert event_log.high_watermarks() == {0: 2, 1: 0, 2: 1}
 
     def test_a_subscriber_reads_from_its_offset_and_follows_the_tail(
         self, event_log: MetadataEventLog, recorder: Recorder

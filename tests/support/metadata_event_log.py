@@ -55,10 +55,6 @@ class InProcessMetadataEventLog:
             subscription.add(partition, start_offset)
         return subscription
 
-    def high_watermarks(self) -> Mapping[int, int]:
-        with self._lock:
-            return {partition: len(events) for partition, events in enumerate(self._events)}
-
     def problems(self) -> Mapping[int, str]:
         return {}
 
@@ -211,9 +207,6 @@ class HeldBackEventLog:
 
         self._receivers.append(deliver)
         return self.inner.subscribe(start_offsets, deliver_later, progress_later)
-
-    def high_watermarks(self) -> Mapping[int, int]:
-        return self.inner.high_watermarks()
 
     def problems(self) -> Mapping[int, str]:
         return self.inner.problems()

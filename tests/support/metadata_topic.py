@@ -59,7 +59,7 @@ class FakeMetadataTopic:
         log_start, high_watermark = self._range(partition)
         first = max(offset - offset % 10, log_start)
         records = [event for event in self.logs.get(partition, []) if event.offset >= first]
-        return FetchedRecords(records, high_watermark, log_start)
+        return FetchedRecords(records, high_watermark)
 
     def append(self, partition: int, *values: bytes | None) -> int:
         """Append from within the trio run; the last one's offset."""

@@ -169,8 +169,8 @@ def test_no_epochs_are_no_question(world: World) -> None:
 def test_a_fetch_names_the_topic_by_its_id_and_gives_bytes_as_they_are(world: World) -> None:
     world.log.batches, world.log.aborted, world.log.last_stable_offset = [(9, b"\x00\x01raw")], [(70, 3, 7)], 8
     answer = world.client.fetch("orders", 0, 5, max_bytes=100, read_committed=True, max_wait_ms=20)
-    assert (answer.data, answer.high_watermark, answer.last_stable_offset) == (b"\x00\x01raw", 10, 8)
-    assert (answer.log_start_offset, answer.aborted) == (1, ((70, 3),))
+    assert (answer.data, answer.high_watermark) == (b"\x00\x01raw", 10)
+    assert answer.aborted == ((70, 3),)
     (request,) = world.first.asked(FETCH)
     assert request.topics[0].topic_id.bytes == ORDERS
     assert (request.isolation_level, request.max_bytes, request.max_wait) == (1, 100, timedelta(milliseconds=20))

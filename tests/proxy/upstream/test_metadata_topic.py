@@ -94,14 +94,14 @@ async def test_a_fetch_gives_records_watermark_start_and_next_offset(
     fake.brokers[2].versions[FETCH.key] = (4, version)
     fake.answers(ErrorCode.none, batch_of(b"value"))
     fetched = await client.fetch(1, START, 500)
-    assert fetched == FetchedRecords([MetadataEvent(1, START, 5, None, b"value")], END, START, START + 1)
+    assert fetched == FetchedRecords([MetadataEvent(1, START, 5, None, b"value")], END, START + 1)
     [request] = fake.brokers[2].asked(FETCH)
     assert request.max_bytes == request.topics[0].partitions[0].partition_max_bytes == 1024 * 1024
     assert version < 13 or request.topics[0].topic_id == uuid.UUID(bytes=TOPIC_ID)
 
 
 async def test_an_empty_fetch_knows_no_next_offset(client: KafkaMetadataTopicClient) -> None:
-    assert await client.fetch(0, 9, 500) == FetchedRecords([], END, START, -1)
+    assert await client.fetch(0, 9, 500) == FetchedRecords([], END, -1)
 
 
 @pytest.mark.parametrize("version", [9, 13])

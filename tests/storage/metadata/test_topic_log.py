@@ -243,7 +243,7 @@ async def test_cancelling_the_log_ends_its_fetches_and_closes_the_client(topic: 
     with pytest.raises(MetadataLogError, match="not running"):
         subscription.add(0, 0)
     with pytest.raises(MetadataLogError, match="not running"):
-        await trio.to_thread.run_sync(log.high_watermarks)
+        await trio.to_thread.run_sync(log.publish, 0, b"x")
 
 
 async def test_cancellation_while_the_topic_is_not_described_yet(topic: FakeMetadataTopic) -> None:
@@ -370,7 +370,7 @@ async def test_a_tail_without_records_is_stepped_over(topic: FakeMetadataTopic, 
     class CompactedTail(FakeMetadataTopic):
         def answer(self, partition: int, offset: int) -> FetchedRecords:
             whole = super().answer(partition, offset)
-            return FetchedRecords(whole.records[:3], whole.high_watermark, whole.log_start, next_offset=8)
+            return FetchedRecords(whole.records[:3], whole.high_watermark, next_offset=8)
 
     compacted = CompactedTail()
     compacted.append(0, *[b"x"] * 8)
@@ -387,7 +387,7 @@ async def test_high_watermarks_can_be_asked_for_by_trio_tasks(topic: FakeMetadat
     async with running(topic) as log:
         assert await log.sample_high_watermarks() == {0: 0, 1: 1, 2: 0}
         with pytest.raises(RuntimeError):
-            log.high_watermarks()  # blocking: not in the trio thread
+            log.publish(0, b"x")  # blocking: not in the trio thread
 
 
 async def test_errors_of_a_publish_reach_its_thread(topic: FakeMetadataTopic) -> None:
