@@ -5,7 +5,6 @@
 - The response header never has tags, in any version (KIP-511), see protocol.wire.framing.
 - To a version that it does not know, a broker answers error 35 in the shape of v0, whatever was asked; the client
   then asks again with a version from that array.
-- v3 requests name the client's software (KIP-511), which is logged.
 """
 
 import struct
@@ -13,30 +12,13 @@ from dataclasses import dataclass
 
 from protocol.wire import versions
 from protocol.wire.errors import ErrorCode, PeerProtocolError
-from protocol.wire.framing import LENGTH_BYTES, RequestHeader, decode_request_header, is_flexible
+from protocol.wire.framing import LENGTH_BYTES, is_flexible
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import Cursor, write_array_length
 
 _ENTRY = struct.Struct(">hhh")
 _FRAME_HEADER = struct.Struct(">ii")
 """Length, correlation id."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiVersionsRequest:
-    """What a client says of itself; None before v3 and in versions that we cannot read."""
-
-    header: RequestHeader
-    client_software_name: str | None
-    client_software_version: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ApiVersionsResponse:
-    """Upstream's own answer: api key → oldest and newest version."""
-
-    error_code: int
-    versions: dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +36,10 @@ class _Entry:
 class _Walk:
     """A body taken apart; the array, with its length, is `body[array_start:array_end]`."""
 
-    error_code: int
     flexible: bool
     entries: tuple[_Entry, ...]
     array_start: int
     array_end: int
-
-
-def decode_request(frame: memoryview) -> ApiVersionsRequest:
-    """Decode a whole request frame, length field included.
-
-    Raises:
-        PeerProtocolError: truncated or malformed.
-    """
-    header = decode_request_header(frame)
-    if header.api_version < 3 or not versions.is_known(ApiKey.API_VERSIONS, header.api_version):
-        return ApiVersionsRequest(header, None, None)
-    cursor = Cursor(frame, header.body_position)
-    name = cursor.string(flexible=True)
-    version = cursor.string(flexible=True)
-    cursor.skip_tags()
-    return ApiVersionsRequest(header, name, version)
-
-
-def decode_response(api_version: int, body: memoryview) -> ApiVersionsResponse:
-    """What upstream itself supports.
-
-    Raises:
-        PeerProtocolError: truncated or malformed.
-    """
-    walk = _walk(api_version, body)
-    return ApiVersionsResponse(walk.error_code, {entry.api_key: (entry.oldest, entry.newest) for entry in walk.entries})
 
 
 def rewrite_response(api_version: int, body: memoryview) -> bytes:
@@ -133,8 +88,7 @@ def encode_unsupported_version(correlation_id: int) -> bytes:
 
 def _walk(api_version: int, body: memoryview) -> _Walk:
     cursor = Cursor(body)
-    error_code = cursor.int16()
-    if error_code == ErrorCode.UNSUPPORTED_VERSION:
+    if cursor.int16() == ErrorCode.UNSUPPORTED_VERSION:
         api_version = 0
     flexible = is_flexible(ApiKey.API_VERSIONS, api_version)
     array_start = cursor.position
@@ -150,4 +104,4 @@ def _walk(api_version: int, body: memoryview) -> _Walk:
         cursor.skip(4)  # throttle time
     if flexible:
         cursor.skip_tags()
-    return _Walk(error_code, flexible, tuple(entries), array_start, array_end)
+    return _Walk(flexible, tuple(entries), array_start, array_end)

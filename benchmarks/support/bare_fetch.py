@@ -16,9 +16,9 @@ from benchmarks.support.stage import Address
 from protocol.fetch.messages import FetchPartition, FetchRequest, encode_request
 from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
-from protocol.wire import metadata as api_03_metadata
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.primitives import write_string
+from tests.support.raw_client import decode_frame
 
 FETCH_VERSION = 17
 METADATA_VERSION = 12
@@ -90,8 +90,9 @@ class BareClient:
 
     def topic_id(self, topic: str) -> bytes:
         """The id that Metadata tells."""
-        answer = self.ask(metadata_request(topic))
-        return dict(api_03_metadata.topics(answer, METADATA_VERSION))[topic]
+        (found,) = decode_frame(ApiKey.METADATA, METADATA_VERSION, bytes(self.ask(metadata_request(topic)))).topics
+        topic_id: bytes = found.topic_id.bytes
+        return topic_id
 
 
 def read_for(address: Address, steps: Sequence[FetchStep], seconds: float) -> Transfer:

@@ -12,7 +12,7 @@ Spec: KIP-98 (the v2 format), KIP-82 (headers).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -166,9 +166,6 @@ class Lanes:
             append != 0,
             np.full(len(headers), -1, np.int64),
         )
-
-    def only(self, which: Integers) -> "Lanes":
-        return Lanes(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 @dataclass(slots=True)

@@ -374,7 +374,7 @@ def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> Slices[i
     flexible = version >= FLEXIBLE_VERSION_MIN
     slice_end = cursor.position + SLICE_BYTES
     for _ in range(cursor.present_array_length(flexible=flexible)):
-        topic, topic_id = _decode_topic_name(cursor, version)
+        topic, topic_id = decode_topic_name(cursor, version)
         count, first = cursor.present_array_length(flexible=flexible), len(partitions)
         room -= max(1, count)
         if room < 0:
@@ -386,20 +386,24 @@ def _decode_topics(cursor: Cursor, request: FetchRequest, room: int) -> Slices[i
                 yield
                 slice_end = cursor.position + SLICE_BYTES
         if flexible:
-            _decode_topic_tags(cursor, partitions, first)
+            decode_topic_tags(cursor, partitions, first)
         if cursor.position >= slice_end:
             yield
             slice_end = cursor.position + SLICE_BYTES
     return room
 
 
-def _decode_topic_name(cursor: Cursor, version: int) -> tuple[str | None, bytes | None]:
+def decode_topic_name(cursor: Cursor, version: int) -> tuple[str | None, bytes | None]:
+    """A topic's name or id, of a request as of a response; None for the one that the version lacks."""
     if version >= TOPIC_ID_VERSION_MIN:
         return None, cursor.raw(TOPIC_ID_BYTES)
     return _string(cursor, flexible=version >= FLEXIBLE_VERSION_MIN), None
 
 
-def _decode_topic_tags(cursor: Cursor, partitions: list[FetchPartition], first: int) -> None:
+def decode_topic_tags(
+    cursor: Cursor, partitions: Sequence[FetchPartition] | Sequence[PartitionAnswer], first: int
+) -> None:
+    """A topic's tagged section: each of its partitions, from number `first` on, keeps it."""
     if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
         cursor.position += 1
         return
@@ -486,7 +490,7 @@ def _decode_forgotten(cursor: Cursor, request: FetchRequest, room: int) -> Slice
     forgotten: list[PartitionKey] = []
     slice_end = cursor.position + SLICE_BYTES
     for _ in range(cursor.present_array_length(flexible=flexible)):
-        topic, topic_id = _decode_topic_name(cursor, version)
+        topic, topic_id = decode_topic_name(cursor, version)
         count = cursor.present_array_length(flexible=flexible)
         room -= max(1, count)
         if room < 0:
@@ -529,10 +533,7 @@ def _encode_topics(
     parts.append(NO_TAGS)  # the place of the count
     for key, grouped in groupby(partitions, key=lambda item: topic_key(item, version)):
         group, count = list(grouped), count + 1
-        if version < TOPIC_ID_VERSION_MIN:
-            parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))
-        parts.append(key)
-        parts.append(write_array_length(len(group), flexible=flexible))
+        start_topic(parts, key, len(group), version)
         for some in cut(group):
             if len(some) > room:
                 yield
@@ -542,6 +543,15 @@ def _encode_topics(
         if flexible:
             parts.append(group[0].topic_tags)
     parts[at] = write_array_length(count, flexible=flexible)
+
+
+def start_topic(parts: list[bytes], key: bytes, count: int, version: int) -> None:
+    """What stands before a topic's partitions, of a request as of a response. `key`: of `topic_key`."""
+    flexible = version >= FLEXIBLE_VERSION_MIN
+    if version < TOPIC_ID_VERSION_MIN:
+        parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))
+    parts.append(key)
+    parts.append(write_array_length(count, flexible=flexible))
 
 
 def _encode_forgotten(parts: list[bytes], forgotten: Sequence[PartitionKey], version: int, *, flexible: bool) -> None:

@@ -13,11 +13,12 @@ from itertools import groupby
 from protocol.fetch.messages import (
     FLEXIBLE_VERSION_MIN,
     NO_TAGS,
-    TOPIC_ID_BYTES,
-    TOPIC_ID_VERSION_MIN,
     FetchResponse,
     PartitionAnswer,
+    decode_topic_name,
+    decode_topic_tags,
     require_version,
+    start_topic,
     topic_key,
 )
 from protocol.record_batches import Buffer
@@ -112,10 +113,7 @@ def encode_response_in_slices(
     count, room = 0, SLICE_ITEMS
     for key, grouped in groupby(answers, key=lambda item: topic_key(item, api_version)):
         group, count = list(grouped), count + 1
-        if api_version < TOPIC_ID_VERSION_MIN:
-            parts.append(write_uvarint(len(key) + 1) if flexible else struct.pack(">h", len(key)))
-        parts.append(key)
-        parts.append(write_array_length(len(group), flexible=flexible))
+        start_topic(parts, key, len(group), api_version)
         for some in cut(group):
             if len(some) > room:
                 yield
@@ -158,7 +156,7 @@ def _decode_response(frame: memoryview, version: int) -> Slices[FetchResponse]:
     answers: list[PartitionAnswer] = []
     slice_end = SLICE_ITEMS
     for _ in range(cursor.present_array_length(flexible=flexible)):
-        topic, topic_id = _decode_topic_name(cursor, version)
+        topic, topic_id = decode_topic_name(cursor, version)
         count, first = cursor.present_array_length(flexible=flexible), len(answers)
         _require_room(cursor, count, version)
         while (left := first + count - len(answers)) > 0:
@@ -167,29 +165,11 @@ def _decode_response(frame: memoryview, version: int) -> Slices[FetchResponse]:
                 slice_end = len(answers) + SLICE_ITEMS
             _decode_partitions(cursor, version, topic, topic_id, min(left, slice_end - len(answers)), answers)
         if flexible:
-            _decode_topic_tags(cursor, answers, first)
+            decode_topic_tags(cursor, answers, first)
     tags = cursor.raw_tags() if flexible else NO_TAGS
     if cursor.position != cursor.end:
         raise PeerProtocolError(f"{cursor.end - cursor.position} bytes after the end of a Fetch v{version} response")
     return FetchResponse(correlation_id, throttle_time_ms, error_code, session_id, answers, tags)
-
-
-def _decode_topic_name(cursor: Cursor, version: int) -> tuple[str | None, bytes | None]:
-    if version >= TOPIC_ID_VERSION_MIN:
-        return None, cursor.raw(TOPIC_ID_BYTES)
-    topic = cursor.string(flexible=version >= FLEXIBLE_VERSION_MIN)
-    if topic is None:
-        raise PeerProtocolError(f"null topic name at {cursor.position}")
-    return topic, None
-
-
-def _decode_topic_tags(cursor: Cursor, answers: list[PartitionAnswer], first: int) -> None:
-    if cursor.position < cursor.end and cursor.view[cursor.position] == 0:
-        cursor.position += 1
-        return
-    topic_tags = cursor.raw_tags()
-    for answer in answers[first:]:
-        answer.topic_tags = topic_tags
 
 
 def _require_room(cursor: Cursor, count: int, version: int) -> None:

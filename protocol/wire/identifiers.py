@@ -1,11 +1,6 @@
-"""Kafka's api keys and integer identities."""
+"""Kafka's api keys and isolation levels."""
 
 import enum
-from typing import NewType
-
-CorrelationId = NewType("CorrelationId", int)
-NodeId = NewType("NodeId", int)
-ApiVersion = NewType("ApiVersion", int)
 
 
 class ApiKey(enum.IntEnum):

@@ -56,9 +56,6 @@ class Cursor:
     def int64(self) -> int:
         return int(_INT64.unpack_from(self.view, self._take(8))[0])
 
-    def uuid(self) -> bytes:
-        return self.raw(16)
-
     def raw(self, size: int) -> bytes:
         start = self._take(size)
         return bytes(self.view[start : start + size])

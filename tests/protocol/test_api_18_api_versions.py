@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.api_versions import (
-    ApiVersionsResponse,
-    decode_request,
-    decode_response,
-    encode_unsupported_version,
-    rewrite_frame,
-    rewrite_response,
-)
+from protocol.api_versions import encode_unsupported_version, rewrite_frame, rewrite_response
 from protocol.wire import versions
 from protocol.wire.errors import PeerProtocolError
-from protocol.wire.framing import encode_request_header
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
@@ -59,17 +51,7 @@ def test_a_whole_frame_gets_its_new_length(api_version: int) -> None:
 def test_an_unsupported_version_is_answered_in_the_shape_of_v0(api_version: int) -> None:
     body = struct.pack(">hihhh", 35, 1, 18, 0, 5)
 
-    assert decode_response(api_version, memoryview(body)) == ApiVersionsResponse(35, {18: (0, 5)})
     assert rewrite_response(api_version, memoryview(body)) == struct.pack(">hihhh", 35, 1, 18, 0, 4)
-
-
-@every_version
-def test_upstreams_own_ranges_can_be_read(api_version: int) -> None:
-    body = memoryview(kio_frames.encode(response(api_version, UPSTREAM, unknown_tag=True)))
-
-    assert decode_response(api_version, body).versions == {
-        api_key: (oldest, newest) for api_key, oldest, newest in UPSTREAM
-    }
 
 
 @every_version
@@ -108,30 +90,6 @@ def test_garbage_is_read_or_is_the_peers_error(api_version: int, body: bytes) ->
         rewrite_response(api_version, memoryview(body))
     except PeerProtocolError:
         return
-
-
-@pytest.mark.parametrize("unknown_tag", [False, True])
-@every_version
-def test_a_client_that_names_its_software_is_read(api_version: int, unknown_tag: bool) -> None:
-    values = {"client_software_name": "librdkafka", "client_software_version": "2.6.0"}
-    schema = kio_frames.schema(ApiKey.API_VERSIONS, api_version, kind="request", unknown_tag=unknown_tag)
-    frame = kio_frames.request_frame(kio_frames.fill(schema, values), unknown_tag=unknown_tag)
-
-    request = decode_request(memoryview(frame))
-
-    assert request.header.correlation_id == 5
-    named = ("librdkafka", "2.6.0") if api_version >= 3 else (None, None)
-    assert (request.client_software_name, request.client_software_version) == named
-    for size in range(len(frame) if api_version >= 3 else 0):
-        with pytest.raises(PeerProtocolError):
-            decode_request(memoryview(frame)[:size])
-
-
-def test_the_body_of_a_request_newer_than_we_know_is_not_looked_at() -> None:
-    header = encode_request_header(ApiKey.API_VERSIONS, 5, 9, "future")
-    request = decode_request(memoryview(kio_frames.with_length(header + b"\xff\xff\xff")))
-
-    assert (request.header.api_version, request.client_software_name) == (5, None)
 
 
 def test_our_answer_to_a_version_that_we_do_not_know_is_kafkas() -> None:

@@ -21,7 +21,6 @@ READS: dict[str, tuple[bytes, Callable[[Cursor], object], object]] = {
     "int16": (b"\xff\xfe", Cursor.int16, -2),
     "int32": (b"\x80\x00\x00\x00", Cursor.int32, -(2**31)),
     "int64": (b"\x7f" + b"\xff" * 7, Cursor.int64, 2**63 - 1),
-    "uuid": (bytes(range(16)), Cursor.uuid, bytes(range(16))),
     "raw": (b"abc", lambda cursor: cursor.raw(3), b"abc"),
     "uvarint of one byte": (b"\x7f", Cursor.uvarint, 127),
     "uvarint of five bytes": (b"\xff\xff\xff\xff\x0f", Cursor.uvarint, 2**32 - 1),
