@@ -50,15 +50,9 @@ class AuditJob:
             inputs = audit_inputs(tier, shipped_storage(context.config), self.selection)
             record = None if self.report is None else AuditRecord(JobFolder(spark, self.report))
             with JobProgress(context.messages, "audit", "segments", context=spark.sparkContext) as bar:
-                begun = False
 
                 def on_wave(done: int, total: int, found: int) -> None:
-                    nonlocal begun
-                    if begun:
-                        bar.advance(done, total, f"{found} findings")
-                    else:
-                        bar.begin(done, total)
-                    begun = True
+                    bar.advance(done, total, f"{found} findings")
 
                 result = audit(spark, inputs, record, on_wave)
         if record is not None:

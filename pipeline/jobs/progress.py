@@ -37,7 +37,7 @@ class JobProgress:
         self._context = context
         self._clock = clock
         self._started_s = clock()
-        self._first = 0
+        self._first: int | None = None
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._ended = threading.Event()
@@ -82,7 +82,10 @@ class JobProgress:
             self._print(f"{total} {self._unit}")
 
     def advance(self, done: int, total: int, told: str) -> None:
-        """So many are done now. `told`: what it came to, for the line."""
+        """So many are done now; the first call begins, if nothing has. `told`: what it came to, for the line."""
+        if self._first is None:
+            self.begin(done, total)
+            return
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, told=told)
             return

@@ -47,15 +47,9 @@ class StatsJob:
         folder = None if self.report is None else JobFolder(spark, self.report)
         total_bytes = sum(piece.segment.segment_size_bytes for piece in pieces)
         with JobProgress(context.messages, "stats", "segments", context=spark.sparkContext) as bar:
-            begun = False
 
             def on_wave(done: int, total: int) -> None:
-                nonlocal begun
-                if begun:
-                    bar.advance(done, total, f"of {size(total_bytes)}")
-                else:
-                    bar.begin(done, total)
-                begun = True
+                bar.advance(done, total, f"of {size(total_bytes)}")
 
             rows = run_segment_work(spark, shipped, STATS, pieces, folder, on_wave)
             self._show(context, Stats(rows), pieces)
