@@ -1,6 +1,7 @@
 """Meters of the caches and of read-ahead; see `metrics.meters` for the rules that they keep."""
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
@@ -288,10 +289,9 @@ class GetMeter:
             "tidegate_gets_limit",
             "GETs that may be in flight: tier.concurrent.gets.max, or fewer after the store throttled some.",
         )
-        self._inflight_bytes = 0
-        registry.gauge(
+        self._inflight_bytes = registry.gauge(
             "tidegate_inflight_bytes", "Bytes held by GETs under way and by answers not yet sent."
-        ).set_function(lambda: self._inflight_bytes)
+        )
         self._of_store: _StoreSeries | None = None
 
     def on_store(self, store: str) -> None:
@@ -335,9 +335,9 @@ class GetMeter:
         """A slow GET's rest was given to another connection."""
         self._splits.inc()
 
-    def on_inflight_bytes(self, held_bytes: int) -> None:
-        """GETs under way and answers not yet sent hold this much."""
-        self._inflight_bytes = held_bytes  # asked for at scrape time: it changes with each read, and twice
+    def inflight_bytes_from(self, held_bytes: Callable[[], int]) -> None:
+        """Tells what GETs under way and answers not yet sent hold: at scrape time, since it changes twice a read."""
+        self._inflight_bytes.set_function(held_bytes)
 
     def _begin(self, store: str) -> "_StoreSeries":
         """All series of a store, from zero: a rate needs the zero before the first event."""

@@ -27,6 +27,9 @@ TaggedFields = tuple[tuple[int, bytes], ...]
 
 ZERO_UUID = Uuid(bytes(16))
 
+_TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
 
@@ -168,3 +171,31 @@ class IndexType(enum.Enum):
     TRANSACTION = "txnindex"
     PRODUCER_SNAPSHOT = "snapshot"
     LEADER_EPOCH = "leader_epoch_checkpoint"
+
+
+# What may become part of an object's name. Topic names come from records that anybody with access to the metadata topic
+# may have written; only Kafka's legal names become part of a path, so that no object lies outside its folder.
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka accepts this topic name: 1 to 249 of its characters, but neither `.` nor `..`."""
+    return len(name) <= _TOPIC_NAME_LENGTH_MAX and name not in (".", "..") and bool(_TOPIC_NAME.fullmatch(name))
+
+
+def check_partition(partition: TopicIdPartition) -> None:
+    """Refuse what may not become part of a name.
+
+    Raises:
+        IllegalMetadataError: the topic name is not one that Kafka would accept, or the partition is negative.
+    """
+    if not is_topic_name(partition.topic):
+        raise IllegalMetadataError(f"{partition.topic!r} is not a legal topic name")
+    if partition.partition < 0:
+        raise IllegalMetadataError(f"partition {partition.partition} of topic {partition.topic!r} is negative")
+
+
+def id_text(uuid: Uuid) -> str:
+    """An id as names have it; IllegalMetadataError if it is none."""
+    if len(uuid) != 16:
+        raise IllegalMetadataError(f"an id of {len(uuid)} bytes is not a uuid")
+    return uuid_to_text(uuid)

@@ -24,7 +24,7 @@ from benchmarks.support.shaped_store import ShapedStore, shaped_store
 from benchmarks.support.stage import JARS, JVM_OPTIONS
 from protocol.record_batches import iterate_batches
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
-from storage.formats.object_names import LOG_SUFFIX
+from storage.formats.segment_files import LOG_SUFFIX
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from storage.object_store.s3 import S3Store

@@ -6,7 +6,7 @@ take its answer must not stop fills, and fills must not stop answers that have a
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -14,9 +14,8 @@ import structlog
 import trio
 
 from metrics.meters import Meters
-from storage.buffers import give_back
 from storage.cache.block_cache import BlockCache
-from storage.cache.blocks import AnswerBlocks, Block, BlockKey, MemoryBlocks, SegmentBlocks
+from storage.cache.blocks import AnswerBlocks, MemoryBlocks
 from storage.cache.byte_budget import ByteBudget
 from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
@@ -27,6 +26,7 @@ from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
 from storage.log.timestamp_search import TimestampSearch
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, Uuid
+from storage.object_store.object_store import give_back
 from storage.reader import TierReader
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -163,7 +163,9 @@ def open_tier_storage(
         bytes_max=settings.indexes_bytes_max,
         disk=disk,
     )
-    gets_budget, answers_budget = _inflight_budgets(settings.inflight_bytes_max, meters)
+    gets_budget = ByteBudget(settings.inflight_bytes_max // 2)
+    answers_budget = ByteBudget(settings.inflight_bytes_max - gets_budget.bytes_max)
+    meters.gets.inflight_bytes_from(lambda: gets_budget.held + answers_budget.held)
     blocks, gets, read_ahead, prefetcher = _block_parts(
         settings, parts, disk, nursery, gets_budget, throttle, meters, now_ms
     )
@@ -202,14 +204,6 @@ def _block_parts(
     pace = Pace(settings.gets_max, settings.hedge_gets_per_minute_min)
     read_ahead = _read_ahead(settings, pace, meters)
     memory = _memory(settings, meters, read_ahead)
-    prefetcher: Prefetcher | None = None
-
-    def land(key: BlockKey, block: Block, demanded: bool) -> None:
-        blocks.land(key, block, demanded)
-
-    def reach_bytes(reader: Hashable, source: SegmentBlocks, start: int) -> int:
-        return 0 if prefetcher is None else prefetcher.reach_bytes(reader, source, start)
-
     gets = Gets(
         nursery,
         gets_max=settings.gets_max,
@@ -218,18 +212,11 @@ def _block_parts(
         throttle=throttle,
         gets=meters.gets,
         cache=meters.cache,
-        land=land,
         batch_start=parts.offset_indexes.batch_start,
         now_ms=now_ms,
     )
-    blocks = BlockCache(
-        memory=memory,
-        gets=gets,
-        disk=disk,
-        block_bytes=settings.block_bytes,
-        meter=meters.cache,
-        reach_bytes=reach_bytes,
-    )
+    blocks = BlockCache(memory=memory, gets=gets, disk=disk, block_bytes=settings.block_bytes, meter=meters.cache)
+    prefetcher = None
     if settings.readahead_stream_bytes_max:
         prefetcher = Prefetcher(
             nursery,
@@ -264,13 +251,3 @@ def _memory(settings: TierStorageSettings, meters: Meters, read_ahead: ReadAhead
         on_wasted=read_ahead.on_wasted,
         on_evicted=read_ahead.on_evicted,
     )
-
-
-def _inflight_budgets(bytes_max: int, meters: Meters) -> tuple[ByteBudget, ByteBudget]:
-    """For GETs under way, and for answers not yet sent."""
-
-    def report(_held_bytes: int) -> None:
-        meters.gets.on_inflight_bytes(gets_budget.held + answers_budget.held)
-
-    gets_budget, answers_budget = ByteBudget(bytes_max // 2, report), ByteBudget(bytes_max - bytes_max // 2, report)
-    return gets_budget, answers_budget

@@ -61,9 +61,8 @@ class BlockCache:
     """The cache. Owned by the trio thread.
 
     Args:
-        gets: whatever they bring must be handed to `land`.
+        gets: whatever they bring is handed to `land`.
         disk: None for none.
-        reach_bytes: how far beyond the byte at a position a GET may go on that this reader waits for.
     """
 
     def __init__(
@@ -74,17 +73,21 @@ class BlockCache:
         disk: DiskLevel | None,
         block_bytes: int,
         meter: CacheMeter,
-        reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0,
     ) -> None:
         self._memory = memory
         self._gets = gets
-        self._reach_bytes = reach_bytes
+        self._reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0
         self._disk = disk
         self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
         self._meter = meter
         self._first_readers: dict[BlockKey, Hashable] = {}
         self._places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
+        gets.deliver_to(self.land)
+
+    def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int], int]) -> None:
+        """Have this say how far beyond the byte at a position a GET may go on that this reader waits for."""
+        self._reach_bytes = reach_bytes
 
     def blocks_of(self, segment: RemoteLogSegmentMetadata, opened: OpenedSegment) -> SegmentBlocks:
         """The segment, cut into blocks."""

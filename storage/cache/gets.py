@@ -240,7 +240,6 @@ class Gets:
         inflight: what GETs under way may hold.
         throttle: shared with all other GETs of the store.
         batch_start: where in the segment's log a batch begins at or behind a position, if that is known.
-        land: keeps a block, in the trio thread; the flag says whether somebody had asked for it by then.
         now_ms: the time of day.
     """
 
@@ -254,7 +253,6 @@ class Gets:
         throttle: Throttle,
         gets: GetMeter,
         cache: CacheMeter,
-        land: Callable[[BlockKey, Block, bool], None],
         batch_start: Callable[[RemoteLogSegmentMetadata, int], int | None] = lambda segment, position: None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -265,7 +263,7 @@ class Gets:
         self._throttle = throttle
         self._gets = gets
         self._cache = cache
-        self._land = land
+        self._land: Callable[[BlockKey, Block, bool], None] = lambda key, block, demanded: None
         self._batch_start = batch_start
         self._now_ms = now_ms
         # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
@@ -320,6 +318,10 @@ class Gets:
         if self.may_read_ahead:
             return StallReason.MEMORY
         return StallReason.CONCURRENCY if self._ahead_running >= self.pace.gets else StallReason.GET_SLOTS
+
+    def deliver_to(self, land: Callable[[BlockKey, Block, bool], None]) -> None:
+        """Have each block handed to `land`, in the trio thread; its flag says whether somebody had asked by then."""
+        self._land = land
 
     def when_room(self, call: Callable[[], None]) -> None:
         """Have `call` called whenever read-ahead may go on."""

@@ -548,6 +548,7 @@ class Prefetcher:
         self._opening: set[Uuid] = set()
         self._is_asking = False
         self._is_to_ask = False
+        cache.reach_by(self.reach_bytes)
         gets.when_room(self._ask)
         gets.when_failed(read_ahead.on_failed)
 

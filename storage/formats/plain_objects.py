@@ -14,8 +14,7 @@ from typing import Final
 
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import IGNORED_KEYS
-from storage.formats.object_names import OBJECT_SUFFIXES
-from storage.formats.segment_files import SegmentFiles
+from storage.formats.segment_files import OBJECT_SUFFIXES, SegmentFiles
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import STORE_KEYS, open_object_store
 from storage.object_store.s3_config import DEFAULT_PREFIX, MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY

@@ -8,21 +8,22 @@ Behaviour:
 - A copy puts the log last: a log implies its indexes. A repeat overwrites, and deletes what the segment no longer has.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from storage.errors import CorruptObjectError, InvalidRangeError, RemoteResourceNotFoundError
-from storage.formats.object_names import (
-    LOG_SUFFIX,
-    OBJECT_SUFFIXES,
-    OPTIONAL_INDEX_TYPES,
-    partition_directory_name,
-    partition_of_directory,
-    segment_object_name,
-    segment_of_object,
-    sources_by_suffix,
+from storage.model import (
+    IndexType,
+    LogSegmentData,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    check_partition,
+    id_text,
+    is_topic_name,
+    uuid_from_text,
 )
-from storage.model import IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
 from storage.remote_storage_manager import (
     ObjectContent,
@@ -32,6 +33,17 @@ from storage.remote_storage_manager import (
     SegmentStream,
     StoredObject,
 )
+
+LOG_SUFFIX = "log"
+OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))
+"""Every suffix that a segment's object may have."""
+
+OPTIONAL_INDEX_TYPES = frozenset({IndexType.TRANSACTION})
+"""Kafka's broker hands its storage manager every other file of a segment."""
+
+_PARTITION_MAX = 2**31 - 1
+_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9})-(?P<topic_id>[A-Za-z0-9_-]{22})", re.ASCII)
+_OBJECT = re.compile(r"[0-9]{20}-(?P<segment_id>[A-Za-z0-9_-]{22})\.(?P<suffix>[a-z_]+)", re.ASCII)
 
 INDEX_BYTES_MAX = 128 * 1024 * 1024
 """A whole index is read into memory. The largest that Kafka writes by default has 10 MiB (`segment.index.bytes`)."""
@@ -206,3 +218,53 @@ def _segment_of(name: str) -> RemoteLogSegmentId | None:
     directory, separator, object_name = name.partition("/")
     partition = partition_of_directory(directory) if separator else None
     return None if partition is None else segment_of_object(object_name, partition)
+
+
+# Names of a segment's objects. Ids are in the 22-character form, which may begin with or contain `-`, as topic names
+# may: whoever takes a name apart does so from the right, by fixed widths.
+
+
+def partition_directory_name(partition: TopicIdPartition) -> str:
+    """The folder of a partition's objects.
+
+    Raises:
+        IllegalMetadataError: the topic name is not one that Kafka would accept, or the partition is negative.
+    """
+    check_partition(partition)
+    return f"{partition.topic}-{partition.partition}-{id_text(partition.topic_id)}"
+
+
+def segment_object_name(metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
+    """An object's name inside its partition's folder; `suffix` without the dot."""
+    return f"{metadata.start_offset:020d}-{id_text(metadata.segment_id.id)}.{suffix}"
+
+
+def sources_by_suffix(data: LogSegmentData) -> dict[str, Path | bytes | None]:
+    """What each object of a segment is copied from; None for those that it has not.
+
+    In the order in which they are to be written: the log comes last, so that a log implies its indexes.
+    """
+    return {
+        IndexType.OFFSET.value: data.offset_index,
+        IndexType.TIMESTAMP.value: data.time_index,
+        IndexType.TRANSACTION.value: data.transaction_index,
+        IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
+        IndexType.LEADER_EPOCH.value: data.leader_epoch_index,
+        LOG_SUFFIX: data.log_segment,
+    }
+
+
+def partition_of_directory(name: str) -> TopicIdPartition | None:
+    """The inverse of `partition_directory_name`; None for a name that it does not give."""
+    matched = _DIRECTORY.fullmatch(name)
+    if matched is None or not is_topic_name(matched["topic"]) or int(matched["partition"]) > _PARTITION_MAX:
+        return None
+    return TopicIdPartition(uuid_from_text(matched["topic_id"]), int(matched["partition"]), matched["topic"])
+
+
+def segment_of_object(name: str, partition: TopicIdPartition) -> RemoteLogSegmentId | None:
+    """Whose object has this name in a partition's folder; None for a name that `segment_object_name` does not give."""
+    matched = _OBJECT.fullmatch(name)
+    if matched is None or matched["suffix"] not in OBJECT_SUFFIXES:
+        return None
+    return RemoteLogSegmentId(partition, uuid_from_text(matched["segment_id"]))

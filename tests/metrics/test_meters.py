@@ -124,7 +124,7 @@ VERBS: list[tuple[Callable[[Meters], None], dict[str, float]]] = [
     (lambda p: p.gets.on_hedge(), {"tidegate_get_hedges_total": 1}),
     (lambda p: p.gets.on_hedge_won(), {"tidegate_get_hedges_won_total": 1}),
     (lambda p: p.gets.on_split(), {"tidegate_get_splits_total": 1}),
-    (lambda p: p.gets.on_inflight_bytes(900), {"tidegate_inflight_bytes": 900}),
+    (lambda p: p.gets.inflight_bytes_from(lambda: 900), {"tidegate_inflight_bytes": 900}),
     (lambda p: p.read_ahead.on_arrived(9), {"tidegate_readahead_bytes_total": 9}),
     (lambda p: p.read_ahead.on_used(9), {"tidegate_readahead_used_bytes_total": 9}),
     (lambda p: p.read_ahead.on_wasted(9), {"tidegate_readahead_wasted_bytes_total": 9}),

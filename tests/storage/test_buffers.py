@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.buffers import KEPT_BYTES_MIN, drop_free, unfilled
+from storage.object_store.object_store import KEPT_BYTES_MIN, drop_free, unfilled
 
 KEPT = 1024 * 1024
 
@@ -110,7 +110,7 @@ def test_threads_never_get_the_same_one() -> None:
 
 
 _GIVE_BACK = """
-from storage.buffers import give_back
+from storage.object_store.object_store import give_back
 def resident_bytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096

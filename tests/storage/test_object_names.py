@@ -7,17 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import IllegalMetadataError
-from storage.formats.object_names import (
+from storage.formats.segment_files import (
     LOG_SUFFIX,
     OBJECT_SUFFIXES,
-    is_topic_name,
     partition_directory_name,
     partition_of_directory,
     segment_object_name,
     segment_of_object,
     sources_by_suffix,
 )
-from storage.model import LogSegmentData, RemoteLogSegmentId, TopicIdPartition, Uuid, uuid_from_text, uuid_to_text
+from storage.model import (
+    LogSegmentData,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    Uuid,
+    is_topic_name,
+    uuid_from_text,
+    uuid_to_text,
+)
 from tests.support.segments import filled_segment, metadata_of, uuid_of
 
 

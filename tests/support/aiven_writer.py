@@ -37,7 +37,7 @@ from storage.formats.aiven.manifest import (
 )
 from storage.formats.aiven.opened_segment import DATA_KEY_BYTES, IV_BYTES, OVERHEAD_BYTES
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path, object_key
-from storage.formats.object_names import LOG_SUFFIX, OBJECT_SUFFIXES
+from storage.formats.segment_files import LOG_SUFFIX, OBJECT_SUFFIXES
 from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.object_store import ObjectStore
 from tests.support.segments import object_path

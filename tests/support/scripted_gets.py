@@ -223,9 +223,9 @@ class GetWorld:
             throttle=self.throttle,
             gets=meter,
             cache=CacheMeter(self.registry),
-            land=land or self._land,
             now_ms=lambda: now_ms,
         )
+        self.gets.deliver_to(land or self._land)
 
     def want(self, segment: ScriptedSegment, numbers: range) -> list[Flight[Block]]:
         """One GET for those that are not under way, and a flight for each that is not here by then."""

@@ -21,8 +21,16 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
-from storage.formats.object_names import check_partition, id_text, is_topic_name
-from storage.model import CustomMetadata, RemoteLogSegmentMetadata, TopicIdPartition, Uuid, uuid_from_text
+from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    Uuid,
+    check_partition,
+    id_text,
+    is_topic_name,
+    uuid_from_text,
+)
 from storage.object_store.object_store import ObjectStore, ObjectStream, read_whole
 
 # Keys of a segment's three objects (docs/formats.md#aiven-keys).
@@ -33,7 +41,7 @@ from storage.object_store.object_store import ObjectStore, ObjectStream, read_wh
 # - The prefix is put in front as it is: no separator is added.
 # - Ids are Kafka's 22 characters, which may begin with or contain `-`, as topic names may. A key is therefore taken
 #   apart by fixed widths from the right, never at a `-`.
-# - Only topic names that Kafka accepts become part of a key (storage/formats/object_names.py says why).
+# - Only topic names that Kafka accepts become part of a key (storage/model.py says why).
 
 
 KEY_BYTES_MAX = 1024

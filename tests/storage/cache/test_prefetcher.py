@@ -82,7 +82,6 @@ class World:
             throttle=Throttle(self.gets_max, get_meter),
             gets=get_meter,
             cache=cache_meter,
-            land=lambda key, block, demanded: self.cache.land(key, block, demanded),
             now_ms=lambda: FINISHED_MS + HOUR_MS,
         )
         self.cache = BlockCache(memory=self.memory, gets=self.gets, disk=None, block_bytes=KIB, meter=cache_meter)
