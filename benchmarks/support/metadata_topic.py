@@ -8,7 +8,6 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.serde import encode
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -18,6 +17,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
+from storage.writing.metadata_records import encode
 
 METADATA_TOPIC = "__remote_log_metadata"
 

@@ -24,7 +24,7 @@ from storage.model import (
     is_topic_name,
     uuid_from_text,
 )
-from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
+from storage.object_store.object_store import ObjectStore, PlainStream, ask_store, read_whole
 from storage.remote_storage_manager import (
     ObjectContent,
     OpenedSegment,
@@ -33,6 +33,7 @@ from storage.remote_storage_manager import (
     SegmentStream,
     StoredObject,
 )
+from storage.writing.segment_files import put_segment_files
 
 LOG_SUFFIX = "log"
 OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))
@@ -70,12 +71,8 @@ class SegmentFiles:
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Put a segment's files; see RemoteStorageManager.copy_log_segment_data."""
-        sources = sources_by_suffix(data)
-        if absent := [self._key(metadata, suffix) for suffix, source in sources.items() if source is None]:
-            self._store.delete_many(absent)
-        for suffix, source in sources.items():
-            if source is not None:
-                self._store.put(self._key(metadata, suffix), LocalFile(source) if isinstance(source, Path) else source)
+        sources = sources_by_suffix(data).items()
+        put_segment_files(self._store, {self._key(metadata, suffix): source for suffix, source in sources})
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
         """What reads the segment. Asks the store nothing: an absent log is found out by its first stream."""

@@ -7,15 +7,16 @@ was recorded outlives `on_stop_partitions`, since there is no log to read it fro
 import abc
 from collections.abc import Iterable, Iterator
 
-from storage.errors import IllegalMetadataError, MetadataNotReadyError, MetadataRecordError
+from storage.errors import MetadataNotReadyError
 from storage.metadata.catalog import Catalog
-from storage.metadata.serde import MetadataRecord, encode
+from storage.metadata.serde import MetadataRecord
 from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+from storage.writing.metadata_records import encode_for_caller
 
 # What the metadata managers have in common: queries from a catalog, and none of them before the partition is ready.
 
@@ -77,14 +78,6 @@ class CatalogMetadataManager(abc.ABC):
         self._require_open()
         if not self.is_ready(partition):
             raise MetadataNotReadyError(f"{partition}: the metadata is not loaded")
-
-
-def encode_for_caller(record: MetadataRecord) -> bytes:
-    """The record's wire form. What cannot be written is the caller's fault: IllegalMetadataError."""
-    try:
-        return encode(record)
-    except MetadataRecordError as error:
-        raise IllegalMetadataError(str(error)) from error
 
 
 class InMemoryRemoteLogMetadataManager(CatalogMetadataManager):

@@ -1,5 +1,5 @@
-"""Values of `__remote_log_metadata`: bytes to data classes and back (docs/kafka-tier.md#record-encoding,
-docs/kafka-tier.md#metadata-records).
+"""Values of `__remote_log_metadata`: bytes to data classes (docs/kafka-tier.md#record-encoding,
+docs/kafka-tier.md#metadata-records). What writes them is `storage.writing.metadata_records`.
 
 A value is `uvarint frame version (1)`, `uvarint api key`, `uvarint version`, body. All messages are flexible: every
 struct, also a nested one, ends with tagged fields.
@@ -19,7 +19,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from protocol.wire.primitives import write_uvarint
 from storage.errors import IllegalMetadataError, MetadataRecordError
 from storage.model import (
     CustomMetadata,
@@ -29,7 +28,6 @@ from storage.model import (
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
-    TaggedFields,
     TopicIdPartition,
     Uuid,
 )
@@ -39,21 +37,20 @@ MetadataRecord = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | Rem
 FRAME_VERSION = 1
 VERSION_MAX = 1
 
-_SEGMENT = 0
-_UPDATE = 1
-_PARTITION_DELETE = 2
+SEGMENT_API_KEY = 0
+UPDATE_API_KEY = 1
+PARTITION_DELETE_API_KEY = 2
 _SNAPSHOT = 3
 
-_TAG_TXN_INDEX_EMPTY = 0
+TXN_INDEX_EMPTY_TAG = 0
 
-_UUID = struct.Struct(">16s")
 _KEY = struct.Struct(">16si16sb")  # topic id, partition, segment id, state
-_INT32 = struct.Struct(">i")
-_INT8 = struct.Struct(">b")
-_RANGE = struct.Struct(">qqiqq")  # start, end, broker, max timestamp, event timestamp
-_EPOCH = struct.Struct(">iq")
-_UPDATE_HEAD = struct.Struct(">iq")  # broker, event timestamp
-_DELETE_BODY = struct.Struct(">iqb")  # broker, event timestamp, state
+INT32 = struct.Struct(">i")
+INT8 = struct.Struct(">b")
+RANGE = struct.Struct(">qqiqq")  # start, end, broker, max timestamp, event timestamp
+EPOCH = struct.Struct(">iq")
+UPDATE_HEAD = struct.Struct(">iq")  # broker, event timestamp
+DELETE_BODY = struct.Struct(">iqb")  # broker, event timestamp, state
 
 _SEGMENT_STATES = {int(state): state for state in RemoteLogSegmentState}
 _DELETE_STATES = {int(state): state for state in RemotePartitionDeleteState}
@@ -108,28 +105,6 @@ def decode_key(key: bytes) -> SegmentKey | None:
     topic_id, partition, segment_id, state_number = _KEY.unpack(key)
     state = _SEGMENT_STATES.get(state_number)
     return None if state is None else SegmentKey(Uuid(topic_id), partition, Uuid(segment_id), state)
-
-
-def encode(record: MetadataRecord) -> bytes:
-    """Encode a record as Kafka 4.3 does, byte for byte.
-
-    Raises:
-        MetadataRecordError: a number does not fit its field, a uuid is not 16 bytes, or a name is not UTF-8.
-    """
-    parts: list[bytes]
-    try:
-        match record:
-            case RemoteLogSegmentMetadata():
-                parts = [_head(_SEGMENT, record), *_segment_id(record.segment_id), *_segment_fields(record)]
-                parts.append(_segment_tags(record.txn_index_empty, record.unknown_tagged_fields))
-            case RemoteLogSegmentMetadataUpdate():
-                parts = [_head(_UPDATE, record), *_segment_id(record.segment_id), *_update_fields(record)]
-            case RemotePartitionDeleteMetadata():
-                parts = [_head(_PARTITION_DELETE), *_topic_id_partition(record.topic_id_partition)]
-                parts += [_DELETE_BODY.pack(record.broker_id, record.event_timestamp_ms, record.state), b"\0"]
-    except (struct.error, UnicodeEncodeError) as error:
-        raise MetadataRecordError(f"metadata record cannot be written: {error}") from error
-    return b"".join(parts)
 
 
 class _Reader:
@@ -190,9 +165,9 @@ class _Reader:
 
 def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
     segment_id = _read_segment_id(reader)
-    start, end, broker_id, max_timestamp_ms, event_timestamp_ms = reader.unpack(_RANGE)
+    start, end, broker_id, max_timestamp_ms, event_timestamp_ms = reader.unpack(RANGE)
     epochs = _read_epochs(reader)
-    (size_bytes,) = reader.unpack(_INT32)
+    (size_bytes,) = reader.unpack(INT32)
     custom_metadata = _read_custom_metadata(reader)
     state = _read_segment_state(reader)
     tags = reader.tagged_fields()
@@ -208,13 +183,13 @@ def _decode_segment(reader: _Reader) -> RemoteLogSegmentMetadata:
         state=state,
         custom_metadata=custom_metadata,
         txn_index_empty=_txn_index_empty(tags),
-        unknown_tagged_fields=tuple((tag, raw) for tag, raw in tags.items() if tag != _TAG_TXN_INDEX_EMPTY),
+        unknown_tagged_fields=tuple((tag, raw) for tag, raw in tags.items() if tag != TXN_INDEX_EMPTY_TAG),
     )
 
 
 def _decode_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
     segment_id = _read_segment_id(reader)
-    broker_id, event_timestamp_ms = reader.unpack(_UPDATE_HEAD)
+    broker_id, event_timestamp_ms = reader.unpack(UPDATE_HEAD)
     custom_metadata = _read_custom_metadata(reader)
     state = _read_segment_state(reader)
     tags = tuple(reader.tagged_fields().items())
@@ -223,7 +198,7 @@ def _decode_update(reader: _Reader) -> RemoteLogSegmentMetadataUpdate:
 
 def _decode_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
     partition = _read_topic_id_partition(reader)
-    broker_id, event_timestamp_ms, state_number = reader.unpack(_DELETE_BODY)
+    broker_id, event_timestamp_ms, state_number = reader.unpack(DELETE_BODY)
     state = _DELETE_STATES.get(state_number)
     if state is None:
         raise MetadataRecordError(f"metadata record has the unknown partition delete state {state_number}")
@@ -232,16 +207,16 @@ def _decode_partition_delete(reader: _Reader) -> RemotePartitionDeleteMetadata:
 
 
 _DECODERS: Mapping[int, Callable[[_Reader], MetadataRecord]] = {
-    _SEGMENT: _decode_segment,
-    _UPDATE: _decode_update,
-    _PARTITION_DELETE: _decode_partition_delete,
+    SEGMENT_API_KEY: _decode_segment,
+    UPDATE_API_KEY: _decode_update,
+    PARTITION_DELETE_API_KEY: _decode_partition_delete,
 }
 
 
 def _read_topic_id_partition(reader: _Reader) -> TopicIdPartition:
     topic = reader.string()
     topic_id = Uuid(reader.take(16))
-    (partition,) = reader.unpack(_INT32)
+    (partition,) = reader.unpack(INT32)
     reader.tagged_fields()
     return TopicIdPartition(topic_id, partition, topic)
 
@@ -259,11 +234,11 @@ def _read_epochs(reader: _Reader) -> dict[int, int]:
     if count_plus_one == 0:
         raise MetadataRecordError("metadata record has a null list of leader epochs")
     count = count_plus_one - 1
-    if count * (_EPOCH.size + 1) > reader.left:
+    if count * (EPOCH.size + 1) > reader.left:
         raise MetadataRecordError(f"metadata record claims {count} leader epochs in {reader.left} bytes")
     epochs: dict[int, int] = {}
     for _ in range(count):
-        epoch, offset = reader.unpack(_EPOCH)
+        epoch, offset = reader.unpack(EPOCH)
         epochs[epoch] = offset
         reader.tagged_fields()
     return epochs
@@ -275,7 +250,7 @@ def _read_custom_metadata(reader: _Reader) -> CustomMetadata | None:
 
 
 def _read_segment_state(reader: _Reader) -> RemoteLogSegmentState:
-    (number,) = reader.unpack(_INT8)
+    (number,) = reader.unpack(INT8)
     state = _SEGMENT_STATES.get(number)
     if state is None:
         raise MetadataRecordError(f"metadata record has the unknown segment state {number}")
@@ -283,74 +258,9 @@ def _read_segment_state(reader: _Reader) -> RemoteLogSegmentState:
 
 
 def _txn_index_empty(tags: Mapping[int, bytes]) -> bool:
-    raw = tags.get(_TAG_TXN_INDEX_EMPTY)
+    raw = tags.get(TXN_INDEX_EMPTY_TAG)
     if raw is None:
         return False
     if len(raw) != 1:
         raise MetadataRecordError(f"metadata record has {len(raw)} bytes of TxnIndexEmpty, not 1")
     return raw != b"\0"
-
-
-def _head(api_key: int, record: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | None = None) -> bytes:
-    return bytes((FRAME_VERSION, api_key, int(record is not None and bool(record.unknown_tagged_fields))))
-
-
-def _topic_id_partition(partition: TopicIdPartition) -> list[bytes]:
-    topic = partition.topic.encode()
-    return [write_uvarint(len(topic) + 1), topic, _uuid(partition.topic_id), _INT32.pack(partition.partition), b"\0"]
-
-
-def _segment_id(segment_id: RemoteLogSegmentId) -> list[bytes]:
-    return [*_topic_id_partition(segment_id.topic_id_partition), _uuid(segment_id.id), b"\0"]
-
-
-def _segment_fields(record: RemoteLogSegmentMetadata) -> list[bytes]:
-    return [
-        _RANGE.pack(
-            record.start_offset,
-            record.end_offset,
-            record.broker_id,
-            record.max_timestamp_ms,
-            record.event_timestamp_ms,
-        ),
-        _epochs(record.segment_leader_epochs),
-        _INT32.pack(record.segment_size_bytes),
-        _nullable_bytes(record.custom_metadata),
-        _INT8.pack(record.state),
-    ]
-
-
-def _update_fields(update: RemoteLogSegmentMetadataUpdate) -> list[bytes]:
-    return [
-        _UPDATE_HEAD.pack(update.broker_id, update.event_timestamp_ms),
-        _nullable_bytes(update.custom_metadata),
-        _INT8.pack(update.state),
-        _tagged_fields(update.unknown_tagged_fields),
-    ]
-
-
-def _segment_tags(txn_index_empty: bool, unknown: TaggedFields) -> bytes:
-    return _tagged_fields(((_TAG_TXN_INDEX_EMPTY, b"\1"), *unknown) if txn_index_empty else unknown)
-
-
-def _tagged_fields(fields: TaggedFields) -> bytes:
-    parts = [write_uvarint(len(fields))]
-    for tag, raw in sorted(fields):
-        parts += (write_uvarint(tag), write_uvarint(len(raw)), raw)
-    return b"".join(parts)
-
-
-def _epochs(epochs: Mapping[int, int]) -> bytes:
-    entries = [_EPOCH.pack(epoch, offset) + b"\0" for epoch, offset in epochs.items()]
-    return write_uvarint(len(entries) + 1) + b"".join(entries)
-
-
-def _nullable_bytes(raw: bytes | None) -> bytes:
-    return b"\0" if raw is None else write_uvarint(len(raw) + 1) + raw
-
-
-def _uuid(uuid: bytes) -> bytes:
-    # struct's "16s" would pad or cut a wrong length silently.
-    if len(uuid) != 16:
-        raise MetadataRecordError(f"metadata record cannot hold a uuid of {len(uuid)} bytes")
-    return _UUID.pack(uuid)

@@ -15,7 +15,7 @@ from storage.indexes.producer_snapshot import ProducerState, parse_producer_snap
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.serde import MetadataRecord, decode, encode
+from storage.metadata.serde import MetadataRecord, decode
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -28,6 +28,7 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
+from storage.writing.metadata_records import encode
 from tests.support.index_writer import (
     encode_leader_epochs,
     encode_producer_snapshot,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
@@ -30,13 +30,16 @@ from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.serde import MetadataRecord, encode
 from storage.metadata.snapshot import SNAPSHOT_NAME, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.writing.metadata_records import encode
 from tests.support.catalog_answers import answers
 from tests.support.metadata_records import COPY_FINISHED, PARTITION, moved, started
 from tests.support.metadata_topic import FakeMetadataTopic
 from tests.support.waiting import settled, until
+
+if TYPE_CHECKING:
+    from storage.metadata.serde import MetadataRecord
 
 INTERVAL_S = 30.0
 COUNT = 3

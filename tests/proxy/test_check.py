@@ -13,8 +13,8 @@ from proxy import check
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
-from storage.metadata import serde
 from storage.metadata.record_batches import build_batch
+from storage.metadata.serde import decode
 from storage.model import (
     LogSegmentData,
     RemoteLogSegmentId,
@@ -24,6 +24,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
+from storage.writing.metadata_records import encode
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka, FakeTopic
 from tests.support.segments import Record, data_batch
@@ -61,10 +62,10 @@ class World:
         LocalTieredStorage({"dir": str(self.folder / "tier")}).copy_log_segment_data(
             metadata, LogSegmentData(log, log, log, b"")
         )
-        self.values.append(serde.encode(metadata))
+        self.values.append(encode(metadata))
         if finished:
             state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-            self.values.append(serde.encode(RemoteLogSegmentMetadataUpdate(segment_id, 1, state, 1)))
+            self.values.append(encode(RemoteLogSegmentMetadataUpdate(segment_id, 1, state, 1)))
 
     def run(self) -> tuple[int, str]:
         for offset, value in enumerate(self.values if METADATA_TOPIC in self.cluster.topics else ()):
@@ -231,10 +232,10 @@ def test_whole_records_of_a_compacted_topic_are_segments_too(world: World) -> No
     world.configs = {"cleanup.policy": "compact"}
     for number in (1, 2):
         world.add_segment(number, data=build_batch(b"order", 1), finished=False)
-        metadata = serde.decode(world.values.pop())
+        metadata = decode(world.values.pop())
         assert isinstance(metadata, RemoteLogSegmentMetadata)
         state = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)[number - 1]
-        world.values.append(serde.encode(replace(metadata, state=state)))
+        world.values.append(encode(replace(metadata, state=state)))
     code, text = world.run()
     assert code == exit_codes.DONE
     assert "1 of 1 topics can be described" in text

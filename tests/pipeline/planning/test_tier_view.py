@@ -12,8 +12,8 @@ from pipeline.planning.tier_view import TierView, TierViewError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
 from storage.metadata.catalog import Catalog
-from storage.metadata.serde import encode
 from storage.model import ZERO_UUID, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
+from storage.writing.metadata_records import encode
 from tests.support.fake_kafka import FakeKafka, FakeLog
 from tests.support.metadata_records import (
     COPY_FINISHED,

@@ -2,7 +2,8 @@ import pytest
 
 from storage.errors import IllegalMetadataError, MetadataNotReadyError
 from storage.metadata.catalog import Catalog
-from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager, encode_for_caller
+from storage.metadata.in_memory import InMemoryRemoteLogMetadataManager
+from storage.writing.metadata_records import encode_for_caller
 from tests.support.metadata_records import PARTITION, finish, named_partition, started
 
 OTHER = named_partition("orders", 1)

@@ -16,7 +16,7 @@ from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.serde import MetadataRecord, encode
+from storage.metadata.serde import MetadataRecord
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -24,6 +24,7 @@ from storage.model import (
     TopicIdPartition,
     uuid_from_text,
 )
+from storage.writing.metadata_records import encode
 from tests.support.metadata_event_log import HeldBackEventLog, InProcessMetadataEventLog
 from tests.support.metadata_records import (
     COPY_FINISHED,

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage.errors import MetadataRecordError
-from storage.metadata.serde import MetadataRecord, decode, decode_key, encode
+from storage.metadata.serde import MetadataRecord, decode, decode_key
 from storage.model import (
     CustomMetadata,
     RemoteLogSegmentId,
@@ -22,6 +22,7 @@ from storage.model import (
     Uuid,
     uuid_from_text,
 )
+from storage.writing.metadata_records import encode
 from tests.support.metadata_records import COPY_FINISHED, moved, started
 from tests.support.vectors import vector
 

@@ -1,0 +1,22 @@
+"""A segment's files into an object store, as they are."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage.object_store.object_store import LocalFile, ObjectStore
+
+
+def put_segment_files(store: ObjectStore, sources: Mapping[str, Path | bytes | None]) -> None:
+    """Put each object, in the order given; a source that is None has no object, and what a former copy left is deleted.
+
+    Args:
+        sources: by key. The log comes last: it implies its indexes.
+
+    Raises:
+        RemoteStorageError: as the store answers; a repeat overwrites what is there.
+    """
+    if absent := [key for key, source in sources.items() if source is None]:
+        store.delete_many(absent)
+    for key, source in sources.items():
+        if source is not None:
+            store.put(key, LocalFile(source) if isinstance(source, Path) else source)
