@@ -57,6 +57,15 @@ class CorruptObjectError(RemoteStorageError):
     """An object's bytes break its format or a checksum; the message names object and position."""
 
 
+class TruncatedObjectError(CorruptObjectError):
+    """An object ends before bytes that it should have. `object_end`: its last byte lies before this position; at most
+    the first position that was asked for, where that is all that is known."""
+
+    def __init__(self, message: str, object_end: int) -> None:
+        super().__init__(message)
+        self.object_end = object_end
+
+
 class MetadataNotReadyError(RemoteStorageError):
     """A metadata lookup before its metadata partition has caught up, or after the manager was closed."""
 

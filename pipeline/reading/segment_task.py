@@ -142,6 +142,7 @@ T = TypeVar("T")
 
 KIB = 1024
 PIECE_BYTES_MIN = 64 * KIB
+GETS_AHEAD_MAX = 8
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -180,9 +181,9 @@ def read_segment_task(
 class SegmentBatches:
     """Iterates groups of the task's batches, in order. What may have no row is left out.
 
-    Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, and the
-    next as much while it is fetched, a format's decoder about two chunks, the largest batch up to 1/4; the rest is for
-    whoever decodes a group.
+    Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, the GETs
+    ahead of it 1/4 with what a format's decoder holds (or one GET with its two chunks, if these are more), the largest
+    batch up to 1/4; the rest is for whoever decodes a group.
 
     Raises, while iterating:
         CorruptObjectError: a batch or the object is corrupt; only unless options.skips_bad_records.
@@ -240,10 +241,18 @@ class SegmentBatches:
             task.segment,
             fetch_end,
             piece_bytes=piece_bytes,
-            range_bytes=4 * piece_bytes,
-            reads_ahead=True,
+            gets_ahead_max=self._gets_ahead_max(opened, piece_bytes),
             has_holes=self._options.skips_bad_records,
         )
+
+    def _gets_ahead_max(self, opened: OpenedSegment, piece_bytes: int) -> int:
+        """GETs that a quarter of the task's memory holds, each with its piece and what decoding a chunk takes."""
+        decoding_bytes = 0
+        if (chunk_bytes := opened.chunk_bytes) > 1:
+            decoding_bytes = 2 * opened.stored_bytes(0, min(chunk_bytes, self._task.segment.segment_size_bytes))
+            piece_bytes = max(piece_bytes, chunk_bytes)
+        gets = self._options.task_bytes_max // 4 // (piece_bytes + decoding_bytes)
+        return max(1, min(gets, GETS_AHEAD_MAX))
 
     def _walk_from(self, start: int, index: OffsetIndex) -> LogWalk:
         return LogWalk(

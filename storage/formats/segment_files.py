@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.errors import CorruptObjectError, InvalidRangeError, RemoteResourceNotFoundError
+from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, TruncatedObjectError
 from storage.model import (
     IndexType,
     LogSegmentData,
@@ -190,10 +190,10 @@ class _OpenedFiles:
         try:
             stream = self._store.get(self._log_key, start_position, end_position)
         except InvalidRangeError as error:
-            raise self._truncated(start_position, end_position, f"at or before {start_position}") from error
+            raise self._truncated(start_position, end_position, None) from error
         if stream.size_bytes < end_position - start_position:
             stream.close()
-            raise self._truncated(start_position, end_position, f"at {start_position + stream.size_bytes}")
+            raise self._truncated(start_position, end_position, start_position + stream.size_bytes)
         return PlainStream(stream)
 
     def fetches_index(self, index_type: IndexType) -> bool:
@@ -203,11 +203,11 @@ class _OpenedFiles:
     def fetch_index(self, index_type: IndexType) -> bytes:
         return self._manager.fetch_index(self._metadata, index_type)
 
-    def _truncated(self, start_position: int, end_position: int, ends: str) -> CorruptObjectError:
-        return CorruptObjectError(
-            f"{self._log_name}: bytes {start_position} to {end_position - 1} of {self._metadata.segment_size_bytes} "
-            f"wanted, and the object ends {ends}"
-        )
+    def _truncated(self, start: int, end: int, size_bytes: int | None) -> TruncatedObjectError:
+        ends = f"at or before {start}" if size_bytes is None else f"at {size_bytes}"
+        wanted = f"bytes {start} to {end - 1} of {self._metadata.segment_size_bytes} wanted"
+        message = f"{self._log_name}: {wanted}, and the object ends {ends}"
+        return TruncatedObjectError(message, start if size_bytes is None else size_bytes)
 
 
 def _segment_of(name: str) -> RemoteLogSegmentId | None:

@@ -1,20 +1,25 @@
 """Scanning a segment: a window that moves over its log drives a walk (`storage.log.log_walk`) over a stream.
 
-Synchronous, in bounded memory. GETs are of whole chunks, read piece by piece, tried again where that may help. A window
-that reads ahead has one piece fetched by a thread of its own while its reader works: two pieces and what the reader
-still refers to are in memory, else one.
+Synchronous, in bounded memory. GETs are of whole chunks and tried again where that may help. A window works in one of
+two ways:
+- One GET of `range_bytes` at a time, read piece by piece by the reader's own thread. Few GETs, one piece in memory.
+- With `gets_ahead_max`, each piece is a GET of its own, and threads fetch the next ones while the reader works: two at
+  first, and one more whenever the reader had to wait, so that a fast link or a reader that works long costs no memory.
+  What was fetched and not yet read counts as well. The first piece after a jump is small, since all wait for it.
 
 Bytes that cannot be had (a chunk that does not decode, a truncated object) fail the reader, or are a hole
 (`has_holes`): the reader is told, and may go on behind it.
 """
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import closing
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, TruncatedObjectError
 from storage.log.log_walk import Found, Steps, UnreadableBytesError, Wanted
 from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, Wait, call_with_retries
@@ -23,6 +28,12 @@ from storage.remote_storage_manager import OpenedSegment, SegmentStream
 HOLE_BYTES = 64 * 1024
 """Where a format has no chunks, so much is given up at once."""
 
+FIRST_PIECE_BYTES = 1024 * 1024
+"""Of a window that reads ahead, or one chunk."""
+
+GETS_AHEAD = 2
+"""So many at first."""
+
 HOLES_MAX = 16
 """After so many in a row the rest is taken to be one: a truncated object would cost a few GETs for each."""
 
@@ -30,6 +41,8 @@ _GAP_BYTES_MAX = 1024 * 1024
 """Bytes that nobody wants are read in parts of this size, where the GET under way has what is behind them."""
 
 R = TypeVar("R")
+
+_Piece: TypeAlias = bytes | bytearray | UnreadableBytesError
 
 OnGet = Callable[[int], None]
 """Told of every GET that is sent: its size in the store, in bytes."""
@@ -41,8 +54,8 @@ class LogWindow:
     Args:
         end: what is fetched ahead ends here, save for the rest of a chunk; beyond it only what is asked for.
         piece_bytes: of one piece, at most.
-        range_bytes: of one GET, about; whole chunks, at least one.
-        reads_ahead: the next piece is fetched while the reader works.
+        range_bytes: of one GET, about; whole chunks, at least one. With `gets_ahead_max` a GET is a piece.
+        gets_ahead_max: pieces that are fetched or lie ready while the reader works; 0: the reader fetches itself.
         has_holes: bytes that cannot be had raise UnreadableBytesError, and only they do; otherwise the store's
             CorruptObjectError, whatever it concerns of the piece.
         wait: before a GET is tried again; None: until the window is closed.
@@ -55,32 +68,31 @@ class LogWindow:
         end: int,
         *,
         piece_bytes: int,
-        range_bytes: int,
-        reads_ahead: bool = False,
+        range_bytes: int = 0,
+        gets_ahead_max: int = 0,
         has_holes: bool = False,
         attempts_max: int = ATTEMPTS_MAX,
         wait: Wait | None = None,
         on_get: OnGet | None = None,
     ) -> None:
-        self._opened, self._segment = opened, segment
+        self._segment = segment
         self._fetch_end = end
-        self._piece_bytes = piece_bytes
         self._chunk_bytes = opened.chunk_bytes
-        self._range_bytes = self._chunk_bytes * max(1, range_bytes // self._chunk_bytes)
+        self._piece_bytes = piece_bytes if gets_ahead_max == 0 else self._whole_chunks(piece_bytes)
         self._has_holes = has_holes
         self._closing = threading.Event()
         self._attempts_max, self._wait = attempts_max, wait or self._closing.wait
-        self._on_get = on_get
+        self._new_get = functools.partial(_Get, opened, segment.segment_size_bytes, on_get or (lambda size_bytes: None))
+        self._get = self._new_get(self._whole_chunks(range_bytes))
         # The reader's side.
         self._parts: deque[memoryview] = deque()  # contiguous, from _start on
         self._start = self._end = 0
         self._hole: UnreadableBytesError | None = None
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="segment-scan") if reads_ahead else None
-        self._ahead: Future[bytes | bytearray | UnreadableBytesError] | None = None
-        # The GET under way: one thread at a time, the reader's or the one that reads ahead.
-        self._stream: SegmentStream | None = None
-        self._position = self._stream_end = 0
         self._holes = 0
+        # Pieces ahead, in order; what lies between two of them is fetched when it is wanted.
+        self._gets_ahead_max, self._gets_ahead = gets_ahead_max, min(GETS_AHEAD, gets_ahead_max)
+        self._ahead: deque[_Ahead] = deque()
+        self._executor = ThreadPoolExecutor(gets_ahead_max, "segment-scan") if gets_ahead_max else None
 
     def drive(self, steps: Steps[R]) -> Generator[Found, None, R]:
         """What a walk finds; it is sent the bytes that it wants.
@@ -130,13 +142,13 @@ class LogWindow:
         return self._parts[0]
 
     def close(self) -> None:
-        """End the GET under way; returns when its thread has ended. Idempotent."""
+        """End the GETs under way; returns when their threads have ended. Idempotent."""
         self._closing.set()
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
-        self._ahead = None
+        self._ahead.clear()
         self._parts.clear()
-        self._end_get()
+        self._get.close()
 
     def _send(self, steps: Steps[R], wanted: Wanted) -> Wanted | Found:
         if wanted.can_wait and wanted.position + wanted.size_bytes > self._end:
@@ -151,11 +163,8 @@ class LogWindow:
         """Let go of what lies before `position`."""
         if not self._start <= position <= self._end:
             self._parts.clear()
-            if self._ahead is not None:
-                # Nobody asked for these bytes yet, so that what went wrong with them does not matter.
-                self._ahead.exception()
-                self._ahead = None
             self._start = self._end = position
+            self._let_go()
         while self._parts and self._start + len(self._parts[0]) <= position:
             self._start += len(self._parts.popleft())
         if self._parts:
@@ -178,82 +187,166 @@ class LogWindow:
         self._parts.appendleft(memoryview(joined).toreadonly())
 
     def _pull(self, wanted_end: int) -> None:
-        """Take the next piece, and have the one behind it fetched."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            piece = self._fetch(self._end, min(self._end + self._piece_bytes, max(wanted_end, self._fetch_end)))
-        else:
-            piece = ahead.result()
+        """Take the next piece."""
+        piece = (
+            self._fetch(self._end, self._piece_end(wanted_end)) if self._executor is None else self._take(wanted_end)
+        )
         if isinstance(piece, UnreadableBytesError):
-            self._parts.clear()
-            self._start = self._end = piece.end
-            self._hole = piece
+            self._on_hole(piece)
             raise piece
+        self._holes = 0
         self._parts.append(memoryview(piece).toreadonly())
         self._end += len(piece)
-        if self._executor is not None and self._end < self._fetch_end:
-            ahead_end = min(self._end + self._piece_bytes, self._fetch_end)
-            self._ahead = self._executor.submit(self._fetch, self._end, ahead_end)
 
-    # --- the GET under way ---
+    def _on_hole(self, hole: UnreadableBytesError) -> None:
+        self._holes += 1
+        if self._holes >= HOLES_MAX:
+            hole.end = self._segment.segment_size_bytes
+        self._parts.clear()
+        self._start = self._end = hole.end
+        self._hole = hole
+        self._let_go()
 
-    def _fetch(self, start: int, end: int) -> bytes | bytearray | UnreadableBytesError:
+    # --- pieces ahead ---
+
+    def _take(self, wanted_end: int) -> _Piece:
+        """The piece at `_end`, as soon as it is there; those behind it are under way by then."""
+        if not self._ahead or self._ahead[0].start != self._end:
+            self._begin_at_end(wanted_end)
+        self._fetch_ahead()
+        ahead = self._ahead.popleft()
+        if not ahead.piece.done():
+            self._gets_ahead = min(self._gets_ahead + 1, self._gets_ahead_max)
+        return ahead.piece.result()
+
+    def _begin_at_end(self, wanted_end: int) -> None:
+        """Have the piece at `_end` fetched: after a jump, or what a hole has left of a piece."""
+        size_bytes = min(self._piece_bytes, self._whole_chunks(FIRST_PIECE_BYTES))
+        self._ahead.appendleft(self._begun(self._end, size_bytes, max(wanted_end, self._fetch_end)))
+
+    def _fetch_ahead(self) -> None:
+        while len(self._ahead) <= self._gets_ahead and (start := self._ahead[-1].end) < self._fetch_end:
+            self._ahead.append(self._begun(start, self._piece_bytes, self._fetch_end))
+
+    def _begun(self, start: int, size_bytes: int, wanted_end: int) -> "_Ahead":
+        """A piece of whole chunks but for its start, in the hands of a thread."""
+        assert self._executor is not None, "it reads ahead"
+        ends = [start - start % self._chunk_bytes + size_bytes, self._chunk_end(wanted_end)]
+        if self._ahead and start < self._ahead[0].start:
+            ends.append(self._ahead[0].start)
+        return _Ahead(start, min(ends), self._executor.submit(self._fetch, start, min(ends)))
+
+    def _let_go(self) -> None:
+        """Forget pieces before `_end`, and all of them after a jump. Nobody asked for these bytes, so that what went
+        wrong with them does not matter."""
+        while self._ahead and not self._ahead[0].start <= self._end <= self._ahead[-1].start:
+            self._ahead.popleft().piece.cancel()
+        while self._ahead and self._ahead[0].start < self._end:
+            self._ahead.popleft().piece.cancel()
+
+    # --- one piece; in the reader's thread, or in one that fetches ahead ---
+
+    def _fetch(self, start: int, end: int) -> _Piece:
         """The bytes from `start` on, at most to `end`; at least one. What is corrupt is narrowed down to a hole: a
         chunk, of which no part can be decoded, or HOLE_BYTES."""
         try:
-            data = self._retried(start, end)
-        except CorruptObjectError:
+            return self._retried(start, end, self._fetch_end)
+        except CorruptObjectError as error:
             if not self._has_holes:
                 raise
-            hole_end = self._chunk_end(start + 1) if self._chunk_bytes > 1 else min(end, start + HOLE_BYTES)
-            try:
-                data = self._retried(start, min(end, hole_end))
-            except CorruptObjectError as error:
-                self._holes += 1
-                if self._holes >= HOLES_MAX:
-                    hole_end = self._segment.segment_size_bytes
-                hole = UnreadableBytesError(str(error), start, hole_end)
-                hole.__cause__ = error
-                return hole
-        self._holes = 0
-        return data
+            end, hole_end = self._narrowed(start, end, error)
+        try:
+            return self._retried(start, end, end)
+        except CorruptObjectError as error:
+            hole = UnreadableBytesError(str(error), start, hole_end)
+            hole.__cause__ = error
+            return hole
 
-    def _retried(self, start: int, end: int) -> bytes | bytearray:
+    def _narrowed(self, start: int, end: int, error: CorruptObjectError) -> tuple[int, int]:
+        """What to try instead, and where the hole ends if that fails as well."""
+        if self._chunk_bytes > 1:
+            chunk_end = self._chunk_end(start + 1)
+            return min(end, chunk_end), chunk_end
+        if isinstance(error, TruncatedObjectError):
+            # A plain log's position is the same in the object. The least that can be asked for tells of the end again.
+            return min(end, max(start + 1, error.object_end)), self._segment.segment_size_bytes
+        return min(end, start + HOLE_BYTES), min(end, start + HOLE_BYTES)
+
+    def _retried(self, start: int, end: int, wanted_end: int) -> bytes | bytearray:
         return call_with_retries(
-            lambda: self._read(start, end), self._segment, self._wait, attempts_max=self._attempts_max
+            lambda: self._read(start, end, wanted_end), self._segment, self._wait, attempts_max=self._attempts_max
         )
 
-    def _read(self, start: int, end: int) -> bytes | bytearray:
-        stream = self._stream_at(start, end)
-        size_bytes = min(end, self._stream_end) - start
+    def _read(self, start: int, end: int, wanted_end: int) -> bytes | bytearray:
+        """Of the GET under way, or of one of its own."""
+        if self._executor is None:
+            return self._get.read(start, end, wanted_end)
+        with closing(self._new_get(0)) as get:
+            return get.read(start, end, end)
+
+    def _piece_end(self, wanted_end: int) -> int:
+        return min(self._end + self._piece_bytes, max(wanted_end, self._fetch_end))
+
+    def _chunk_end(self, position: int) -> int:
+        return min(self._whole_chunks(position, up=True), self._segment.segment_size_bytes)
+
+    def _whole_chunks(self, size_bytes: int, *, up: bool = False) -> int:
+        """About so many bytes of whole chunks, at least one."""
+        chunks = -(-size_bytes // self._chunk_bytes) if up else size_bytes // self._chunk_bytes
+        return max(1, chunks) * self._chunk_bytes
+
+
+class _Ahead(NamedTuple):
+    """Bytes [start, end) that a thread fetches; it may give fewer."""
+
+    start: int
+    end: int
+    piece: Future[_Piece]
+
+
+class _Get:
+    """The GET under way, which is read piece by piece. Belongs to one thread at a time.
+
+    Args:
+        range_bytes: a GET is about so large, where so much is wanted; 0: as large as is wanted.
+    """
+
+    def __init__(self, opened: OpenedSegment, size_bytes: int, on_get: OnGet, range_bytes: int) -> None:
+        self._opened, self._size_bytes, self._on_get = opened, size_bytes, on_get
+        self._range_bytes = range_bytes
+        self._stream: SegmentStream | None = None
+        self._position = self._end = 0
+
+    def read(self, start: int, end: int, wanted_end: int) -> bytes | bytearray:
+        """Bytes from `start` on, at most to `end`. `wanted_end`: what is wanted next ends here."""
+        stream = self._stream_at(start, max(end, wanted_end))
+        size_bytes = min(end, self._end) - start
         try:
             while (gap_bytes := start - self._position) > 0:
                 self._position += len(stream.read(min(gap_bytes, _GAP_BYTES_MAX)))
             data = stream.read(size_bytes)
         except BaseException:
-            self._end_get()
+            self.close()
             raise
         self._position = start + size_bytes
-        if self._position == self._stream_end:
-            self._end_get()
+        if self._position == self._end:
+            self.close()
         return data
 
-    def _stream_at(self, start: int, end: int) -> SegmentStream:
-        """The GET under way, if it has or will have the byte at `start`; else a new one."""
-        if self._stream is None or not self._position <= start < self._stream_end:
-            self._end_get()
-            range_end = start - start % self._chunk_bytes + self._range_bytes
-            self._stream_end = min(range_end, self._chunk_end(max(end, self._fetch_end)))
-            if self._on_get is not None:
-                self._on_get(self._opened.stored_bytes(start, self._stream_end))
-            self._stream, self._position = self._opened.open_stream(start, self._stream_end), start
-        return self._stream
-
-    def _chunk_end(self, position: int) -> int:
-        chunks = -(-position // self._chunk_bytes)
-        return min(chunks * self._chunk_bytes, self._segment.segment_size_bytes)
-
-    def _end_get(self) -> None:
+    def close(self) -> None:
+        """End the GET. Idempotent."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+    def _stream_at(self, start: int, wanted_end: int) -> SegmentStream:
+        """The GET under way, if it has or will have the byte at `start`; else a new one."""
+        if self._stream is None or not self._position <= start < self._end:
+            self.close()
+            chunk_bytes = self._opened.chunk_bytes
+            end = min(-(-wanted_end // chunk_bytes) * chunk_bytes, self._size_bytes)
+            if self._range_bytes:
+                end = min(end, start - start % chunk_bytes + self._range_bytes)
+            self._on_get(self._opened.stored_bytes(start, end))
+            self._stream, self._position, self._end = self._opened.open_stream(start, end), start, end
+        return self._stream

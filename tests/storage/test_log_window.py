@@ -24,13 +24,13 @@ def window_of(world: OneSegment, end: int = LOG_BYTES, **how: Any) -> LogWindow:
     steps=st.lists(st.tuples(st.integers(-500, 3000), st.integers(1, 3000)), max_size=10),
     chunk_bytes=st.sampled_from([1, 100, 700, 4000]),
     end=st.integers(1, LOG_BYTES),
-    reads_ahead=st.booleans(),
+    gets_ahead_max=st.integers(0, 3),
 )
 def test_a_view_is_the_log_wherever_it_begins(
-    steps: list[tuple[int, int]], chunk_bytes: int, end: int, reads_ahead: bool
+    steps: list[tuple[int, int]], chunk_bytes: int, end: int, gets_ahead_max: int
 ) -> None:
     world = OneSegment(filled_segment(), chunk_bytes=chunk_bytes)
-    window = window_of(world, end, reads_ahead=reads_ahead)
+    window = window_of(world, end, gets_ahead_max=gets_ahead_max)
     position, views = 0, []
     for forwards, size_bytes in steps:
         position = max(0, position + forwards)
@@ -58,14 +58,14 @@ def test_what_lies_in_one_piece_is_not_copied_and_cannot_be_changed() -> None:
 
 def test_nothing_is_fetched_ahead_of_the_end_and_beyond_it_what_is_asked_for() -> None:
     world = OneSegment(filled_segment())
-    window = window_of(world, 1500, reads_ahead=True)
+    window = window_of(world, 1500, gets_ahead_max=2)
 
     window.view(0, 1500)
     window.view(1400, 150)
     window.view(5000, 10)
     window.close()
 
-    assert world.gets == [(0, 1500), (1500, 1550), (5000, 5010)]
+    assert world.gets == [(0, 1000), (1000, 1500), (1500, 1550), (5000, 5010)]
 
 
 def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> None:

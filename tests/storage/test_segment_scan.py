@@ -5,6 +5,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, WalkedBatch
-from storage.log.segment_scan import HOLE_BYTES, LogWindow
+from storage.log.segment_scan import LogWindow
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
 
@@ -34,7 +35,7 @@ class Scan:
         *,
         fetch_end: int | None = None,
         window_bytes: int = 4 * KIB,
-        range_bytes: int = 8 * KIB,
+        gets_ahead_max: int = 2,
         bad: Bad | None = None,
         **how: Any,
     ) -> None:
@@ -46,8 +47,7 @@ class Scan:
             world.metadata,
             end if fetch_end is None else fetch_end,
             piece_bytes=window_bytes,
-            range_bytes=range_bytes,
-            reads_ahead=True,
+            gets_ahead_max=gets_ahead_max,
             has_holes=bad is not None,
         )
 
@@ -93,21 +93,21 @@ def offsets_without(world: OneSegment, *bad: int) -> list[int]:
     sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=12),
     chunk_bytes=st.sampled_from([1, 7, 100, 1000, 5000]),
     window_bytes=st.integers(40, 6000),
-    range_bytes=st.integers(40, 9000),
+    gets_ahead_max=st.integers(1, 5),
 )
 def test_every_batch_is_handed_out_once_as_it_is_in_the_log(
-    sizes: list[int], chunk_bytes: int, window_bytes: int, range_bytes: int
+    sizes: list[int], chunk_bytes: int, window_bytes: int, gets_ahead_max: int
 ) -> None:
     world = OneSegment(
         build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
     )
 
-    batches = all_of(Scan(world, window_bytes=window_bytes, range_bytes=range_bytes))
+    batches = all_of(Scan(world, window_bytes=window_bytes, gets_ahead_max=gets_ahead_max))
 
     assert [bytes(batch.data) for batch in batches] == list(world.segment.batches)
     assert [batch.position for batch in batches] == list(world.segment.batch_positions)
     assert world.streams_open == 0
-    starts, ends = zip(*world.gets, strict=True)
+    starts, ends = zip(*sorted(world.gets), strict=True)
     assert starts == (0, *ends[:-1]), "no byte is fetched twice"
 
 
@@ -139,10 +139,10 @@ def test_a_get_is_a_range_of_whole_chunks_up_to_the_batch_of_fetch_end() -> None
     world = OneSegment(filled_segment(), chunk_bytes=1000)
     start, end = world.segment.batch_positions[3], world.segment.batch_positions[7]
 
-    batches = all_of(Scan(world, start, end - 5, fetch_end=end, range_bytes=3500))
+    batches = all_of(Scan(world, start, end - 5, fetch_end=end, window_bytes=3500))
 
     assert len(batches) == 4
-    assert world.gets == [(start, 6000), (6000, 9000)]
+    assert sorted(world.gets) == [(start, 6000), (6000, 9000)]
 
 
 class AtOnce(Executor):
@@ -157,13 +157,38 @@ class AtOnce(Executor):
         return future
 
 
-def test_no_more_than_one_piece_is_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_waits_has_more_pieces_fetched_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[Future[Any]] = []
+
+    class Late(AtOnce):
+        """Whatever is asked for is not there yet."""
+
+        def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> "Future[T]":
+            future = super().submit(call, *args, **named)
+            monkeypatch.setattr(future, "done", lambda: False)
+            submitted.append(future)
+            return future
+
+    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", Late)
+    ahead = []
+    with Scan(OneSegment(filled_segment(batch_count=100)), gets_ahead_max=4) as scan:
+        for taken, _ in enumerate(scan, 1):
+            ahead.append(len(submitted) - taken)
+
+    assert ahead[:5] == [2, 3, 4, 4, 4]
+
+
+def test_no_more_pieces_than_allowed_are_fetched_ahead_and_two_where_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
     world = OneSegment(filled_segment(batch_count=100))
-    with Scan(world, range_bytes=4 * KIB) as scan:
-        next(iter(scan))
+    for allowed, ahead in ((1, 1), (2, 2), (4, 2)):
+        world.gets.clear()
+        with Scan(world, gets_ahead_max=allowed) as scan:
+            next(iter(scan))
 
-        assert len(world.gets) == 2
+            assert len(world.gets) == 1 + ahead
 
 
 def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +210,7 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
     world = OneSegment(filled_segment())
     world.failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
+    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
     read = CountedStream.read
     cuts = [RetriableRemoteStorageError("reset")]
 
@@ -198,7 +224,7 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
     batches = all_of(Scan(world))
 
     assert [batch.position for batch in batches] == list(world.segment.batch_positions)
-    assert world.gets[:4] == [(0, 8 * KIB)] * 3 + [(4 * KIB, 12 * KIB)]
+    assert sorted(world.gets)[:5] == [(0, 4 * KIB)] * 3 + [(4 * KIB, 8 * KIB)] * 2
 
 
 def test_trouble_that_does_not_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,10 +418,12 @@ def test_of_a_truncated_object_what_is_there_is_read_and_the_gets_stay_few() -> 
 
     batches = all_of(Scan(world, end=end, bad=bad, index=index, window_bytes=256 * KIB))
 
-    assert cut - HOLE_BYTES - 2 * KIB < batches[-1].position < cut
+    assert [batch.position for batch in batches] == [
+        position for position, after in pairwise([*world.segment.batch_positions, end]) if after <= cut
+    ]
     assert bad[-1].end == end
     assert "truncated" in bad[0].error.reason
-    assert len(world.gets) < 150
+    assert len(world.gets) < 20
 
 
 @given(flips=st.lists(st.tuples(st.integers(0, 28_000), st.integers(0, 7)), max_size=6), has_index=st.booleans())

@@ -3,13 +3,13 @@
     opened = OpenedBytes(metadata, lambda: log, indexes.__getitem__, chunk_bytes=1000)
     opened.open_stream(0, 10).read(10) == log[:10]
 
-A log that is shorter than the metadata says ends in CorruptObjectError, as a truncated object does.
+A log that is shorter than the metadata says ends in TruncatedObjectError, as a truncated object does.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from storage.errors import CorruptObjectError
+from storage.errors import TruncatedObjectError
 from storage.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment, SegmentInspection, SegmentStream, StoredObject
 
@@ -102,9 +102,10 @@ class StreamOfBytes:
         piece = self._data[self._at : self._at + size_bytes]
         first = self._start + self._at
         if len(piece) < size_bytes:
-            raise CorruptObjectError(
+            raise TruncatedObjectError(
                 f"segment {self._metadata.segment_id} is truncated: bytes {first} to {first + size_bytes - 1} of "
-                f"{self._metadata.segment_size_bytes} wanted, {len(piece)} there"
+                f"{self._metadata.segment_size_bytes} wanted, {len(piece)} there",
+                first + len(piece),
             )
         self._at += size_bytes
         return piece

@@ -20,6 +20,7 @@ from storage.errors import (
     InvalidRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    TruncatedObjectError,
 )
 from storage.model import (
     CustomMetadata,
@@ -191,7 +192,7 @@ class SegmentObjects:
 
         Raises:
             RemoteResourceNotFoundError: there is no such object in any place.
-            CorruptObjectError: the object ends before `end`.
+            TruncatedObjectError: the object ends before `end`.
             RemoteStorageError: as the store answers.
         """
         body = self._get(suffix, start, end)
@@ -236,9 +237,10 @@ class SegmentObjects:
         return self._found.get(suffix, self._found.get(ObjectSuffix.MANIFEST, 0))
 
 
-def _too_short(name: str, start: int, end: int, size_bytes: int | None) -> CorruptObjectError:
+def _too_short(name: str, start: int, end: int, size_bytes: int | None) -> TruncatedObjectError:
     ends = f"at or before {start}" if size_bytes is None else f"at {size_bytes}"
-    return CorruptObjectError(f"{name}: bytes {start} to {end - 1} wanted, and the object ends {ends}")
+    message = f"{name}: bytes {start} to {end - 1} wanted, and the object ends {ends}"
+    return TruncatedObjectError(message, start if size_bytes is None else size_bytes)
 
 
 # What the plug-in returns from copy: one section of Kafka's tagged fields (docs/formats.md#aiven-custom-metadata).
