@@ -27,7 +27,7 @@ from protocol.list_offsets import OffsetTimestamp
 from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import KafkaMetadataTopicClient
 from storage.errors import MetadataLogError, MetadataOffsetOutOfRange
-from storage.metadata import serde
+from storage.metadata.serde import decode
 from storage.model import (
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
@@ -35,6 +35,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
+from storage.writing.metadata_records import encode
 from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, orders, own_cluster, produce
 from tests.support.needs import JARS
@@ -230,7 +231,7 @@ async def test_the_metadata_topic_is_read_from_the_beginning(
             assert fetched.records[0].offset == position
             assert fetched.high_watermark >= end
             for event in fetched.records:
-                record = serde.decode(event.value or b"")
+                record = decode(event.value or b"")
                 if isinstance(record, RemoteLogSegmentMetadata):
                     topics.add(record.topic_id_partition.topic)
             position = fetched.next_offset
@@ -247,7 +248,7 @@ async def test_a_produced_record_is_what_the_waiting_fetch_gets(
     assert tiered.offsets, "the broker makes the metadata topic with its first tiered topic"
     nobodys = TopicIdPartition(Uuid(b"nobody's topicid"), 0, "nobody")
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-    value = serde.encode(RemotePartitionDeleteMetadata(nobodys, marked, 1, 1))
+    value = encode(RemotePartitionDeleteMetadata(nobodys, marked, 1, 1))
     [(_, position)] = (await client.offsets([1])).values()
     received: dict[int, bytes | None] = {}
     produced: list[int] = []
