@@ -18,7 +18,6 @@ import boto3
 import pytest
 import yaml
 from botocore.exceptions import ClientError
-from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.config.load import load
 from tests.support.compose import (
@@ -31,6 +30,7 @@ from tests.support.compose import (
 )
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
+from tests.support.samples import Scrape
 from tests.support.waiting import wait_until
 from tools.demo.kafka_admin import PartitionOffsets, partition_offsets
 from tools.demo.kafka_metrics import BrokerMetrics
@@ -209,9 +209,7 @@ def test_the_jars_of_an_image_are_fetched_by_its_own_command(image: str, jar: st
 
 def metric(run: ComposeRun, name: str, **labels: str) -> float:
     with urllib.request.urlopen(f"http://{run.address('tidegate', 9464)}/metrics", timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-    samples = [sample for family in families for sample in family.samples if sample.name == name]
-    return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
+        return Scrape.of(answer.read().decode()).sum(name, **labels)
 
 
 def query(run: ComposeRun, expression: str) -> list[Any]:

@@ -50,14 +50,14 @@ def test_there_is_an_example_of_every_format() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_taken_without_a_warning_and_opens_its_store(path: Path) -> None:
-    config = load(path, ENVIRON)
-    assert config.warnings == ()
-    manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
-    manager.close()
+    check_opens(load(path, ENVIRON))
 
 
 def test_kubernetes_configuration_is_taken_without_a_warning_and_opens_its_store(kubernetes_config: Config) -> None:
-    config = kubernetes_config
+    check_opens(kubernetes_config)
+
+
+def check_opens(config: Config) -> None:
     assert config.warnings == ()
     manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     manager.close()

@@ -8,11 +8,9 @@ import nothing of the checkout.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
-import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,19 +19,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.compose import docker_instructions
-from tests.support.kafka import own_cluster
 from tests.support.needs import ROOT
-from tests.support.waiting import wait_until
-from tools.demo.kafka_cluster import free_port
-from tools.demo.kafka_process import JavaProcess
-from tools.demo.kafka_properties import properties_text
 
 pytestmark = pytest.mark.needs("network")
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 PACKAGES = {"metrics", "pipeline", "protocol", "proxy", "storage"}
 NOT_OURS = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist", "artifacts")
-READY_S_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,40 +174,3 @@ def test_a_wrong_file_is_refused_with_a_sentence_and_exit_code_2(image: Image, t
     assert done.returncode == 2
     assert "upstream.bootstrap.servers" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.integration
-@pytest.mark.needs("java", "kafka")
-def test_the_installed_command_serves_a_real_broker(image: Image, tmp_path: Path) -> None:
-    admin = f"127.0.0.1:{free_port()}"
-    with own_cluster() as cluster:
-        properties = {
-            "upstream.bootstrap.servers": cluster.bootstrap_servers,
-            "broker.config": str(cluster.server_properties_path(1)),
-            "proxy.listen": "127.0.0.1:0",
-            "admin.listen": admin,
-            "cache.path": str(tmp_path / "cache"),
-        }
-        (tmp_path / "tidegate.properties").write_text(properties_text(properties), "latin-1")
-        program = str(image.installed / "bin" / "tidegate")
-        # The checkout is neither the working folder nor on any path of this environment.
-        command = (
-            "/usr/bin/env",
-            "-i",
-            "-C",
-            str(tmp_path),
-            f"PATH={os.defpath}",
-            program,
-            "serve",
-            "tidegate.properties",
-        )
-        process = JavaProcess("the installed tidegate", command, tmp_path / "tidegate.log")
-        try:
-            process.wait_for_log("ready: bootstrap 127.0.0.1:", READY_S_MAX)
-            with urllib.request.urlopen(f"http://{admin}/livez", timeout=10) as answer:
-                assert answer.status == 200
-            os.kill(process.pid, signal.SIGTERM)
-            wait_until(lambda: not process.is_running, "it has ended")
-            assert process.exit_code == 0, process.log_tail()
-        finally:
-            process.kill()

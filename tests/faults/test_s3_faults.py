@@ -6,31 +6,24 @@ loses and spoils objects and holds answers back. Each test says the answer and t
 fault is gone; the broker, which reads its own copy of the tier, says what is right, and is the way out.
 """
 
-import errno
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trio
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from protocol.wire.errors import ErrorCode
-from storage.cache import disk
 from storage.cache.pace import SEEN_MIN
+from tests.integration.reading import Reading
 from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, OLD_MS, TIMEOUT_MS, Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
-from tests.support.digests import confluent_consumer
-from tests.support.disk_cache import break_writes
-from tests.support.in_process import Answering, InProcess, in_thread
+from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
-from tests.support.s3_front import S3Front, s3_front
+from tests.support.s3_front import S3Front
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.scripted_http import s3_error
-from tests.support.scripted_object_store import Verb
-from tests.support.toxiproxy import Link, Toxiproxy
-from tests.support.waiting import wait_until
+from tests.support.toxiproxy import Link
 from tools.demo.kafka_cluster import KafkaCluster
 
 START_MS = 1_700_000_000_000
@@ -84,18 +77,6 @@ def encrypted(
         encryption=True,
         chunk_bytes=CHUNK_BYTES,
     )
-
-
-@pytest.fixture
-def link(toxics: Toxiproxy, s3_endpoint: S3Server) -> Iterator[Link]:
-    with toxics.link(s3_endpoint.endpoint_url) as made:
-        yield made
-
-
-@pytest.fixture
-def front(s3_endpoint: S3Server) -> Iterator[S3Front]:
-    with s3_front(s3_endpoint.endpoint_url) as started:
-        yield started
 
 
 # --- the way to the store ---
@@ -170,18 +151,20 @@ async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated
         readahead_stream_max_bytes=str(2 * BLOCK_BYTES),
         cache_path=str(tmp_path / "cache"),
     ) as found:
-        offsets: list[int] = []
+        settings = {"fetch.message.max.bytes": BLOCK_BYTES, "fetch.queue.backoff.ms": 10}
+        reading = Reading(found.tidegate.bootstrap_servers, topic.name, settings)
 
-        def read_all(consumer: Consumer) -> None:
+        def read_all() -> None:
             for number, fault in enumerate(FAULTS, 1):
-                read(consumer, offsets, has_records(offsets, number * 1000))
+                reading.read_to(number * 1000)
                 with fault(link):
-                    read(consumer, offsets, has_failed(found))
-            read(consumer, offsets, has_records(offsets, RECORDS))
+                    reading.read_on(has_failed(found))
+            reading.read_to(RECORDS)
 
-        with consumer_of(found.tidegate) as consumer:
-            await in_thread(lambda: read_all(consumer))
-        assert offsets == list(range(RECORDS))
+        with reading:
+            await in_thread(read_all)
+        assert reading.offsets[0] == list(range(RECORDS))
+        assert not reading.errors
 
 
 # --- what the store answers ---
@@ -266,21 +249,6 @@ async def test_a_wrong_byte_in_the_store_leaves_the_segment_to_the_broker(
         assert await found.fetch() == await found.right()
 
 
-async def test_a_chunk_that_cannot_be_decrypted_is_fetched_once_more(
-    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path
-) -> None:
-    async with subject(kafka, encrypted, tmp_path) as found:
-        found.store.flip_bit(found.key("log"), position=200, times=1)
-        assert await found.fetch() == await found.right()
-        assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (1, 1, 0)
-        found.store.flip_bit(found.key("log", 1), position=200)
-        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
-        assert found.left_to_broker == 1
-        assert (found.gets("corrupt"), found.retries, found.tidegate.remote_fetch_errors) == (3, 2, 1)
-        found.store.heal()
-        assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
-
-
 @pytest.mark.parametrize(("age_ms", "gets"), [(OLD_MS, 1), (FRESH_MS, ATTEMPTS_MAX)], ids=["old", "fresh"])
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "log"])
 async def test_a_lost_object_leaves_the_segment_to_the_broker_until_it_is_back(
@@ -299,20 +267,6 @@ async def test_a_lost_object_leaves_the_segment_to_the_broker_until_it_is_back(
         assert (found.left_to_broker, found.tidegate.remote_fetch_errors) == (1, 1)
 
 
-@pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
-async def test_an_object_of_a_fresh_segment_is_waited_for(
-    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, suffix: str
-) -> None:
-    last = len(encrypted.segments) - 1
-    offset = encrypted.segments[last].start_offset + LAST_BATCH
-    async with subject(kafka, encrypted, tmp_path, age_ms=FRESH_MS) as found:
-        found.store.lose(found.key(suffix, last), verbs=[Verb.GET], times=ATTEMPTS_MAX - 1)
-        assert await found.fetch(offset) == await found.right(offset)
-        assert (found.gets("not_found"), found.retries) == (ATTEMPTS_MAX - 1, ATTEMPTS_MAX - 1)
-        assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
-        assert found.tidegate.remote_fetch_errors == 0
-
-
 @pytest.mark.parametrize("fault", ["lost", "spoiled"])
 async def test_indexes_are_made_anew_from_the_log(
     kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, fault: str
@@ -329,37 +283,15 @@ async def test_indexes_are_made_anew_from_the_log(
         assert found.tidegate.remote_fetch_errors == 0
 
 
-# --- the disk cache, and the store's slowest answers ---
-
-
-async def test_a_full_disk_is_counted_and_done_without_until_it_has_room(
-    kafka: KafkaCluster, encrypted: AivenTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "RETRY_S", 0.0)
-    async with subject(kafka, encrypted, tmp_path, cache_path=str(tmp_path / "cache")) as found:
-
-        async def sampled(name: str, at_least: float, **labels: str) -> None:
-            await in_thread(lambda: wait_until(lambda: found.tidegate.sample(name, **labels) >= at_least, name))
-
-        await sampled("tidegate_cache_disk_available", 1)
-        with monkeypatch.context() as patch:
-            break_writes(patch, errno.ENOSPC)
-            for segment in range(3):
-                offset = segment * SEGMENT_RECORDS
-                assert await found.fetch(offset) == await found.right(offset)
-                await sampled("tidegate_cache_disk_errors_total", segment + 1, cause="full")
-            assert found.tidegate.sample("tidegate_cache_disk_available") == 0
-            assert found.tidegate.sample("tidegate_cache_resident_bytes", level="disk") == 0
-        assert await found.fetch(3 * SEGMENT_RECORDS) == await found.right(3 * SEGMENT_RECORDS)
-        await sampled("tidegate_cache_disk_available", 1)
-        assert found.tidegate.sample("tidegate_cache_resident_bytes", level="disk") > BLOCK_BYTES
-        assert found.tidegate.sample("tidegate_gets_total") == found.gets("ok")
-        assert found.tidegate.remote_fetch_errors == 0
+# --- the store's slowest answers ---
 
 
 async def test_a_late_answer_gets_a_second_get_that_wins(kafka: KafkaCluster, plain: AivenTier, tmp_path: Path) -> None:
     async with subject(kafka, plain, tmp_path, tier_hedge_gets_per_minute_min="0") as found:
-        late = await read_usual_answers(found)
+        # One GET each of so many logs that it is known what is late, and none that had a second one.
+        for segment in range(SEEN_MIN):
+            assert (await found.fetch(segment * SEGMENT_RECORDS)).records
+        late = SEEN_MIN
         with found.store.held(found.key("log", late), times=1) as gate:
             assert await found.fetch(late * SEGMENT_RECORDS) == await found.right(late * SEGMENT_RECORDS)
             await in_thread(lambda: gate.wait_for_callers(1))
@@ -368,26 +300,10 @@ async def test_a_late_answer_gets_a_second_get_that_wins(kafka: KafkaCluster, pl
         assert found.tidegate.remote_fetch_errors == 0
 
 
-async def test_without_hedging_a_late_answer_is_waited_for(
-    kafka: KafkaCluster, plain: AivenTier, tmp_path: Path
-) -> None:
-    async with subject(kafka, plain, tmp_path, tier_hedge_gets_per_minute_min="-1") as found, trio.open_nursery() as n:
-        late = await read_usual_answers(found)
-        with found.store.held(found.key("log", late), times=1) as gate:
-            fetched = Answering(n, lambda: found.fetch(late * SEGMENT_RECORDS))
-            await in_thread(lambda: gate.wait_for_callers(1))
-            empty = await found.fetch(late * SEGMENT_RECORDS, max_wait_ms=500)
-            assert (empty.error_code, empty.records) == (ErrorCode.NONE, b"")
-        assert await fetched.wait() == await found.right(late * SEGMENT_RECORDS)
-        assert len(found.store.gets(found.key("log", late))) == 1
-        assert found.tidegate.sample("tidegate_get_hedges_total") == 0
-
-
-async def read_usual_answers(found: Subject) -> int:
-    """One GET each of so many logs that it is known what is late, and none that had a second one; the next segment."""
-    for segment in range(SEEN_MIN):
-        assert (await found.fetch(segment * SEGMENT_RECORDS)).records
-    return SEEN_MIN
+def has_failed(found: Subject) -> Callable[[], bool]:
+    """Whether a GET has failed from now on."""
+    failed = found.counted("tidegate_gets_total", outcome="retriable")
+    return lambda: failed() > 0
 
 
 def write_credentials(file: Path, access_key_id: str) -> None:
@@ -396,40 +312,3 @@ def write_credentials(file: Path, access_key_id: str) -> None:
     new = file.with_suffix(".new")
     new.write_text(lines, encoding="utf-8")
     new.replace(file)
-
-
-@contextmanager
-def consumer_of(tidegate: InProcess) -> Iterator[Consumer]:
-    """At the partition's beginning, and with little at its own side."""
-    settings = {"queued.min.messages": 1, "fetch.message.max.bytes": BLOCK_BYTES, "fetch.queue.backoff.ms": 10}
-    consumer = confluent_consumer(tidegate.bootstrap_servers, "read_uncommitted", settings)
-    try:
-        consumer.assign([TopicPartition(tidegate.topic, 0, 0)])
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def has_records(offsets: list[int], count: int) -> Callable[[], bool]:
-    return lambda: len(offsets) >= count
-
-
-def has_failed(found: Subject) -> Callable[[], bool]:
-    """Whether a GET has failed from now on."""
-    before = found.gets("retriable")
-    return lambda: found.gets("retriable") > before
-
-
-def read(consumer: Consumer, offsets: list[int], is_enough: Callable[[], bool]) -> None:
-    """Read on until `is_enough`; no error is known to the consumer's user."""
-
-    def look() -> bool:
-        for message in consumer.consume(100, 0.05):
-            error = message.error()
-            if error is None:
-                offsets.append(message.offset() or 0)
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, str(error)
-        return is_enough()
-
-    wait_until(look, f"what the consumer waits for behind record {len(offsets)}")

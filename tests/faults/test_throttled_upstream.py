@@ -13,11 +13,12 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, Message, ThrottleEvent, TopicPartition
 
-from protocol.record_batches import HEADER_BYTES, read_header
 from protocol.wire.errors import ErrorCode
 from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
+from tests.support.frozen_tier import broken_up
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
 from tests.support.raw_client import FetchTarget, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -85,7 +86,7 @@ def test_a_merged_fetch_tells_of_the_throttling_and_loses_nothing(
         with RawClient("127.0.0.1", kafka.broker(1).port, client_id=client_id) as direct:
             of_broker = Reading(direct, version, topics)
             of_broker.read(until=lambda: len(of_broker.throttled_ms) == 2)
-        with RawClient(*listener(tidegate), client_id=client_id) as through:
+        with RawClient("127.0.0.1", broker_ports(tidegate)[1], client_id=client_id) as through:
             reading = Reading(through, version, topics)
             reading.read(until=lambda: len(reading.throttled_ms) == 3)
             lift()
@@ -173,15 +174,10 @@ class Reading:
 
     def _take(self, topic: str, records: bytes) -> None:
         """Whole batches; the last may be cut."""
-        at = 0
-        while len(records) - at >= HEADER_BYTES:
-            header = read_header(records, at)
-            if at + header.size_bytes > len(records):
-                break
-            assert header.base_offset == self._offsets[topic]
-            self._offsets[topic] = header.last_offset + 1
-            at += header.size_bytes
-        self.records[topic] += records[:at]
+        for batch in broken_up(records)[0]:
+            assert batch.base_offset == self._offsets[topic]
+            self._offsets[topic] = batch.last_offset + 1
+            self.records[topic] += batch.data
 
 
 def read_whole(address: tuple[str, int], topics: Topics, version: int) -> Mapping[str, bytes]:
@@ -199,13 +195,6 @@ def add(digest: TopicDigest, number: int, message: Message) -> None:
     assert offset is not None
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
     digest.add(number, offset, message.timestamp()[1], message.key(), message.value(), headers)
-
-
-def listener(tidegate: RunningTidegate) -> tuple[str, int]:
-    """Where the only broker is reached through Tidegate."""
-    with RawClient(*tidegate.address) as client:
-        (broker,) = client.metadata([]).brokers
-        return str(broker.host), int(broker.port)
 
 
 @contextmanager

@@ -17,19 +17,21 @@ import pytest
 
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN_S_MIN, Fallback
+from tests.faults.test_s3_faults import reset, stall
 from tests.support.aiven_subject import Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.aiven_writer import make_key_pair
 from tests.support.digests import read_with_confluent
+from tests.support.frozen_tier import broken_up
 from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import RawClient
-from tests.support.s3_front import S3Front, s3_front
+from tests.support.s3_front import S3Front
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import s3_error
 from tests.support.secured_kafka import READ, password, secured_kafka
 from tests.support.tidegate import own_tidegate
-from tests.support.toxiproxy import Link, Toxiproxy
+from tests.support.toxiproxy import Link
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -62,18 +64,6 @@ def tier(
 ) -> AivenTier:
     folder = tmp_path_factory.mktemp("way-out")
     return publish_tier(kafka, s3_endpoint, [topic.name], folder, compression=True, encryption=True)
-
-
-@pytest.fixture
-def link(toxics: Toxiproxy, s3_endpoint: S3Server) -> Iterator[Link]:
-    with toxics.link(s3_endpoint.endpoint_url) as made:
-        yield made
-
-
-@pytest.fixture
-def front(s3_endpoint: S3Server) -> Iterator[S3Front]:
-    with s3_front(s3_endpoint.endpoint_url) as started:
-        yield started
 
 
 @dataclass
@@ -118,16 +108,11 @@ class Reading:
         raise AssertionError(f"partitions {self.left} do not come to their end: {self.offsets}")
 
     def _take(self, partition: int, records: bytes) -> None:
-        at = 0
-        while at + 61 <= len(records) and (end := at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")) <= len(
-            records
-        ):
-            first = int.from_bytes(records[at : at + 8], "big")
-            assert first == self.offsets[partition], "a batch is lost, or came twice"
-            self.offsets[partition] = first + int.from_bytes(records[at + 23 : at + 27], "big") + 1
+        for batch in broken_up(records)[0]:
+            assert batch.base_offset == self.offsets[partition], "a batch is lost, or came twice"
+            self.offsets[partition] = batch.last_offset + 1
             if self.offsets[partition] <= self.ends[partition]:
-                self.hashes[partition].update(records[at:end])
-            at = end
+                self.hashes[partition].update(batch.data)
 
 
 @contextmanager
@@ -214,15 +199,7 @@ async def test_a_store_that_throttles_is_waited_for_and_nothing_goes_to_the_brok
         assert found.left_to_broker == 0
 
 
-def stalled(link: Link) -> AbstractContextManager[None]:
-    return link.toxic("slicer", average_size=4000, size_variation=0, delay=3_000_000)
-
-
-def reset(link: Link) -> AbstractContextManager[None]:
-    return link.toxic("reset_peer", timeout=0)
-
-
-@pytest.mark.parametrize("fault", [stalled, reset])
+@pytest.mark.parametrize("fault", [stall, reset])
 async def test_a_way_that_breaks(
     kafka: KafkaCluster,
     topic: TieredTopic,

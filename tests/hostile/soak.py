@@ -40,6 +40,7 @@ from tests.support.hostile_stage import (
 )
 from tests.support.kafka import own_cluster
 from tests.support.raw_client import RawClient, fetch_request, request_frame
+from tests.support.replicas import broker_ports
 from tests.support.s3_front import S3Front, s3_front
 from tests.support.s3_server import s3_server
 from tests.support.scripted_http import s3_error
@@ -246,9 +247,7 @@ def soak(seconds: float, *, growth_max: float = GROWTH_MAX, say: Callable[[str],
         budgets = {"memory.max.bytes": str(MEMORY_MAX_BYTES), "cache.memory.bytes": str(CACHE_BYTES)}
         properties = {**tier.properties(endpoint_url=front.endpoint_url), **budgets}
         tidegate = stack.enter_context(own_tidegate(cluster, properties))
-        with RawClient(*tidegate.address) as client:
-            (broker,) = client.metadata([honest.name]).brokers
-        leader = broker.host, broker.port
+        leader = "127.0.0.1", broker_ports(tidegate)[1]
         run = Soak(seconds, cluster, tidegate, front, honest, large, leader, growth_max, say)
         run.run()
         return run.complaints

@@ -75,18 +75,6 @@ def test_an_outsiders_requests_are_refused_without_a_get(guarded: SecuredKafka, 
     assert costs(cold) == before
 
 
-def test_requests_before_sign_in_are_the_brokers_to_refuse(guarded: SecuredKafka, cold: RunningTidegate) -> None:
-    """A broker closes the connection of one who asks before he has said who he is."""
-    before, address = costs(cold), leader(guarded, cold)
-    for offset in OFFSETS:
-        with RawClient(*address) as stranger:
-            stranger.send(fetch_of(guarded.topic, offset))
-            assert stranger.is_closed_by_peer()
-    with RawClient(*address) as stranger, pytest.raises(EOFError):
-        stranger.list_offsets(9, [(guarded.topic.name, 0, 1)])
-    assert costs(cold) == before
-
-
 def test_an_outsider_who_pipelines_and_does_not_read_holds_nothing_of_the_tier(
     guarded: SecuredKafka, cold: RunningTidegate, secret: HonestTopic
 ) -> None:

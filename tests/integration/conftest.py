@@ -7,7 +7,11 @@ import pytest
 from tests.support.client_programs import ClientPrograms
 from tests.support.differential_world import DifferentialWorld, differential_world
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
-from tests.support.tidegate import RunningTidegate
+from tests.support.kafka import TieredTopic
+from tests.support.s3_server import S3Server
+from tests.support.secured_kafka import DESCRIBE, READ, SecuredKafka
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import KafkaCluster
 
 
@@ -35,3 +39,22 @@ def client_programs(kafka: KafkaCluster, tidegate: RunningTidegate) -> Iterator[
     """Clients of all kinds as programs, each started when it is first asked."""
     with ClientPrograms(kafka.bootstrap_servers, tidegate.bootstrap_servers) as programs:
         yield programs
+
+
+@pytest.fixture(scope="module")
+def gate(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
+    """Signed in by PLAIN; `reader` may read the topic and `describer` may know of it."""
+    guarded.allow("reader", READ, guarded.topic.name)
+    guarded.allow("describer", DESCRIBE, guarded.topic.name)
+    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
+    with own_tidegate(guarded.cluster, identity, bootstrap_servers=guarded.address("SASL_PLAINTEXT")) as running:
+        yield running
+    guarded.withdraw("reader", READ, guarded.topic.name)
+    guarded.withdraw("describer", DESCRIBE, guarded.topic.name)
+
+
+@pytest.fixture(scope="module")
+def gateway(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """The folder that the broker's tier is in, served as a bucket."""
+    with versitygw(kafka.tier_dir, tmp_path_factory.mktemp("versitygw"), keeps_metadata=False) as server:
+        yield server

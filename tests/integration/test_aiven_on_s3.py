@@ -5,26 +5,27 @@ equal answers say that neither keys, manifest, chunks nor indexes were misread. 
 S3 that it read.
 """
 
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError
 
 from protocol.wire.errors import ErrorCode
+from tests.integration.reading import Reading, final_answer
 from tests.support.aiven_tier import finished_segments, publish_tier
-from tests.support.digests import Digests, TopicDigest, confluent_consumer, read_with_confluent
+from tests.support.digests import Digests, read_with_confluent
 from tests.support.disk_cache import log_blocks_below
 from tests.support.kafka import TieredTopic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.s3_server import S3Server
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
-from tools.demo.tidegate_process import Tidegate
+from tools.demo.kafka_properties import HOST
 
 VERSION = 17
 BLOCK_BYTES = 64 * 1024
@@ -33,7 +34,6 @@ FIRST_RECORDS = 4000
 """What the consumer has read when Tidegate is stopped: less than half."""
 
 NO_READ_AHEAD = {
-    "queued.min.messages": 1,
     "fetch.message.max.bytes": BLOCK_BYTES,
     "fetch.queue.backoff.ms": 10,
     "reconnect.backoff.max.ms": 200,
@@ -67,10 +67,12 @@ def expected(kafka: KafkaCluster, tiered: TieredTopic) -> Expected:
         for max_bytes in (SMALL_BYTES, LARGE_BYTES)
     ]
     ends = {partition: offsets.high_watermark for partition, offsets in tiered.offsets.items()}
+    direct = answers(("127.0.0.1", kafka.broker(1).port), targets)
+    assert all(answer.error_code == ErrorCode.NONE for answer in direct)
     return Expected(
         ends,
         read_with_confluent(kafka.bootstrap_servers, tiered.name, ends, "read_uncommitted"),
-        dict(zip(targets, answers(("127.0.0.1", kafka.broker(1).port), targets), strict=True)),
+        dict(zip(targets, direct, strict=True)),
     )
 
 
@@ -92,7 +94,7 @@ def test_digests_and_answers_are_the_brokers_own(
     remote_fetches = kafka.broker(1).remote_fetch_requests(tiered.name)
     with own_tidegate(kafka, {**tier.properties(), "cache.block.bytes": str(BLOCK_BYTES)}) as tidegate:
         assert read_all(tidegate, tiered, expected) == expected.digests
-        address = leader_address(tidegate, tiered.name)
+        address = HOST, broker_ports(tidegate)[1]
         assert answers(address, list(expected.answers)) == list(expected.answers.values())
         assert log_gets(tidegate) >= len(tier.segments)
         # None for an index that the manifest says is empty, as when batches are large.
@@ -122,28 +124,28 @@ def test_a_restart_in_the_middle(
     """A consumer goes on where it was, and what was read before comes from disk, unless its key is gone."""
     tier = publish_tier(kafka, s3_endpoint, [tiered.name], tmp_path, compression=True)
     cache = tmp_path / "cache"
-    restartable = Restartable(kafka, tmp_path, {**tier.properties(), **disk_cache_keys(cache, encryption, tmp_path)})
+    ports = {"proxy.listen": f"{HOST}:{free_port()}", "proxy.broker.ports": f"1:{free_port()}"}
+    properties = {**tier.properties(), **disk_cache_keys(cache, encryption, tmp_path), **ports}
     first = [target for target in expected.answers if target[2] == 0]
-    consumer: Consumer | None = None
-    try:
-        tidegate = restartable.start()
-        consumer = confluent_consumer(
-            tidegate.bootstrap_servers,
-            "read_uncommitted",
-            NO_READ_AHEAD,
-        )
-        consumer.assign([TopicPartition(tiered.name, 1, OFFSET_BEGINNING)])
-        digest = TopicDigest([1])
-        take(consumer, digest, FIRST_RECORDS)
-        assert answers(leader_address(tidegate, tiered.name), first) == [expected.answers[each] for each in first]
+    with (
+        own_tidegate(kafka, properties) as tidegate,
+        Reading(tidegate.bootstrap_servers, tiered.name, NO_READ_AHEAD, partitions=[1]) as reading,
+    ):
+        reading.read_on(lambda: len(reading.offsets[1]) >= FIRST_RECORDS)
+        listener = HOST, broker_ports(tidegate)[1]
+        assert answers(listener, first) == [expected.answers[each] for each in first]
         wait_all_on_disk(tidegate, cache)
 
-        tidegate = restartable.restart(stop)
-        take(consumer, digest, expected.ends[1] - FIRST_RECORDS)
-        assert digest.result() == {1: expected.digests[1]}
+        if stop == signal.SIGKILL:
+            tidegate.kill()
+        tidegate.process.stop()
+        tidegate.start_again()
+        reading.read_on(lambda: len(reading.offsets[1]) >= expected.ends[1])
+        assert reading.digest.result() == {1: expected.digests[1]}
+        assert set(reading.errors) <= {KafkaError._TRANSPORT}
         gets = log_gets(tidegate)
         assert gets > 0
-        assert answers(leader_address(tidegate, tiered.name), first) == [expected.answers[each] for each in first]
+        assert answers(listener, first) == [expected.answers[each] for each in first]
         if encryption == "key of its own":
             assert log_gets(tidegate) > gets
             assert tidegate.metric("tidegate_cache_hits_total", level="disk") == 0
@@ -152,35 +154,6 @@ def test_a_restart_in_the_middle(
             assert tidegate.metric("tidegate_cache_hits_total", level="disk") > 0
         assert tidegate.metric("tidegate_cache_disk_errors_total") == 0
         assert tidegate.metric("tidegate_cache_quarantined_blocks_total") == 0
-    finally:
-        if consumer is not None:
-            consumer.close()
-        restartable.process.stop()
-
-
-class Restartable:
-    """A Tidegate that is found at the same addresses after a restart."""
-
-    def __init__(self, kafka: KafkaCluster, work: Path, properties: Mapping[str, str]) -> None:
-        self.process = Tidegate(
-            work=work,
-            server_properties=kafka.server_properties_path(1),
-            bootstrap_servers=kafka.bootstrap_servers,
-            properties={
-                "proxy.listen": f"127.0.0.1:{free_port()}",
-                "proxy.broker.ports": f"1:{free_port()}",
-                **properties,
-            },
-        )
-
-    def start(self) -> RunningTidegate:
-        self.process.start()
-        return RunningTidegate(self.process, self.process.wait_ready(), self.process.log_path.parent)
-
-    def restart(self, stop: signal.Signals) -> RunningTidegate:
-        os.kill(self.process.pid, stop)
-        self.process.stop()
-        return self.start()
 
 
 def disk_cache_keys(cache: Path, encryption: str, folder: Path) -> dict[str, str]:
@@ -206,47 +179,11 @@ def read_all(tidegate: RunningTidegate, topic: TieredTopic, expected: Expected) 
 def answers(address: tuple[str, int], targets: Sequence[FetchTarget]) -> list[FetchedPartition]:
     """One Fetch for each target; what came too late for one is asked again."""
     with RawClient(*address) as client:
-
-        def answer(target: FetchTarget) -> FetchedPartition:
-            def look() -> FetchedPartition | None:
-                (found,) = client.fetch(VERSION, [target]).partitions
-                assert found.error_code == ErrorCode.NONE, found
-                return found if found.records else None
-
-            found = wait_until(look, f"records for {target}")
-            assert found is not None
-            return found
-
-        return [answer(target) for target in targets]
-
-
-def leader_address(tidegate: RunningTidegate, topic: str) -> tuple[str, int]:
-    """The listener that stands for the cluster's only broker."""
-    with RawClient(*tidegate.address) as client:
-        (broker,) = client.metadata([topic]).brokers
-        return broker.host, broker.port
+        return [final_answer(client, VERSION, target) for target in targets]
 
 
 def log_gets(tidegate: RunningTidegate) -> float:
     return tidegate.metric("tidegate_gets_total", object="log")
-
-
-def take(consumer: Consumer, digest: TopicDigest, records: int) -> None:
-    """Exactly so many more records, or all until the end of the partition."""
-    left = records
-
-    def all_there() -> bool:
-        nonlocal left
-        for message in consumer.consume(min(left, 500), 0.2):
-            error = message.error()
-            if error is None:
-                digest.add_message(message)
-                left -= 1
-            else:
-                assert error.code() in (KafkaError._PARTITION_EOF, KafkaError._TRANSPORT), str(error)
-        return left == 0
-
-    wait_until(all_there, f"{records} more records")
 
 
 def wait_all_on_disk(tidegate: RunningTidegate, cache: Path) -> None:

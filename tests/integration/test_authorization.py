@@ -6,12 +6,9 @@ the metadata topic, nothing else. `authority.max.age.ms` is its default here, on
 
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
 
-from tests.support.digests import confluent_consumer, read_with_confluent
 from tests.support.kafka import fresh_name, orders, produce
 from tests.support.kio_frames import fill, schema
 from tests.support.raw_client import (
@@ -25,9 +22,8 @@ from tests.support.raw_client import (
     fetch_request,
     fetch_result,
 )
-from tests.support.secured_kafka import DESCRIBE, HOST, READ, SecuredKafka, password
+from tests.support.secured_kafka import HOST, READ, SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
-from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -38,19 +34,6 @@ HANDSHAKE_ID, SIGN_IN_ID, FETCH_ID = 101, 102, 103
 AUTHORITY_MAX_AGE_S = 1.0
 FETCH_VERSIONS = (4, 10, 11, 12, 13, 16, 17)
 PARTITION_BYTES = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def gate(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
-    """Signed in by PLAIN; `reader` may read the topic and `describer` may know of it."""
-    guarded.allow("reader", READ, guarded.topic.name)
-    guarded.allow("describer", DESCRIBE, guarded.topic.name)
-    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
-    servers = guarded.address("SASL_PLAINTEXT")
-    with own_tidegate(guarded.cluster, identity, bootstrap_servers=servers) as running:
-        yield running
-    guarded.withdraw("reader", READ, guarded.topic.name)
-    guarded.withdraw("describer", DESCRIBE, guarded.topic.name)
 
 
 @pytest.fixture(scope="module")
@@ -218,15 +201,6 @@ def test_a_second_sign_in_as_the_same_principal_goes_on_reading(
         assert fetch_tier(client, guarded, topic_id).records
 
 
-def test_who_has_not_signed_in_gets_a_closed_connection(
-    guarded: SecuredKafka, gate: RunningTidegate, topic_id: bytes
-) -> None:
-    before = served(gate)
-    with RawClient(*gate.address) as client, pytest.raises((EOFError, ConnectionError)):
-        fetch_tier(client, guarded, topic_id)
-    assert served(gate) == before
-
-
 @pytest.mark.usefixtures("gate")  # for the reader's right
 def test_who_has_not_signed_in_costs_no_decoding_and_no_get(guarded: SecuredKafka, topic_id: bytes) -> None:
     """Failed before: what the broker refused had started reads, and evicted what others had in memory."""
@@ -257,11 +231,6 @@ def test_who_has_not_signed_in_costs_no_decoding_and_no_get(guarded: SecuredKafk
             assert fetch_tier(client, guarded, topic_id).records
         assert cold.metric("tidegate_gets_total") > 0
         assert cold.metric("tidegate_requests_total", api_key=str(FETCH), route="exchange") == 1
-
-
-def test_a_wrong_password_is_the_brokers_answer(gate: RunningTidegate) -> None:
-    with RawClient(*gate.address) as client:
-        assert client.sasl_plain("reader", "wr0ng") == SASL_AUTHENTICATION_FAILED
 
 
 def raw_sign_in(client: RawClient, user: str, secret: str) -> bytes:
@@ -319,37 +288,3 @@ def test_raw_tokens_that_cannot_be_counted_are_refused_before_they_come(gate: Ru
         assert (int(refusal.error_code), list(refusal.mechanisms)) == (UNSUPPORTED_VERSION, [])
         assert client.is_closed_by_peer()
     assert "sasl_handshake_refused" in gate.log()
-
-
-def sasl(user: str, mechanism: str) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
-        "sasl.username": user,
-        "sasl.password": password(user),
-    }
-
-
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_client_that_signs_in_reads_the_whole_topic(
-    mechanism: str, guarded: SecuredKafka, gate: RunningTidegate
-) -> None:
-    name, ends = guarded.topic.name, {0: guarded.topic.records}
-    direct = read_with_confluent(guarded.cluster.bootstrap_servers, name, ends, "read_uncommitted")
-    before = served(gate)
-    signing_in = sasl("reader", mechanism)
-    assert read_with_confluent(gate.bootstrap_servers, name, ends, "read_uncommitted", signing_in) == direct
-    assert direct[0].records == guarded.topic.records
-    assert served(gate) > before
-
-
-def test_a_client_without_read_is_told_so(guarded: SecuredKafka, gate: RunningTidegate) -> None:
-    consumer = confluent_consumer(gate.bootstrap_servers, "read_uncommitted", sasl("describer", "PLAIN"))
-    try:
-        consumer.assign([TopicPartition(guarded.topic.name, 0, 0)])
-        message = wait_until(lambda: consumer.poll(1), "a record or an error")
-        error = message.error() if message else None
-        assert error is not None
-        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    finally:
-        consumer.close()

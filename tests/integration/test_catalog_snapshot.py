@@ -3,8 +3,6 @@
 Each test ends with the same reads: all of a tiered topic, as the broker itself gives it.
 """
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,19 +109,6 @@ def test_a_killed_one_reads_only_what_is_new(subject: Subject) -> None:
     from_topic = subject.metadata_bytes_read(subject.tidegate.start_again)
     assert subject.outcome() == "absent"
     assert from_snapshot < from_topic / 10
-    subject.check_reads()
-
-
-def test_one_that_is_told_to_stop_leaves_a_snapshot(subject: Subject) -> None:
-    # Something new must have been read, or there is nothing to write.
-    subject.kill()
-    subject.path.unlink()
-    subject.tidegate.start_again()
-    os.kill(subject.tidegate.process.pid, signal.SIGTERM)
-    subject.tidegate.process.stop()
-    assert subject.path.exists()
-    subject.tidegate.start_again()
-    assert subject.outcome() == "used"
     subject.check_reads()
 
 

@@ -12,15 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
 from protocol.wire.errors import ErrorCode
-from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
+from tests.integration.reading import Reading, final_answer
+from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
-from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -38,9 +40,6 @@ AGE_MS = 1000
 AGES, NO_AGES = "believing", "asking"
 EARLIEST, EARLIEST_LOCAL = -2, -4
 REMOTE_FETCH_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
-
-SLOW = {"queued.min.messages": 1, "fetch.message.max.bytes": 32 * 1024, "fetch.queue.backoff.ms": 5}
-"""A consumer that holds hardly anything in advance."""
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +66,8 @@ class Sides:
         direct = stack.enter_context(RawClient("127.0.0.1", kafka.broker(1).port))
         through = {}
         for name, tidegate in tidegates.items():
-            with RawClient(*tidegate.address) as client:
-                (broker,) = client.metadata([topic]).brokers
-            through[name] = {version: stack.enter_context(RawClient(broker.host, broker.port)) for version in VERSIONS}
+            address = "127.0.0.1", broker_ports(tidegate)[1]
+            through[name] = {version: stack.enter_context(RawClient(*address)) for version in VERSIONS}
         return cls(topic, direct.topic_id(topic), direct, through, stack)
 
     def __enter__(self) -> Self:
@@ -80,20 +78,15 @@ class Sides:
 
     def fetch(self, client: RawClient, version: int, offset: int) -> FetchedPartition:
         """One answer as it comes, in time or empty."""
-        target = (self.topic, self.topic_id, 0, offset, PARTITION_BYTES_MAX)
-        (answer,) = client.fetch(version, [target], max_wait_ms=100).partitions
+        (answer,) = client.fetch(version, [self._target(offset)], max_wait_ms=100).partitions
         return answer
 
+    def _target(self, offset: int) -> FetchTarget:
+        return self.topic, self.topic_id, 0, offset, PARTITION_BYTES_MAX
+
     def answer(self, client: RawClient, version: int, offset: int) -> FetchedPartition:
-        """Records or an error: what comes late comes empty, and is asked for again."""
-
-        def answered() -> FetchedPartition | None:
-            found = self.fetch(client, version, offset)
-            return found if found.records or found.error_code else None
-
-        found = wait_until(answered, f"an answer at {offset}")
-        assert found is not None
-        return found
+        """Records or an error."""
+        return final_answer(client, version, self._target(offset), max_wait_ms=100)
 
     def clients(self) -> Iterator[tuple[str, int, RawClient]]:
         for name, by_version in self.through.items():
@@ -194,7 +187,9 @@ def test_consumers_whose_position_was_deleted_reset_as_at_the_broker(
     with ExitStack() as stack:
 
         def reading(policy: str, servers: str, first_offset: int = 0) -> Reading:
-            return stack.enter_context(Reading(servers, topic, policy, first_offset=first_offset))
+            return stack.enter_context(
+                Reading(servers, topic, {"auto.offset.reset": policy}, first_offset=first_offset)
+            )
 
         policies = ("earliest", "latest", "error")
         direct = {policy: reading(policy, kafka.bootstrap_servers) for policy in policies}
@@ -206,13 +201,13 @@ def test_consumers_whose_position_was_deleted_reset_as_at_the_broker(
         delete_records(ageing.bootstrap_servers, topic, 1300)
         for each in everyone:
             each.read_to_end()
-        assert above.offsets == list(range(1500, RECORDS))
+        assert above.offsets[0] == list(range(1500, RECORDS))
         for policy, expected in direct.items():
             ours = through[policy]
             for each in (expected, ours):
                 # What it held already is delivered; then it is where its policy sends it.
                 assert 300 <= each.jumps_at < 1300
-                assert each.offsets[each.jumps_at :] == (list(range(1300, RECORDS)) if policy == "earliest" else [])
+                assert each.offsets[0][each.jumps_at :] == (list(range(1300, RECORDS)) if policy == "earliest" else [])
             assert ours.errors == expected.errors
             assert bool(ours.errors) == (policy == "error")
         assert not above.errors
@@ -231,7 +226,8 @@ def test_segments_that_retention_deletes_while_they_are_read_end_in_a_reset(
     with ExitStack() as stack:
         sides = stack.enter_context(Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic))
         readings = [
-            stack.enter_context(Reading(each.bootstrap_servers, topic, "earliest")) for each in (ageing, tidegate)
+            stack.enter_context(Reading(each.bootstrap_servers, topic, {"auto.offset.reset": "earliest"}))
+            for each in (ageing, tidegate)
         ]
         expected = dict(zip(offsets, sides.require_the_brokers_answers(offsets), strict=True))
         for reading in readings:
@@ -262,7 +258,7 @@ def test_segments_that_retention_deletes_while_they_are_read_end_in_a_reset(
         for reading in readings:
             reading.read_to_end()
             assert not reading.errors
-            after = reading.offsets[reading.jumps_at :]
+            after = reading.offsets[0][reading.jumps_at :]
             assert after == list(range(after[0], RECORDS))
 
 
@@ -281,12 +277,12 @@ def test_readers_cross_a_frontier_that_moves_under_them(
     kafka.wait_tiered(topic, until=lambda offsets: offsets.latest_tiered_offset > RECORDS - 1000)
     with ExitStack() as stack:
         sides = stack.enter_context(Sides.open(kafka, {AGES: ageing, NO_AGES: tidegate}, topic))
-        readings = [stack.enter_context(Reading(each.bootstrap_servers, topic, "error")) for each in (ageing, tidegate)]
+        readings = [stack.enter_context(Reading(each.bootstrap_servers, topic)) for each in (ageing, tidegate)]
         assert sides.listed(sides.direct, EARLIEST_LOCAL) == 0
         end = RECORDS
         for limit_bytes in (400_000, 200_000, 1):
             for reading in readings:
-                reading.read_to(len(reading.offsets) + 500)
+                reading.read_to(len(reading.offsets[0]) + 500)
             local_start = sides.listed(sides.direct, EARLIEST_LOCAL)
             alter(kafka, topic, {"local.retention.bytes": str(limit_bytes)})
             fill(kafka, topic, 500)
@@ -301,7 +297,7 @@ def test_readers_cross_a_frontier_that_moves_under_them(
             wait_until(has_moved, "the local log start to move")
         for reading in readings:
             reading.read_to(end)
-            assert reading.offsets == list(range(end))
+            assert reading.offsets[0] == list(range(end))
             assert not reading.errors
             direct = read_with_confluent(kafka.bootstrap_servers, topic, {0: end}, "read_uncommitted")
             assert reading.digest.result() == direct
@@ -363,63 +359,6 @@ def are_relayed(sides: Sides, tidegates: Mapping[str, RunningTidegate]) -> bool:
 
 
 # --- all ---
-
-
-class Reading:
-    """A librdkafka consumer of the one partition that reads as far as it is told. Ends of the partition are noted, and
-    errors that end its reading."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, policy: str, *, first_offset: int = 0) -> None:
-        self.first_offset = first_offset
-        self.offsets: list[int] = []
-        self.errors: list[int] = []
-        self.digest = TopicDigest([0])
-        self.is_over = False
-        self._topic = topic
-        self._consumer: Consumer = confluent_consumer(
-            bootstrap_servers, "read_uncommitted", {**SLOW, "auto.offset.reset": policy}
-        )
-
-    def __enter__(self) -> Self:
-        self._consumer.assign([TopicPartition(self._topic, 0, self.first_offset)])
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._consumer.close()
-
-    @property
-    def jumps_at(self) -> int:
-        """How many records from the first on came without a gap."""
-        run = (at for at, offset in enumerate(self.offsets) if offset != self.first_offset + at)
-        return next(run, len(self.offsets))
-
-    def read_to(self, offset: int) -> None:
-        """Up to the record before this offset."""
-        self._read_on(lambda: bool(self.offsets) and self.offsets[-1] >= offset - 1)
-
-    def read_to_end(self) -> None:
-        """To the end of the partition, or to an error."""
-        self._read_on(lambda: self.is_over)
-
-    def _read_on(self, until: Callable[[], bool]) -> None:
-        def is_there() -> bool:
-            if not until():
-                for message in self._consumer.consume(50, 0.1):
-                    self._take(message)
-            return until()
-
-        wait_until(is_there, f"a consumer that has {len(self.offsets)} records to read on")
-
-    def _take(self, message: Message) -> None:
-        error = message.error()
-        if error is None:
-            _, offset = self.digest.add_message(message)
-            self.offsets.append(offset)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self.is_over = True
-        else:
-            self.errors.append(error.code())
-            self.is_over = True
 
 
 def changing_topic(kafka: KafkaCluster) -> TieredTopic:

@@ -8,7 +8,6 @@ sarama if told so). Which way a client went is counted: SaslAuthenticate is of t
 import dataclasses
 import re
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -17,8 +16,8 @@ from tests.support import needs
 from tests.support.client_programs import SIGNING_IN, ClientProgram
 from tests.support.client_scenarios import Sasl
 from tests.support.digests import Digests, read_with_confluent, read_with_kcat
-from tests.support.secured_kafka import READ, SecuredKafka, password
-from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.secured_kafka import SecuredKafka, password
+from tests.support.tidegate import RunningTidegate
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -32,16 +31,6 @@ BETWEEN = ("confluent-kafka-2.10", "confluent-kafka-2.11", "java-3.3", "java-3.9
 SASL_HANDSHAKE, SASL_AUTHENTICATE = "17", "36"
 NEEDED = {"java-2.8": "java-clients", "java-3.3": "java-clients", "java-3.9": "java-clients"}
 """What a client needs is of its own name otherwise, or nothing."""
-
-
-@pytest.fixture(scope="module")
-def gate(guarded: SecuredKafka) -> Iterator[RunningTidegate]:
-    """`reader` may read the topic."""
-    guarded.allow("reader", READ, guarded.topic.name)
-    identity = guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT")
-    with own_tidegate(guarded.cluster, identity, bootstrap_servers=guarded.address("SASL_PLAINTEXT")) as running:
-        yield running
-    guarded.withdraw("reader", READ, guarded.topic.name)
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +84,14 @@ def test_kcat_signs_in_and_reads_the_tier(guarded: SecuredKafka, gate: RunningTi
     version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", said)
     assert version is not None, said
     mechanisms = MECHANISMS if tuple(map(int, version.groups())) >= SCRAM_LIBRDKAFKA_MIN else MECHANISMS[:1]
+    name, ends = guarded.topic.name, {0: guarded.topic.records}
     for mechanism in mechanisms:
-        check_kcat(mechanism, guarded, gate, direct)
-
-
-def check_kcat(mechanism: str, guarded: SecuredKafka, gate: RunningTidegate, direct: Digests) -> None:
-    settings = {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": mechanism,
-        "sasl.username": "reader",
-        "sasl.password": password("reader"),
-    }
-    served = gate.metric("tidegate_served_tier_bytes_total")
-    ends = {0: guarded.topic.records}
-    assert read_with_kcat(gate.bootstrap_servers, guarded.topic.name, ends, "read_uncommitted", settings) == direct
-    assert gate.metric("tidegate_served_tier_bytes_total") > served
+        settings = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": "reader",
+            "sasl.password": password("reader"),
+        }
+        served = gate.metric("tidegate_served_tier_bytes_total")
+        assert read_with_kcat(gate.bootstrap_servers, name, ends, "read_uncommitted", settings) == direct
+        assert gate.metric("tidegate_served_tier_bytes_total") > served

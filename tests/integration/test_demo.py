@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.needs import ROOT
+from tests.support.waiting import POLL_S, wait_until
 from tools.demo.run import RECORDS_MIN
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 DEMO_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 30.0
-POLL_S = 0.05
 
 
 class RunningDemo:
@@ -46,11 +46,11 @@ class RunningDemo:
         return self._errors.read_text("utf-8")
 
     def wait_for(self, text: str) -> None:
-        deadline_s = time.monotonic() + DEMO_TIMEOUT_S
-        while text not in self.output + self.errors:
+        def is_said() -> bool:
             assert self.process.poll() is None, self.errors
-            assert time.monotonic() < deadline_s, self.errors
-            time.sleep(POLL_S)
+            return text in self.output + self.errors
+
+        wait_until(is_said, text, timeout_s=DEMO_TIMEOUT_S)
 
     def left_processes(self) -> list[str]:
         """Every process with the temporary folder in its command line: the broker and Tidegate have it there."""

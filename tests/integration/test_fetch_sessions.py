@@ -35,7 +35,7 @@ def partitions(kafka: KafkaCluster) -> list[PlayedPartition]:
     produce(kafka, cold, orders(3000, 3), batch_num_messages=10)
     produce(kafka, hot, orders(200, 2), batch_num_messages=10)
     settled = wait_settled(kafka, cold)
-    with RawClient(*_address(kafka)) as client:
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
         cold_id, hot_id = client.topic_id(cold), client.topic_id(hot)
     return [
         *(
@@ -54,7 +54,7 @@ def partitions(kafka: KafkaCluster) -> list[PlayedPartition]:
 def player(
     kafka: KafkaCluster, tidegate: RunningTidegate, partitions: list[PlayedPartition]
 ) -> Iterator[SessionPlayer]:
-    with RawClient(*_address(kafka)) as broker, RawClient(*tidegate.address) as ours:
+    with RawClient("127.0.0.1", kafka.broker(1).port) as broker, RawClient(*tidegate.address) as ours:
         yield SessionPlayer(broker, ours, partitions, "script")
 
 
@@ -66,7 +66,7 @@ def test_made_up_conversations_are_answered_alike(
 ) -> None:
     played = Played()
     for number in range(CONVERSATIONS):
-        with RawClient(*_address(kafka)) as broker, RawClient(*tidegate.address) as ours:
+        with RawClient("127.0.0.1", kafka.broker(1).port) as broker, RawClient(*tidegate.address) as ours:
             version_max = min(broker.api_versions()[FETCH][1], ours.api_versions()[FETCH][1], FETCH_VERSION_MAX)
             script = Script(SEED, number, partitions, (VERSION_MIN, version_max))
             player = SessionPlayer(broker, ours, partitions, f"conversation {number}")
@@ -155,8 +155,3 @@ def test_a_session_does_not_outlive_its_connection(
 
 def _append(cluster: KafkaCluster, partition: PlayedPartition) -> None:
     produce(cluster, partition.topic, iter([Record(partition.partition, b"key", b"one more")]), linger_ms=0)
-
-
-def _address(cluster: KafkaCluster) -> tuple[str, int]:
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    return host, int(port)

@@ -5,11 +5,13 @@ tier, and so is the beginning of a transaction whose abort marker is in the new 
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from tests.support.digests import Isolation, TopicDigest, confluent_consumer, read_with_confluent
+from tests.integration.reading import Reading
+from tests.support.digests import Isolation, read_with_confluent
 from tests.support.kafka import TIERED, Record, fresh_name, own_cluster, produce, small_segments
 from tests.support.replicas import move_leaders
 from tests.support.tidegate import own_tidegate
@@ -40,11 +42,14 @@ def test_a_leader_whose_log_begins_behind_the_tier_is_read_through_in_order(clus
     before = cluster.partition_offsets(topic)[0]
     assert 0 < before.local_log_start_offset < before.latest_tiered_offset - 2 * BATCHES_PER_SEGMENT * BATCH_RECORDS
 
-    with own_tidegate(cluster) as tidegate:
-        along = {isolation: ReadingAlong(tidegate.bootstrap_servers, topic, isolation) for isolation in ISOLATIONS}
+    with own_tidegate(cluster) as tidegate, ExitStack() as stack:
+        along = {
+            isolation: stack.enter_context(Reading(tidegate.bootstrap_servers, topic, isolation=isolation))
+            for isolation in ISOLATIONS
+        }
         for reading in along.values():
             # Into what the old leader has in its own log, and the new one has not.
-            reading.read_up_to(before.local_log_start_offset + BATCH_RECORDS)
+            reading.read_to(before.local_log_start_offset + BATCH_RECORDS + 1)
 
         move_leaders(cluster, topic, {0: [1, 2]})
         move_leaders(cluster, topic, {0: [2, 1]})
@@ -53,13 +58,13 @@ def test_a_leader_whose_log_begins_behind_the_tier_is_read_through_in_order(clus
 
         for isolation, reading in along.items():
             # The last record of all is committed, so both kinds of reader come to it.
-            reading.read_up_to(end - 1)
+            reading.read_to(end)
             direct = read_with_confluent(cluster.bootstrap_servers, topic, {0: end}, isolation)
-            assert reading.offsets == sorted(set(reading.offsets))
+            assert not reading.errors
+            assert reading.offsets[0] == sorted(set(reading.offsets[0]))
             assert reading.digest.result() == direct
             assert read_with_confluent(tidegate.bootstrap_servers, topic, {0: end}, isolation) == direct
-            reading.close()
-        uncommitted, committed = (along[isolation].offsets for isolation in ISOLATIONS)
+        uncommitted, committed = (along[isolation].offsets[0] for isolation in ISOLATIONS)
         assert len(committed) < len(uncommitted)
         served = tidegate.metric("kafka_server_brokertopicmetrics_remotefetchbytes_total", topic=topic)
         assert served > 1.5 * before.latest_tiered_offset * VALUE_BYTES
@@ -123,31 +128,3 @@ def plain(cluster: KafkaCluster, topic: str, segments: int) -> None:
 def records(count: int) -> Iterator[Record]:
     for number in range(count):
         yield Record(0, b"key", b"%06d %s" % (number, b"x" * VALUE_BYTES))
-
-
-class ReadingAlong:
-    """A consumer at the topic's beginning that reads as far as it is told, and hardly anything ahead."""
-
-    def __init__(self, bootstrap_servers: str, topic: str, isolation: Isolation) -> None:
-        settings = {"queued.min.messages": 1, "fetch.message.max.bytes": 32 * 1024, "fetch.queue.backoff.ms": 5}
-        self.offsets: list[int] = []
-        self.digest = TopicDigest([0])
-        self._consumer: Consumer = confluent_consumer(bootstrap_servers, isolation, settings)
-        self._consumer.assign([TopicPartition(topic, 0, 0)])
-
-    def read_up_to(self, offset: int) -> None:
-        """Until a record at that offset or beyond was read."""
-
-        def is_there() -> bool:
-            for message in self._consumer.consume(100, 0.1):
-                error = message.error()
-                if error is None:
-                    self.offsets.append(self.digest.add_message(message)[1])
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, str(error)
-            return bool(self.offsets) and self.offsets[-1] >= offset
-
-        wait_until(is_there, f"offset {offset}", timeout_s=60)
-
-    def close(self) -> None:
-        self._consumer.close()

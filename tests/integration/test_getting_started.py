@@ -7,15 +7,14 @@ nothing is fetched. Kafka's tools are started by scripts that run what Kafka's o
 
 import os
 import re
-import shutil
 import socket
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.test_packages import PACKAGES, build_with, copy
 from tests.support.kafka import TieredTopic
 from tests.support.needs import JARS, ROOT
 from tests.support.runnable_docs import Guide, read_guide, running
@@ -26,8 +25,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("curl", "java", "kafka"
 
 GUIDE = ROOT / "docs" / "getting-started.md"
 NODE_ID = 1
-PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", *PACKAGES)
 
 
 def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path) -> None:
@@ -95,20 +92,10 @@ def _claim(port: int) -> None:
 
 def _wheel(folder: Path) -> Path:
     """A wheel of this tree, built from a copy: a build leaves folders behind."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    for name in BUILT_FROM:
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "--no-index", "--wheel-dir", str(folder), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    [wheel] = folder.glob("*.whl")
-    return wheel
+    for package in sorted(PACKAGES):
+        copy([package, package], folder / "source")
+    copy(["pyproject.toml", "README.md", "LICENSE", "."], folder / "source")
+    return build_with(Path(sys.executable), folder / "source", "wheel", folder / "dist")
 
 
 def _kafka_tools(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """The life of a real `tidegate serve`: started before its brokers, left without them, reloaded, drained under load."""
 
 import json
+import re
 import signal
 import socket
 import ssl
@@ -138,6 +139,22 @@ class Traffic:
                 self.consumed.add(int(value))
 
 
+def test_ready_says_where_with_how_many_brokers_and_segments(
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
+) -> None:
+    with serving(tmp_path, before_kafka(kafka)) as served:
+        served.wait_log("ready: ")
+        line = r"^ready: bootstrap 127\.0\.0\.1:(\d+), brokers 1, segments (\d+)$"
+        found = re.findall(line, served.log(), re.MULTILINE)
+        assert len(found) == 1
+        port, segments = map(int, found[0])
+        assert segments >= 2 * tiered.partitions
+        with RawClient("127.0.0.1", port) as client:
+            assert 3 in client.api_versions()
+        served.terminate()
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE
+
+
 def test_a_drain_under_load_leaves_no_request_half_answered(
     kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
 ) -> None:
@@ -174,36 +191,6 @@ def test_a_drain_under_load_leaves_no_request_half_answered(
                 wait_until(lambda: len(clients.consumed) > before + 100, "the clients go on")
                 clients.stop()
             assert (clients.fatal, clients.failed) == ([], [])
-
-
-def test_a_drain_refuses_new_connections_and_waits_for_no_stalled_client(
-    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
-) -> None:
-    properties = at_ports({**before_kafka(kafka), "proxy.drain.timeout.ms": "2000"})
-    with serving(tmp_path, properties) as served:
-        served.wait_log("ready: ")
-        with RawClient(*address_of(properties)) as client:
-            target = (tiered.name, client.topic_id(tiered.name), 0, 0, 2**30)
-            wait_until(lambda: served.metric("tidegate_ready") == 1, "ready")
-            for _ in range(20):
-                client.send(fetch_request(13, [target]))
-            wait_until(lambda: served.metric("tidegate_served_tier_bytes_total") > 0, "an answer begins")
-            served.terminate()
-            served.wait_log("draining")
-
-            def is_refused() -> bool:
-                try:
-                    socket.create_connection(address_of(properties), 1).close()
-                except ConnectionRefusedError:
-                    return True
-                return False
-
-            wait_until(is_refused, "a new connection is refused")
-            assert served.process.poll() is None
-            status, body = served.page("/readyz")
-            assert (status, json.loads(body)["reasons"]) == (503, ["draining"])
-            assert served.process.wait(15) == exit_codes.DONE
-        assert served.events("drain_timed_out")
 
 
 def test_sigterm_while_it_starts_is_exit_0_soon(tmp_path: Path) -> None:
@@ -254,38 +241,6 @@ def test_it_starts_before_its_brokers_and_outlives_them_with_its_clients(tmp_pat
                 assert (clients.fatal, clients.failed) == ([], [])
             served.terminate()
             assert served.process.wait(START_S_MAX) == exit_codes.DONE
-
-
-def test_a_signal_reloads_what_can_change_and_names_what_cannot(tmp_path: Path) -> None:
-    properties = at_ports(without_kafka(tmp_path))
-    with serving(tmp_path, properties) as served:
-        served.wait_log("upstream_unavailable")
-        served.write(
-            {**properties, "log.level": "debug", "proxy.connections.max": "2", "cache.memory.bytes": "100 MiB"}
-        )
-        served.process.send_signal(signal.SIGHUP)
-        served.wait_log("config_restart_needed")
-        changed = {event["key"]: (event["old"], event["new"]) for event in served.events("config_changed")}
-        assert changed == {"log.level": ("info", "debug"), "proxy.connections.max": ("4096", "2")}
-        waiting = {event["key"]: event["new"] for event in served.events("config_restart_needed")}
-        assert waiting == {"cache.memory.bytes": "100 MiB"}
-        wait_until(lambda: served.metric("tidegate_config_restart_needed") == 1, "the gauge says so")
-        assert served.metric("tidegate_config_reloads_total", outcome="ok") == 1
-        clients = [socket.create_connection(address_of(properties), 5) for _ in range(2)]
-        wait_until(lambda: served.metric("tidegate_connections_active") == 2, "two clients")
-        with socket.create_connection(address_of(properties), 5) as third:
-            assert third.recv(1) == b""
-        for client in clients:
-            client.close()
-
-        served.write({**properties, "log.level": "loud", "proxy.connections.max": "0"})
-        served.process.send_signal(signal.SIGHUP)
-        served.wait_log("config_problem", times=2)
-        problems = "\n".join(event["problem"] for event in served.events("config_problem"))
-        assert "log.level" in problems
-        assert "proxy.connections.max" in problems
-        wait_until(lambda: served.metric("tidegate_config_reloads_total", outcome="refused") == 1, "counted")
-        assert served.process.poll() is None
 
 
 def test_a_change_behind_kubernetes_links_is_found_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from protocol.wire.errors import ErrorCode
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.raw_client import ListedOffset, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
@@ -90,10 +91,9 @@ def tidegate_of_times(kafka: KafkaCluster, topics: list[TimedTopic]) -> Iterator
 @pytest.fixture
 def sides(kafka: KafkaCluster, tidegate_of_times: RunningTidegate) -> Iterator[Sides]:
     with ExitStack() as stack:
-        broker = stack.enter_context(RawClient("127.0.0.1", kafka.broker(1).port))
-        first = stack.enter_context(RawClient(*tidegate_of_times.address))
-        (node,) = first.metadata().brokers
-        yield Sides(broker, stack.enter_context(RawClient(node.host, node.port)))
+        ports = kafka.broker(1).port, broker_ports(tidegate_of_times)[1]
+        broker, through = (stack.enter_context(RawClient("127.0.0.1", port)) for port in ports)
+        yield Sides(broker, through)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -150,17 +150,6 @@ def test_duplicates_are_answered_as_the_broker_does(sides: Sides, topics: list[T
     theirs, ours = sides.ask(version, [(name, 0, FIRST_MS), (name, 0, FIRST_MS), (topics[1].name, 0, 5)], 0)
     assert sorted(ours, key=repr) == sorted(theirs, key=repr)
     assert any(answer.error_code for answer in theirs)
-
-
-@pytest.mark.parametrize("epoch", [0, 1, 7])
-def test_leader_epochs_are_judged_by_the_broker(sides: Sides, topics: list[TimedTopic], epoch: int) -> None:
-    for version in (4, 11):
-        targets = [(topics[0].name, 0, FIRST_MS)]
-        theirs, ours = (
-            client.list_offsets(version, targets, current_leader_epoch=epoch)
-            for client in (sides.broker, sides.tidegate)
-        )
-        assert ours == theirs
 
 
 def test_a_topic_made_anew_under_its_name_gets_no_old_offset(kafka: KafkaCluster, sides: Sides) -> None:

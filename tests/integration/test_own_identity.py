@@ -62,18 +62,6 @@ def test_it_becomes_ready_and_serves_the_tier_over_tls(
     assert through == read_with_confluent(guarded.cluster.bootstrap_servers, name, ends, "read_uncommitted")
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "protocol"),
-    [("PLAIN", "SASL_PLAINTEXT"), ("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("SCRAM-SHA-256", "SASL_SSL")],
-)
-def test_check_finds_nothing_wrong_with_these_rights(
-    mechanism: str, protocol: str, guarded: SecuredKafka, tmp_path: Path
-) -> None:
-    code, said = check(guarded, tmp_path, "tidegate", mechanism, protocol)
-    assert code == exit_codes.DONE, said
-    assert password("tidegate") not in said
-
-
 def test_checks_exit_code_is_the_commands(guarded: SecuredKafka, tmp_path: Path) -> None:
     for user, code in (("tidegate", exit_codes.DONE), ("outsider", exit_codes.FOUND_WRONG)):
         file = properties_file(guarded, tmp_path, user, "SCRAM-SHA-256", "SASL_SSL")

@@ -27,7 +27,6 @@ from tests.support.filled_topics import FilledTopic
 from tests.support.kafka import TieredTopic
 from tests.support.raw_client import RawClient
 from tests.support.secured_kafka import HOST, READ, SecuredKafka, password
-from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -104,18 +103,6 @@ def test_aborted_transactions_are_named_for_read_committed(kafka: KafkaCluster, 
     assert list(answer.aborted) == said.aborted
     assert answer.data == said.records
     assert plain_answer.aborted == ()
-
-
-def test_through_tidegate_the_tier_is_read_as_from_the_broker(
-    kafka: KafkaCluster, tiered: TieredTopic, tidegate: RunningTidegate
-) -> None:
-    with BrokerClient(settings_of(tidegate.address)) as client, BrokerClient(settings_of(direct(kafka))) as broker:
-        answers = [
-            each.fetch(tiered.name, 1, 11, max_bytes=BYTES_MAX, read_committed=True, max_wait_ms=2000)
-            for each in (client, broker)
-        ]
-    assert answers[0] == answers[1]
-    assert answers[0].data
 
 
 async def test_the_followers_catalog_is_the_managers(

@@ -4,7 +4,7 @@ versitygw takes each folder below the one it is given for a bucket, and files th
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -32,12 +32,6 @@ from tools.demo.kafka_properties import properties_text
 pytestmark = pytest.mark.needs("versitygw")
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def gateway(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw(kafka.tier_dir, tmp_path_factory.mktemp("versitygw"), keeps_metadata=False) as server:
-        yield server
 
 
 def properties(gateway: S3Server) -> dict[str, str]:

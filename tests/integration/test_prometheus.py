@@ -3,16 +3,15 @@ dashboard has an answer, every rule can be evaluated, and nothing fires."""
 
 import math
 import ssl
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.integration.reading import final_answer
 from tests.support.certificates import server_certificate
+from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.prometheus import (
     RunningPrometheus,
@@ -29,7 +28,6 @@ from tools.demo.kafka_cluster import KafkaCluster
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "prometheus")]
 
 SCRAPED_S_MAX = 60.0
-READ_S_MAX = 60.0
 WINDOW = "10m"
 """For $__rate_interval: the load is within it whenever a test of this file asks."""
 
@@ -96,58 +94,32 @@ def watched(
         wait_until(lambda: prometheus.query("tidegate_ready == 1"), "Tidegate scraped", timeout_s=SCRAPED_S_MAX)
         for _ in ("cold", "warm"):
             read_all(tidegate.bootstrap_servers, certificate, tiered)
-        read_damaged(tidegate.address, certificate, damaged)
+        read_damaged(tidegate.address, certificate, damaged, tiered)
         yield Watched(tidegate, prometheus)
 
 
 def read_all(bootstrap_servers: str, certificate: Path, topic: TieredTopic) -> None:
-    """Look up a time in each partition, and read everything from there, which is everything."""
-    settings: dict[str, str | bool] = {
-        "bootstrap.servers": bootstrap_servers,
-        "security.protocol": "ssl",
-        "ssl.ca.location": str(certificate),
-        "group.id": "prometheus",
-        "enable.auto.commit": False,
-    }
-    consumer = Consumer(settings)
-    try:
-        times = [TopicPartition(topic.name, partition, 1) for partition in range(topic.partitions)]
-        starts = consumer.offsets_for_times(times, READ_S_MAX)
-        assert [start.offset for start in starts] == [0] * topic.partitions
-        consumer.assign(starts)
-        left = topic.records
-
-        def read_some() -> bool:
-            nonlocal left
-            for message in consumer.consume(10_000, 1.0):
-                assert message.error() is None, message.error()
-                left -= 1
-            return left == 0
-
-        wait_until(read_some, "all records read", timeout_s=READ_S_MAX)
-    finally:
-        consumer.close()
+    ends = {partition: offsets.high_watermark for partition, offsets in topic.offsets.items()}
+    trusting = {"security.protocol": "ssl", "ssl.ca.location": str(certificate)}
+    digests = read_with_confluent(bootstrap_servers, topic.name, ends, "read_uncommitted", trusting)
+    assert sum(each.records for each in digests.values()) == topic.records
 
 
-def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic) -> None:
-    """What has no index is read all the same, and what has no log is an error."""
+def read_damaged(address: tuple[str, int], certificate: Path, topic: TieredTopic, whole: TieredTopic) -> None:
+    """What has no index is read all the same, what has no log is an error; in the other topic a time is looked up."""
     trusting = ssl.create_default_context(cafile=str(certificate))
     with RawClient(*address, ssl_context=trusting, server_hostname="localhost") as client:
         (broker,) = client.metadata([topic.name]).brokers
         topic_id = client.topic_id(topic.name)
     with RawClient(broker.host, broker.port, ssl_context=trusting, server_hostname="localhost") as client:
 
-        def answer(offset: int) -> FetchedPartition | None:
-            target = (topic.name, topic_id, 0, offset, 1024 * 1024)
-            (found,) = client.fetch(FETCH_VERSION, [target]).partitions
-            return found if found.error_code or found.records else None
+        def answer(offset: int) -> FetchedPartition:
+            return final_answer(client, FETCH_VERSION, (topic.name, topic_id, 0, offset, 1024 * 1024))
 
-        indexless = wait_until(lambda: answer(BATCH_RECORDS + 50), "the segment without an index")
-        assert indexless is not None
-        assert not indexless.error_code
-        lost = wait_until(lambda: answer(BATCH_RECORDS * BATCHES_PER_SEGMENT), "the segment without a log")
-        assert lost is not None
-        assert lost.error_code
+        assert not answer(BATCH_RECORDS + 50).error_code, "the segment without an index"
+        assert answer(BATCH_RECORDS * BATCHES_PER_SEGMENT).error_code, "the segment without a log"
+        (found,) = client.list_offsets(9, [(whole.name, 0, 1)])
+        assert (found.error_code, found.offset) == (0, 0)
 
 
 def test_prometheus_scrapes_it(watched: Watched) -> None:
@@ -202,18 +174,3 @@ def test_a_recorded_series_has_values(watched: Watched, name: str) -> None:
 
 def test_promtool_has_nothing_to_say_but_of_kafkas_own_label(watched: Watched) -> None:
     assert metric_complaints(watched.tidegate.page("/metrics")) == COMPLAINTS
-
-
-def test_open_metrics_is_served_to_who_asks_for_it(watched: Watched) -> None:
-    request = urllib.request.Request(
-        f"http://{watched.tidegate.process.admin_address}/metrics",
-        headers={"Accept": "application/openmetrics-text; version=1.0.0"},
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-        page = answer.read().decode()
-    assert page.endswith("# EOF\n")
-    parsed = text_string_to_metric_families(page)  # type: ignore[no-untyped-call]  # the library types the other parser
-    families = {family.name: family.type for family in parsed}
-    assert families["tidegate_served_tier_bytes"] == "counter"
-    assert families["tidegate_cache_fill_seconds"] == "histogram"

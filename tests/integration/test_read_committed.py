@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from tests.support.kafka import TIERED, fresh_name, small_segments, wait_settled
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -145,7 +146,7 @@ def test_a_transaction_open_at_the_local_log_start_hides_no_abort(
     kafka: KafkaCluster, tidegate: RunningTidegate, open_transaction: str
 ) -> None:
     start, lists = compare(kafka, tidegate, open_transaction)
-    with raw(kafka.bootstrap_servers) as client:
+    with RawClient("127.0.0.1", kafka.broker(1).port) as client:
         (stable,) = client.list_offsets(5, [(open_transaction, 0, -1)], isolation=READ_COMMITTED)
     assert stable.offset == start
     assert len({entry for listed in lists for entry in listed}) == 1
@@ -156,12 +157,10 @@ def compare(kafka: KafkaCluster, tidegate: RunningTidegate, topic: str) -> tuple
     offsets = wait_settled(kafka, topic)[0]
     lists = []
     with ExitStack() as clients:
-        direct = clients.enter_context(raw(kafka.bootstrap_servers))
-        through = clients.enter_context(raw(tidegate.bootstrap_servers))
-        topic_id = direct.topic_id(topic)
+        direct = clients.enter_context(RawClient("127.0.0.1", kafka.broker(1).port))
         # Tidegate's bootstrap listener does not say which broker it is; the fetches go to that of the leader.
-        leader = through.metadata([topic]).brokers[0]
-        through = clients.enter_context(raw(f"{leader.host}:{leader.port}"))
+        through = clients.enter_context(RawClient("127.0.0.1", broker_ports(tidegate)[1]))
+        topic_id = direct.topic_id(topic)
         for version in VERSIONS:
             for offset in range(offsets.high_watermark + 1):
                 for limit_bytes in LIMITS_BYTES:
@@ -187,8 +186,3 @@ def fetched(client: RawClient, version: int, target: FetchTarget) -> FetchedPart
         if answer.records or time.monotonic() - started_s < LATE_S:
             return answer
     raise TimeoutError(f"no answer in time to {target}")
-
-
-def raw(bootstrap_servers: str) -> RawClient:
-    host, _, port = bootstrap_servers.rpartition(":")
-    return RawClient(host, int(port))

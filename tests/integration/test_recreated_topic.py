@@ -16,9 +16,11 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from protocol.wire.errors import ErrorCode
+from tests.integration.reading import final_answer
 from tests.support.digests import read_with_confluent, read_with_confluent_group
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
-from tests.support.raw_client import FetchedPartition, RawClient, fetch_request, fetch_result
+from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request, fetch_result
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -69,10 +71,12 @@ class Reader:
     topic_id: bytes | None
 
     def fetch(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
-        target = (self.topic, topic_id or self.topic_id, 0, offset, PARTITION_BYTES_MAX)
         client = self.direct if directly else self.client
-        (answer,) = client.fetch(self.version, [target], max_wait_ms=0).partitions
+        (answer,) = client.fetch(self.version, [self._target(offset, topic_id)], max_wait_ms=0).partitions
         return answer
+
+    def _target(self, offset: int, topic_id: bytes | None = None) -> FetchTarget:
+        return self.topic, topic_id or self.topic_id, 0, offset, PARTITION_BYTES_MAX
 
     def require_the_brokers_answers(self, *, topic_id: bytes | None = None) -> None:
         for offset in TIER_OFFSETS:
@@ -86,15 +90,9 @@ class Reader:
         return wait_until(lambda: self.fetch(0, directly=directly).error_code, what, timeout_s=timeout_s)
 
     def _answer(self, offset: int, *, directly: bool = False, topic_id: bytes | None = None) -> FetchedPartition:
-        """What comes from the tier may be late, and is then empty without an error: asked again."""
-
-        def answered() -> FetchedPartition | None:
-            answer = self.fetch(offset, directly=directly, topic_id=topic_id)
-            return answer if answer.records or answer.error_code else None
-
-        answer = wait_until(answered, "records or an error")
-        assert answer is not None
-        return answer
+        """Records or an error."""
+        client = self.direct if directly else self.client
+        return final_answer(client, self.version, self._target(offset, topic_id), max_wait_ms=0)
 
     def require_nothing_old(self) -> None:
         """At any time after the deletion: no old byte, and out of range only what is so at the broker."""
@@ -299,14 +297,10 @@ class SessionReader:
 
 def make(kafka: KafkaCluster, topic: str, marker: bytes) -> None:
     """Create the topic and fill it with records of this marker, most of them only in the tier at the end."""
-    kafka.create_topic(topic, 1, topic_configs())
+    kafka.create_topic(topic, 1, {**TIERED, **small_segments(batches=4)})
     values = (b"%s %06d %s" % (marker, number, b"x" * 200) for number in range(RECORDS[marker]))
     produce(kafka, topic, (Record(0, None, value) for value in values), batch_num_messages=BATCH_RECORDS, linger_ms=500)
     wait_settled(kafka, topic)
-
-
-def topic_configs() -> dict[str, str]:
-    return {**TIERED, **small_segments(batches=4)}
 
 
 def delete(kafka: KafkaCluster, topic: str, by_name: Reader, by_id: Reader) -> None:
@@ -324,10 +318,9 @@ def open_readers(
     topic_id = direct.topic_id(topic)
     readers = []
     for name, tidegate in tidegates.items():
-        with RawClient(*tidegate.address) as client:
-            (broker,) = client.metadata([topic]).brokers
+        port = broker_ports(tidegate)[1]
         for version in (*BY_NAME, *BY_ID):
-            client = stack.enter_context(RawClient(broker.host, broker.port))
+            client = stack.enter_context(RawClient("127.0.0.1", port))
             readers.append(Reader(name, client, direct, version, topic, topic_id if version in BY_ID else None))
     return readers
 

@@ -3,7 +3,6 @@
 The same program runs at the broker and through Tidegate; what it is told must be the same.
 """
 
-import dataclasses
 import re
 import subprocess
 import zipfile
@@ -12,29 +11,12 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    ElectionType,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    OffsetSpec,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not marked as re-exports
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tests.support.client_programs import ClientPrograms, Said
+from tests.integration.test_client_scenarios import check_digests, same_answer
+from tests.support.client_programs import ClientPrograms
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.kafka import fresh_name
 from tests.support.needs import JARS, ROOT
@@ -45,7 +27,6 @@ from tools.demo.kafka_cluster import KafkaCluster
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 RECORDS_PER_TRANSACTION = 5
-TIMEOUT_S = 30
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +66,6 @@ def codecs(kafka: KafkaCluster) -> FilledTopic:
     return fill_codecs(kafka)
 
 
-def same_answer(said: Said) -> dict[str, Any]:
-    assert said.through == said.direct
-    assert "failure" not in said.through, said.through["failure"]
-    return said.through
-
-
 def test_a_share_group_gets_and_acknowledges_every_record(
     client_programs: ClientPrograms, transactions: FilledTopic
 ) -> None:
@@ -123,10 +98,7 @@ def test_a_group_of_the_new_protocol_changes_and_loses_nothing(
 ) -> None:
     request = {"scenario": "group", "topic": codecs.name, "lasts": codecs.lasts("read_uncommitted")}
     answer = same_answer(client_programs.ask(client, {**request, "protocol": "consumer"}))
-    read = {int(partition): each for partition, each in answer["partitions"].items()}
-    assert read == {
-        partition: dataclasses.asdict(each) for partition, each in codecs.direct["read_uncommitted"].items()
-    }
+    check_digests(answer, codecs.direct["read_uncommitted"])
 
 
 def test_kafkas_admin_client_is_told_the_same(client_programs: ClientPrograms, codecs: FilledTopic) -> None:
@@ -164,108 +136,57 @@ def test_kafkas_admin_client_is_told_the_same(client_programs: ClientPrograms, c
 def test_librdkafkas_admin_client_is_told_the_same(
     kafka: KafkaCluster, tidegate: RunningTidegate, codecs: FilledTopic
 ) -> None:
-    direct, through = (admin_calls(each.bootstrap_servers, codecs) for each in (kafka, tidegate))
+    """What is made by the calls has a name of its own, which reads MADE. Calls of all kinds: Kafka's own client."""
+    direct: dict[str, str] = {}
+    through: dict[str, str] = {}
+    for said, servers in ((direct, kafka.bootstrap_servers), (through, tidegate.bootstrap_servers)):
+        made = fresh_name("clients-admin")
+        for name, call in admin_calls(AdminClient({"bootstrap.servers": servers}), made, codecs.name).items():
+            try:
+                text = str(call())
+            except KafkaException as error:
+                text = error.args[0].name()
+            said[name] = text.replace(made, "MADE")
     assert through == direct
-    assert through["list_consumer_group_offsets"] == "[7]"
-    assert through["create_partitions"] == "None"
+    assert (through["list_consumer_group_offsets"], through["create_partitions"]) == ("[7]", "None")
 
 
-def admin_calls(bootstrap_servers: str, codecs: FilledTopic) -> dict[str, str]:
-    """What each call says, or the name of its error; what it makes has a name of its own, which reads MADE."""
-    made, said = fresh_name("clients-admin"), {}
-    for name, call in AdminCalls(bootstrap_servers, made, codecs.name).all().items():
-        try:
-            text = str(call())
-        except Exception as error:
-            text = error.args[0].name() if hasattr(error.args[0], "name") else repr(error)
-        said[name] = text.replace(made, "MADE")
-    return said
+def admin_calls(admin: AdminClient, made: str, tiered: str) -> dict[str, Callable[[], Any]]:
+    """In the order in which they are to be made. A topic and a group are `made`, and gone in the end."""
 
+    def one(futures: dict[Any, Any]) -> Any:
+        (future,) = futures.values()
+        return future.result(30)
 
-class AdminCalls:
-    """librdkafka's admin client, call after call. A topic and a group are `made`, and gone in the end."""
+    def partitions() -> int:
+        """The broker follows its controller: what was changed is told a moment later."""
 
-    def __init__(self, bootstrap_servers: str, made: str, tiered: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        self._made = made
-        self._tiered = tiered
-        self._partition = TopicPartition(made, 0, 7)
-        change = ConfigEntry("retention.ms", "12345", incremental_operation=AlterConfigOpType.SET)
-        self._resource = ConfigResource(ResourceType.TOPIC, made, incremental_configs=[change])
+        def told() -> int:
+            known = admin.list_topics(timeout=20).topics.get(made)
+            return 0 if known is None else len(known.partitions)
 
-    def all(self) -> dict[str, Callable[[], Any]]:
-        """In the order in which they are to be made."""
-        admin, made = self._admin, self._made
-        nobody = cast("dict[str, Any]", admin.describe_user_scram_credentials(["nobody"]))
-        return {
-            "create_topics": lambda: one(admin.create_topics([NewTopic(made, num_partitions=1)])),
-            "create_partitions": lambda: one(admin.create_partitions([NewPartitions(made, 3)])),
-            "describe_topics": lambda: settled(self._partitions, 3),
-            "incremental_alter_configs": lambda: one(admin.incremental_alter_configs([self._resource])),
-            "describe_configs": lambda: settled(self._retention, "12345"),
-            "list_offsets": self._offsets,
-            "delete_records": lambda: one(admin.delete_records([TopicPartition(made, 0, 0)])).low_watermark,
-            "alter_consumer_group_offsets": self._alter_group_offsets,
-            "list_consumer_group_offsets": self._group_offsets,
-            "describe_consumer_groups": lambda: one(admin.describe_consumer_groups([made])).state,
-            "delete_consumer_groups": lambda: one(admin.delete_consumer_groups([made])),
-            "elect_leaders": self._elected,
-            "describe_acls": self._acls,
-            "describe_user_scram_credentials": lambda: one(nobody),
-            "delete_topics": lambda: one(admin.delete_topics([made])),
-        }
+        wait_until(lambda: told() == 3, "three partitions")
+        return told()
 
-    def _partitions(self) -> int:
-        try:
-            return len(one(self._admin.describe_topics(TopicCollection([self._made]))).partitions)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-            return 0  # the controller knows it, and the broker not yet
-
-    def _retention(self) -> str:
-        return str(one(self._admin.describe_configs([self._resource]))["retention.ms"].value)
-
-    def _offsets(self) -> list[int]:
-        specs = [getattr(OffsetSpec, name)() for name in ("earliest", "latest", "max_timestamp")]  # which have no types
-        return [one(self._admin.list_offsets({TopicPartition(self._tiered, 0): spec})).offset for spec in specs]
-
-    def _alter_group_offsets(self) -> int:
-        wanted = [ConsumerGroupTopicPartitions(self._made, [self._partition])]
-        return len(one(self._admin.alter_consumer_group_offsets(wanted)).topic_partitions)
-
-    def _group_offsets(self) -> list[int]:
-        answered = one(self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self._made)]))
-        return [each.offset for each in answered.topic_partitions]
-
-    def _elected(self) -> list[str]:
-        answered = self._admin.elect_leaders(ElectionType.PREFERRED, [self._partition]).result(TIMEOUT_S)
-        return [error.name() for error in answered.values() if error is not None]
-
-    def _acls(self) -> list[Any]:
-        any_name: Any = None  # the types demand text where None means any
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            any_name,
-            ResourcePatternType.ANY,
-            any_name,
-            any_name,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        return list(self._admin.describe_acls(everything).result(TIMEOUT_S))
-
-
-def one(futures: dict[Any, Any]) -> Any:
-    """The result of a call about one thing."""
-    (future,) = futures.values()
-    return future.result(TIMEOUT_S)
-
-
-def settled(ask: Callable[[], Any], expected: Any) -> Any:
-    """The broker follows its controller: what was changed is told a moment later."""
-    wait_until(lambda: ask() == expected, f"it says {expected}")
-    return expected
+    offsets = [ConsumerGroupTopicPartitions(made, [TopicPartition(made, 0, 7)])]
+    group = [ConsumerGroupTopicPartitions(made)]
+    latest = {TopicPartition(tiered, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]  # it has no types
+    nobody = cast("dict[str, Any]", admin.describe_user_scram_credentials(["nobody"]))
+    return {
+        "create_topics": lambda: one(admin.create_topics([NewTopic(made, num_partitions=1)])),
+        "create_partitions": lambda: one(admin.create_partitions([NewPartitions(made, 3)])),
+        "list_topics": partitions,
+        "list_offsets": lambda: one(admin.list_offsets(latest)).offset,
+        "delete_records": lambda: one(admin.delete_records([TopicPartition(made, 0, 0)])).low_watermark,
+        "alter_consumer_group_offsets": lambda: len(one(admin.alter_consumer_group_offsets(offsets)).topic_partitions),
+        "list_consumer_group_offsets": lambda: [
+            each.offset for each in one(admin.list_consumer_group_offsets(group)).topic_partitions
+        ],
+        "describe_consumer_groups": lambda: one(admin.describe_consumer_groups([made])).state,
+        "delete_consumer_groups": lambda: one(admin.delete_consumer_groups([made])),
+        "describe_user_scram_credentials": lambda: one(nobody),
+        "delete_topics": lambda: one(admin.delete_topics([made])),
+    }
 
 
 def test_a_client_pushes_its_metrics_to_the_broker(

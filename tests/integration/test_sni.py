@@ -82,15 +82,6 @@ def test_clients_read_the_tier_through_the_brokers_that_they_name(tmp_path: Path
             wait_until(lambda: reads(made, partition), "broker 2 at its new address", timeout_s=MOVED_S_MAX)
 
 
-def test_a_broker_that_there_is_not_is_refused_in_one_line(kafka: KafkaCluster, tmp_path: Path) -> None:
-    with one_port(kafka, tmp_path) as made:
-        with made.client(f"broker-4711.{DOMAIN}") as client:
-            assert client.is_closed_by_peer()
-        wait_until(lambda: "broker_unknown" in made.tidegate.log(), "the line about it")
-        (line,) = (line for line in made.tidegate.log().splitlines() if f"broker-4711.{DOMAIN}" in line)
-        assert "broker_unknown" in line
-
-
 def test_the_name_of_a_broker_works_before_any_answer_has_told_it(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Clients remember names for longer than a Tidegate runs."""
     properties = {"proxy.advertised.port.start": "443"}

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from protocol.wire.errors import ErrorCode
+from tests.integration.reading import final_answer
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.raw_client import FetchedPartition, RawClient
+from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -102,35 +104,19 @@ class Subject:
         return lambda: self.tidegate.metric(name, **labels) - before
 
     def _ask(self, address: tuple[str, int], offset: int, max_bytes: int) -> FetchedPartition:
-        """Empty without an error is "not in time": asked again."""
-        target = (self.topic, self.topic_id, self.partition, offset, max_bytes)
         with RawClient(*address) as client:
-
-            def answered() -> FetchedPartition | None:
-                (answer,) = client.fetch(VERSION, [target]).partitions
-                return answer if answer.error_code or answer.records else None
-
-            answer = wait_until(answered, f"an answer for {target}")
-            assert answer is not None
-            return answer
+            return final_answer(client, VERSION, (self.topic, self.topic_id, self.partition, offset, max_bytes))
 
 
 @pytest.fixture
 def subject(kafka: KafkaCluster, topic: TieredTopic, tidegate: RunningTidegate) -> Subject:
     partition = next(_partitions)
-    with RawClient(*tidegate.address) as client:
-        (broker,) = client.metadata([topic.name]).brokers
+    broker = "127.0.0.1", kafka.broker(1).port
+    with RawClient(*broker) as client:
         topic_id = client.topic_id(topic.name)
     (folder,) = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-{partition}-*")
-    return Subject(
-        topic.name,
-        topic_id,
-        partition,
-        folder,
-        ("127.0.0.1", kafka.broker(1).port),
-        tidegate,
-        (broker.host, broker.port),
-    )
+    listener = "127.0.0.1", broker_ports(tidegate)[1]
+    return Subject(topic.name, topic_id, partition, folder, broker, tidegate, listener)
 
 
 def test_a_lost_log_is_the_brokers_own_error_until_it_is_back(subject: Subject) -> None:

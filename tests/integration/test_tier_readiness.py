@@ -5,28 +5,19 @@ got errors for ever.
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
-from tests.support.kafka import TieredTopic
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.serving import Serving, before_kafka, serving
-from tests.support.versitygw import versitygw
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "versitygw")]
 
 EMPTY = {"remote.log.metadata.manager.class.name": "tidegate.InMemory"}
-
-
-@pytest.fixture(scope="module")
-def gateway(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw(kafka.tier_dir, tmp_path_factory.mktemp("versitygw"), keeps_metadata=False) as server:
-        yield server
 
 
 def properties(kafka: KafkaCluster, gateway: S3Server, folder: Path, bucket: str, secret: str) -> dict[str, str]:

@@ -1,12 +1,8 @@
 """The own upstream client against a real broker: sign-in by every mechanism, frontiers, the metadata topic."""
 
 import ssl
-import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import cast
+from dataclasses import replace
 
 import pytest
 import trio
@@ -36,154 +32,84 @@ from storage.model import (
     Uuid,
 )
 from storage.writing.metadata_records import encode
-from tests.support.certificates import server_certificate
 from tests.support.kafka import TieredTopic, fresh_name, orders, own_cluster, produce
-from tests.support.needs import JARS
-from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tests.support.secured_kafka import HOST, SecuredKafka
+from tests.support.waiting import HANG_S_MAX
+from tools.demo.kafka_cluster import KafkaCluster
 
-HOST = "127.0.0.1"
 SESSION_LIFETIME_MS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class SecuredKafka:
-    """One broker with all four security protocols; alice by PLAIN, carol and dora by SCRAM."""
-
-    cluster: KafkaCluster
-    ports: dict[str, int]
-    certificate: Path
-
-    @property
-    def trusting(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.certificate))
-
-    def settings(self, protocol: str, sasl: SaslCredentials | None = None) -> ClientSettings:
-        return ClientSettings(
-            bootstrap_servers=((HOST, self.ports[protocol]),),
-            tls=self.trusting if protocol.endswith("SSL") else None,
-            sasl=sasl,
-        )
-
-    @property
-    def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers})
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[SecuredKafka]:
-    with tempfile.TemporaryDirectory(prefix="tidegate-kafka-") as folder:
-        work = Path(folder)
-        certificate, key = server_certificate(work)
-        keystore = work / "keystore.pem"
-        keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
-        cluster = KafkaCluster(jars=JARS, work=work, sasl_plain_users={"alice": "alice-secret"})
-        ports = {"PLAINTEXT": cluster.broker(1).port, "SASL_PLAINTEXT": cluster.broker(1).sasl_port}
-        ports |= {"SSL": free_port(), "SASL_SSL": free_port()}
-        # the plan is read when a node is launched: only now are the ports known that the listeners name
-        cast("dict[str, str]", cluster.plan.properties).update(_listeners(cluster, ports, keystore))
-        with cluster:
-            secured = SecuredKafka(cluster, ports, certificate)
-            _add_scram_user(secured.admin, "carol", "carol-secret")
-            _add_scram_user(secured.admin, "dora", "ª ﬁ")  # SASLprep would make "a fi" of it
-            yield secured
-
-
-def _listeners(cluster: KafkaCluster, ports: dict[str, int], keystore: Path) -> dict[str, str]:
-    listeners = ",".join(f"{name}://{HOST}:{port}" for name, port in ports.items())
-    properties = {
-        "listeners": f"{listeners},CONTROLLER://{HOST}:{cluster.plan.controller_port}",
-        "advertised.listeners": listeners,
-        "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in ports) + ",CONTROLLER:PLAINTEXT",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(keystore),
-        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.sasl_ssl.plain.connections.max.reauth.ms": str(SESSION_LIFETIME_MS),
-    }
-    plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice-secret";'
-    properties["listener.name.sasl_ssl.plain.sasl.jaas.config"] = plain
-    for mechanism in ("scram-sha-256", "scram-sha-512"):
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        properties[f"listener.name.sasl_ssl.{mechanism}.sasl.jaas.config"] = module
-    return properties
-
-
-def _add_scram_user(admin: AdminClient, name: str, password: str) -> None:
-    changes = [
-        UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-    ]
-    for change in changes:
-        for future in admin.alter_user_scram_credentials([change]).values():
-            future.result(30)
-
-
-ALICE = SaslCredentials("PLAIN", "alice", "alice-secret")
+ALICE, DORA = SaslCredentials("PLAIN", "alice", "alice-secret"), SaslCredentials("SCRAM-SHA-256", "dora", "ª ﬁ")
+"""SASLprep would make "a fi" of the password."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "sasl"),
-    [
-        ("PLAINTEXT", None),
-        ("SSL", None),
-        ("SASL_PLAINTEXT", ALICE),
-        ("SASL_PLAINTEXT", SaslCredentials("SCRAM-SHA-256", "carol", "carol-secret")),
-        ("SASL_PLAINTEXT", SaslCredentials("SCRAM-SHA-512", "carol", "carol-secret")),
-        ("SASL_PLAINTEXT", SaslCredentials("SCRAM-SHA-256", "dora", "ª ﬁ")),
-        ("SASL_SSL", ALICE),
-        ("SASL_SSL", SaslCredentials("SCRAM-SHA-256", "carol", "carol-secret")),
-        ("SASL_SSL", SaslCredentials("SCRAM-SHA-512", "carol", "carol-secret")),
-    ],
-)
-async def test_signing_in(
-    protocol: str, sasl: SaslCredentials | None, secured: SecuredKafka, nursery: trio.Nursery
-) -> None:
-    cluster = Cluster(secured.settings(protocol, sasl), nursery)
-    await _until_propagated(cluster)
-    assert cluster.cluster_id == secured.cluster.cluster_id
-    assert cluster.brokers[1].port == secured.ports[protocol]
+def settings_of(guarded: SecuredKafka, protocol: str, sasl: SaslCredentials) -> ClientSettings:
+    tls = guarded.trusting if protocol.endswith("SSL") else None
+    return ClientSettings(bootstrap_servers=((HOST, guarded.ports[protocol]),), tls=tls, sasl=sasl)
 
 
-async def _until_propagated(cluster: Cluster) -> None:
-    """A SCRAM user is in the metadata log at once, and in the broker a moment later."""
-    with trio.fail_after(10):
-        while True:
+@pytest.fixture(scope="module")
+def brief() -> Iterator[KafkaCluster]:
+    """A broker that ends sessions soon; alice signs in by PLAIN, dora by SCRAM."""
+    lifetime = {"listener.name.sasl_plaintext.plain.connections.max.reauth.ms": str(SESSION_LIFETIME_MS)}
+    with own_cluster(sasl_plain_users={ALICE.username: ALICE.password}, properties=lifetime) as cluster:
+        password = UserScramCredentialUpsertion(
+            DORA.username, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), DORA.password.encode()
+        )
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        for future in admin.alter_user_scram_credentials([password]).values():
+            future.result(30)
+        yield cluster
+
+
+def signing_in(brief: KafkaCluster, sasl: SaslCredentials) -> ClientSettings:
+    return ClientSettings(bootstrap_servers=((HOST, brief.broker(1).sasl_port),), sasl=sasl)
+
+
+@pytest.mark.parametrize("sasl", [ALICE, DORA], ids=lambda sasl: sasl.mechanism)
+async def test_signing_in(sasl: SaslCredentials, brief: KafkaCluster, nursery: trio.Nursery) -> None:
+    """Over TLS: test_own_identity.py and, with the same core, test_pipeline_broker_client.py."""
+    cluster = Cluster(signing_in(brief, sasl), nursery)
+    with trio.fail_after(HANG_S_MAX):
+        while True:  # a SCRAM user is in the metadata log at once, and in the broker a moment later
             try:
-                return await cluster.refresh()
+                await cluster.refresh()
+                break
             except UpstreamAuthenticationError:
                 await trio.sleep(0.1)
+    assert cluster.cluster_id == brief.cluster_id
+    assert cluster.brokers[1].port == brief.broker(1).sasl_port
 
 
-@pytest.mark.parametrize(
-    "sasl", [SaslCredentials("PLAIN", "alice", "wr0ng"), SaslCredentials("SCRAM-SHA-512", "carol", "wr0ng")]
-)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 async def test_a_wrong_password_names_principal_and_mechanism(
-    sasl: SaslCredentials, secured: SecuredKafka, nursery: trio.Nursery
+    mechanism: str, guarded: SecuredKafka, nursery: trio.Nursery
 ) -> None:
-    with pytest.raises(UpstreamAuthenticationError, match=f"{sasl.mechanism} for '{sasl.username}' failed") as caught:
-        await Cluster(secured.settings("SASL_PLAINTEXT", sasl), nursery).refresh()
+    settings = settings_of(guarded, "SASL_PLAINTEXT", SaslCredentials(mechanism, "tidegate", "wr0ng"))
+    with pytest.raises(UpstreamAuthenticationError, match=f"{mechanism} for 'tidegate' failed") as caught:
+        await Cluster(settings, nursery).refresh()
     assert "wr0ng" not in str(caught.value)
 
 
 async def test_a_mechanism_that_the_listener_lacks_lists_those_it_has(
-    secured: SecuredKafka, nursery: trio.Nursery
+    guarded: SecuredKafka, nursery: trio.Nursery
 ) -> None:
-    sasl = SaslCredentials("OAUTHBEARER", "svc", "a.b.c")
+    settings = settings_of(guarded, "SASL_PLAINTEXT", SaslCredentials("OAUTHBEARER", "svc", "a.b.c"))
     with pytest.raises(UpstreamAuthenticationError, match=r"offers .*SCRAM-SHA-256"):
-        await Cluster(secured.settings("SASL_PLAINTEXT", sasl), nursery).refresh()
+        await Cluster(settings, nursery).refresh()
 
 
-async def test_a_certificate_of_an_unknown_authority_is_refused(secured: SecuredKafka, nursery: trio.Nursery) -> None:
-    settings = ClientSettings(bootstrap_servers=((HOST, secured.ports["SSL"]),), tls=ssl.create_default_context())
+async def test_a_certificate_of_an_unknown_authority_is_refused(guarded: SecuredKafka, nursery: trio.Nursery) -> None:
+    settings = replace(settings_of(guarded, "SASL_SSL", ALICE), tls=ssl.create_default_context())
     with pytest.raises(UpstreamConnectionError, match="certificate"):
         await Cluster(settings, nursery).refresh()
 
 
 async def test_a_session_that_ends_is_replaced_before_the_broker_ends_it(
-    secured: SecuredKafka, nursery: trio.Nursery
+    brief: KafkaCluster, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(secured.settings("SASL_SSL", ALICE), nursery)
+    cluster = Cluster(signing_in(brief, ALICE), nursery)
     first = await cluster.connection_to(1, "frontier")
     usable_before = first.usable
     await trio.sleep(SESSION_LIFETIME_MS / 1000)
@@ -192,11 +118,14 @@ async def test_a_session_that_ends_is_replaced_before_the_broker_ends_it(
     await cluster.refresh()
 
 
+def cluster_of(kafka: KafkaCluster, nursery: trio.Nursery) -> Cluster:
+    return Cluster(ClientSettings(bootstrap_servers=tuple((HOST, broker.port) for broker in kafka.brokers)), nursery)
+
+
 async def test_frontiers_are_what_the_cluster_itself_says(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
-    client = FrontierClient(cluster)
+    client = FrontierClient(cluster_of(kafka, nursery))
     starts = await client.local_log_starts(1, [(tiered.name, partition) for partition in range(tiered.partitions)])
     stamps = (
         OffsetTimestamp.EARLIEST,
@@ -218,8 +147,7 @@ async def test_frontiers_are_what_the_cluster_itself_says(
 async def test_the_metadata_topic_is_read_from_the_beginning(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
-    client = KafkaMetadataTopicClient(cluster)
+    client = KafkaMetadataTopicClient(cluster_of(kafka, nursery))
     description = await client.describe()
     assert any(description.topic_id)
     offsets = await client.offsets(range(description.partition_count))
@@ -243,8 +171,7 @@ async def test_the_metadata_topic_is_read_from_the_beginning(
 async def test_a_produced_record_is_what_the_waiting_fetch_gets(
     kafka: KafkaCluster, tiered: TieredTopic, nursery: trio.Nursery
 ) -> None:
-    cluster = Cluster(ClientSettings(bootstrap_servers=((HOST, kafka.broker(1).port),)), nursery)
-    client = KafkaMetadataTopicClient(cluster)
+    client = KafkaMetadataTopicClient(cluster_of(kafka, nursery))
     assert tiered.offsets, "the broker makes the metadata topic with its first tiered topic"
     nobodys = TopicIdPartition(Uuid(b"nobody's topicid"), 0, "nobody")
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -266,12 +193,12 @@ async def test_a_produced_record_is_what_the_waiting_fetch_gets(
     assert received[produced[0]] == value
 
 
-async def test_compressed_and_transactional_records_of_others(secured: SecuredKafka, nursery: trio.Nursery) -> None:
+async def test_compressed_and_transactional_records_of_others(kafka: KafkaCluster, nursery: trio.Nursery) -> None:
     topic = fresh_name("metadata-like")
-    secured.cluster.create_topic(topic, 3)
+    kafka.create_topic(topic, 3)
     for partition, codec in enumerate(("gzip", "zstd", "lz4")):
-        await trio.to_thread.run_sync(_produce_transaction, secured.cluster.bootstrap_servers, topic, partition, codec)
-    client = KafkaMetadataTopicClient(Cluster(secured.settings("PLAINTEXT"), nursery), topic)
+        await trio.to_thread.run_sync(_produce_transaction, kafka.bootstrap_servers, topic, partition, codec)
+    client = KafkaMetadataTopicClient(cluster_of(kafka, nursery), topic)
     for partition in (0, 1):
         fetched = await client.fetch(partition, 0, 1000)
         assert [event.value for event in fetched.records] == [b"x" * 1000] * 5
@@ -301,7 +228,7 @@ def test_followers_answer_frontiers_and_a_moved_broker_is_found() -> None:
 
 async def _until_end_is(client: FrontierClient, node_id: int, query: OffsetQuery, offset: int) -> None:
     """A follower has what the leader acknowledged, but its own end is told a moment later."""
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S_MAX):
         while True:
             if (await client.list_offsets(node_id, [query]))[query].offset >= offset:
                 return
@@ -310,8 +237,7 @@ async def _until_end_is(client: FrontierClient, node_id: int, query: OffsetQuery
 
 async def _ask_both_and_move_one(kafka: KafkaCluster, topic: str) -> None:
     async with trio.open_nursery() as nursery:
-        servers = tuple((HOST, broker.port) for broker in kafka.brokers)
-        cluster = Cluster(ClientSettings(bootstrap_servers=servers), nursery)
+        cluster = cluster_of(kafka, nursery)
         client = FrontierClient(cluster)
         [found] = await cluster.learn_topics([topic])
         leader = found.partitions[0].leader_id
@@ -326,11 +252,10 @@ async def _ask_both_and_move_one(kafka: KafkaCluster, topic: str) -> None:
         assert (await client.epoch_end_offsets(follower, {(topic, 0): [0]}))[topic, 0][0].error_code == 6
         old_port = cluster.brokers[follower].port
         await trio.to_thread.run_sync(lambda: kafka.restart_broker(follower, new_port=True))
-        deadline = time.monotonic() + 60
-        while cluster.brokers.get(follower) is None or cluster.brokers[follower].port == old_port:
-            assert time.monotonic() < deadline, "the moved broker was not found"
-            await cluster.refresh()
-            await trio.sleep(0.2)
+        with trio.fail_after(HANG_S_MAX):
+            while cluster.brokers.get(follower) is None or cluster.brokers[follower].port == old_port:
+                await cluster.refresh()
+                await trio.sleep(0.2)
         connection = await cluster.connection_to(follower, "frontier")
         assert connection.versions[LIST_OFFSETS.key][1] >= 8
         nursery.cancel_scope.cancel()

@@ -18,10 +18,7 @@ from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, Remo
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.opened_segment import AivenSegment
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path
-from storage.model import (
-    IndexType,
-    RemoteLogSegmentMetadata,
-)
+from storage.model import IndexType, RemoteLogSegmentMetadata
 from tests.support.aiven_manifest import metadata_in
 from tests.support.vectors import vector
 

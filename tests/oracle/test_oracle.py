@@ -1,4 +1,4 @@
-"""The oracle answers, and in the shapes that its header promises."""
+"""The oracle answers, and in the shapes that its header promises. Files and look-ups: test_golden_bytes.py."""
 
 import pytest
 
@@ -42,36 +42,6 @@ def test_metadata_partition_is_the_one_that_a_broker_chose(oracle: Oracle) -> No
     asked = {"do": "metadata_partition", "topic_id": "dFZlbnRvLTEyMy1hYmNkZQ", "partition": 3}
     answers = oracle.ask([{**asked, "count": count} for count in (50, 5, 3)])
     assert [answer["metadata_partition"] for answer in answers] == [41, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("name", "entries", "entry_bytes"),
-    [
-        ("offset_index", [[110, 4096], [120, 8200]], 8),
-        ("time_index", [[1_700_000_000_000, 110], [1_700_000_000_010, 120]], 12),
-        ("transaction_index", [[1, 6000, 6820, 6821]], 34),
-        ("leader_epochs", [[0, 100], [2, 150]], None),
-        (
-            "producer_snapshot",
-            [[1000, 0, 41, 4242, 9, 1_700_000_000_000, 3, -1], [1001, 1, 0, 4243, 0, 5, 0, 4243]],
-            None,
-        ),
-    ],
-)
-def test_every_kind_of_file_survives_write_and_read(
-    oracle: Oracle, name: str, entries: list[list[int]], entry_bytes: int | None
-) -> None:
-    (written,) = oracle.ask([{"do": f"write_{name}", "base_offset": 100, "entries": entries}])
-    (read,) = oracle.ask([{"do": f"read_{name}", "base_offset": 100, **written}])
-    assert sorted(read["entries"]) == sorted(entries)
-    if entry_bytes is not None:
-        assert len(written["hex"]) == 2 * entry_bytes * len(entries)
-
-
-def test_lookups_find_the_entry_at_or_below_the_target(oracle: Oracle) -> None:
-    (written,) = oracle.ask([{"do": "write_offset_index", "base_offset": 100, "entries": [[110, 4096], [120, 8200]]}])
-    (read,) = oracle.ask([{"do": "read_offset_index", "base_offset": 100, "targets": [100, 110, 119, 500], **written}])
-    assert read["found"] == [[100, 0], [110, 4096], [110, 4096], [120, 8200]]
 
 
 def test_what_kafka_refuses_is_answered_with_an_error(oracle: Oracle) -> None:

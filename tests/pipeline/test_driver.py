@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.driver import load_config, open_tier, shipped_storage, shipped_tail
+from pipeline.driver import load_config, open_tier, shipped_tail
 from pipeline.planning.options import OptionsError
 from storage.config import ConfigError
 from storage.config.model import HostPort
@@ -14,8 +14,6 @@ from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.model import ZERO_UUID
 from tests.support.tier_config_files import tier_file
-
-SECRET = "planted+secret/of+storage"
 
 
 def local_file(folder: Path, lines: str = "") -> Path:
@@ -54,13 +52,6 @@ def test_a_wrong_file_gives_every_problem(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(str(tier_file(tmp_path, "", minimal=False)), {})
     assert len(caught.value.problems) > 1
-
-
-def test_what_executors_get_shows_no_secret(tmp_path: Path) -> None:
-    config = load_config(str(local_file(tmp_path, f"rsm.config.some.password={SECRET}\n")), {})
-    shipped = shipped_storage(config)
-    assert dict(shipped.config)["some.password"] == SECRET
-    assert SECRET not in repr(shipped)
 
 
 def test_the_tail_is_read_where_the_option_says_or_else_upstream(tmp_path: Path) -> None:

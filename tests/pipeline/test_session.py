@@ -53,20 +53,15 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert session.java_problems({"JAVA_HOME": str(tmp_path / "new"), "PATH": str(old.parent)}) == []
 
 
-def test_no_java_at_all_is_said(tmp_path: Path) -> None:
-    (problem,) = session.java_problems({"PATH": str(tmp_path)})
-    assert problem.startswith("Java 17 or 21 is needed, and there is none on PATH (JAVA_HOME is not set): install it")
-
-
-def test_a_java_home_without_java_is_said(tmp_path: Path) -> None:
-    (problem,) = session.java_problems({"JAVA_HOME": str(tmp_path)})
-    assert problem.startswith(f"Java 17 or 21 is needed, {tmp_path}/bin/java cannot be run (")
-
-
-def test_a_program_that_is_no_java_is_said(tmp_path: Path) -> None:
-    program = java(tmp_path, "hello")
-    (problem,) = session.java_problems({"PATH": str(program.parent)})
-    assert problem.startswith(f"Java 17 or 21 is needed, {program} -version gave no version: ")
+def test_what_is_no_java_is_said(tmp_path: Path) -> None:
+    program = java(tmp_path / "no", "hello")
+    for environ, said in (
+        ({"PATH": str(tmp_path)}, "and there is none on PATH (JAVA_HOME is not set): install it"),
+        ({"JAVA_HOME": str(tmp_path)}, f"{tmp_path}/bin/java cannot be run ("),
+        ({"PATH": str(program.parent)}, f"{program} -version gave no version: "),
+    ):
+        (problem,) = session.java_problems(environ)
+        assert problem.startswith(f"Java 17 or 21 is needed, {said}")
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:

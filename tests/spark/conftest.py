@@ -47,7 +47,17 @@ def spark_files() -> Iterator["RunningSpark"]:
 
 @pytest.fixture(scope="session")
 def spark(spark_files: "RunningSpark") -> "SparkSession":
+    """It knows our source."""
+    from pipeline.data_source import TidegateDataSource
+
+    spark_files.session.dataSource.register(TidegateDataSource)
     return spark_files.session
+
+
+@pytest.fixture
+def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one configuration of logs, and it would outlive a test's standard error."""
+    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
 
 
 @pytest.fixture(scope="session")

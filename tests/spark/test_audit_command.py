@@ -13,11 +13,7 @@ from tests.support.checked_tier import flip
 from tests.support.differential_known import tiered_logs
 from tests.support.spark_topics import COMPRESSED, PLAIN, TOPICS, TRANSACTIONAL, TRIMMED, SparkTopics
 
-
-@pytest.fixture(autouse=True)
-def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one configuration of logs, and it would outlive this test's standard error."""
-    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 
 def arguments(topics: SparkTopics, report: Path, *names: str) -> list[str]:

@@ -15,7 +15,6 @@ from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.reading.executor_storage import open_shipped_storage, ship_storage
 from storage.checks.finding import FindingKind
-from storage.checks.partition_check import PartitionState
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tests.support.checked_tier import NOW_MS, PARTITION, CheckedTier, cut, flip, local_tier
 
@@ -92,16 +91,6 @@ def test_planted_faults_are_found_and_nothing_else(spark: SparkSession, inputs: 
     }
     assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 0)}
     assert json.loads(json.dumps(result_fields(result)))["by_kind"] == result.by_kind
-
-
-def test_gaps_between_segments_are_found(spark: SparkSession, inputs: AuditInputs, tier: CheckedTier) -> None:
-    gone = tier.metadatas[1]
-    without = AuditedPartition(
-        partition=PARTITION, segments=(tier.metadatas[0], tier.metadatas[2]), state=PartitionState()
-    )
-    result = audit(spark, replace(inputs, partitions=[without]), None, Waves())
-    assert kinds(result) == [FindingKind.GAP]
-    assert f"{gone.start_offset} to {gone.end_offset}" in result.findings[0].detail
 
 
 def test_what_was_deleted_meanwhile_is_not_found(spark: SparkSession, inputs: AuditInputs, tier: CheckedTier) -> None:

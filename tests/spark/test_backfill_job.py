@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.data_source import TidegateDataSource
 from pipeline.jobs.arguments import parser
 from pipeline.jobs.backfill import BackfillRange, BackfillRefusedError, run_backfill
 from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.backfill_plan import OffsetRange, Step
 from pipeline.jobs.command_line import main
 from tests.support.needs import ROOT, SPARK_JARS
+from tests.support.source_rows import read_kafka
 from tests.support.spark_topics import PLAIN, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, SparkTopics
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 STEPS = 2
 CUT_OFF_S_MAX = 120.0
@@ -31,21 +33,9 @@ class CutOff(Exception):
     """The job ends here, as if it had been killed."""
 
 
-@pytest.fixture(autouse=True)
-def source(spark: SparkSession) -> None:
-    spark.dataSource.register(TidegateDataSource)
-
-
-@pytest.fixture(autouse=True)
-def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one configuration of logs, and it would outlive this test's standard error."""
-    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
-
-
 @pytest.fixture(scope="module")
 def finished(spark: SparkSession, spark_topics: SparkTopics, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a job that nothing has happened to; a test that changes it takes a copy."""
-    spark.dataSource.register(TidegateDataSource)
     out = tmp_path_factory.mktemp("finished") / "out"
     assert main(arguments(spark_topics, "tier", out)) == 0
     return out
@@ -69,7 +59,7 @@ def test_a_job_that_was_cut_off_and_run_again_gives_what_one_gives_that_was_not(
     assert report(cut) == report(finished)
     same_rows(spark.read.parquet(str(finished)), spark.read.parquet(str(cut)))
     ends = ends_of(spark_topics)
-    rows = from_broker(spark, spark_topics, PLAIN).where(
+    rows = read_kafka(spark, spark_topics.cluster.bootstrap_servers, PLAIN, {"includeHeaders": "false"}).where(
         f"partition = 0 and offset < {ends['0']} or partition = 1 and offset < {ends['1']}"
     )
     same_rows(rows, spark.read.parquet(str(cut)))
@@ -160,7 +150,9 @@ def test_transactions_headers_and_bounds_are_as_from_the_broker(
 
     told = report(tmp_path)
     (part,) = told["partitions"]
-    expected = from_broker(spark, spark_topics, TRANSACTIONAL, isolation="read_committed", headers=True)
+    expected = read_kafka(
+        spark, spark_topics.cluster.bootstrap_servers, TRANSACTIONAL, {"kafka.isolation.level": "read_committed"}
+    )
     got = spark.read.parquet(str(tmp_path))
     assert "headers" in got.columns
     assert part["end_offset"] - part["start_offset"] == part["rows"] + part["offsets_without_row"]
@@ -273,11 +265,7 @@ def ranges_of(out: Path) -> BackfillRange:
     parts = report(out)["partitions"]
     ranges = tuple(OffsetRange(part["partition"], part["start_offset"], part["end_offset"]) for part in parts)
     plan = json.loads((out / "_tidegate/plan.json").read_text())
-    return BackfillRange(ranges, len(plan["steps"]) * job_bytes_per_step(out))
-
-
-def job_bytes_per_step(out: Path) -> int:
-    return int(json.loads((out / "_tidegate/plan.json").read_text())["bytes_per_step"])
+    return BackfillRange(ranges, len(plan["steps"]) * int(plan["bytes_per_step"]))
 
 
 def leave_half_a_step(out: Path) -> None:
@@ -301,24 +289,6 @@ def report(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "_tidegate/report.json").read_text())
     del found["seconds"]
     return found
-
-
-def from_broker(
-    spark: SparkSession,
-    topics: SparkTopics,
-    topic: str,
-    *,
-    isolation: str = "read_uncommitted",
-    headers: bool = False,
-) -> DataFrame:
-    return (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", topics.cluster.bootstrap_servers)
-        .option("subscribe", topic)
-        .option("kafka.isolation.level", isolation)
-        .option("includeHeaders", str(headers).lower())
-        .load()
-    )
 
 
 def same_rows(one: DataFrame, other: DataFrame) -> None:

@@ -1,7 +1,6 @@
 """`format("tidegate")`: the rows of Spark's Kafka source over the same range, and nothing asked of the broker for them.
 
-That the Kafka source gives the same through Tidegate is shown for each of these topics in test_kafka_source.py, and
-here for all three at once.
+The Kafka source is pointed at Tidegate, too: all three ways give the same.
 """
 
 import json
@@ -15,7 +14,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, functions
 
-from pipeline.data_source import TidegateDataSource
 from pipeline.planning.options import BYTES_PER_PARTITION_MIN
 from tests.support.differential_steps import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS
 from tests.support.source_rows import assert_same_rows, cached, offsets_of, read_kafka, read_tier, with_tail
@@ -23,7 +21,6 @@ from tests.support.spark_topics import (
     COMPRESSED,
     PLAIN,
     RECORDS,
-    TOPICS,
     TRANSACTIONAL,
     TRIMMED,
     TRIMMED_AT,
@@ -38,73 +35,69 @@ if TYPE_CHECKING:
 TASKS = 6
 MIDDLE_MS = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * RECORDS
 """Half way through the timestamps of `plain`, in the tier; its two partitions take turns."""
-BOUNDS: Mapping[str, Mapping[str, str]] = {
-    "offsets": {
-        "startingOffsets": json.dumps({PLAIN: {"0": 17, "1": -2}}),
-        "endingOffsets": json.dumps({PLAIN: {"0": 1003, "1": -1}}),
+BOUNDS: Mapping[str, Mapping[str, str | Mapping[str, int]]] = {
+    "offsets": {"startingOffsets": {"0": 17, "1": -2}, "endingOffsets": {"0": 1003, "1": -1}},
+    "times of partitions": {
+        "startingOffsetsByTimestamp": {"0": MIDDLE_MS, "1": MIDDLE_MS + 100 * TIMESTAMP_STEP_MS},
+        "endingOffsetsByTimestamp": {
+            "0": MIDDLE_MS + 50 * TIMESTAMP_STEP_MS,
+            "1": MIDDLE_MS + 200 * TIMESTAMP_STEP_MS,
+        },
     },
-    "times": {
+    "one time": {"startingTimestamp": str(MIDDLE_MS), "endingTimestamp": str(MIDDLE_MS + 300 * TIMESTAMP_STEP_MS)},
+    "from a time on": {"startingTimestamp": str(MIDDLE_MS)},
+    "from one time, to times of partitions": {
         "startingTimestamp": str(MIDDLE_MS),
-        "endingOffsetsByTimestamp": json.dumps({PLAIN: {"0": MIDDLE_MS + 500, "1": MIDDLE_MS + 2000}}),
+        "endingOffsetsByTimestamp": {"0": MIDDLE_MS + 500, "1": MIDDLE_MS + 2000},
     },
 }
+TIER_BYTES = "kafka_server_brokertopicmetrics_remotefetchbytes_total"
 READ_COUNTERS = ("RemoteFetchRequestsPerSec", "BytesOutPerSec")
-
-
-@pytest.fixture(autouse=True)
-def source(spark: SparkSession) -> None:
-    spark.dataSource.register(TidegateDataSource)
 
 
 @pytest.mark.parametrize(
     ("name", "isolation"),
     [
+        (PLAIN, "read_uncommitted"),
         (COMPRESSED, "read_uncommitted"),
         (TRIMMED, "read_committed"),
         (TRANSACTIONAL, "read_committed"),
         (TRANSACTIONAL, "read_uncommitted"),
     ],
 )
-def test_a_topic_reads_as_by_the_kafka_source(
+def test_a_topic_reads_alike_in_all_three_ways_and_in_many_tasks(
     spark: SparkSession, spark_topics: SparkTopics, name: str, isolation: str
 ) -> None:
-    """Given a topic of two leader epochs that is mostly in the tier, when all of it is read, the rest through Tidegate,
-    then row by row as from the broker: no gap, no repeat."""
+    """Given a topic of two leader epochs that is mostly in the tier, when all of it is read by the Kafka source through
+    Tidegate, and by ours, with the rest through Tidegate, then row by row as from the broker: no gap, no repeat; and
+    the broker does not read the tier for it."""
+    topic, broker, tidegate = spark_topics.topics[name], spark_topics.cluster.broker(1), spark_topics.tidegate
     options = {"kafka.isolation.level": isolation}
-    with (
-        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, name, options)) as direct,
-        cached(read_tier(spark, spark_topics, name, with_tail(spark_topics, options))) as rows,
-    ):
-        assert_same_rows(rows, direct)
-        assert rows.count() == spark_topics.topics[name].visible(isolation)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", TOPICS)
-def test_each_topic_reads_alike_in_all_three_ways_and_in_many_tasks(
-    spark: SparkSession, spark_topics: SparkTopics, name: str
-) -> None:
-    options = {"kafka.isolation.level": "read_committed"}
-    size_bytes = max(BYTES_PER_PARTITION_MIN, spark_topics.topics[name].tier_bytes // (2 * TASKS))
-    in_tasks = {**options, "bytesPerPartition": str(size_bytes)}
-    with (
-        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, name, options)) as direct,
-        cached(read_kafka(spark, spark_topics.tidegate.bootstrap_servers, name, options)) as through,
-        cached(read_tier(spark, spark_topics, name, with_tail(spark_topics, in_tasks))) as rows,
-    ):
-        assert_same_rows(rows, direct)
-        assert_same_rows(rows, through)
+    in_tasks = {**options, "bytesPerPartition": str(max(BYTES_PER_PARTITION_MIN, topic.tier_bytes // (2 * TASKS)))}
+    before = broker.remote_fetch_requests(name)
+    with cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, name, options)) as direct:
+        assert direct.count() == topic.visible(isolation)
+        between, served = broker.remote_fetch_requests(name), tidegate.metric(TIER_BYTES, topic=name)
+        with (
+            cached(read_kafka(spark, tidegate.bootstrap_servers, name, options)) as through,
+            cached(read_tier(spark, spark_topics, name, with_tail(spark_topics, in_tasks))) as rows,
+        ):
+            assert_same_rows(through, direct)
+            assert_same_rows(rows, direct)
+    assert before < between == broker.remote_fetch_requests(name)
+    assert tidegate.metric(TIER_BYTES, topic=name) > served
 
 
 @pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
 def test_bounds_are_those_of_the_kafka_source_directly_and_through_tidegate(
-    spark: SparkSession, spark_topics: SparkTopics, bounds: Mapping[str, str]
+    spark: SparkSession, spark_topics: SparkTopics, bounds: Mapping[str, str | Mapping[str, int]]
 ) -> None:
     """Given offsets or times to begin and end with, when a topic is read by all three, then row by row alike."""
+    options = {name: value if isinstance(value, str) else json.dumps({PLAIN: value}) for name, value in bounds.items()}
     with (
-        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, PLAIN, bounds)) as direct,
-        cached(read_kafka(spark, spark_topics.tidegate.bootstrap_servers, PLAIN, bounds)) as through,
-        cached(read_tier(spark, spark_topics, PLAIN, with_tail(spark_topics, bounds))) as rows,
+        cached(read_kafka(spark, spark_topics.cluster.bootstrap_servers, PLAIN, options)) as direct,
+        cached(read_kafka(spark, spark_topics.tidegate.bootstrap_servers, PLAIN, options)) as through,
+        cached(read_tier(spark, spark_topics, PLAIN, with_tail(spark_topics, options))) as rows,
     ):
         assert_same_rows(rows, direct)
         assert_same_rows(rows, through)

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.data_source import TOPIC_IDS, TidegateDataSource
+from pipeline.data_source import TOPIC_IDS
 from tests.support.differential_steps import admin_client
 from tests.support.kafka import TIERED, fresh_name, orders, produce, small_segments
 from tests.support.source_rows import (
@@ -32,11 +32,6 @@ BATCH_RECORDS = 10
 STARTS_AT = 900
 """In the tier of `trimmed`, inside a segment."""
 QUERY_S_MAX = 120
-
-
-@pytest.fixture(autouse=True)
-def source(spark: SparkSession) -> None:
-    spark.dataSource.register(TidegateDataSource)
 
 
 def test_newly_tiered_segments_are_read_once_also_over_a_restart(

@@ -19,6 +19,8 @@ from tools.demo.kafka_properties import properties_text
 from tools.spark_package.build import Built
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.support.spark_session import RunningSpark
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
@@ -93,12 +95,12 @@ def kinds(names: list[str], *wanted: str) -> set[str]:
 
 
 def test_a_secret_of_the_configuration_is_in_no_plan_page_or_log(
-    spark_files: "RunningSpark", spark_topics: SparkTopics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: "SparkSession",
+    spark_files: "RunningSpark",
+    spark_topics: SparkTopics,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from pipeline.data_source import TidegateDataSource
-
-    spark = spark_files.session
-    spark.dataSource.register(TidegateDataSource)
     config = properties(tmp_path, of_cluster(spark_topics), STORAGE_KEYS)
     rows = spark.read.format("tidegate").option("config", str(config)).option("subscribe", PLAIN).load()
     spark.sparkContext.setJobDescription(CONTROL)
@@ -126,6 +128,7 @@ def test_a_secret_of_the_configuration_is_in_no_plan_page_or_log(
     ],
 )
 def test_no_error_of_a_configuration_that_does_not_work_has_its_secrets(
+    spark: "SparkSession",
     spark_files: "RunningSpark",
     spark_topics: SparkTopics,
     tmp_path: Path,
@@ -135,10 +138,6 @@ def test_no_error_of_a_configuration_that_does_not_work_has_its_secrets(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    from pipeline.data_source import TidegateDataSource
-
-    spark = spark_files.session
-    spark.dataSource.register(TidegateDataSource)
     config = properties(tmp_path, of_cluster(spark_topics), wrong)
     rows = spark.read.format("tidegate").option("config", str(config)).option("subscribe", PLAIN)
     with pytest.raises(PySparkException) as caught:

@@ -1,12 +1,9 @@
 """The session that all tests here use: where it is, what it writes, and that Python workers find our code."""
 
-import urllib.request
-
 import pytest
 from pyspark.sql import SparkSession
 
 from pipeline import session, tasks
-from tests.support.spark_session import RunningSpark
 
 
 def test_workers_run_this_checkout(spark: SparkSession) -> None:
@@ -18,20 +15,6 @@ def test_workers_run_this_checkout(spark: SparkSession) -> None:
         return tasks.__file__
 
     assert spark.sparkContext.parallelize([1]).map(file_of_schema).collect() == [tasks.__file__]
-
-
-def test_all_that_spark_tells_can_be_searched(spark: SparkSession, spark_files: RunningSpark) -> None:
-    """Event log, log and the UI's answers: each knows of a job that has run."""
-    spark.sparkContext.setJobDescription("a description to look for")
-    try:
-        assert spark.range(10).count() == 10
-    finally:
-        spark.sparkContext.setLocalProperty("spark.job.description", "")
-    assert "Starting task" in spark_files.driver_log.read_text()
-    with urllib.request.urlopen(f"{spark_files.rest_url}/applications/{spark.sparkContext.applicationId}/jobs") as jobs:
-        assert "a description to look for" in jobs.read().decode()
-    event_log = "".join(path.read_text() for path in spark_files.event_log_dir.rglob("events_*"))
-    assert "a description to look for" in event_log
 
 
 @pytest.mark.parametrize("is_submitted", [False, True])

@@ -14,7 +14,6 @@ import pytest
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_package import USERS_NAMES, users_modules
 from tests.support.spark_topics import PLAIN, SparkTopics
-from tools.demo.kafka_properties import properties_text
 from tools.spark_package.build import NAME, Built
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
@@ -55,19 +54,9 @@ print("RESULT " + json.dumps({
 
 
 @pytest.fixture
-def config(spark_topics: SparkTopics, tmp_path: Path) -> Path:
+def config(spark_topics: SparkTopics) -> Path:
     """What a user gives to `serve` and to Spark alike."""
-    cluster = spark_topics.cluster
-    path = tmp_path / "tidegate.properties"
-    path.write_text(
-        properties_text(
-            {
-                "upstream.bootstrap.servers": cluster.bootstrap_servers,
-                "broker.config": str(cluster.server_properties_path(1)),
-            }
-        )
-    )
-    return path
+    return spark_topics.tidegate.process.properties_path
 
 
 def result(cluster: SparkCluster, *arguments: str | Path) -> Any:

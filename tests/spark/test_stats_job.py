@@ -5,9 +5,8 @@ import json
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,50 +15,32 @@ from pipeline.jobs.command_line import main
 from tests.support.differential_known import tiered_logs
 from tests.support.spark_topics import COMPRESSED, PLAIN, TOPICS, TRANSACTIONAL, TRIMMED, SparkTopics
 
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-V2 = struct.Struct(">qiibIhiqqqhii")
+V2 = struct.Struct(">qi9xhiqqq6xi")
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-@dataclass(slots=True)
-class Walked:
-    """Sums of one topic, partition and day."""
+class Header(NamedTuple):
+    """Of a batch."""
 
-    sizes: list[int] = field(default_factory=list)
-    records: int = 0
-    by_codec: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    producers: set[int] = field(default_factory=set)
-    idempotent: int = 0
-    transactional: int = 0
-    control: int = 0
-    control_bytes: int = 0
-    first_timestamp_ms: int | None = None
-    last_timestamp_ms: int | None = None
+    base_offset: int
+    length: int
+    attributes: int
+    last_offset_delta: int
+    first_ms: int
+    last_ms: int
+    producer_id: int
+    records: int
 
-    def as_row(self) -> dict[str, Any]:
-        return {
-            "batches": len(self.sizes),
-            "records": self.records,
-            "bytes": sum(self.sizes),
-            "batch_bytes_min": min(self.sizes, default=None),
-            "batch_bytes_avg": round(sum(self.sizes) / len(self.sizes), 1) if self.sizes else None,
-            "batch_bytes_max": max(self.sizes, default=None),
-            **{f"bytes_{codec}": self.by_codec[codec] for codec in CODECS},
-            "bytes_other": 0,
-            "producers": len(self.producers),
-            "idempotent_batches": self.idempotent,
-            "transactional_batches": self.transactional,
-            "control_batches": self.control,
-            "control_bytes": self.control_bytes,
-            "first_timestamp_ms": self.first_timestamp_ms,
-            "last_timestamp_ms": self.last_timestamp_ms,
-        }
+    @property
+    def size(self) -> int:
+        return 12 + self.length
 
-
-@pytest.fixture(autouse=True)
-def logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one configuration of logs, and it would outlive this test's standard error."""
-    monkeypatch.setattr("pipeline.logs.configure_logs", lambda: None)
+    @property
+    def codec(self) -> str:
+        return CODECS[self.attributes & 7]
 
 
 def test_figures_are_those_of_an_independent_walk(
@@ -72,7 +53,7 @@ def test_figures_are_those_of_an_independent_walk(
 
     rows = [row.asDict() for row in spark.read.parquet(str(out / "by_day")).collect()]
     got = {(row.pop("topic"), row.pop("partition"), row.pop("day")): row for row in rows}
-    expected = {key: walked.as_row() for kind in kinds for key, walked in walk(spark_topics, kind).items()}
+    expected = {key: row for kind in kinds for key, row in walk(spark_topics, kind).items()}
     assert got == expected
     by_topic = read_json(out / "by_topic_json")
     assert sum(row["records"] for row in by_topic) == sum(row["records"] for row in got.values())
@@ -119,41 +100,45 @@ def read_json(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("*.json")) for line in path.read_text().splitlines()]
 
 
-def walk(topics: SparkTopics, topic: str) -> dict[tuple[str, int, datetime.date], Walked]:
-    found: dict[tuple[str, int, datetime.date], Walked] = defaultdict(Walked)
+def walk(topics: SparkTopics, topic: str) -> dict[tuple[str, int, datetime.date], dict[str, Any]]:
+    found: dict[tuple[str, int, datetime.date], list[Header]] = defaultdict(list)
     for partition in range(TOPICS[topic]):
         log_start = topics.topics[topic].offsets[partition].log_start_offset
         for path in tiered_logs(topics.cluster, topic, partition):
             for header in headers(path.read_bytes()):
-                if header[0] + header[6] >= log_start:
-                    day = datetime.date(1970, 1, 1) + datetime.timedelta(days=header[8] // DAY_MS)
-                    add(found[topic, partition, day], header)
-    return found
+                if header.base_offset + header.last_offset_delta >= log_start:
+                    day = datetime.date(1970, 1, 1) + datetime.timedelta(days=header.last_ms // DAY_MS)
+                    found[topic, partition, day].append(header)
+    return {key: as_row(batches) for key, batches in found.items()}
 
 
-def headers(log: bytes) -> Iterator[tuple[int, ...]]:
+def as_row(batches: list[Header]) -> dict[str, Any]:
+    """Sums of one topic, partition and day."""
+    data = [each for each in batches if not each.attributes & 0x20]
+    control = [each for each in batches if each.attributes & 0x20]
+    sizes = [each.size for each in data]
+    return {
+        "batches": len(data),
+        "records": sum(each.records for each in data),
+        "bytes": sum(sizes),
+        "batch_bytes_min": min(sizes, default=None),
+        "batch_bytes_avg": round(sum(sizes) / len(sizes), 1) if sizes else None,
+        "batch_bytes_max": max(sizes, default=None),
+        **{f"bytes_{codec}": sum(each.size for each in data if each.codec == codec) for codec in CODECS},
+        "bytes_other": 0,
+        "producers": len({each.producer_id for each in data} - {-1}),
+        "idempotent_batches": sum(each.producer_id >= 0 for each in data),
+        "transactional_batches": sum(bool(each.attributes & 0x10) for each in data),
+        "control_batches": len(control),
+        "control_bytes": sum(each.size for each in control),
+        "first_timestamp_ms": min((each.first_ms for each in data), default=None),
+        "last_timestamp_ms": max((each.last_ms for each in data), default=None),
+    }
+
+
+def headers(log: bytes) -> Iterator[Header]:
     position = 0
     while position < len(log):
-        header = V2.unpack_from(log, position)
+        header = Header(*V2.unpack_from(log, position))
         yield header
-        position += 12 + header[1]
-
-
-def add(walked: Walked, header: tuple[int, ...]) -> None:
-    _, length, _, _, _, attributes, _, first_ms, last_ms, producer, _, _, records = header
-    size = 12 + length
-    if attributes & 0x20:
-        walked.control += 1
-        walked.control_bytes += size
-        return
-    walked.sizes.append(size)
-    walked.records += records
-    walked.by_codec[CODECS[attributes & 7]] += size
-    if producer >= 0:
-        walked.producers.add(producer)
-        walked.idempotent += 1
-    walked.transactional += bool(attributes & 0x10)
-    walked.first_timestamp_ms = min(
-        first_ms, first_ms if walked.first_timestamp_ms is None else walked.first_timestamp_ms
-    )
-    walked.last_timestamp_ms = max(last_ms, last_ms if walked.last_timestamp_ms is None else walked.last_timestamp_ms)
+        position += header.size

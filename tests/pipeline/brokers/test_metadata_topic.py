@@ -29,6 +29,8 @@ class TopicInMemory:
         self.broker = self.kafka.add(1, "a")
         self.describe(3)
         self.client = self.kafka.client()
+        self.catalog = Catalog()
+        self.follower = MetadataFollower(self.client, self.catalog)
 
     def describe(self, partitions: int, topic_id: bytes = TOPIC_ID) -> None:
         """What Metadata says of it; logs stay as they are."""
@@ -47,6 +49,11 @@ class TopicInMemory:
                 log.put(record if isinstance(record, bytes) else encode(record))
 
     @property
+    def start_offsets(self) -> list[int]:
+        """Of the segments that the catalog knows."""
+        return sorted(each.start_offset for each in self.catalog.list_segments(PARTITION.topic_id, PARTITION.partition))
+
+    @property
     def fetches(self) -> list[tuple[int, int]]:
         """Partition and offset of each Fetch."""
         asked = [request.topics[0].partitions[0] for request in self.broker.asked(FETCH)]
@@ -58,115 +65,93 @@ def topic() -> TopicInMemory:
     return TopicInMemory()
 
 
-@pytest.fixture
-def catalog() -> Catalog:
-    return Catalog()
-
-
-@pytest.fixture
-def follower(topic: TopicInMemory, catalog: Catalog) -> MetadataFollower:
-    return MetadataFollower(topic.client, catalog)
-
-
 def finished(*segments: RemoteLogSegmentMetadata) -> list[MetadataRecord]:
     return [record for metadata in segments for record in (metadata, moved(metadata, COPY_FINISHED))]
 
 
-def start_offsets(catalog: Catalog) -> list[int]:
-    return sorted(found.start_offset for found in catalog.list_segments(PARTITION.topic_id, PARTITION.partition))
-
-
-def test_a_pass_reads_every_partition_to_its_end(
-    topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower
-) -> None:
+def test_a_pass_reads_every_partition_to_its_end(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST))
     topic.append(2, *finished(SECOND), THIRD)
-    assert follower.catch_up() == 5
-    assert start_offsets(catalog) == [0, 100, 200]
-    assert follower.positions == {0: 2, 1: 0, 2: 3}
+    assert topic.follower.catch_up() == 5
+    assert topic.start_offsets == [0, 100, 200]
+    assert topic.follower.positions == {0: 2, 1: 0, 2: 3}
 
 
-def test_the_next_pass_goes_on_from_there(topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower) -> None:
+def test_the_next_pass_goes_on_from_there(topic: TopicInMemory) -> None:
     topic.append(1, *finished(FIRST))
-    follower.catch_up()
-    assert follower.catch_up() == 0
+    topic.follower.catch_up()
+    assert topic.follower.catch_up() == 0
     topic.append(1, *finished(SECOND))
-    assert follower.catch_up() == 2
-    assert start_offsets(catalog) == [0, 100]
+    assert topic.follower.catch_up() == 2
+    assert topic.start_offsets == [0, 100]
     assert topic.fetches == [(1, 0), (1, 2)]
 
 
-def test_fifty_idle_partitions_cost_two_questions(topic: TopicInMemory, follower: MetadataFollower) -> None:
+def test_fifty_idle_partitions_cost_two_questions(topic: TopicInMemory) -> None:
     topic.describe(50)
-    assert follower.catch_up() == 0
+    assert topic.follower.catch_up() == 0
     assert (len(topic.broker.asked(LIST_OFFSETS)), topic.fetches) == (2, [])
 
 
-def test_many_answers_make_one_pass_and_progress_is_told(topic: TopicInMemory, catalog: Catalog) -> None:
+def test_many_answers_make_one_pass_and_progress_is_told(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST, SECOND))
     topic.log().fetch_batches = 3
     told: list[tuple[int, int]] = []
-    assert MetadataFollower(topic.client, catalog, progress=lambda *at: told.append(at)).catch_up() == 4
+    assert MetadataFollower(topic.client, topic.catalog, progress=lambda *at: told.append(at)).catch_up() == 4
     assert told == [(3, 4), (4, 4)]
 
 
-def test_control_batches_move_on_without_a_record(topic: TopicInMemory, follower: MetadataFollower) -> None:
+def test_control_batches_move_on_without_a_record(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST), None)
-    assert follower.catch_up() == 2
-    assert follower.positions[0] == 3
+    assert topic.follower.catch_up() == 2
+    assert topic.follower.positions[0] == 3
 
 
-def test_an_old_update_without_its_beginning_is_dropped_a_new_one_counted(
-    topic: TopicInMemory, follower: MetadataFollower
-) -> None:
+def test_an_old_update_without_its_beginning_is_dropped_a_new_one_counted(topic: TopicInMemory) -> None:
     topic.append(0, moved(FIRST, COPY_FINISHED))
-    follower.catch_up()
-    assert follower.rejected_records == 0
+    topic.follower.catch_up()
+    assert topic.follower.rejected_records == 0
     topic.append(0, moved(FIRST, COPY_FINISHED))
-    follower.catch_up()
-    assert follower.rejected_records == 1
+    topic.follower.catch_up()
+    assert topic.follower.rejected_records == 1
 
 
 def test_records_that_cannot_be_decoded_are_counted_and_logged_once(
-    topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower, capsys: pytest.CaptureFixture[str]
+    topic: TopicInMemory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic.append(0, b"\x09what", *finished(FIRST), b"", b"\x01\x07")
-    assert follower.catch_up() == 5
-    assert follower.undecodable_records == 3
-    assert start_offsets(catalog) == [0]
+    assert topic.follower.catch_up() == 5
+    assert topic.follower.undecodable_records == 3
+    assert topic.start_offsets == [0]
     assert capsys.readouterr().out.count("metadata_record_skipped") == 1
 
 
-def test_reading_begins_at_the_logs_start_and_moves_up_to_it(
-    topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower
-) -> None:
+def test_reading_begins_at_the_logs_start_and_moves_up_to_it(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST))
     topic.log().log_start_offset = 2
-    assert follower.catch_up() == 0
+    assert topic.follower.catch_up() == 0
     topic.append(0, *finished(SECOND), *finished(THIRD))
     topic.log().log_start_offset = 4
-    assert follower.catch_up() == 2
-    assert start_offsets(catalog) == [200]
+    assert topic.follower.catch_up() == 2
+    assert topic.start_offsets == [200]
 
 
-def test_retention_between_the_question_and_the_fetch_is_moved_over(
-    topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower
-) -> None:
+def test_retention_between_the_question_and_the_fetch_is_moved_over(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST), *finished(SECOND))
     topic.kafka.hooks["metadata fetch"] = lambda: setattr(topic.log(), "log_start_offset", 2)
-    assert follower.catch_up() == 2
-    assert start_offsets(catalog) == [100]
+    assert topic.follower.catch_up() == 2
+    assert topic.start_offsets == [100]
     assert topic.fetches == [(0, 0), (0, 2)]
 
 
-def test_a_log_that_ends_before_what_was_read_was_truncated(topic: TopicInMemory, follower: MetadataFollower) -> None:
+def test_a_log_that_ends_before_what_was_read_was_truncated(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST))
-    follower.catch_up()
+    topic.follower.catch_up()
     topic.log().end_offset = 1
     with pytest.raises(
         MetadataTopicError, match="0: read up to 2, but the log ends at 1: it was truncated or made anew"
     ):
-        follower.catch_up()
+        topic.follower.catch_up()
 
 
 @pytest.mark.parametrize(
@@ -180,41 +165,37 @@ def test_a_log_that_ends_before_what_was_read_was_truncated(topic: TopicInMemory
     ids=["gone", "no-id", "new-id", "grown"],
 )
 def test_a_topic_that_is_not_what_it_was_is_not_read(
-    topic: TopicInMemory, follower: MetadataFollower, change: Callable[[TopicInMemory], None], says: str
+    topic: TopicInMemory, change: Callable[[TopicInMemory], None], says: str
 ) -> None:
-    follower.catch_up()
+    topic.follower.catch_up()
     change(topic)
     with pytest.raises(MetadataTopicError, match=says):
-        follower.catch_up()
+        topic.follower.catch_up()
 
 
-def test_a_topic_made_anew_between_two_fetches_is_said(topic: TopicInMemory, follower: MetadataFollower) -> None:
+def test_a_topic_made_anew_between_two_fetches_is_said(topic: TopicInMemory) -> None:
     topic.append(0, FIRST, SECOND)
     topic.log().fetch_batches = 1
     again = partial(topic.describe, 3, b"metadata-topic-2")
     topic.kafka.hooks["metadata fetch"] = lambda: topic.kafka.hooks.update({"metadata fetch": again})
     with pytest.raises(MetadataTopicError, match="made anew"):
-        follower.catch_up()
+        topic.follower.catch_up()
 
 
-def test_a_corrupt_batch_is_named_and_the_next_pass_reads_it_again(
-    topic: TopicInMemory, catalog: Catalog, follower: MetadataFollower
-) -> None:
+def test_a_corrupt_batch_is_named_and_the_next_pass_reads_it_again(topic: TopicInMemory) -> None:
     topic.append(0, *finished(FIRST))
     topic.log().cut_bytes = struct.pack(">qi", 2, 3)
     with pytest.raises(MetadataTopicError, match="__remote_log_metadata-0: batch at offset 2: length 3"):
-        follower.catch_up()
+        topic.follower.catch_up()
     topic.log().cut_bytes = b""
-    assert follower.catch_up() == 2
-    assert start_offsets(catalog) == [0]
+    assert topic.follower.catch_up() == 2
+    assert topic.start_offsets == [0]
 
 
-def test_an_end_that_is_never_reached_is_given_up(
-    topic: TopicInMemory, follower: MetadataFollower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_that_is_never_reached_is_given_up(topic: TopicInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_topic, "EMPTY_ANSWERS_MAX", 3)
     topic.append(0, FIRST)
     topic.log().fetch_batches = 0
     with pytest.raises(MetadataTopicError, match="ends at 1, but gives no records from 0 on"):
-        follower.catch_up()
+        topic.follower.catch_up()
     assert len(topic.fetches) == 3

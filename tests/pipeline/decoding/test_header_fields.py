@@ -6,19 +6,14 @@ import pyarrow as pa
 import pytest
 
 from pipeline.decoding.arrow_columns import as_text
-from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.decoding.record_fields import LANES_MIN
-from pipeline.tasks import ReadOptions
-from tests.support.record_rows import Given, Headers, decoded, independent_rows, record_batch, scanned
+from tests.pipeline.decoding.test_record_decoder import rows_of
+from tests.support.record_rows import Given, Headers, independent_rows, record_batch
 from tests.support.timed_batches import framed_batch
-
-FOREVER = 2**62
 
 
 def headers_of(blobs: list[bytes], *, first_offset: int = 0) -> list[object]:
-    decoder = RecordDecoder(ReadOptions(columns=("headers",)), "topic", 3, where="a log")
-    rows = decoded(decoder.decode(scanned(blobs), first_offset=first_offset, end_offset=FOREVER))
-    return [row["headers"] for row in rows]
+    return [row["headers"] for row in rows_of(blobs, columns=("headers",), first_offset=first_offset)]
 
 
 @pytest.mark.parametrize("records", [1, LANES_MIN - 1, LANES_MIN, 500])

@@ -10,16 +10,12 @@ from pipeline.decoding.record_decoder import RecordDecoder
 from pipeline.schema import COLUMNS
 from pipeline.tasks import ReadOptions
 from storage.errors import CorruptObjectError
-from tests.support.record_rows import Given, Row, decoded, independent_rows, record_batch, scanned
+from tests.pipeline.decoding.test_record_decoder import produced, rows_of
+from tests.support.record_rows import Given, decoded, independent_rows, record_batch, scanned
 from tests.support.timed_batches import CODECS, GZIP, LZ4, NONE, compressed, message, timed_messages
 
 FOREVER = 2**62
 TIMES = [(100, 1700), (103, 1650), (104, 1800)]
-
-
-def rows_of(blobs: list[bytes], *, columns: tuple[str, ...] = COLUMNS, task_bytes_max: int = 2**26) -> list[Row]:
-    decoder = RecordDecoder(ReadOptions(columns=columns, task_bytes_max=task_bytes_max), "topic", 3, where="old.log")
-    return decoded(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -45,8 +41,7 @@ def test_columns_are_pruned_and_offsets_cut(columns: tuple[str, ...]) -> None:
     blobs = [timed_messages(1, TIMES, codec=GZIP)]
     expected = [{name: row[name] for name in columns} for row in independent_rows(blobs)]
     assert rows_of(blobs, columns=columns) == expected
-    decoder = RecordDecoder(ReadOptions(columns=columns), "topic", 3, where="old.log")
-    assert decoded(decoder.decode(scanned(blobs), first_offset=101, end_offset=104)) == expected[1:2]
+    assert rows_of(blobs, columns=columns, first_offset=101, end_offset=104) == expected[1:2]
 
 
 def test_null_keys_and_values_stay_null() -> None:
@@ -59,10 +54,9 @@ def test_null_keys_and_values_stay_null() -> None:
 def test_a_wrapper_with_many_messages_comes_in_bounded_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_decoder, "RECORDS_MAX", 70)
     blobs = [timed_messages(1, [(n, n) for n in range(500)], codec=GZIP)]
-    decoder = RecordDecoder(ReadOptions(columns=COLUMNS), "topic", 3, where="old.log")
-    produced = list(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER))
-    assert max(batch.num_rows for batch in produced) == 70
-    assert decoded(produced) == independent_rows(blobs)
+    batches = produced(blobs)
+    assert max(batch.num_rows for batch in batches) == 70
+    assert decoded(batches) == independent_rows(blobs)
 
 
 WRONG = {
@@ -82,11 +76,11 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
 def test_a_corrupt_message_is_left_out_or_an_error_that_names_its_place(wrong: bytes) -> None:
     good = timed_messages(1, TIMES, codec=LZ4)
-    with pytest.raises(CorruptObjectError, match=rf"old\.log: the batch at {len(good)}, "):
+    with pytest.raises(CorruptObjectError, match=rf"a log: the batch at {len(good)}, "):
         rows_of([good, wrong])
     skipped: list[tuple[int, int, str]] = []
     options = ReadOptions(columns=COLUMNS, skips_bad_records=True)
-    decoder = RecordDecoder(options, "topic", 3, where="old.log", on_bad=lambda *bad: skipped.append(bad))
+    decoder = RecordDecoder(options, "topic", 3, where="a log", on_bad=lambda *bad: skipped.append(bad))
     rows = decoded(decoder.decode(scanned([good, wrong, good]), first_offset=0, end_offset=FOREVER))
     assert rows == independent_rows([good, good])
     assert [bad[:2] for bad in skipped] == [(len(good), len(wrong))]
@@ -97,6 +91,6 @@ def test_a_message_that_does_not_fit_the_task_is_named_with_the_option(codec: in
     blob = message(1, 5, 0, bytes(300_000))
     if codec:
         blob = message(1, 5, 0, compressed(codec, blob), codec)
-    with pytest.raises(RecordTooLargeError, match=r"old\.log: the batch at 0: .*taskBytes = 1048576"):
+    with pytest.raises(RecordTooLargeError, match=r"a log: the batch at 0: .*taskBytes = 1048576"):
         rows_of([blob], task_bytes_max=2**20)
     assert len(rows_of([blob], task_bytes_max=2**21)) == 1

@@ -21,24 +21,15 @@ from tests.support.timed_batches import CODECS, CONTROL, GZIP, LZ4, NONE, SNAPPY
 FOREVER = 2**62
 
 
-def rows_of(
-    blobs: list[bytes],
-    *,
-    columns: tuple[str, ...] = COLUMNS,
-    first_offset: int = 0,
-    end_offset: int = FOREVER,
-    timestamp_min_ms: int | None = None,
-    timestamp_max_ms: int | None = None,
-    task_bytes_max: int = 64 * 1024 * 1024,
-) -> list[Row]:
-    options = ReadOptions(
-        columns=columns,
-        timestamp_min_ms=timestamp_min_ms,
-        timestamp_max_ms=timestamp_max_ms,
-        task_bytes_max=task_bytes_max,
-    )
-    decoder = RecordDecoder(options, "topic", 3, where="a log")
-    return decoded(decoder.decode(scanned(blobs), first_offset=first_offset, end_offset=end_offset))
+def produced(
+    blobs: list[bytes], *, first_offset: int = 0, end_offset: int = FOREVER, **options: Any
+) -> list[pa.RecordBatch]:
+    decoder = RecordDecoder(ReadOptions(**{"columns": COLUMNS, **options}), "topic", 3, where="a log")
+    return list(decoder.decode(scanned(blobs), first_offset=first_offset, end_offset=end_offset))
+
+
+def rows_of(blobs: list[bytes], **options: Any) -> list[Row]:
+    return decoded(produced(blobs, **options))
 
 
 def only(rows: list[Row], columns: tuple[str, ...]) -> list[Row]:
@@ -100,13 +91,6 @@ def test_any_batches_give_the_rows_of_an_independent_decoder(
     assert rows_of(blobs) == independent_rows(blobs)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("count", [1, 64, 1000])
-def test_batches_of_one_size_are_read(codec: int, count: int) -> None:
-    blobs = batches_of([count] * 3, (codec,))
-    assert rows_of(blobs) == independent_rows(blobs)
-
-
 def test_many_batches_of_different_sizes_are_read_side_by_side() -> None:
     rng = random.Random(5)
     blobs = batches_of([rng.choice((1, 2, 30, 31, rng.randrange(1, 120))) for _ in range(200)])
@@ -137,19 +121,14 @@ def test_more_records_than_a_group_has_are_read_in_pieces(monkeypatch: pytest.Mo
 
 
 def test_produced_batches_are_bounded_in_rows_and_bytes() -> None:
-    records = [Given(n, value=b"v" * 1000) for n in range(5000)]
-    options = ReadOptions(columns=("value", "offset"), task_bytes_max=4 * 1024 * 1024)
-    decoder = RecordDecoder(options, "topic", 3, where="a log")
-    produced = list(decoder.decode(scanned([record_batch(0, records)] * 4), first_offset=0, end_offset=FOREVER))
-    assert sum(batch.num_rows for batch in produced) == 20_000
-    assert max(batch.get_total_buffer_size() for batch in produced) <= 512 * 1024 + 16 * 600
-    plain = ReadOptions(columns=("offset",))
+    large = record_batch(0, [Given(n, value=b"v" * 1000) for n in range(5000)])
+    batches = produced([large] * 4, columns=("value", "offset"), task_bytes_max=4 * 1024 * 1024)
+    assert sum(batch.num_rows for batch in batches) == 20_000
+    assert max(batch.get_total_buffer_size() for batch in batches) <= 512 * 1024 + 16 * 600
     small = record_batch(0, [Given(n) for n in range(40_000)])
-    produced = list(
-        RecordDecoder(plain, "topic", 3, where="a log").decode(scanned([small] * 3), first_offset=0, end_offset=FOREVER)
-    )
-    assert sum(batch.num_rows for batch in produced) == 120_000
-    assert max(batch.num_rows for batch in produced) <= record_decoder.RECORDS_MAX
+    batches = produced([small] * 3, columns=("offset",))
+    assert sum(batch.num_rows for batch in batches) == 120_000
+    assert max(batch.num_rows for batch in batches) <= record_decoder.RECORDS_MAX
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, len(COLUMNS)])
@@ -157,13 +136,11 @@ def test_columns_are_those_asked_for_in_that_order(size: int) -> None:
     blobs = [*batches_of([3, 70, 5]), timed_messages(1, [(50_000, 7), (50_003, 9)], codec=GZIP)]
     everything = independent_rows(blobs)
     for columns in itertools.permutations(COLUMNS, size) if size < 3 else [COLUMNS]:
-        options = ReadOptions(columns=columns)
-        decoder = RecordDecoder(options, "topic", 3, where="a log")
-        produced = list(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER))
-        assert {tuple(batch.schema) for batch in produced} == {tuple(arrow_schema(columns))}
-        assert sum(batch.num_rows for batch in produced) == len(everything)
+        batches = produced(blobs, columns=columns)
+        assert {tuple(batch.schema) for batch in batches} == {tuple(arrow_schema(columns))}
+        assert sum(batch.num_rows for batch in batches) == len(everything)
         if columns:
-            assert decoded(produced) == only(everything, columns)
+            assert decoded(batches) == only(everything, columns)
 
 
 def test_keys_and_values_that_are_not_asked_for_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
 from pipeline.tasks import ReadOptions
 from protocol.record_batches import HEADER_BYTES
 from storage.errors import CorruptObjectError
+from tests.pipeline.decoding.test_record_decoder import FOREVER, rows_of
 from tests.support.record_rows import Given, Row, decoded, independent_rows, record_batch, scanned
 from tests.support.timed_batches import CODECS, GZIP, LZ4, NONE, ZSTD, compressed, framed_batch, timed_messages
 
-FOREVER = 2**62
 RECORDS = [Given(n, n - 3, b"key-%d" % n, b"value" * n, (("name", b"x"),) * (n % 3)) for n in range(12)]
 PLAIN = b"".join(record.plain for record in RECORDS)
 COUNT_AT = 57
@@ -26,17 +26,12 @@ LAST_DELTA_AT = 23
 Skipped = list[tuple[int, int, str]]
 
 
-def rows_of(blobs: Sequence[bytes], columns: tuple[str, ...] = COLUMNS, *, task_bytes_max: int = 2**26) -> list[Row]:
-    decoder = RecordDecoder(ReadOptions(columns=columns, task_bytes_max=task_bytes_max), "topic", 3, where="some.log")
-    return decoded(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER))
-
-
 def rows_and_skipped(
     blobs: Sequence[bytes], columns: tuple[str, ...] = COLUMNS, *, task_bytes_max: int = 2**26
 ) -> tuple[list[Row], Skipped]:
     skipped: Skipped = []
     options = ReadOptions(columns=columns, skips_bad_records=True, task_bytes_max=task_bytes_max)
-    decoder = RecordDecoder(options, "topic", 3, where="some.log", on_bad=lambda *bad: skipped.append(bad))
+    decoder = RecordDecoder(options, "topic", 3, where="a log", on_bad=lambda *bad: skipped.append(bad))
     return decoded(decoder.decode(scanned(blobs), first_offset=0, end_offset=FOREVER)), skipped
 
 
@@ -92,7 +87,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
 def test_a_corrupt_batch_is_an_error_that_names_object_and_position(wrong: bytes) -> None:
     good = record_batch(100, RECORDS)
-    where = rf"some\.log: the batch at {len(good)}, of offset \d+: "
+    where = rf"a log: the batch at {len(good)}, of offset \d+: "
     for blobs in ([good, wrong], [good, wrong, good], [good, wrong] + [good] * 60):
         with pytest.raises(CorruptObjectError, match=where):
             rows_of(blobs)
@@ -120,7 +115,7 @@ def test_the_first_of_several_corrupt_batches_is_named() -> None:
 
 def test_without_anyone_to_tell_nothing_is_left_out() -> None:
     options = ReadOptions(columns=("value",), skips_bad_records=True)
-    decoder = RecordDecoder(options, "topic", 3, where="some.log")
+    decoder = RecordDecoder(options, "topic", 3, where="a log")
     with pytest.raises(CorruptObjectError):
         list(decoder.decode(scanned([WRONG["records and no bytes"]]), first_offset=0, end_offset=FOREVER))
 
@@ -133,7 +128,7 @@ def test_any_flipped_bit_is_an_error_or_what_an_independent_decoder_reads(codec:
     for at in range(HEADER_BYTES, len(good)):
         blob = patched(good, at, bytes([good[at] ^ 1 << rng.randrange(8)]))
         try:
-            rows = rows_of([blob], columns)
+            rows = rows_of([blob], columns=columns)
         except CorruptObjectError:
             continue
         try:
@@ -173,7 +168,7 @@ def test_a_corrupt_record_late_in_a_batch_that_comes_in_pieces_leaves_out_all_of
 def test_a_record_that_does_not_fit_the_task_is_named_with_the_option(codec: int) -> None:
     good = record_batch(0, RECORDS)
     blob = record_batch(20, [Given(0), Given(1, value=bytes(300_000)), Given(2)], codec=codec)
-    with pytest.raises(RecordTooLargeError, match=rf"some\.log: the batch at {len(good)}: .*taskBytes = 1048576"):
+    with pytest.raises(RecordTooLargeError, match=rf"a log: the batch at {len(good)}: .*taskBytes = 1048576"):
         rows_and_skipped([good, blob], task_bytes_max=2**20)
     assert len(rows_of([good, blob], task_bytes_max=2**21)) == 15
 
@@ -189,14 +184,14 @@ def test_a_timestamp_that_spark_cannot_have_is_an_error_where_it_would_be_a_row(
     largest = (2**63 - 1) // 1000
     fine = record_batch(0, [Given(0)], base_timestamp_ms=largest)
     absurd = record_batch(1, [Given(0), Given(1, 1), Given(2, 2)], base_timestamp_ms=largest)
-    assert rows_of([fine], ("timestamp",)) == [{"timestamp": largest * 1000}]
+    assert rows_of([fine], columns=("timestamp",)) == [{"timestamp": largest * 1000}]
     with pytest.raises(CorruptObjectError, match=f"at {len(fine)}, of offset 1: .*timestamp of {largest + 1} ms"):
         rows_of([fine, absurd])
-    assert len(rows_of([fine, absurd], ("offset",))) == 4
+    assert len(rows_of([fine, absurd], columns=("offset",))) == 4
     rows, skipped = rows_and_skipped([fine, absurd, fine])
     assert len(rows) == 2
     assert len(skipped) == 1
-    decoder = RecordDecoder(ReadOptions(columns=("timestamp",)), "topic", 3, where="some.log")
+    decoder = RecordDecoder(ReadOptions(columns=("timestamp",)), "topic", 3, where="a log")
     assert len(decoded(decoder.decode(scanned([fine, absurd]), first_offset=0, end_offset=2))) == 2
 
 

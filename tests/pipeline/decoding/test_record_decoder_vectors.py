@@ -1,4 +1,4 @@
-"""The decoder over a real broker's segments: every batch of the frozen tier, and what a consumer got of it."""
+"""The decoder over a real broker's segments: every batch of the frozen tier."""
 
 from typing import Any
 
@@ -44,12 +44,3 @@ def test_every_batch_in_the_tier_gives_what_an_independent_decoder_reads(name: s
     for batches in raw_batches(Recorded(name)):
         expected = [without_epoch(record) for batch in batches for record in independently_decoded(batch)]
         assert [as_truth(row) for row in rows_of(batches)] == expected
-
-
-@pytest.mark.parametrize("name", ["plain-0", "plain-1", "mixed-0"])
-def test_the_rows_are_the_records_that_a_consumer_got(name: str) -> None:
-    recorded = Recorded(name)
-    rows = {row["offset"]: as_truth(row) for batches in raw_batches(recorded) for row in rows_of(batches)}
-    truth = [without_epoch(record) for record in recorded.truth()]
-    assert truth
-    assert [rows[record["o"]] for record in truth] == truth

@@ -112,17 +112,21 @@ def test_assign_names_partitions() -> None:
     assert options.selection.names == ("orders", "payments")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"a":0}', '{"a":[-1]}', '{"a":[true]}', '{"a":[]}', "[" * 100_000])
-def test_a_bad_assign_is_told_its_form(text: str) -> None:
-    (problem,) = problems_of({"config": "a", "assign": text})
+WRONG = {
+    "assign": ["", "[]", "{}", '{"a":0}', '{"a":[-1]}', '{"a":[true]}', '{"a":[]}', "[" * 100_000],
+    "subscribePattern": ["orders("],
+    "startingOffsets": ["{", '{"orders":{"x":1}}', '{"orders":{"0":-3}}', '{"orders":{"0":1.5}}', '{"a":{}}'],
+    "taskBytes": ["", "7m", "-64m", "64.5m", "64x", "9" * 30, "9999999999t"],
+    "timestampTo": ["2023-11-14", "2023-11-14T22:13:20", "soon", "-5"],
+}
 
-    assert problem.startswith("assign is ")
 
+@pytest.mark.parametrize(("name", "number"), [(name, at) for name, texts in WRONG.items() for at in range(len(texts))])
+def test_a_wrong_value_is_told_by_its_options_name(name: str, number: int) -> None:
+    base = {"config": "a"} if name in ("assign", "subscribePattern") else BASE
+    (problem,) = problems_of({**base, name: WRONG[name][number]})
 
-def test_a_bad_pattern_is_told() -> None:
-    (problem,) = problems_of({"config": "a", "subscribePattern": "orders("})
-
-    assert problem.startswith("subscribePattern is not a pattern")
+    assert problem.startswith(f"{name} is ")
 
 
 def test_offsets_come_as_json_with_earliest_and_latest() -> None:
@@ -132,13 +136,6 @@ def test_offsets_come_as_json_with_earliest_and_latest() -> None:
 
     assert options.starting == PartitionOffsets({("orders", 0): 23, ("orders", 1): -2})
     assert options.ending == PartitionOffsets({("orders", 0): -1, ("orders", 1): 40})
-
-
-@pytest.mark.parametrize("text", ["{", '{"orders":{"x":1}}', '{"orders":{"0":-3}}', '{"orders":{"0":1.5}}', '{"a":{}}'])
-def test_bad_offsets_are_told_their_form(text: str) -> None:
-    (problem,) = problems_of({**BASE, "startingOffsets": text})
-
-    assert problem.startswith("startingOffsets is ")
 
 
 def test_a_batch_read_cannot_start_at_latest_nor_end_at_earliest() -> None:
@@ -202,13 +199,6 @@ def test_sizes_have_units(text: str, size_bytes: int) -> None:
     assert parse_options({**BASE, "taskBytes": text}).task_bytes_max == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "7m", "-64m", "64.5m", "64x", "9" * 30, "9999999999t"])
-def test_sizes_out_of_form_or_range_are_told(text: str) -> None:
-    (problem,) = problems_of({**BASE, "taskBytes": text})
-
-    assert problem.startswith("taskBytes is ")
-
-
 def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include() -> None:
     options = parse_options(
         {**BASE, "timestampFrom": "2023-11-14T22:13:20.0005+00:00", "timestampTo": "2023-11-15T00:13:21.0005+02:00"}
@@ -216,13 +206,6 @@ def test_time_filters_are_milliseconds_or_iso_8601_rounded_to_what_they_include(
     assert (options.timestamp_min_ms, options.timestamp_max_ms) == (1_700_000_000_001, 1_700_000_001_000)
 
     assert parse_options({**BASE, "timestampFrom": "1700000000000"}).timestamp_min_ms == 1_700_000_000_000
-
-
-@pytest.mark.parametrize("text", ["2023-11-14", "2023-11-14T22:13:20", "soon", "-5"])
-def test_a_time_without_an_offset_from_utc_is_not_taken(text: str) -> None:
-    (problem,) = problems_of({**BASE, "timestampTo": text})
-
-    assert problem.startswith("timestampTo is ")
 
 
 def test_time_filters_must_not_exclude_all() -> None:

@@ -28,27 +28,6 @@ def chain_of(view: PartitionView) -> list[tuple[int, int, int]]:
     return [(link.segment.start_offset, link.first_offset, link.end_offset) for link in view.segments]
 
 
-def test_segments_one_after_the_other_are_one_chain() -> None:
-    view = view_of(started("a", 0, 99), started("b", 100, 199))
-
-    assert chain_of(view) == [(0, 0, 100), (100, 100, 200)]
-    assert view.holes == ()
-    assert (view.tier_end_offset, view.readable_end_offset, view.latest_offset) == (200, 200, LOG_END)
-
-
-def test_the_chain_begins_at_the_log_start_inside_a_segment() -> None:
-    view = view_of(started("a", 0, 99), started("b", 100, 199), log_start_offset=130)
-
-    assert chain_of(view) == [(100, 130, 200)]
-
-
-def test_without_segments_the_tier_ends_at_the_log_start() -> None:
-    view = view_of(log_start_offset=70)
-
-    assert chain_of(view) == []
-    assert view.tier_end_offset == 70
-
-
 def test_a_segment_that_is_still_copied_or_being_deleted_is_not_served() -> None:
     catalog = Catalog()
     gone, kept, coming = started("a", 0, 99), started("b", 100, 199), started("c", 200, 299)
@@ -59,20 +38,6 @@ def test_a_segment_that_is_still_copied_or_being_deleted_is_not_served() -> None
 
     assert chain_of(view) == [(100, 100, 200)]
     assert view.holes == ()
-
-
-def test_what_overlaps_is_served_once() -> None:
-    view = view_of(started("a", 0, 149), started("b", 100, 249))
-
-    assert chain_of(view) == [(0, 0, 150), (100, 150, 250)]
-
-
-def test_a_missing_segment_before_a_later_one_is_a_hole() -> None:
-    view = view_of(started("a", 0, 99), started("c", 200, 299))
-
-    assert chain_of(view) == [(0, 0, 100), (200, 200, 300)]
-    assert view.holes == (OffsetRange(100, 200),)
-    assert view.tier_end_offset == 300
 
 
 def test_a_dead_branch_is_never_served_nor_a_reason_for_a_hole() -> None:

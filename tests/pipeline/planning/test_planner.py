@@ -82,12 +82,6 @@ def test_a_part_of_a_segment_is_cut_by_offsets() -> None:
     assert ranges_of(*tasks) == [(20, 40, 0, 1_000), (40, 60, 0, 1_000)]
 
 
-def test_a_segment_that_is_served_in_part_is_cut_by_offsets_too() -> None:
-    tasks = plan([wanted_of(view_of((100, 1_000), first_offset=80))], bytes_per_partition=100)
-
-    assert ranges_of(*tasks) == [(80, 90, 0, 1_000), (90, 100, 0, 1_000)]
-
-
 def test_segments_that_cannot_match_are_not_planned() -> None:
     view = view_of((10, 100), (10, 100), (10, 100))
 
@@ -222,12 +216,6 @@ def test_bytes_are_shared_fairly_and_what_one_does_not_need_the_other_gets() -> 
     small, large = view_of((10, 100)), view_of((1_000, 10_000), partition=1)
 
     assert limit_end_offsets([small, large], {}, 1_000) == {KEYS[0]: 10, KEYS[1]: 90}
-
-
-def test_there_is_progress_under_the_smallest_limit() -> None:
-    view = view_of((10, 1_000))
-
-    assert limit_end_offsets([view], {}, 1) == {KEYS[0]: 1}
 
 
 def test_a_trigger_ends_at_the_last_stable_offset() -> None:

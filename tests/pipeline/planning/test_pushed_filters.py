@@ -48,18 +48,6 @@ def pushed(*filters: EqualTo) -> PushedFilters:
     return taken
 
 
-def ranges_of(taken: PushedFilters, *wants: WantedOffsets) -> list[tuple[int, int, int]]:
-    return [(want.first_offset, want.tier_end_offset, want.end_offset) for want in taken.narrowed(wants)]
-
-
-def test_offsets_cut_the_ranges_of_tier_and_tail() -> None:
-    at_least, below = GreaterThanOrEqual(("offset",), 30), LessThan(("offset",), 80)
-    assert ranges_of(pushed(at_least, below), wanted(0, 50, 100)) == [(30, 50, 80)]
-    assert ranges_of(pushed(below), wanted(0, 90, 100)) == [(0, 80, 80)]
-    assert ranges_of(pushed(at_least), wanted(0, 20, 100)) == [(30, 30, 100)]
-    assert ranges_of(pushed(EqualTo(("offset",), 7)), wanted(0, 50, 100), wanted(10, 50, 100)) == [(7, 8, 8)]
-
-
 def test_topics_and_partitions_that_are_not_wanted_are_not_planned() -> None:
     wants = [wanted(0, 5, 5, topic=topic, partition=number) for topic in ("orders", "payments") for number in range(3)]
 

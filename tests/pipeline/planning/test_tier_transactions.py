@@ -1,6 +1,5 @@
 """Aborted transactions out of the tier's own objects, and where the tier alone cannot tell."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.support.checked_tier import SEGMENTS, aiven_tier
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import build_segment, data_batch, object_path, publish, topic_partition
-from tests.support.vectors import vector
 
 PARTITION = topic_partition()
 SEGMENT_OFFSETS = 100
@@ -240,16 +238,3 @@ def test_aborts_of_the_frozen_tier_are_those_that_its_broker_wrote() -> None:
             each for each in found if each.first_offset < link.end_offset and each.last_offset >= link.first_offset
         )
         assert transactions.aborted(view, link.first_offset, link.end_offset) == expected
-
-
-def test_a_consumer_got_nothing_within_an_abort_but_what_others_wrote() -> None:
-    _, view, transactions = _frozen("txn-0")
-    delivered = set(json.loads(vector("aiven-tier", "truth", "txn-0.read_committed.json").read_text())["offsets"])
-    written = {record["o"] for record in Recorded("txn-0").truth()}
-
-    found = transactions.aborted(view, 0, view.tier_end_offset)
-
-    for hidden in written - delivered:
-        assert any(each.first_offset <= hidden < each.last_offset for each in found)
-    for each in found:
-        assert each.first_offset not in delivered

@@ -7,7 +7,7 @@ import pytest
 from pipeline.reading.segment_task import BatchSelection
 from pipeline.tasks import AbortedTransaction
 from protocol.record_batches import BatchHeader, read_header
-from tests.support.segments import FIRST_TIMESTAMP_MS, ProducerFields, control_batch, data_batch
+from tests.support.segments import ProducerFields, data_batch
 
 
 def header(
@@ -17,28 +17,10 @@ def header(
     return read_header(data_batch(base_offset, record_count=record_count, producer=producer), 0)
 
 
-def test_batches_that_hold_an_offset_of_the_range_are_wanted() -> None:
-    selection = BatchSelection(15, 31)
-
-    assert [offset for offset in range(0, 60, 10) if selection.wants(header(offset))] == [10, 20, 30]
-    assert [offset for offset in range(0, 60, 10) if selection.ends_before(header(offset))] == [30, 40, 50]
-
-
 def test_a_message_that_wraps_others_may_begin_before_the_end() -> None:
     selection = BatchSelection(0, 31)
 
     assert selection.wants(dataclasses.replace(header(35), magic=1, last_offset_delta=0))
-
-
-def test_control_batches_are_never_wanted() -> None:
-    assert not BatchSelection(0, 100).wants(read_header(control_batch(5, producer_id=1), 0))
-
-
-@pytest.mark.parametrize(("minimum_ms", "is_wanted"), [(9, True), (10, False)])
-def test_a_batch_whose_newest_record_is_too_old_is_not_wanted(minimum_ms: int, is_wanted: bool) -> None:
-    selection = BatchSelection(0, 100, timestamp_min_ms=FIRST_TIMESTAMP_MS + minimum_ms)
-
-    assert selection.wants(header(0)) is is_wanted
 
 
 @pytest.mark.parametrize(

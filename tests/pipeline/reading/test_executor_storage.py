@@ -9,7 +9,6 @@ import pytest
 from pipeline.reading import executor_storage
 from pipeline.reading.executor_storage import SHIPPED_FILE_BYTES_MAX, open_shipped_storage, ship_storage
 from storage.errors import StorageConfigError
-from tests.support.frozen_tier import Recorded, storage_config
 from tests.support.sent import sent
 
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -96,14 +95,3 @@ def test_a_process_opens_a_configuration_once(tmp_path: Path) -> None:
     managers = [open_shipped_storage(sent(one)) for _ in range(2)]
     assert managers[0] is managers[1]
     assert open_shipped_storage(ship_storage(LOCAL, {"dir": str(tmp_path / "two")})) is not managers[0]
-
-
-def test_an_encrypted_tier_is_read_with_the_keys_that_travelled(vectors: Path) -> None:
-    assert vectors.is_dir()
-    segment = Recorded("plain-0").segments[0]
-    manager = open_shipped_storage(sent(ship_storage(AIVEN, storage_config())))
-    stream = manager.open_log_segment(segment).open_stream(0, segment.segment_size_bytes)
-    try:
-        assert len(stream.read(61)) == 61
-    finally:
-        stream.close()

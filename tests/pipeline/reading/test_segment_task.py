@@ -1,6 +1,5 @@
 """read_segment_task: rows of a segment's range, bad ones left out, within the task's memory."""
 
-import itertools
 import json
 import struct
 import tracemalloc
@@ -16,11 +15,8 @@ from crc32c import crc32c
 from pipeline.reading.segment_task import read_segment_task
 from pipeline.tasks import ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError
-from storage.formats.aiven.manager import AivenRemoteStorageManager
-from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
-from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.opened_bytes import MEMORY_BYTES
 from tests.support.segments import (
@@ -29,9 +25,7 @@ from tests.support.segments import (
     data_batch,
     filled_segment,
     metadata_of,
-    publish,
     topic_partition,
-    value_of,
 )
 
 MIB = 1024 * 1024
@@ -48,15 +42,6 @@ def task_of(segment: RemoteLogSegmentMetadata, **fields: Any) -> SegmentTask:
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
-
-
-def test_a_segment_in_a_folder_is_read_as_rows(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, topic_partition(), filled_segment(5000))
-    manager = LocalTieredStorage({"dir": str(tmp_path)})
-
-    found = rows(read_segment_task(manager, task_of(metadata, first_offset=5003, end_offset=5188), OPTIONS))
-
-    assert found == [{"offset": offset, "value": value_of(offset, 100)} for offset in range(5003, 5188)]
 
 
 def test_bad_batches_are_left_out_and_written_down_also_the_decoders(tmp_path: Path) -> None:
@@ -88,23 +73,6 @@ def test_a_reader_that_stops_early_ends_the_get_under_way() -> None:
     rows_under_way.close()  # type: ignore[attr-defined]  # it is a generator
 
     assert world.streams_open == 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_frozen_tier_cut_into_tasks_gives_each_row_of_its_segments_once(name: str) -> None:
-    recorded = Recorded(name)
-    manager = AivenRemoteStorageManager(storage_config())
-    found = set()
-    for segment in recorded.segments:
-        whole = rows(read_segment_task(manager, task_of(segment), OPTIONS))
-        size_bytes = segment.segment_size_bytes
-        cuts = [0, 1, size_bytes // 3, size_bytes // 2, size_bytes - 100, size_bytes]
-        tasks = [task_of(segment, start_position=start, end_position=end) for start, end in itertools.pairwise(cuts)]
-        parts = [row for task in tasks for row in rows(read_segment_task(manager, task, OPTIONS))]
-        assert parts == whole
-        found |= {row["offset"] for row in whole}
-
-    assert {record["o"] for record in recorded.truth()} <= found
 
 
 # --- memory ---
