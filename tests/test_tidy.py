@@ -46,7 +46,7 @@ PUBLIC_ALL_THE_SAME = {"__class__", "__dict__", "__doc__", "__file__", "__name__
 REACHING_FOLDERS = {
     "tests/pipeline/": ("reading/test_read_task", "test_data_source"),
     "tests/protocol/": ("test_proxy_header",),
-    "tests/proxy/": ("test_address_limits", "test_exchange", "test_search_slots", "test_slots", "test_tier_storage"),
+    "tests/proxy/": ("test_exchange", "test_slots", "test_tier_storage"),
     "tests/proxy/upstream/": ("test_transport",),
     "tests/spark/": ("test_backfill_job",),
     "tests/storage/": ("test_reader_disk", "test_reader_stateful", "test_reader_streams", "test_timestamp_search"),

@@ -51,18 +51,19 @@ class Recorder:
             )
 
 
+Log = MetadataEventLog
+
+
 class MetadataEventLogContract:
     @pytest.fixture
     def recorder(self) -> Recorder:
         return Recorder()
 
-    def test_offsets_count_from_zero_in_each_partition(self, event_log: MetadataEventLog) -> None:
+    def test_offsets_count_from_zero_in_each_partition(self, event_log: Log) -> None:
         assert event_log.partition_count() == 3
         assert [event_log.publish(0, b"a"), event_log.publish(0, b"b"), event_log.publish(2, b"c")] == [0, 1, 0]
 
-    def test_a_subscriber_reads_from_its_offset_and_follows_the_tail(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_a_subscriber_reads_from_its_offset_and_follows_the_tail(self, event_log: Log, recorder: Recorder) -> None:
         for value in (b"a", b"b", b"c"):
             event_log.publish(0, value)
         event_log.publish(1, b"not asked for")
@@ -78,9 +79,7 @@ class MetadataEventLogContract:
         ]
         assert all(event.key is None and event.timestamp_ms >= 0 for event in recorder.events)
 
-    def test_an_empty_partition_is_known_to_be_read_at_once(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_an_empty_partition_is_known_to_be_read_at_once(self, event_log: Log, recorder: Recorder) -> None:
         event_log.subscribe({0: 0, 1: 0}, recorder.deliver, recorder.advance)
 
         recorder.wait_for_position(0, partition=0)
@@ -88,7 +87,7 @@ class MetadataEventLogContract:
         assert sorted(recorder.progress) == [(0, 0, 0), (1, 0, 0)]
         assert recorder.events == []
 
-    def test_the_end_offset_is_the_one_at_assignment(self, event_log: MetadataEventLog, recorder: Recorder) -> None:
+    def test_the_end_offset_is_the_one_at_assignment(self, event_log: Log, recorder: Recorder) -> None:
         for _ in range(3):
             event_log.publish(0, b"before")
         event_log.subscribe({0: 0}, recorder.deliver, recorder.advance)
@@ -100,7 +99,7 @@ class MetadataEventLogContract:
         assert positions == sorted(positions)
         assert {end_offset for _, _, end_offset in recorder.progress} == {3}
 
-    def test_a_long_log_comes_in_slices(self, event_log: MetadataEventLog, recorder: Recorder) -> None:
+    def test_a_long_log_comes_in_slices(self, event_log: Log, recorder: Recorder) -> None:
         count = 2 * DELIVERY_RECORDS_MAX + 10
         for number in range(count):
             event_log.publish(0, b"%d" % number)
@@ -110,7 +109,7 @@ class MetadataEventLogContract:
         assert recorder.offsets() == list(range(count))
         assert max(recorder.slices) <= DELIVERY_RECORDS_MAX
 
-    def test_several_subscribers_read_independently(self, event_log: MetadataEventLog) -> None:
+    def test_several_subscribers_read_independently(self, event_log: Log) -> None:
         early, late = Recorder(), Recorder()
         event_log.subscribe({0: 0}, early.deliver)
         event_log.publish(0, b"a")
@@ -123,7 +122,7 @@ class MetadataEventLogContract:
         assert early.offsets() == [0, 1, 2]
         assert late.offsets() == [1, 2]
 
-    def test_partitions_are_added_and_removed(self, event_log: MetadataEventLog, recorder: Recorder) -> None:
+    def test_partitions_are_added_and_removed(self, event_log: Log, recorder: Recorder) -> None:
         subscription = event_log.subscribe({}, recorder.deliver)
         assert subscription.assigned() == frozenset()
         event_log.publish(1, b"a")
@@ -136,7 +135,7 @@ class MetadataEventLogContract:
         subscription.remove(1)
         assert subscription.assigned() == frozenset()
 
-    def test_nothing_is_delivered_once_remove_returned(self, event_log: MetadataEventLog, recorder: Recorder) -> None:
+    def test_nothing_is_delivered_once_remove_returned(self, event_log: Log, recorder: Recorder) -> None:
         subscription = event_log.subscribe({0: 0, 1: 0}, recorder.deliver)
         event_log.publish(0, b"a")
         recorder.wait_for_offset(0)
@@ -148,9 +147,7 @@ class MetadataEventLogContract:
 
         assert recorder.offsets(0) == [0]
 
-    def test_an_add_from_an_earlier_offset_delivers_each_record_once(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_an_add_from_an_earlier_offset_delivers_each_record_once(self, event_log: Log, recorder: Recorder) -> None:
         for value in (b"a", b"b", b"c"):
             event_log.publish(0, value)
         subscription = event_log.subscribe({0: 0}, recorder.deliver, recorder.advance)
@@ -164,9 +161,7 @@ class MetadataEventLogContract:
 
         assert recorder.offsets() == [1, 2, 3]
 
-    def test_adding_and_removing_under_load_never_repeats_or_skips(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_adding_and_removing_under_load_never_repeats_or_skips(self, event_log: Log, recorder: Recorder) -> None:
         subscription = event_log.subscribe({}, recorder.deliver)
         with ThreadPoolExecutor(1) as pool:
             publishing = pool.submit(lambda: [event_log.publish(0, b"x") for _ in range(300)])
@@ -182,7 +177,7 @@ class MetadataEventLogContract:
         recorder.wait_for_offset(299)
         assert recorder.offsets() == list(range(300))
 
-    def test_a_receiver_may_remove_what_it_is_being_handed(self, event_log: MetadataEventLog) -> None:
+    def test_a_receiver_may_remove_what_it_is_being_handed(self, event_log: Log) -> None:
         received: list[int] = []
         done = threading.Event()
 
@@ -201,9 +196,7 @@ class MetadataEventLogContract:
         assert len(received) <= DELIVERY_RECORDS_MAX
         assert subscription.assigned() == frozenset()
 
-    def test_a_receiver_that_fails_is_logged_and_reading_goes_on(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_a_receiver_that_fails_is_logged_and_reading_goes_on(self, event_log: Log, recorder: Recorder) -> None:
         def deliver(events: Sequence[MetadataEvent]) -> None:
             recorder.deliver(events)
             raise KeyError("broken")
@@ -218,9 +211,7 @@ class MetadataEventLogContract:
         assert recorder.offsets() == [0, 1]
         assert [entry["error"] for entry in logs if "error" in entry] == ["KeyError('broken')"] * 2
 
-    def test_a_closed_subscription_delivers_nothing_and_takes_nothing(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_a_closed_subscription_gives_and_takes_nothing(self, event_log: Log, recorder: Recorder) -> None:
         other = Recorder()
         subscription = event_log.subscribe({0: 0}, recorder.deliver)
         event_log.subscribe({0: 0}, other.deliver)
@@ -234,15 +225,13 @@ class MetadataEventLogContract:
         with pytest.raises(MetadataLogError, match="closed"):
             subscription.add(0, 0)
 
-    def test_an_assigned_partition_cannot_be_added(self, event_log: MetadataEventLog, recorder: Recorder) -> None:
+    def test_an_assigned_partition_cannot_be_added(self, event_log: Log, recorder: Recorder) -> None:
         subscription = event_log.subscribe({0: 0}, recorder.deliver)
         with pytest.raises(MetadataLogError, match="assigned already"):
             subscription.add(0, 0)
 
     @pytest.mark.parametrize("partition", [-1, 3])
-    def test_a_partition_that_does_not_exist(
-        self, event_log: MetadataEventLog, recorder: Recorder, partition: int
-    ) -> None:
+    def test_a_partition_that_does_not_exist(self, event_log: Log, recorder: Recorder, partition: int) -> None:
         subscription = event_log.subscribe({}, recorder.deliver)
         with pytest.raises(MetadataLogError, match="does not exist"):
             event_log.publish(partition, b"x")
@@ -251,9 +240,7 @@ class MetadataEventLogContract:
         with pytest.raises(MetadataLogError, match="does not exist"):
             subscription.add(partition, 0)
 
-    def test_threads_that_publish_get_offsets_of_their_own(
-        self, event_log: MetadataEventLog, recorder: Recorder
-    ) -> None:
+    def test_threads_that_publish_get_offsets_of_their_own(self, event_log: Log, recorder: Recorder) -> None:
         event_log.subscribe({0: 0}, recorder.deliver)
         with ThreadPoolExecutor(8) as pool:
             values = [b"%d" % number for number in range(200)]
@@ -264,6 +251,6 @@ class MetadataEventLogContract:
         published = dict(zip(offsets, values, strict=True))
         assert {event.offset: event.value for event in recorder.events} == published
 
-    def test_a_healthy_log_has_no_problems(self, event_log: MetadataEventLog) -> None:
+    def test_a_healthy_log_has_no_problems(self, event_log: Log) -> None:
         assert event_log.problems() == {}
         assert event_log.failure() is None

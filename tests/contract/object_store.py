@@ -35,25 +35,27 @@ class ObjectStoreContract:
         yield store
         store.close()
 
-    def test_an_object_comes_back_as_it_was_put(self, store: ObjectStore) -> None:
+    @pytest.fixture
+    def filled(self, store: ObjectStore) -> ObjectStore:
+        """With one object."""
         store.put(KEY, CONTENT)
-        assert fetched(store, KEY, 0, len(CONTENT)) == CONTENT
+        return store
+
+    def test_an_object_comes_back_as_it_was_put(self, filled: ObjectStore) -> None:
+        assert fetched(filled, KEY, 0, len(CONTENT)) == CONTENT
 
     @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 100), (99, 100), (1000, 250_000), (299_999, 300_000)])
-    def test_a_range_has_its_start_and_not_its_end(self, store: ObjectStore, start: int, end: int) -> None:
-        store.put(KEY, CONTENT)
-        assert fetched(store, KEY, start, end) == CONTENT[start:end]
+    def test_a_range_has_its_start_and_not_its_end(self, filled: ObjectStore, start: int, end: int) -> None:
+        assert fetched(filled, KEY, start, end) == CONTENT[start:end]
 
-    def test_a_body_is_shorter_when_the_object_ends_first(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
-        assert fetched(store, KEY, 299_990, 400_000) == CONTENT[-10:]
-        assert fetched(store, KEY, 0, 2**40) == CONTENT
+    def test_a_body_is_shorter_when_the_object_ends_first(self, filled: ObjectStore) -> None:
+        assert fetched(filled, KEY, 299_990, 400_000) == CONTENT[-10:]
+        assert fetched(filled, KEY, 0, 2**40) == CONTENT
 
     @pytest.mark.parametrize("start", [300_000, 300_001, 2**40])
-    def test_a_range_behind_the_end_is_no_range(self, store: ObjectStore, start: int) -> None:
-        store.put(KEY, CONTENT)
+    def test_a_range_behind_the_end_is_no_range(self, filled: ObjectStore, start: int) -> None:
         with pytest.raises(InvalidRangeError, match="BBBB"):
-            store.get(KEY, start, start + 10)
+            filled.get(KEY, start, start + 10)
 
     def test_an_empty_object_exists_and_has_no_range(self, store: ObjectStore) -> None:
         store.put(KEY, b"")
@@ -62,14 +64,12 @@ class ObjectStoreContract:
             store.get(KEY, 0, 1)
 
     @pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5)])
-    def test_what_is_no_range_is_the_callers_bug(self, store: ObjectStore, start: int, end: int) -> None:
-        store.put(KEY, CONTENT)
+    def test_what_is_no_range_is_the_callers_bug(self, filled: ObjectStore, start: int, end: int) -> None:
         with pytest.raises(ValueError, match="not a range"):
-            store.get(KEY, start, end)
+            filled.get(KEY, start, end)
 
-    def test_a_body_is_read_in_pieces_of_any_size(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
-        stream = store.get(KEY, 100, 250_100)
+    def test_a_body_is_read_in_pieces_of_any_size(self, filled: ObjectStore) -> None:
+        stream = filled.get(KEY, 100, 250_100)
         assert stream.size_bytes == 250_000
         found = bytearray(250_000)
         view, at = memoryview(found), 0
@@ -80,9 +80,8 @@ class ObjectStoreContract:
         assert at == 250_000
         assert found == CONTENT[100:250_100]
 
-    def test_asking_for_more_than_is_left_is_the_callers_bug(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
-        stream = store.get(KEY, 0, 10)
+    def test_asking_for_more_than_is_left_is_the_callers_bug(self, filled: ObjectStore) -> None:
+        stream = filled.get(KEY, 0, 10)
         stream.readinto(memoryview(bytearray(6)))
         with pytest.raises(ValueError, match="4 left"):
             stream.readinto(memoryview(bytearray(5)))
@@ -91,25 +90,22 @@ class ObjectStoreContract:
         assert last == CONTENT[6:10]
         stream.close()
 
-    def test_a_body_may_be_closed_before_its_end_and_twice(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
+    def test_a_body_may_be_closed_before_its_end_and_twice(self, filled: ObjectStore) -> None:
         for _ in range(20):
-            stream = store.get(KEY, 0, len(CONTENT))
+            stream = filled.get(KEY, 0, len(CONTENT))
             stream.readinto(memoryview(bytearray(10)))
             stream.close()
             stream.close()
-        assert fetched(store, KEY, 0, len(CONTENT)) == CONTENT
+        assert fetched(filled, KEY, 0, len(CONTENT)) == CONTENT
 
-    def test_what_was_never_put_is_not_found_and_the_error_names_it(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
-        for call in (lambda: store.get(f"{KEY}.not", 0, 1), lambda: store.head("tiered/orders-AAAA/3")):
+    def test_what_was_never_put_is_not_found_and_the_error_names_it(self, filled: ObjectStore) -> None:
+        for call in (lambda: filled.get(f"{KEY}.not", 0, 1), lambda: filled.head("tiered/orders-AAAA/3")):
             with pytest.raises(RemoteResourceNotFoundError, match="orders-AAAA"):
                 call()
 
-    def test_a_put_replaces(self, store: ObjectStore) -> None:
-        store.put(KEY, CONTENT)
-        store.put(KEY, b"shorter")
-        assert fetched(store, KEY, 0, 100) == b"shorter"
+    def test_a_put_replaces(self, filled: ObjectStore) -> None:
+        filled.put(KEY, b"shorter")
+        assert fetched(filled, KEY, 0, 100) == b"shorter"
 
     @pytest.mark.parametrize("pieces", [[], [b""], [b"a"], [b"", b"ab", b"", b"c"]])
     def test_a_put_takes_pieces(self, store: ObjectStore, pieces: list[bytes]) -> None:
@@ -128,9 +124,7 @@ class ObjectStoreContract:
         assert fetched(store, KEY, 0, len(content)) == content
 
     @pytest.mark.parametrize("pieces_before", [0, 1, 3])
-    def test_a_source_that_raises_leaves_nothing_and_its_error_is_raised_on(
-        self, store: ObjectStore, pieces_before: int
-    ) -> None:
+    def test_a_source_that_raises_leaves_nothing_and_is_heard(self, store: ObjectStore, pieces_before: int) -> None:
         class SourceError(OSError):
             """An OSError, so that a store that takes it for its own is found out."""
 
@@ -192,12 +186,9 @@ class ObjectStoreContract:
         assert before_ms - 2000 <= head.modified_ms <= time.time_ns() // 1_000_000 + 2000
         assert [found.key for found in store.list("tiered")] == [KEY]
 
-    def test_another_store_of_the_same_identity_has_the_same_objects(
-        self, store: ObjectStore, open_store: OpenStore
-    ) -> None:
-        store.put(KEY, CONTENT)
+    def test_another_store_of_its_identity_has_its_objects(self, filled: ObjectStore, open_store: OpenStore) -> None:
         other = open_store()
-        assert other.identity == store.identity
+        assert other.identity == filled.identity
         assert fetched(other, KEY, 5, 50) == CONTENT[5:50]
         other.close()
 

@@ -30,6 +30,9 @@ from tests.support.metadata_records import (
     started,
 )
 
+Manager = RemoteLogMetadataManager
+Call = Callable[[Manager], object]
+
 OTHER = named_partition("orders", 1)
 S0 = started("s0", 0, 100, {0: 0, 1: 20, 2: 80})
 S1 = started("s1", 101, 200, {2: 101})
@@ -38,7 +41,7 @@ S3 = started("s3", 250, 400, {3: 250, 4: 370})
 LIFECYCLE = (S0, S1, S2, S3)
 THREADS = 8
 
-EVERY_METHOD: list[Callable[[RemoteLogMetadataManager], object]] = [
+EVERY_METHOD: list[Call] = [
     lambda manager: manager.add_remote_log_segment_metadata(S0),
     lambda manager: manager.update_remote_log_segment_metadata(moved(S0, COPY_FINISHED)),
     lambda manager: manager.remote_log_segment_metadata(PARTITION, 0, 0),
@@ -49,7 +52,7 @@ EVERY_METHOD: list[Callable[[RemoteLogMetadataManager], object]] = [
     lambda manager: manager.next_segment_with_txn_index(PARTITION, 0, 0),
     lambda manager: manager.remote_log_size(PARTITION, 0),
 ]
-NOTICES: list[Callable[[RemoteLogMetadataManager], object]] = [
+NOTICES: list[Call] = [
     lambda manager: manager.on_partition_leadership_changes([PARTITION], []),
     lambda manager: manager.on_stop_partitions([PARTITION]),
 ]
@@ -59,13 +62,13 @@ def partition_delete(state: int) -> RemotePartitionDeleteMetadata:
     return RemotePartitionDeleteMetadata(PARTITION, RemotePartitionDeleteState(state), 1_700_000_000_000, 1)
 
 
-def copy(manager: RemoteLogMetadataManager, *segments: RemoteLogSegmentMetadata) -> None:
+def copy(manager: Manager, *segments: RemoteLogSegmentMetadata) -> None:
     for metadata in segments:
         manager.add_remote_log_segment_metadata(metadata)
         manager.update_remote_log_segment_metadata(moved(metadata, COPY_FINISHED))
 
 
-def states(manager: RemoteLogMetadataManager, epoch: int | None = None) -> list[RemoteLogSegmentState]:
+def states(manager: Manager, epoch: int | None = None) -> list[RemoteLogSegmentState]:
     return [metadata.state for metadata in manager.list_remote_log_segments(PARTITION, epoch)]
 
 
@@ -73,16 +76,14 @@ class RemoteLogMetadataManagerContract:
     """A subclass's fixture `manager` makes a manager that was told of no partition."""
 
     @pytest.fixture
-    def ready(self, manager: RemoteLogMetadataManager) -> RemoteLogMetadataManager:
+    def ready(self, manager: Manager) -> Manager:
         manager.on_partition_leadership_changes([PARTITION], [OTHER])
         assert manager.is_ready(PARTITION)
         assert manager.is_ready(OTHER)
         return manager
 
     @pytest.mark.parametrize("call", EVERY_METHOD)
-    def test_a_partition_that_is_not_ready_fails_every_method(
-        self, manager: RemoteLogMetadataManager, call: Callable[[RemoteLogMetadataManager], object]
-    ) -> None:
+    def test_a_partition_that_is_not_ready_fails_every_method(self, manager: Manager, call: Call) -> None:
         manager.on_partition_leadership_changes([OTHER], [])
 
         assert not manager.is_ready(PARTITION)
@@ -90,9 +91,7 @@ class RemoteLogMetadataManagerContract:
             call(manager)
 
     @pytest.mark.parametrize("call", [*EVERY_METHOD, *NOTICES])
-    def test_a_closed_manager_fails_every_method(
-        self, ready: RemoteLogMetadataManager, call: Callable[[RemoteLogMetadataManager], object]
-    ) -> None:
+    def test_a_closed_manager_fails_every_method(self, ready: Manager, call: Call) -> None:
         copy(ready, S0)
         ready.close()
         ready.close()
@@ -101,7 +100,7 @@ class RemoteLogMetadataManagerContract:
         with pytest.raises(MetadataNotReadyError):
             call(ready)
 
-    def test_a_stopped_partition_is_not_ready_and_comes_back_as_it_was(self, ready: RemoteLogMetadataManager) -> None:
+    def test_a_stopped_partition_is_not_ready_and_comes_back_as_it_was(self, ready: Manager) -> None:
         copy(ready, S0, S1)
 
         ready.on_stop_partitions([PARTITION])
@@ -113,7 +112,7 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == [COPY_FINISHED, COPY_FINISHED]
         assert ready.highest_offset_for_epoch(PARTITION, 2) == 200
 
-    def test_the_lifecycle_of_overlapping_segments(self, ready: RemoteLogMetadataManager) -> None:
+    def test_the_lifecycle_of_overlapping_segments(self, ready: Manager) -> None:
         copy(ready, *LIFECYCLE)
 
         questions = {(1, 40): 0, (2, 110): 1, (3, 240): 2, (3, 250): 3, (4, 375): 3}
@@ -126,7 +125,7 @@ class RemoteLogMetadataManagerContract:
         highest = [ready.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(6)]
         assert highest == [19, 79, 239, 369, 400, None]
 
-    def test_a_segment_is_listed_before_it_can_be_looked_up(self, ready: RemoteLogMetadataManager) -> None:
+    def test_a_segment_is_listed_before_it_can_be_looked_up(self, ready: Manager) -> None:
         ready.add_remote_log_segment_metadata(S0)
 
         assert ready.remote_log_segment_metadata(PARTITION, 0, 10) is None
@@ -135,7 +134,7 @@ class RemoteLogMetadataManagerContract:
         assert list(ready.list_remote_log_segments(PARTITION, 1)) == [S0]
         assert list(ready.list_remote_log_segments(PARTITION, 7)) == []
 
-    def test_a_caller_sees_its_own_change_at_once(self, ready: RemoteLogMetadataManager) -> None:
+    def test_a_caller_sees_its_own_change_at_once(self, ready: Manager) -> None:
         update = moved(S0, COPY_FINISHED, custom_metadata=b"where it is")
         ready.add_remote_log_segment_metadata(S0)
         ready.update_remote_log_segment_metadata(update)
@@ -148,7 +147,7 @@ class RemoteLogMetadataManagerContract:
             custom_metadata=update.custom_metadata,
         )
 
-    def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(self, ready: RemoteLogMetadataManager) -> None:
+    def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(self, ready: Manager) -> None:
         copy(ready, S0)
 
         ready.update_remote_log_segment_metadata(moved(S0, DELETE_STARTED))
@@ -159,39 +158,35 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == states(ready, 0) == []
         assert [ready.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(3)] == [19, 79, 100]
 
-    def test_a_segment_cannot_begin_again(self, ready: RemoteLogMetadataManager) -> None:
+    def test_a_segment_cannot_begin_again(self, ready: Manager) -> None:
         copy(ready, S0)
         ready.add_remote_log_segment_metadata(S0)
 
         assert states(ready) == [COPY_FINISHED]
 
     @pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
-    def test_a_new_segment_must_begin_by_being_copied(
-        self, ready: RemoteLogMetadataManager, state: RemoteLogSegmentState
-    ) -> None:
+    def test_a_new_segment_must_begin_by_being_copied(self, ready: Manager, state: RemoteLogSegmentState) -> None:
         with pytest.raises(IllegalMetadataError):
             ready.add_remote_log_segment_metadata(replace(S0, state=state))
         assert states(ready) == []
 
-    def test_an_update_to_the_first_state_is_illegal(self, ready: RemoteLogMetadataManager) -> None:
+    def test_an_update_to_the_first_state_is_illegal(self, ready: Manager) -> None:
         ready.add_remote_log_segment_metadata(S0)
         with pytest.raises(IllegalMetadataError):
             ready.update_remote_log_segment_metadata(moved(S0, COPY_STARTED))
 
-    def test_a_number_that_has_no_room_in_the_topic_is_illegal(self, ready: RemoteLogMetadataManager) -> None:
+    def test_a_number_that_has_no_room_in_the_topic_is_illegal(self, ready: Manager) -> None:
         with pytest.raises(IllegalMetadataError):
             ready.add_remote_log_segment_metadata(replace(S0, segment_size_bytes=2**31))
         assert states(ready) == []
 
     @pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
-    def test_an_unknown_segment_cannot_be_updated(
-        self, ready: RemoteLogMetadataManager, state: RemoteLogSegmentState
-    ) -> None:
+    def test_an_unknown_segment_cannot_be_updated(self, ready: Manager, state: RemoteLogSegmentState) -> None:
         copy(ready, S1)
         with pytest.raises(RemoteResourceNotFoundError):
             ready.update_remote_log_segment_metadata(moved(S0, state))
 
-    def test_only_the_last_state_of_a_partitions_deletion_forgets_it(self, ready: RemoteLogMetadataManager) -> None:
+    def test_only_the_last_state_of_a_partitions_deletion_forgets_it(self, ready: Manager) -> None:
         copy(ready, S0)
         for state in (0, 1):
             ready.put_remote_partition_delete_metadata(partition_delete(state))
@@ -203,28 +198,25 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == []
         assert ready.highest_offset_for_epoch(PARTITION, 0) is None
 
-    def test_partitions_do_not_see_each_other(self, ready: RemoteLogMetadataManager) -> None:
+    def test_partitions_do_not_see_each_other(self, ready: Manager) -> None:
         copy(ready, S0)
 
         assert list(ready.list_remote_log_segments(OTHER)) == []
         assert ready.remote_log_segment_metadata(OTHER, 0, 10) is None
 
-    def test_the_next_segment_with_transactions(self, ready: RemoteLogMetadataManager) -> None:
-        segments = (
-            started("t0", 0, 9, {0: 0}, txn_index_empty=True),
-            started("t1", 10, 19, {0: 10}),
-        )
+    def test_the_next_segment_with_transactions(self, ready: Manager) -> None:
+        segments = (started("t0", 0, 9, {0: 0}, txn_index_empty=True), started("t1", 10, 19, {0: 10}))
         copy(ready, *segments)
 
         assert name_of(ready.next_segment_with_txn_index(PARTITION, 0, 3), *segments) == 1
         assert ready.next_segment_with_txn_index(PARTITION, 1, 3) is None
 
-    def test_the_size_of_an_epoch(self, ready: RemoteLogMetadataManager) -> None:
+    def test_the_size_of_an_epoch(self, ready: Manager) -> None:
         copy(ready, S0, S1)
 
         assert [ready.remote_log_size(PARTITION, epoch) for epoch in (0, 2, 5)] == [1_000, 2_000, 0]
 
-    def test_many_threads_record_and_ask_at_once(self, ready: RemoteLogMetadataManager) -> None:
+    def test_many_threads_record_and_ask_at_once(self, ready: Manager) -> None:
         def work(number: int) -> None:
             for step in range(20):
                 start = (number * 20 + step) * 10

@@ -30,7 +30,8 @@ from tests.support.segments import (
     uuid_of,
 )
 
-OpenManager = Callable[[], RemoteStorageManager]
+Manager = RemoteStorageManager
+OpenManager = Callable[[], Manager]
 
 PARTITION = topic_partition("orders", 3)
 ABORTED = AbortedTransaction(producer_id=7, first_offset=0, last_offset=2, last_stable_offset=3)
@@ -39,349 +40,10 @@ SEGMENT = filled_segment(100, batch_count=30)
 THREADS = 8
 
 
-class RemoteStorageManagerContract:
-    """A subclass's fixture `open_manager` opens a manager on one tier, empty at first; each call another manager.
-
-    Its fixture `open_elsewhere` does the same on another tier of the same kind.
-    """
-
-    @pytest.fixture
-    def manager(self, open_manager: OpenManager) -> RemoteStorageManager:
-        return open_manager()
-
-    @pytest.fixture
-    def copy(self, manager: RemoteStorageManager, tmp_path: Path) -> "Copy":
-        return Copy(manager, tmp_path / "local")
-
-    def test_a_copied_segment_is_fetched_whole(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        assert manager.fetch_log_segment(copy(SEGMENT), 0) == SEGMENT.log
-
-    @pytest.mark.parametrize(
-        ("start_position", "end_position"),
-        [(0, 0), (0, 99), (7, 7), (100, 5000), (len(SEGMENT.log) - 1, len(SEGMENT.log) - 1), (1, None)],
-    )
-    def test_both_ends_of_a_range_are_inclusive(
-        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int | None
-    ) -> None:
-        metadata = copy(SEGMENT)
-        expected = SEGMENT.log[start_position : None if end_position is None else end_position + 1]
-        assert manager.fetch_log_segment(metadata, start_position, end_position) == expected
-
-    def test_any_range_is_that_slice_of_the_log(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        randomness = random.Random(1)
-        for _ in range(100):
-            start_position = randomness.randrange(len(SEGMENT.log))
-            end_position = randomness.randrange(start_position, len(SEGMENT.log))
-            fetched = manager.fetch_log_segment(metadata, start_position, end_position)
-            assert fetched == SEGMENT.log[start_position : end_position + 1]
-
-    def test_an_end_beyond_the_log_is_cut_to_it(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        assert manager.fetch_log_segment(metadata, 10, len(SEGMENT.log)) == SEGMENT.log[10:]
-        assert manager.fetch_log_segment(metadata, 10, 2**31 - 1) == SEGMENT.log[10:]
-
-    def test_a_start_at_or_beyond_the_end_gives_nothing(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        assert manager.fetch_log_segment(metadata, len(SEGMENT.log)) == b""
-        assert manager.fetch_log_segment(metadata, len(SEGMENT.log), len(SEGMENT.log) + 5) == b""
-        assert manager.fetch_log_segment(metadata, len(SEGMENT.log) + 1000) == b""
-
-    @pytest.mark.parametrize(("start_position", "end_position"), [(-1, None), (-1, 5), (5, 4)])
-    def test_what_is_no_range_is_the_callers_bug(
-        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int | None
-    ) -> None:
-        metadata = copy(SEGMENT)
-        with pytest.raises(ValueError, match="not a range"):
-            manager.fetch_log_segment(metadata, start_position, end_position)
-
-    @pytest.mark.parametrize(("start_position", "end_position"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
-    def test_a_stream_of_what_is_no_range_is_the_callers_bug(
-        self, manager: RemoteStorageManager, copy: "Copy", start_position: int, end_position: int
-    ) -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        with pytest.raises(ValueError, match="not a range"):
-            opened.open_stream(start_position, end_position)
-
-    def test_reading_beyond_a_streams_end_is_the_callers_bug(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        with closing(opened.open_stream(0, 10)) as stream:
-            stream.read(6)
-            with pytest.raises(ValueError, match=r"5 bytes .*of a stream"):
-                stream.read(5)
-
-    @pytest.mark.parametrize("piece_bytes", [1000, 4096, len(SEGMENT.log)])
-    def test_a_stream_read_in_pieces_is_the_log(
-        self, manager: RemoteStorageManager, copy: "Copy", piece_bytes: int
-    ) -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        with closing(opened.open_stream(0, len(SEGMENT.log))) as stream:
-            for start in range(0, len(SEGMENT.log), piece_bytes):
-                expected = SEGMENT.log[start : start + piece_bytes]
-                piece = stream.read(len(expected))
-                assert isinstance(piece, bytes | bytearray)
-                assert piece == expected
-
-    def test_a_stream_of_any_range_in_any_pieces_is_that_slice_of_the_log(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        randomness = random.Random(2)
-        for _ in range(50):
-            start = randomness.randrange(len(SEGMENT.log))
-            end = randomness.randrange(start + 1, len(SEGMENT.log) + 1)
-            middle = randomness.randint(start, end)
-            with closing(opened.open_stream(start, end)) as stream:
-                pieces = [stream.read(middle - start), stream.read(end - middle)]
-            assert pieces == [SEGMENT.log[start:middle], SEGMENT.log[middle:end]]
-
-    def test_what_a_stream_gave_is_the_callers_alone(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        with closing(opened.open_stream(0, 2000)) as stream, closing(opened.open_stream(0, 1000)) as another:
-            first, same = stream.read(1000), another.read(1000)
-            if isinstance(first, bytearray):
-                first[:] = bytes(1000)
-            second = stream.read(1000)
-        assert (same, second) == (SEGMENT.log[:1000], SEGMENT.log[1000:2000])
-
-    def test_a_stream_may_be_closed_early_and_again(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        opened = manager.open_log_segment(metadata)
-        for read_bytes in (0, 10):
-            stream = opened.open_stream(0, len(SEGMENT.log))
-            stream.read(read_bytes)
-            stream.close()
-            stream.close()
-        assert_readable(manager, metadata, SEGMENT)
-
-    def test_streams_of_one_segment_in_many_threads_do_not_disturb_each_other(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        opened = manager.open_log_segment(copy(SEGMENT))
-        started = threading.Barrier(THREADS)
-
-        def read(number: int) -> bool:
-            start = 1000 * number
-            with closing(opened.open_stream(start, len(SEGMENT.log))) as stream:
-                started.wait(30)
-                pieces = [bytes(stream.read(size)) for size in (100, 10_000, len(SEGMENT.log) - start - 10_100)]
-            return b"".join(pieces) == SEGMENT.log[start:]
-
-        with ThreadPoolExecutor(THREADS) as threads:
-            assert all(threads.map(read, range(THREADS)))
-
-    def test_what_a_get_transfers_covers_the_range_in_whole_chunks(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        opened, size = manager.open_log_segment(copy(SEGMENT)), len(SEGMENT.log)
-        chunk = opened.chunk_bytes
-        assert chunk >= 1
-        assert opened.memory_bytes > 0
-        whole = opened.stored_bytes(0, size)
-        assert whole > 0
-        for start in range(0, size, 997):
-            end = min(start + 3000, size)
-            first, last = start - start % chunk, min(-(-end // chunk) * chunk, size)
-            stored = opened.stored_bytes(start, end)
-            assert stored == opened.stored_bytes(first, last), "the range is widened to whole chunks"
-            assert 0 < opened.stored_bytes(start, start + 1) <= stored <= whole
-            assert stored <= opened.stored_bytes(start, size)
-
-    def test_an_opened_segment_knows_its_indexes(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        opened = manager.open_log_segment(copy(TRANSACTIONAL))
-        for index_type in IndexType:
-            assert opened.fetch_index(index_type) == TRANSACTIONAL.objects()[index_type.value]
-        without = manager.open_log_segment(copy(SEGMENT))
-        with pytest.raises(RemoteResourceNotFoundError):
-            without.fetch_index(IndexType.TRANSACTION)
-
-    def test_an_opened_segment_outlives_the_log(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        opened = manager.open_log_segment(metadata)
-        manager.delete_log_segment_data(metadata)
-        for _ in range(2):
-            with pytest.raises(RemoteResourceNotFoundError) as caught:
-                opened.open_stream(0, 10)
-            assert uuid_to_text(metadata.segment_id.id) in str(caught.value)
-        copy(SEGMENT)
-        assert_streamable(manager.open_log_segment(metadata), SEGMENT)
-
-    def test_a_manager_has_one_identity_and_another_tier_another(
-        self, open_manager: OpenManager, open_elsewhere: OpenManager
-    ) -> None:
-        assert open_manager().identity == open_manager().identity
-        assert open_manager().identity != open_elsewhere().identity
-
-    @pytest.mark.parametrize("index_type", list(IndexType))
-    def test_indexes_come_back_as_they_were(
-        self, manager: RemoteStorageManager, copy: "Copy", index_type: IndexType
-    ) -> None:
-        metadata = copy(TRANSACTIONAL)
-        assert manager.fetch_index(metadata, index_type) == TRANSACTIONAL.objects()[index_type.value]
-
-    def test_an_empty_index_is_not_an_absent_one(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        assert TRANSACTIONAL.offset_index == b""
-        assert manager.fetch_index(copy(TRANSACTIONAL), IndexType.OFFSET) == b""
-
-    def test_transaction_index_and_producer_snapshot_may_be_absent(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        metadata = copy(SEGMENT, with_producer_snapshot=False)
-        for index_type in (IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT):
-            with pytest.raises(RemoteResourceNotFoundError):
-                manager.fetch_index(metadata, index_type)
-        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
-
-    def test_a_repeated_copy_changes_nothing(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        assert copy(TRANSACTIONAL) == copy(TRANSACTIONAL)
-        assert_readable(manager, copy(TRANSACTIONAL), TRANSACTIONAL)
-
-    def test_a_repeated_copy_overwrites(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        copy(TRANSACTIONAL)
-        shorter = build_segment([data_batch(0, value_bytes=5)])
-        metadata = copy(shorter)
-        assert_readable(manager, metadata, shorter)
-        with pytest.raises(RemoteResourceNotFoundError):
-            manager.fetch_index(metadata, IndexType.TRANSACTION)
-
-    def test_copy_attempts_and_partitions_do_not_mix(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        contents = [filled_segment(0, batch_count=count) for count in (1, 2, 3)]
-        first = copy(contents[0], copy_attempt=0)
-        second = copy(contents[1], copy_attempt=1)
-        elsewhere = copy(contents[2], partition=topic_partition("orders", 4))
-        for metadata, segment in zip((first, second, elsewhere), contents, strict=True):
-            assert_readable(manager, metadata, segment)
-
-    def test_another_manager_reads_what_one_copied(self, open_manager: OpenManager, copy: "Copy") -> None:
-        metadata = copy(TRANSACTIONAL)
-        assert_readable(open_manager(), metadata, TRANSACTIONAL)
-
-    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        def copy_and_read(number: int) -> None:
-            # Half of the threads copy one and the same segment, as a copier and its successor may.
-            segment = filled_segment(1000 * (number % (THREADS // 2)), batch_count=5)
-            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
-
-        shared = copy(SEGMENT)
-        with ThreadPoolExecutor(THREADS) as threads:
-            copies = list(threads.map(copy_and_read, range(THREADS)))
-            reads = list(threads.map(lambda _: manager.fetch_log_segment(shared, 5, 20000), range(4 * THREADS)))
-        assert copies == [None] * THREADS
-        assert set(reads) == {SEGMENT.log[5:20001]}
-
-    def test_a_deleted_segment_is_not_found(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata, neighbour = copy(TRANSACTIONAL), copy(SEGMENT)
-        manager.delete_log_segment_data(metadata)
-        assert_not_found(manager, metadata)
-        assert_readable(manager, neighbour, SEGMENT)
-
-    def test_a_delete_may_be_repeated_and_undone_by_a_copy(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        manager.delete_log_segment_data(metadata)
-        manager.delete_log_segment_data(metadata)
-        assert_readable(manager, copy(SEGMENT), SEGMENT)
-
-    def test_what_was_never_copied_is_not_found_and_may_be_deleted(self, manager: RemoteStorageManager) -> None:
-        metadata = metadata_of(PARTITION, SEGMENT)
-        assert_not_found(manager, metadata)
-        manager.delete_log_segment_data(metadata)
-
-    def test_a_copy_without_its_local_file_leaves_no_readable_segment(
-        self, manager: RemoteStorageManager, tmp_path: Path
-    ) -> None:
-        metadata = metadata_of(PARTITION, SEGMENT)
-        data = segment_files(tmp_path / "local", SEGMENT)
-        data.log_segment.unlink()
-        with pytest.raises(RemoteStorageError, match="cannot read the local file"):
-            manager.copy_log_segment_data(metadata, data)
-        with pytest.raises(RemoteResourceNotFoundError):
-            manager.fetch_log_segment(metadata, 0)
-
-    def test_an_inspection_names_the_objects_with_the_sizes_they_should_have(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        for segment in (SEGMENT, TRANSACTIONAL):
-            inspection = manager.inspect_segment(copy(segment))
-            assert inspection.manifest_problem is None
-            assert inspection.opened is not None
-            assert_streamable(inspection.opened, segment)
-            present = [each for each in inspection.objects if each.size_bytes is not None]
-            assert all(each.is_required is False for each in inspection.objects if each not in present)
-            assert all(each.expected_bytes in (None, each.size_bytes) for each in present)
-            (log,) = [each for each in present if each.content is ObjectContent.LOG]
-            assert log.expected_bytes is not None
-            held = {index_type for each in present for index_type in each.index_types}
-            assert {index_type.value for index_type in held} == set(segment.objects()) - {"log"}
-
-    def test_an_inspection_of_what_is_not_there_finds_no_object(self, manager: RemoteStorageManager) -> None:
-        inspection = manager.inspect_segment(metadata_of(PARTITION, SEGMENT))
-        assert {each.size_bytes for each in inspection.objects} == {None}
-        assert ObjectContent.LOG in {each.content for each in inspection.objects}
-        assert inspection.manifest_problem is None
-
-    def test_a_listing_has_just_the_objects_of_what_was_copied(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        assert list(manager.list_objects()) == []
-        metadatas = [copy(SEGMENT), copy(TRANSACTIONAL), copy(SEGMENT, partition=topic_partition("other-3", 0))]
-        expected = {
-            (each.name, each.size_bytes, metadata.segment_id)
-            for metadata in metadatas
-            for each in manager.inspect_segment(metadata).objects
-            if each.size_bytes is not None
-        }
-        listed = list(manager.list_objects())
-        assert {(each.name, each.size_bytes, each.segment_id) for each in listed} == expected
-        assert len(listed) == len(expected)
-        assert min(each.modified_ms for each in listed) > 1_500_000_000_000
-        assert {each.segment_id.topic_id_partition.topic for each in listed if each.segment_id} == {"orders", "other-3"}
-
-    def test_a_listing_of_one_topic_has_no_other_topics_objects(
-        self, manager: RemoteStorageManager, copy: "Copy"
-    ) -> None:
-        for topic in ("orders", "orders-3", "order", "3"):
-            copy(SEGMENT, partition=topic_partition(topic, 3))
-        listed = list(manager.list_objects("orders"))
-        assert {each.segment_id for each in listed} == {metadata_of(PARTITION, SEGMENT).segment_id}
-        assert list(manager.list_objects("orders-")) == []
-
-    def test_a_tier_is_asked_whether_it_answers(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        metadata = copy(SEGMENT)
-        manager.ask()
-        manager.delete_log_segment_data(metadata)
-        manager.ask()  # empty, and it answers
-
-    def test_a_deleted_segment_is_listed_no_longer(self, manager: RemoteStorageManager, copy: "Copy") -> None:
-        kept, deleted = copy(SEGMENT), copy(TRANSACTIONAL)
-        manager.delete_log_segment_data(deleted)
-        assert {each.segment_id for each in manager.list_objects()} == {kept.segment_id}
-
-    @pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250])
-    def test_no_topic_name_leads_out_of_the_tier(
-        self, manager: RemoteStorageManager, topic: str, tmp_path: Path
-    ) -> None:
-        metadata = metadata_of(TopicIdPartition(topic=topic, partition=0, topic_id=uuid_of("hostile")), SEGMENT)
-        data = segment_files(tmp_path / "local", SEGMENT)
-        with pytest.raises(IllegalMetadataError):
-            manager.copy_log_segment_data(metadata, data)
-        with pytest.raises(IllegalMetadataError):
-            manager.fetch_log_segment(metadata, 0)
-        with pytest.raises(IllegalMetadataError):
-            manager.open_log_segment(metadata)
-        with pytest.raises(IllegalMetadataError):
-            manager.fetch_index(metadata, IndexType.OFFSET)
-        with pytest.raises(IllegalMetadataError):
-            manager.delete_log_segment_data(metadata)
-        with pytest.raises(IllegalMetadataError):
-            manager.inspect_segment(metadata)
-
-
 class Copy:
     """Copies a segment through the manager and gives its metadata, with what copy returned in it."""
 
-    def __init__(self, manager: RemoteStorageManager, local_dir: Path) -> None:
+    def __init__(self, manager: Manager, local_dir: Path) -> None:
         self._manager = manager
         self._local_dir = local_dir
 
@@ -401,9 +63,313 @@ class Copy:
         return replace(metadata, custom_metadata=self._manager.copy_log_segment_data(metadata, data))
 
 
-def assert_readable(
-    manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, segment: SyntheticSegment
-) -> None:
+class RemoteStorageManagerContract:
+    """A subclass's fixture `open_manager` opens a manager on one tier, empty at first; each call another manager.
+
+    Its fixture `open_elsewhere` does the same on another tier of the same kind.
+    """
+
+    @pytest.fixture
+    def manager(self, open_manager: OpenManager) -> Manager:
+        return open_manager()
+
+    @pytest.fixture
+    def copy(self, manager: Manager, tmp_path: Path) -> Copy:
+        return Copy(manager, tmp_path / "local")
+
+    @pytest.fixture
+    def copied(self, copy: Copy) -> RemoteLogSegmentMetadata:
+        return copy(SEGMENT)
+
+    @pytest.fixture
+    def opened(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> OpenedSegment:
+        return manager.open_log_segment(copied)
+
+    def test_a_copied_segment_is_fetched_whole(self, manager: Manager, copy: Copy) -> None:
+        assert manager.fetch_log_segment(copy(SEGMENT), 0) == SEGMENT.log
+
+    @pytest.mark.parametrize(
+        ("start", "end"),
+        [(0, 0), (0, 99), (7, 7), (100, 5000), (len(SEGMENT.log) - 1, len(SEGMENT.log) - 1), (1, None)],
+    )
+    def test_both_ends_of_a_range_are_inclusive(
+        self, manager: Manager, copied: RemoteLogSegmentMetadata, start: int, end: int | None
+    ) -> None:
+        expected = SEGMENT.log[start : None if end is None else end + 1]
+        assert manager.fetch_log_segment(copied, start, end) == expected
+
+    def test_any_range_is_that_slice_of_the_log(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
+        randomness = random.Random(1)
+        for _ in range(100):
+            start_position = randomness.randrange(len(SEGMENT.log))
+            end_position = randomness.randrange(start_position, len(SEGMENT.log))
+            fetched = manager.fetch_log_segment(copied, start_position, end_position)
+            assert fetched == SEGMENT.log[start_position : end_position + 1]
+
+    def test_an_end_beyond_the_log_is_cut_to_it(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
+        assert manager.fetch_log_segment(copied, 10, len(SEGMENT.log)) == SEGMENT.log[10:]
+        assert manager.fetch_log_segment(copied, 10, 2**31 - 1) == SEGMENT.log[10:]
+
+    def test_a_start_beyond_the_end_gives_nothing(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
+        assert manager.fetch_log_segment(copied, len(SEGMENT.log)) == b""
+        assert manager.fetch_log_segment(copied, len(SEGMENT.log), len(SEGMENT.log) + 5) == b""
+        assert manager.fetch_log_segment(copied, len(SEGMENT.log) + 1000) == b""
+
+    @pytest.mark.parametrize(("start", "end"), [(-1, None), (-1, 5), (5, 4)])
+    def test_what_is_no_range_is_the_callers_bug(
+        self, manager: Manager, copied: RemoteLogSegmentMetadata, start: int, end: int | None
+    ) -> None:
+        with pytest.raises(ValueError, match="not a range"):
+            manager.fetch_log_segment(copied, start, end)
+
+    @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 5), (5, 4), (0, len(SEGMENT.log) + 1)])
+    def test_a_stream_of_what_is_no_range_is_the_callers_bug(self, opened: OpenedSegment, start: int, end: int) -> None:
+        with pytest.raises(ValueError, match="not a range"):
+            opened.open_stream(start, end)
+
+    def test_reading_beyond_a_streams_end_is_the_callers_bug(self, opened: OpenedSegment) -> None:
+        with closing(opened.open_stream(0, 10)) as stream:
+            stream.read(6)
+            with pytest.raises(ValueError, match=r"5 bytes .*of a stream"):
+                stream.read(5)
+
+    @pytest.mark.parametrize("piece_bytes", [1000, 4096, len(SEGMENT.log)])
+    def test_a_stream_read_in_pieces_is_the_log(self, opened: OpenedSegment, piece_bytes: int) -> None:
+        with closing(opened.open_stream(0, len(SEGMENT.log))) as stream:
+            for start in range(0, len(SEGMENT.log), piece_bytes):
+                expected = SEGMENT.log[start : start + piece_bytes]
+                piece = stream.read(len(expected))
+                assert isinstance(piece, bytes | bytearray)
+                assert piece == expected
+
+    def test_a_stream_of_any_range_in_any_pieces_is_that_slice_of_the_log(self, opened: OpenedSegment) -> None:
+        randomness = random.Random(2)
+        for _ in range(50):
+            start = randomness.randrange(len(SEGMENT.log))
+            end = randomness.randrange(start + 1, len(SEGMENT.log) + 1)
+            middle = randomness.randint(start, end)
+            with closing(opened.open_stream(start, end)) as stream:
+                pieces = [stream.read(middle - start), stream.read(end - middle)]
+            assert pieces == [SEGMENT.log[start:middle], SEGMENT.log[middle:end]]
+
+    def test_what_a_stream_gave_is_the_callers_alone(self, opened: OpenedSegment) -> None:
+        with closing(opened.open_stream(0, 2000)) as stream, closing(opened.open_stream(0, 1000)) as another:
+            first, same = stream.read(1000), another.read(1000)
+            if isinstance(first, bytearray):
+                first[:] = bytes(1000)
+            second = stream.read(1000)
+        assert (same, second) == (SEGMENT.log[:1000], SEGMENT.log[1000:2000])
+
+    def test_a_stream_may_be_closed_early_and_again(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
+        opened = manager.open_log_segment(copied)
+        for read_bytes in (0, 10):
+            stream = opened.open_stream(0, len(SEGMENT.log))
+            stream.read(read_bytes)
+            stream.close()
+            stream.close()
+        assert_readable(manager, copied, SEGMENT)
+
+    def test_streams_of_one_segment_in_many_threads_do_not_disturb_each_other(self, opened: OpenedSegment) -> None:
+        started = threading.Barrier(THREADS)
+
+        def read(number: int) -> bool:
+            start = 1000 * number
+            with closing(opened.open_stream(start, len(SEGMENT.log))) as stream:
+                started.wait(30)
+                pieces = [bytes(stream.read(size)) for size in (100, 10_000, len(SEGMENT.log) - start - 10_100)]
+            return b"".join(pieces) == SEGMENT.log[start:]
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            assert all(threads.map(read, range(THREADS)))
+
+    def test_what_a_get_transfers_covers_the_range_in_whole_chunks(self, manager: Manager, copy: Copy) -> None:
+        opened, size = manager.open_log_segment(copy(SEGMENT)), len(SEGMENT.log)
+        chunk = opened.chunk_bytes
+        assert chunk >= 1
+        assert opened.memory_bytes > 0
+        whole = opened.stored_bytes(0, size)
+        assert whole > 0
+        for start in range(0, size, 997):
+            end = min(start + 3000, size)
+            first, last = start - start % chunk, min(-(-end // chunk) * chunk, size)
+            stored = opened.stored_bytes(start, end)
+            assert stored == opened.stored_bytes(first, last), "the range is widened to whole chunks"
+            assert 0 < opened.stored_bytes(start, start + 1) <= stored <= whole
+            assert stored <= opened.stored_bytes(start, size)
+
+    def test_an_opened_segment_knows_its_indexes(self, manager: Manager, copy: Copy) -> None:
+        opened = manager.open_log_segment(copy(TRANSACTIONAL))
+        for index_type in IndexType:
+            assert opened.fetch_index(index_type) == TRANSACTIONAL.objects()[index_type.value]
+        without = manager.open_log_segment(copy(SEGMENT))
+        with pytest.raises(RemoteResourceNotFoundError):
+            without.fetch_index(IndexType.TRANSACTION)
+
+    def test_an_opened_segment_outlives_the_log(self, manager: Manager, copy: Copy) -> None:
+        metadata = copy(SEGMENT)
+        opened = manager.open_log_segment(metadata)
+        manager.delete_log_segment_data(metadata)
+        for _ in range(2):
+            with pytest.raises(RemoteResourceNotFoundError) as caught:
+                opened.open_stream(0, 10)
+            assert uuid_to_text(metadata.segment_id.id) in str(caught.value)
+        copy(SEGMENT)
+        assert_streamable(manager.open_log_segment(metadata), SEGMENT)
+
+    def test_a_manager_has_one_identity_and_another_tier_another(
+        self, open_manager: OpenManager, open_elsewhere: OpenManager
+    ) -> None:
+        assert open_manager().identity == open_manager().identity
+        assert open_manager().identity != open_elsewhere().identity
+
+    @pytest.mark.parametrize("index_type", list(IndexType))
+    def test_indexes_come_back_as_they_were(self, manager: Manager, copy: Copy, index_type: IndexType) -> None:
+        metadata = copy(TRANSACTIONAL)
+        assert manager.fetch_index(metadata, index_type) == TRANSACTIONAL.objects()[index_type.value]
+
+    def test_an_empty_index_is_not_an_absent_one(self, manager: Manager, copy: Copy) -> None:
+        assert TRANSACTIONAL.offset_index == b""
+        assert manager.fetch_index(copy(TRANSACTIONAL), IndexType.OFFSET) == b""
+
+    def test_transaction_index_and_producer_snapshot_may_be_absent(self, manager: Manager, copy: Copy) -> None:
+        metadata = copy(SEGMENT, with_producer_snapshot=False)
+        for index_type in (IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT):
+            with pytest.raises(RemoteResourceNotFoundError):
+                manager.fetch_index(metadata, index_type)
+        assert manager.fetch_index(metadata, IndexType.TIMESTAMP) == SEGMENT.time_index
+
+    def test_a_repeated_copy_changes_nothing(self, manager: Manager, copy: Copy) -> None:
+        assert copy(TRANSACTIONAL) == copy(TRANSACTIONAL)
+        assert_readable(manager, copy(TRANSACTIONAL), TRANSACTIONAL)
+
+    def test_a_repeated_copy_overwrites(self, manager: Manager, copy: Copy) -> None:
+        copy(TRANSACTIONAL)
+        shorter = build_segment([data_batch(0, value_bytes=5)])
+        metadata = copy(shorter)
+        assert_readable(manager, metadata, shorter)
+        with pytest.raises(RemoteResourceNotFoundError):
+            manager.fetch_index(metadata, IndexType.TRANSACTION)
+
+    def test_copy_attempts_and_partitions_do_not_mix(self, manager: Manager, copy: Copy) -> None:
+        contents = [filled_segment(0, batch_count=count) for count in (1, 2, 3)]
+        first = copy(contents[0], copy_attempt=0)
+        second = copy(contents[1], copy_attempt=1)
+        elsewhere = copy(contents[2], partition=topic_partition("orders", 4))
+        for metadata, segment in zip((first, second, elsewhere), contents, strict=True):
+            assert_readable(manager, metadata, segment)
+
+    def test_another_manager_reads_what_one_copied(self, open_manager: OpenManager, copy: Copy) -> None:
+        metadata = copy(TRANSACTIONAL)
+        assert_readable(open_manager(), metadata, TRANSACTIONAL)
+
+    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(self, manager: Manager, copy: Copy) -> None:
+        def copy_and_read(number: int) -> None:
+            # Half of the threads copy one and the same segment, as a copier and its successor may.
+            segment = filled_segment(1000 * (number % (THREADS // 2)), batch_count=5)
+            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
+
+        shared = copy(SEGMENT)
+        with ThreadPoolExecutor(THREADS) as threads:
+            copies = list(threads.map(copy_and_read, range(THREADS)))
+            reads = list(threads.map(lambda _: manager.fetch_log_segment(shared, 5, 20000), range(4 * THREADS)))
+        assert copies == [None] * THREADS
+        assert set(reads) == {SEGMENT.log[5:20001]}
+
+    def test_a_deleted_segment_is_not_found(self, manager: Manager, copy: Copy) -> None:
+        metadata, neighbour = copy(TRANSACTIONAL), copy(SEGMENT)
+        manager.delete_log_segment_data(metadata)
+        assert_not_found(manager, metadata)
+        assert_readable(manager, neighbour, SEGMENT)
+
+    def test_a_delete_may_be_repeated_and_undone_by_a_copy(self, manager: Manager, copy: Copy) -> None:
+        metadata = copy(SEGMENT)
+        manager.delete_log_segment_data(metadata)
+        manager.delete_log_segment_data(metadata)
+        assert_readable(manager, copy(SEGMENT), SEGMENT)
+
+    def test_what_was_never_copied_is_not_found_and_may_be_deleted(self, manager: Manager) -> None:
+        metadata = metadata_of(PARTITION, SEGMENT)
+        assert_not_found(manager, metadata)
+        manager.delete_log_segment_data(metadata)
+
+    def test_a_copy_without_its_local_file_leaves_no_readable_segment(self, manager: Manager, tmp_path: Path) -> None:
+        metadata = metadata_of(PARTITION, SEGMENT)
+        data = segment_files(tmp_path / "local", SEGMENT)
+        data.log_segment.unlink()
+        with pytest.raises(RemoteStorageError, match="cannot read the local file"):
+            manager.copy_log_segment_data(metadata, data)
+        with pytest.raises(RemoteResourceNotFoundError):
+            manager.fetch_log_segment(metadata, 0)
+
+    def test_an_inspection_names_the_objects_with_the_sizes_to_be(self, manager: Manager, copy: Copy) -> None:
+        for segment in (SEGMENT, TRANSACTIONAL):
+            inspection = manager.inspect_segment(copy(segment))
+            assert inspection.manifest_problem is None
+            assert inspection.opened is not None
+            assert_streamable(inspection.opened, segment)
+            present = [each for each in inspection.objects if each.size_bytes is not None]
+            assert all(each.is_required is False for each in inspection.objects if each not in present)
+            assert all(each.expected_bytes in (None, each.size_bytes) for each in present)
+            (log,) = [each for each in present if each.content is ObjectContent.LOG]
+            assert log.expected_bytes is not None
+            held = {index_type for each in present for index_type in each.index_types}
+            assert {index_type.value for index_type in held} == set(segment.objects()) - {"log"}
+
+    def test_an_inspection_of_what_is_not_there_finds_no_object(self, manager: Manager) -> None:
+        inspection = manager.inspect_segment(metadata_of(PARTITION, SEGMENT))
+        assert {each.size_bytes for each in inspection.objects} == {None}
+        assert ObjectContent.LOG in {each.content for each in inspection.objects}
+        assert inspection.manifest_problem is None
+
+    def test_a_listing_has_just_the_objects_of_what_was_copied(self, manager: Manager, copy: Copy) -> None:
+        assert list(manager.list_objects()) == []
+        metadatas = [copy(SEGMENT), copy(TRANSACTIONAL), copy(SEGMENT, partition=topic_partition("other-3", 0))]
+        expected = {
+            (each.name, each.size_bytes, metadata.segment_id)
+            for metadata in metadatas
+            for each in manager.inspect_segment(metadata).objects
+            if each.size_bytes is not None
+        }
+        listed = list(manager.list_objects())
+        assert {(each.name, each.size_bytes, each.segment_id) for each in listed} == expected
+        assert len(listed) == len(expected)
+        assert min(each.modified_ms for each in listed) > 1_500_000_000_000
+        assert {each.segment_id.topic_id_partition.topic for each in listed if each.segment_id} == {"orders", "other-3"}
+
+    def test_a_listing_of_one_topic_has_no_other_topics_objects(self, manager: Manager, copy: Copy) -> None:
+        for topic in ("orders", "orders-3", "order", "3"):
+            copy(SEGMENT, partition=topic_partition(topic, 3))
+        listed = list(manager.list_objects("orders"))
+        assert {each.segment_id for each in listed} == {metadata_of(PARTITION, SEGMENT).segment_id}
+        assert list(manager.list_objects("orders-")) == []
+
+    def test_a_tier_is_asked_whether_it_answers(self, manager: Manager, copied: RemoteLogSegmentMetadata) -> None:
+        manager.ask()
+        manager.delete_log_segment_data(copied)
+        manager.ask()  # empty, and it answers
+
+    def test_a_deleted_segment_is_listed_no_longer(self, manager: Manager, copy: Copy) -> None:
+        kept, deleted = copy(SEGMENT), copy(TRANSACTIONAL)
+        manager.delete_log_segment_data(deleted)
+        assert {each.segment_id for each in manager.list_objects()} == {kept.segment_id}
+
+    @pytest.mark.parametrize("topic", ["", "..", "../../etc", "a/b", "/etc", "a\x00b", "x" * 250])
+    def test_no_topic_name_leads_out_of_the_tier(self, manager: Manager, topic: str, tmp_path: Path) -> None:
+        metadata = metadata_of(TopicIdPartition(topic=topic, partition=0, topic_id=uuid_of("hostile")), SEGMENT)
+        data = segment_files(tmp_path / "local", SEGMENT)
+        for call in (
+            lambda: manager.copy_log_segment_data(metadata, data),
+            lambda: manager.fetch_log_segment(metadata, 0),
+            lambda: manager.open_log_segment(metadata),
+            lambda: manager.fetch_index(metadata, IndexType.OFFSET),
+            lambda: manager.delete_log_segment_data(metadata),
+            lambda: manager.inspect_segment(metadata),
+        ):
+            with pytest.raises(IllegalMetadataError):
+                call()
+
+
+def assert_readable(manager: Manager, metadata: RemoteLogSegmentMetadata, segment: SyntheticSegment) -> None:
     """Every object of the segment is there with its content."""
     assert manager.fetch_log_segment(metadata, 0) == segment.log
     assert_streamable(manager.open_log_segment(metadata), segment)
@@ -418,7 +384,7 @@ def assert_streamable(opened: OpenedSegment, segment: SyntheticSegment) -> None:
         assert stream.read(len(segment.log)) == segment.log
 
 
-def assert_not_found(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
+def assert_not_found(manager: Manager, metadata: RemoteLogSegmentMetadata) -> None:
     """No object of the segment is there, and the error names the segment."""
     name = uuid_to_text(metadata.segment_id.id)
     with pytest.raises(RemoteResourceNotFoundError) as caught:

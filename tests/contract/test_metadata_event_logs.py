@@ -1,5 +1,6 @@
 """The contract of MetadataEventLog, run on both logs; the topic's over an in-memory topic in a trio thread."""
 
+import queue
 import threading
 from collections.abc import Iterator
 
@@ -22,37 +23,22 @@ class TestInProcess(MetadataEventLogContract):
 class TestTopic(MetadataEventLogContract):
     @pytest.fixture
     def event_log(self) -> Iterator[MetadataEventLog]:
-        running = _RunningLog()
-        yield running.start()
-        running.stop()
+        """It runs in a thread of its own, until the test has ended."""
+        topic, scope = FakeMetadataTopic(), trio.CancelScope()
+        running: queue.Queue[tuple[MetadataEventLog, trio.lowlevel.TrioToken]] = queue.Queue()
 
+        async def run() -> None:
+            log = TopicMetadataEventLog(topic)
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(log.run)
+                    running.put((log, trio.lowlevel.current_trio_token()))
 
-class _RunningLog:
-    def __init__(self) -> None:
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: trio.run(self._main))
-        self._log: TopicMetadataEventLog | None = None
-        self._scope = trio.CancelScope()
-        self._token: trio.lowlevel.TrioToken | None = None
-
-    def start(self) -> MetadataEventLog:
-        self._thread.start()
-        assert self._started.wait(TIMEOUT_S)
-        assert self._log is not None
-        return self._log
-
-    def stop(self) -> None:
-        assert self._token is not None
-        self._token.run_sync_soon(self._scope.cancel)
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive()
-
-    async def _main(self) -> None:
-        topic = FakeMetadataTopic()
-        self._log = TopicMetadataEventLog(topic)
-        self._token = trio.lowlevel.current_trio_token()
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self._log.run)
-                self._started.set()
+        thread = threading.Thread(target=trio.run, args=(run,))
+        thread.start()
+        log, token = running.get(timeout=TIMEOUT_S)
+        yield log
+        token.run_sync_soon(scope.cancel)
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
         assert topic.closed

@@ -8,8 +8,7 @@ from metrics.meters import Meters
 from metrics.registry import render
 
 
-def test_plain_text_is_the_default_and_parses() -> None:
-    meters = Meters()
+def test_plain_text_is_the_default_and_parses(meters: Meters) -> None:
     meters.tier.on_remote_fetch('a"\n\\b', 5)
     content_type, page = render(meters.registry)
     assert content_type.startswith("text/plain; version=0.0.4")
@@ -17,8 +16,7 @@ def test_plain_text_is_the_default_and_parses() -> None:
     assert values["kafka_server_brokertopicmetrics_remotefetchbytes_total"] == ({"topic": 'a"\n\\b'}, 5)
 
 
-def test_openmetrics_is_given_to_those_who_ask_and_parses() -> None:
-    meters = Meters()
+def test_openmetrics_is_given_to_those_who_ask_and_parses(meters: Meters) -> None:
     with meters.tier.remote_fetch_timer():
         pass
     content_type, page = render(meters.registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")

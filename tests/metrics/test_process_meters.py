@@ -6,7 +6,7 @@ import platform
 import pytest
 
 from metrics.meters import Meters, ReloadOutcome
-from proxy.readiness import ConditionName, ConditionState
+from proxy.readiness import ConditionState
 
 
 def value(meters: Meters, name: str, **labels: str) -> float | None:
@@ -17,31 +17,14 @@ def states(meters: Meters, condition: str) -> dict[str, float | None]:
     return {state: value(meters, "condition_state", condition=condition, state=state) for state in ConditionState}
 
 
-def test_a_fresh_process_is_not_ready_and_all_conditions_are_pending() -> None:
-    meters = Meters()
-    assert (value(meters, "ready"), value(meters, "degraded")) == (0, 0)
-    for condition in ConditionName:
-        assert states(meters, condition) == {"pending": 1, "met": 0, "degraded": 0}
-    assert value(meters, "metadata_partition_problems") == 0
-
-
-def test_health_follows_what_is_told() -> None:
-    meters = Meters()
-    meters.health.on_state(ready=True, degraded=True)
-    meters.health.on_state(ready=True, degraded=False)
-    assert (value(meters, "ready"), value(meters, "degraded")) == (1, 0)
-
-
 @pytest.mark.parametrize("state", ConditionState)
-def test_one_state_of_a_condition_holds(state: ConditionState) -> None:
-    meters = Meters()
+def test_one_state_of_a_condition_holds(meters: Meters, state: ConditionState) -> None:
     meters.health.on_condition("tier", "degraded")
     meters.health.on_condition("tier", state)
     assert states(meters, "tier") == {possible: float(possible is state) for possible in ConditionState}
 
 
-def test_a_refused_reload_leaves_the_time_of_the_last_good_one() -> None:
-    meters = Meters()
+def test_a_refused_reload_leaves_the_time_of_the_last_good_one(meters: Meters) -> None:
     meters.config.on_reload(ReloadOutcome.OK, 100.0, 2)
     meters.config.on_reload(ReloadOutcome.REFUSED, 200.0, 2)
     assert {outcome: value(meters, "config_reloads_total", outcome=outcome) for outcome in ReloadOutcome} == {
@@ -53,8 +36,7 @@ def test_a_refused_reload_leaves_the_time_of_the_last_good_one() -> None:
     assert value(meters, "config_restart_needed") == 2
 
 
-def test_the_stall_maximum_forgets_after_600_wakings() -> None:
-    meters = Meters()
+def test_the_stall_maximum_forgets_after_600_wakings(meters: Meters) -> None:
     meters.loop.on_woken(3.0)
     for _ in range(599):
         meters.loop.on_woken(0.001)

@@ -4,7 +4,6 @@ from tests.support.prometheus import ROOT
 from tools.metrics_reference import reference
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
-OF_LIBRARY = ("process_", "python_gc_")
 
 
 def test_the_document_is_current() -> None:

@@ -1,5 +1,8 @@
 """Aborted tails: which answers tell them, and for how long they count."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from protocol.fetch.messages import PartitionAnswer
@@ -15,28 +18,10 @@ ABORTED = [(7, 990), (8, 1000), (9, 995), (10, 1001)]
 TAIL = ((7, 990), (9, 995))
 
 
-def answer(
-    *,
-    high_watermark: int = 1500,
-    last_stable_offset: int = 1400,
-    aborted: list[tuple[int, int]] | None = ABORTED,
-    records: bytes = b"a batch",
-    error_code: int = 0,
-    preferred_read_replica: int = -1,
-) -> PartitionAnswer:
+def answer(**changes: Any) -> PartitionAnswer:
     """The broker's to a READ_COMMITTED fetch at START."""
-    return PartitionAnswer(
-        None,
-        PARTITION.topic_id,
-        0,
-        error_code,
-        high_watermark,
-        last_stable_offset,
-        0,
-        aborted_transactions=aborted,
-        preferred_read_replica=preferred_read_replica,
-        records=(memoryview(records),) if records else (),
-    )
+    said = PartitionAnswer(None, PARTITION.topic_id, 0, 0, 1500, 1400, 0, aborted_transactions=ABORTED)
+    return replace(said, **{"records": (memoryview(b"a batch"),), **changes})
 
 
 def learned(tails: AbortedTails, said: PartitionAnswer | None, *, node_id: int = 1, start: int = START) -> AbortedTail:
@@ -45,35 +30,38 @@ def learned(tails: AbortedTails, said: PartitionAnswer | None, *, node_id: int =
     return tail
 
 
+@pytest.fixture
+def tails() -> AbortedTails:
+    return AbortedTails()
+
+
 @pytest.mark.parametrize(
     ("said", "tail"),
     [
         (answer(), TAIL),
-        (answer(aborted=[]), ()),
+        (answer(aborted_transactions=[]), ()),
         # Nothing in the local log: a marker to come would keep the last stable offset lower.
-        (answer(high_watermark=START, last_stable_offset=START, aborted=None, records=b""), ()),
+        (answer(high_watermark=START, last_stable_offset=START, aborted_transactions=None, records=()), ()),
         # A transaction is open that begins right there, and hides the markers behind it.
-        (answer(last_stable_offset=START, aborted=None, records=b""), None),
-        (answer(last_stable_offset=START - 10, aborted=None, records=b""), None),
-        (answer(high_watermark=START + 1, last_stable_offset=START, aborted=[], records=b""), None),
-        (answer(aborted=[], records=b""), None),
-        (answer(aborted=None), None),
+        (answer(last_stable_offset=START, aborted_transactions=None, records=()), None),
+        (answer(last_stable_offset=START - 10, aborted_transactions=None, records=()), None),
+        (answer(high_watermark=START + 1, last_stable_offset=START, aborted_transactions=[], records=()), None),
+        (answer(aborted_transactions=[], records=()), None),
+        (answer(aborted_transactions=None), None),
         (answer(last_stable_offset=START), None),
         (answer(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), None),
         (answer(preferred_read_replica=2), None),
         (None, None),
     ],
 )
-def test_a_tail_is_what_an_answer_with_records_lists_below_the_local_log_start(
-    said: PartitionAnswer | None, tail: AbortedTail | None
+def test_a_tail_is_what_an_answer_lists_below_the_local_log_start(
+    tails: AbortedTails, said: PartitionAnswer | None, tail: AbortedTail | None
 ) -> None:
-    tails = AbortedTails()
     assert tails.learn(1, PARTITION, START, EPOCH, said) == tail
     assert tails.get(1, PARTITION, START, EPOCH) == tail
 
 
-def test_it_counts_for_its_broker_partition_local_log_start_and_leader_epoch() -> None:
-    tails = AbortedTails()
+def test_it_counts_for_its_broker_partition_local_log_start_and_leader_epoch(tails: AbortedTails) -> None:
     learned(tails, answer())
     assert tails.get(2, PARTITION, START, EPOCH) is None
     assert tails.get(1, topic_partition("other"), START, EPOCH) is None
@@ -82,8 +70,7 @@ def test_it_counts_for_its_broker_partition_local_log_start_and_leader_epoch() -
     assert tails.get(1, PARTITION, START, EPOCH) == TAIL
 
 
-def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls() -> None:
-    tails = AbortedTails()
+def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls(tails: AbortedTails) -> None:
     learned(tails, answer())
     for last_stable_offset in (1400, 2000):
         tails.saw(1, PARTITION, last_stable_offset)
@@ -94,15 +81,13 @@ def test_it_is_kept_while_the_last_stable_offset_rises_and_dropped_when_it_falls
 
 
 @pytest.mark.parametrize("said", [None, answer(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)])
-def test_an_answer_that_does_not_tell_ends_what_was_known(said: PartitionAnswer | None) -> None:
-    tails = AbortedTails()
+def test_an_answer_that_does_not_tell_ends_what_was_known(tails: AbortedTails, said: PartitionAnswer | None) -> None:
     learned(tails, answer())
     assert tails.learn(1, PARTITION, START, EPOCH, said) is None
     assert len(tails) == 0
 
 
-def test_what_is_forgotten_is_asked_for_again() -> None:
-    tails = AbortedTails()
+def test_what_is_forgotten_is_asked_for_again(tails: AbortedTails) -> None:
     learned(tails, answer())
     tails.forget(1, PARTITION)
     tails.forget(1, PARTITION)
@@ -110,10 +95,9 @@ def test_what_is_forgotten_is_asked_for_again() -> None:
 
 
 def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(
-    monkeypatch: pytest.MonkeyPatch,
+    tails: AbortedTails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TAILS_MAX", 2)
-    tails = AbortedTails()
     for node_id, start in ((1, START), (1, START + 100), (2, START)):
         learned(tails, answer(), node_id=node_id, start=start)
     assert len(tails) == 2
@@ -122,8 +106,7 @@ def test_a_partition_has_one_tail_a_broker_and_the_least_used_goes_first(
     assert [tails.get(node_id, PARTITION, START, EPOCH) is None for node_id in (2, 3)] == [True, False]
 
 
-def test_a_very_long_tail_is_used_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_tail_is_used_and_not_kept(tails: AbortedTails, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TAIL_ENTRIES_MAX", 1)
-    tails = AbortedTails()
     assert learned(tails, answer()) == TAIL
     assert len(tails) == 0

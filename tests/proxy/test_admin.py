@@ -45,11 +45,13 @@ class Admin:
 
 
 @asynccontextmanager
-async def running(host: str = "127.0.0.1", streams: Streams = list) -> AsyncIterator[Admin]:
+async def running(*, is_ready: bool = False, streams: Streams = list) -> AsyncIterator[Admin]:
     readiness, meters = Readiness(), Meters()
+    if is_ready:
+        make_ready(readiness)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, host, 0, readiness, meters.registry, streams)
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, readiness, meters.registry, streams)
             yield Admin(address, readiness, meters)
             nursery.cancel_scope.cancel()
 
@@ -133,8 +135,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
 
 
 async def test_readyz_tells_degraded_apart_and_names_the_partition() -> None:
-    async with running() as admin:
-        make_ready(admin.readiness)
+    async with running(is_ready=True) as admin:
         admin.readiness.partition_problem(4, "no leader")
         admin.readiness.tier_failed("403 from the store")
         status, _, body = await admin.get("/readyz")
@@ -145,8 +146,7 @@ async def test_readyz_tells_degraded_apart_and_names_the_partition() -> None:
 
 
 async def test_readyz_names_a_broker_that_cannot_be_listened_for() -> None:
-    async with running() as admin:
-        make_ready(admin.readiness)
+    async with running(is_ready=True) as admin:
         admin.readiness.broker_withheld(3, "cannot listen on 127.0.0.1:19096, which proxy.broker.ports gives it")
         status, _, body = await admin.get("/readyz")
         report = json.loads(body)
@@ -158,8 +158,7 @@ async def test_readyz_names_a_broker_that_cannot_be_listened_for() -> None:
 
 
 async def test_a_drain_is_not_ready() -> None:
-    async with running() as admin:
-        make_ready(admin.readiness)
+    async with running(is_ready=True) as admin:
         admin.readiness.drain()
         status, _, body = await admin.get("/readyz")
         assert (status, json.loads(body)["reasons"]) == (503, ["draining"])

@@ -1,12 +1,12 @@
 """Answers on their way: the same bytes reach the client, whatever it made us give up meanwhile."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
 import trio.testing
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from protocol.client.errors import TransportError
 from proxy.connection.accounts import Wait
@@ -16,7 +16,7 @@ from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
 from tests.support.memory_transport import MemoryTransport
 from tests.support.segments import filled_segment
-from tests.support.tier import Tier, open_tier
+from tests.support.tier import Tier
 
 SEGMENT = filled_segment(0)
 BLOCK = 1000
@@ -58,11 +58,6 @@ class Taker(MemoryTransport):
     async def wait_writable(self) -> None:
         size = await self._wanted.receive()
         await self._permits.send(size)
-
-
-@pytest.fixture
-def tier(nursery: trio.Nursery) -> Tier:
-    return open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
 
 
 @pytest.fixture
@@ -137,8 +132,16 @@ async def test_nobody_keeps_what_was_given_up(client: ClientReads, nursery: trio
     assert records.buffers == []
 
 
-async def test_other_bytes_than_before_end_the_connection(
-    tier: Tier, client: ClientReads, autojump_clock: MockClock
+@pytest.mark.autojump
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda tier: tier.store.flip_bit(tier.logs[0][0], position=1500), "others now"),
+        (lambda tier: tier.store.fail(RemoteResourceNotFoundError("no such key")), "are gone"),
+    ],
+)
+async def test_other_bytes_than_before_or_none_end_the_connection(
+    tier: Tier, client: ClientReads, spoil: Callable[[Tier], None], said: str
 ) -> None:
     taker, sending = Taker(), answer_of(client)
 
@@ -146,36 +149,16 @@ async def test_other_bytes_than_before_end_the_connection(
         await wait_all_tasks_blocked()
         sending.release()
         tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
-        tier.store.flip_bit(tier.logs[0][0], position=1500)
+        spoil(tier)
         for _ in range(20):
             await taker.take(1000)
 
     async with trio.open_nursery() as clients:
         clients.start_soon(go_on)
-        with pytest.raises(ConnectionEnd, match="others now"):
+        with pytest.raises(ConnectionEnd, match=said):
             await sending.send(taker, Wait(sending))
         clients.cancel_scope.cancel()
     assert tier.inflight_bytes == client.blocks_bytes == 0
-
-
-async def test_a_store_that_gives_nothing_ends_the_connection(
-    tier: Tier, client: ClientReads, autojump_clock: MockClock
-) -> None:
-    taker, sending = Taker(), answer_of(client)
-
-    async def go_on() -> None:
-        await wait_all_tasks_blocked()
-        sending.release()
-        tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
-        tier.store.fail(RemoteResourceNotFoundError("no such key"))
-        for _ in range(20):
-            await taker.take(1000)
-
-    async with trio.open_nursery() as clients:
-        clients.start_soon(go_on)
-        with pytest.raises(ConnectionEnd, match="are gone"):
-            await sending.send(taker, Wait(sending))
-        clients.cancel_scope.cancel()
 
 
 async def test_a_broken_connection_is_told(client: ClientReads, nursery: trio.Nursery) -> None:

@@ -1,14 +1,11 @@
 """Everything put together, before an upstream that is not there: what listens, and what refuses to start."""
 
-import logging
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import structlog
 import trio
 
 from metrics.meters import ReloadOutcome
@@ -16,7 +13,6 @@ from protocol.wire.addresses import NodeAddress
 from proxy.config import Config
 from proxy.connection.address_book import AddressBook, KnownBrokersFile
 from proxy.process import exit_codes
-from proxy.process.logs import OUR_PACKAGES
 from proxy.process.reload import Cause
 from proxy.serve import run, serve
 from storage.errors import StorageConfigError
@@ -25,17 +21,7 @@ from tests.support.opened_bytes import ReadOnlyManager
 
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    """Leave logging as it was found: `serve` sets it up for the process."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers, root.level = handlers, level
-    for package in OUR_PACKAGES:
-        logging.getLogger(package).setLevel(logging.NOTSET)
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 
 def config_of(folder: Path, lines: str = "", *, storage: str = LOCAL_TIER, upstream_port: int = 1) -> Config:
@@ -123,9 +109,7 @@ async def test_what_runs_follows_the_live_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["proxy.listen", "admin.listen"])
-def test_a_taken_port_is_one_line_that_names_its_key(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_taken_port_is_one_line_with_its_key(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken, port = taken_port()
     with taken:
         code = trio.run(serve, config_of(tmp_path, f"{key}=127.0.0.1:{port}\n"))
@@ -136,9 +120,7 @@ def test_a_taken_port_is_one_line_that_names_its_key(
     assert str(port) in lines[0]
 
 
-def test_a_storage_plug_in_that_is_configured_wrongly_is_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_storage_plug_in_with_wrong_settings_is_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of(tmp_path, "rsm.config.dir=\n")
     code = trio.run(serve, config)
     assert code == exit_codes.USAGE

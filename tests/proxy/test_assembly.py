@@ -1,6 +1,7 @@
 """The merged response: the broker's offsets, the tier's bytes, every partition once and in order."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,19 +11,8 @@ from protocol.fetch.messages import FetchPartition, FetchResponse, PartitionAnsw
 from protocol.fetch.response import decode_response
 from protocol.record_batches import Buffer
 from protocol.wire.errors import ErrorCode
-from proxy.fetch.assembly import (
-    FetchAnswer,
-    TierPart,
-    assemble,
-    encode_answer,
-    is_whole,
-    key_of,
-    lacks_aborts,
-    pass_whole,
-    starved_behind,
-    tier_answer,
-    withhold_excess,
-)
+from proxy.fetch import assembly
+from proxy.fetch.assembly import key_of
 from proxy.fetch.known import AbortedTail, Authority, Frontier
 from storage.errors import CorruptObjectError
 from storage.log.aborted_transactions import TierAborts
@@ -31,22 +21,16 @@ from tests.support.segments import topic_partition
 from tests.support.tier_world import ask, codes_of, fetch_of, records_of
 
 AUTHORITY = Authority(1500, 1490, 3, 5, 1000, 0.0, aborted_tail=((7, 990), (8, 995)))
-PART = TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
+PART = assembly.TierPart(ask(topic_partition(), 17), topic_partition(), Frontier(1000, 1500, 5, 0.0))
 
 
 def decoded(buffers: list[Buffer], api_version: int = 17) -> FetchResponse:
     return decode_response(memoryview(b"".join(buffers)), api_version)
 
 
-def records_with(
-    aborted: list[tuple[int, int]],
-    *,
-    upper_bound_offset: int = 1000,
-    is_complete: bool = False,
-    searched_below: int = 1000,
-) -> TierRecords:
-    aborts = TierAborts(aborted, upper_bound_offset, is_complete, searched_below)
-    return TierRecords([memoryview(b"x")], 1, aborts=aborts)
+def records_with(aborted: list[tuple[int, int]], **changes: Any) -> TierRecords:
+    aborts = TierAborts(aborted, 1000, is_complete=False, searched_below=1000)
+    return TierRecords([memoryview(b"x")], 1, aborts=replace(aborts, **changes))
 
 
 def offsets_of(answer: PartitionAnswer) -> tuple[int, int, int]:
@@ -55,7 +39,7 @@ def offsets_of(answer: PartitionAnswer) -> tuple[int, int, int]:
 
 def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
     views = [memoryview(b"one"), memoryview(b"two")]
-    answer = tier_answer(fetch_of([]), PART, AUTHORITY, TierRecords(views, 6))
+    answer = assembly.tier_answer(fetch_of([]), PART, AUTHORITY, TierRecords(views, 6))
     assert (answer.error_code, offsets_of(answer)) == (ErrorCode.NONE, (1500, 1490, 3))
     assert answer.records is views  # never joined
     assert answer.preferred_read_replica == -1
@@ -77,7 +61,7 @@ def test_records_of_the_tier_come_with_the_brokers_offsets() -> None:
 def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
     isolation_level: int, result: TierRecords | None, aborted: list[tuple[int, int]] | None
 ) -> None:
-    answer = tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
+    answer = assembly.tier_answer(fetch_of([], isolation_level=isolation_level), PART, AUTHORITY, result)
     assert answer.aborted_transactions == aborted
 
 
@@ -98,11 +82,11 @@ def test_aborted_transactions_are_null_or_a_list_as_at_the_broker(
 def test_aborts_are_known_if_the_tier_tells_all_up_to_the_brokers_tail(
     result: TierRecords | Exception | None, tail: AbortedTail | None, lacks: bool
 ) -> None:
-    assert lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
+    assert assembly.lacks_aborts(replace(AUTHORITY, aborted_tail=tail), result) == lacks
 
 
 def test_a_read_that_was_late_is_empty_and_no_error() -> None:
-    answer = tier_answer(fetch_of([]), PART, AUTHORITY, None)
+    answer = assembly.tier_answer(fetch_of([]), PART, AUTHORITY, None)
     assert (answer.error_code, offsets_of(answer), answer.records) == (ErrorCode.NONE, (1500, 1490, 3), ())
 
 
@@ -111,7 +95,7 @@ def test_what_nobody_answered_is_an_unexpected_error() -> None:
     answer = PartitionAnswer(None, asked[1].topic_id, 1, 0, 1, 1, 0)
     answers = {key_of(answer): answer}
     asked[1].topic = asked[0].topic = None
-    response = decoded(encode_answer(fetch_of(asked), assemble(fetch_of(asked), answers, 7)))
+    response = decoded(assembly.encode_answer(fetch_of(asked), assembly.assemble(fetch_of(asked), answers, 7)))
     assert codes_of(response) == [ErrorCode.UNKNOWN_SERVER_ERROR, 0]
     assert (response.throttle_time_ms, response.error_code, response.session_id) == (7, 0, 0)
 
@@ -119,7 +103,7 @@ def test_what_nobody_answered_is_an_unexpected_error() -> None:
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
     request = fetch_of([], api_version=version)
-    response = decoded(encode_answer(request, FetchAnswer((), 5, 70)), version)
+    response = decoded(assembly.encode_answer(request, assembly.FetchAnswer((), 5, 70)), version)
     assert (response.throttle_time_ms, response.partitions) == (5, [])
     assert response.error_code == (70 if version >= 7 else 0)
     assert response.correlation_id == 4711
@@ -127,20 +111,18 @@ def test_a_refusal_has_no_partitions_in_any_version(version: int) -> None:
 
 def test_a_throttled_answer_or_an_error_stands_for_the_whole_request() -> None:
     answer = PartitionAnswer("orders", None, 0, 0, 1, 1, 0)
-    assert is_whole(FetchResponse(1, 100, 0, 0, []))
-    assert is_whole(FetchResponse(1, 0, 35, 0, []))
-    assert not is_whole(FetchResponse(1, 0, 0, 0, []))
-    assert not is_whole(FetchResponse(1, 100, 0, 0, [answer]))
+    assert assembly.is_whole(FetchResponse(1, 100, 0, 0, []))
+    assert assembly.is_whole(FetchResponse(1, 0, 35, 0, []))
+    assert not assembly.is_whole(FetchResponse(1, 0, 0, 0, []))
+    assert not assembly.is_whole(FetchResponse(1, 100, 0, 0, [answer]))
 
 
 @pytest.mark.parametrize(("version", "top", "codes"), [(6, 0, [35, 35]), (7, 35, []), (17, 35, [])])
-def test_an_error_of_the_request_is_where_the_clients_version_looks_for_it(
-    version: int, top: int, codes: list[int]
-) -> None:
+def test_an_error_of_the_request_is_where_the_version_looks_for_it(version: int, top: int, codes: list[int]) -> None:
     request = fetch_of([ask(topic_partition("orders", number), 1) for number in range(2)], api_version=version)
     for asked in request.partitions:
         asked.topic_id = None if version < 13 else asked.topic_id
-    response = decoded(encode_answer(request, pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
+    response = decoded(assembly.encode_answer(request, assembly.pass_whole(FetchResponse(9, 3, 35, 0, []))), version)
     assert (response.error_code, codes_of(response), response.throttle_time_ms) == (top, codes, 3)
 
 
@@ -154,9 +136,7 @@ def test_an_error_of_the_request_is_where_the_clients_version_looks_for_it(
         ([9, 9, 9, 9], set(), [9, 9, 9, 9]),
     ],
 )
-def test_a_batch_beyond_its_limit_is_the_first_ones(
-    sizes: list[int | None], exceeding: set[int], left: list[int | None]
-) -> None:
+def test_a_large_batch_is_the_first_ones(sizes: list[int | None], exceeding: set[int], left: list[int | None]) -> None:
     asked = [ask(topic_partition("orders", number), 17) for number in range(4)]
     keys = [key_of(entry) for entry in asked]
     # As they came, which is not the request's order.
@@ -165,7 +145,7 @@ def test_a_batch_beyond_its_limit_is_the_first_ones(
         for key, size in reversed([*zip(keys, sizes, strict=True)])
         if size is not None
     }
-    withhold_excess(fetch_of(asked), answers, {keys[number] for number in exceeding})
+    assembly.withhold_excess(fetch_of(asked), answers, {keys[number] for number in exceeding})
     assert [answers[key].records_bytes if key in answers else None for key in keys] == left
     for key, before, now in zip(keys, sizes, left, strict=True):
         if before and not now:
@@ -195,7 +175,7 @@ def test_those_behind_what_is_withheld_may_have_had_to_do_without(
         for number, (entry, size) in enumerate(zip(asked, sizes, strict=True))
         if size is not None
     }
-    found = starved_behind({key_of(asked[number]) for number in withheld}, asked, answers)
+    found = assembly.starved_behind({key_of(asked[number]) for number in withheld}, asked, answers)
     assert found == [asked[number] for number in starved]
 
 
@@ -222,7 +202,7 @@ def test_every_partition_is_answered_once_in_order_with_its_own_bytes(
         for key, buffers in data.draw(st.permutations(list(records.items())))
         if key not in left_out
     }
-    response = decoded(encode_answer(request, assemble(request, answers, 0)), version)
+    response = decoded(assembly.encode_answer(request, assembly.assemble(request, answers, 0)), version)
     assert [(answer.topic, answer.topic_id, answer.partition) for answer in response.partitions] == [
         key_of(entry) for entry in asked
     ]

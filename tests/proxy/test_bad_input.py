@@ -15,6 +15,7 @@ from protocol.wire.identifiers import ApiKey
 from proxy.connection.connection import HELD_REQUEST_BYTES_MAX
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
+from tests.proxy.test_connection import assert_closed
 from tests.support import kio_frames
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 
@@ -42,9 +43,7 @@ BAD_REQUESTS = {
 
 async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warning") -> str:
     """The connection has ended for that cause with one line; its detail."""
-    assert await talk.wait_end() is cause
-    assert talk.client_transport.is_aborted
-    assert talk.upstream_transport.is_aborted
+    await assert_closed(talk, cause)
     (line,) = talk.shown_lines
     assert (line["event"], line["log_level"], line["cause"]) == ("connection_closed", level, cause.value)
     assert line["client"] == "client"
@@ -57,10 +56,7 @@ async def one_line(talk: Conversation, cause: CloseCause, *, level: str = "warni
 @pytest.mark.parametrize("bad", BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
 async def test_a_bad_request_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
-        await talk.client.send(request(HEARTBEAT, 4, 1))
-        await talk.upstream.expect(request(HEARTBEAT, 4, 1))
-        await talk.upstream.send(response(1))
-        await talk.client.expect(response(1))
+        await talk.exchange(request(HEARTBEAT, 4, 1), response(1))
         await talk.client.send(bad)
         assert await one_line(talk, CloseCause.MALFORMED_FRAME)
         assert await talk.upstream.expect_end() == b""
@@ -79,8 +75,7 @@ async def test_a_request_cut_short_ends_its_connection(sent: int) -> None:
 async def test_a_request_too_large_to_be_read_passes_with_its_beginning_held() -> None:
     frame = request(ApiKey.FETCH, 12, 1, bytes(4 * HELD_REQUEST_BYTES_MAX))
     async with conversation() as talk:
-        await talk.client.send(frame)
-        await talk.upstream.expect(frame)
+        await talk.pass_on(frame)
         assert talk.handlers.frames == [frame[:HELD_REQUEST_BYTES_MAX]]
 
 
@@ -91,8 +86,7 @@ async def test_of_a_request_too_large_to_be_read_that_is_answered_the_rest_is_dr
     async with conversation(handle_fetch=answer) as talk:
         await talk.client.send(request(ApiKey.FETCH, 12, 1, bytes(4 * HELD_REQUEST_BYTES_MAX)))
         await talk.client.expect(response(1))
-        await talk.client.send(request(HEARTBEAT, 4, 2))
-        await talk.upstream.expect(request(HEARTBEAT, 4, 2))
+        await talk.pass_on(request(HEARTBEAT, 4, 2))
 
 
 @settings(max_examples=200)
@@ -123,8 +117,7 @@ BAD_RESPONSES = {
 @pytest.mark.parametrize("bad", BAD_RESPONSES.values(), ids=BAD_RESPONSES.keys())
 async def test_a_bad_response_ends_its_connection(bad: bytes, piece_bytes: int | None) -> None:
     async with conversation(piece_bytes=piece_bytes) as talk:
-        await talk.client.send(request(ApiKey.METADATA, 12, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(ApiKey.METADATA, 12, 1))
         await talk.upstream.send(bad)
         assert await one_line(talk, CloseCause.MALFORMED_FRAME)
         assert await talk.client.expect_end() == b""
@@ -139,8 +132,7 @@ async def test_a_response_that_nobody_asked_for_ends_its_connection() -> None:
 @pytest.mark.parametrize("sent", [2, 8, 100])
 async def test_a_response_cut_short_ends_its_connection(sent: int) -> None:
     async with conversation() as talk:
-        await talk.client.send(request(HEARTBEAT, 4, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(HEARTBEAT, 4, 1))
         await talk.upstream.send(response(1, bytes(200))[:sent])
         await trio.testing.wait_all_tasks_blocked()
         await talk.upstream.send_eof()
@@ -149,8 +141,7 @@ async def test_a_response_cut_short_ends_its_connection(sent: int) -> None:
 
 async def test_a_large_fetch_response_that_contradicts_itself_ends_its_connection() -> None:
     async with conversation() as talk:
-        await talk.client.send(request(ApiKey.FETCH, 17, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(ApiKey.FETCH, 17, 1))
         await talk.upstream.send(response(1, b"\xff" * (LIMITS.relay_rewrite_bytes_max + 1)))
         assert await one_line(talk, CloseCause.MALFORMED_FRAME)
 
@@ -161,8 +152,7 @@ async def test_a_large_fetch_response_that_contradicts_itself_ends_its_connectio
 )
 async def test_a_response_too_large_to_be_held_ends_its_connection(api_key: ApiKey, api_version: int) -> None:
     async with conversation() as talk:
-        await talk.client.send(request(api_key, api_version, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(api_key, api_version, 1))
         await talk.upstream.send(struct.pack(">ii", LIMITS.response_held_bytes_max + 1, 1))
         detail = await one_line(talk, CloseCause.LIMIT)
         assert f"api key {int(api_key)} exceeds proxy.response.held.bytes.max" in detail
@@ -221,8 +211,7 @@ async def test_a_broker_that_is_withheld_is_left_out_of_the_answer() -> None:
 
     async with conversation() as talk:
         talk.addresses.withheld = {7}
-        await talk.client.send(request(ApiKey.METADATA, 12, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(ApiKey.METADATA, 12, 1))
         await talk.upstream.send(brokers(6, 7, 8))
         await talk.client.expect(brokers(6, 8, host="advertised"))
 

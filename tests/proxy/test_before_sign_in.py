@@ -15,6 +15,7 @@ from metrics.meters import CloseCause
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.upstream.transport import Bytes
+from tests.proxy.test_connection import fetch
 from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
 
 KIB = 1024
@@ -39,10 +40,6 @@ async def demanding(*, piece_bytes: int | None = None) -> AsyncIterator[Conversa
         yield talk
 
 
-def fetch(correlation_id: int) -> bytes:
-    return request(ApiKey.FETCH, 12, correlation_id, b"body")
-
-
 def handshake(correlation_id: int, mechanism: str, api_version: int = 1) -> bytes:
     return request(ApiKey.SASL_HANDSHAKE, api_version, correlation_id, framed(mechanism.encode())[2:])
 
@@ -56,22 +53,14 @@ def authenticated(correlation_id: int, token: bytes, error_code: int = 0) -> byt
     return response(correlation_id, struct.pack(">hh", error_code, -1) + framed(token) + bytes(8))
 
 
-async def exchange(talk: Conversation, asked: bytes, answered: bytes) -> None:
-    """A request that passes, and its answer, which the client gets."""
-    await talk.client.send(asked)
-    await talk.upstream.expect(asked)
-    await talk.upstream.send(answered)
-    await talk.client.expect(answered)
-
-
 async def shake(talk: Conversation, mechanism: str, api_version: int = 1) -> None:
     """The broker accepts the mechanism."""
-    await exchange(talk, handshake(2, mechanism, api_version), response(2, struct.pack(">hi", 0, 0)))
+    await talk.exchange(handshake(2, mechanism, api_version), response(2, struct.pack(">hi", 0, 0)))
 
 
 async def sign_in(talk: Conversation) -> None:
     await shake(talk, "PLAIN")
-    await exchange(talk, authenticate(3), authenticated(3, b""))
+    await talk.exchange(authenticate(3), authenticated(3, b""))
     assert talk.connection.is_signed_in
 
 
@@ -102,10 +91,9 @@ async def closed_by_limit(talk: Conversation) -> str:
 async def test_what_would_cost_us_work_is_relayed_unread(api_key: ApiKey, piece_bytes: int | None) -> None:
     nonsense = request(api_key, 7, 2, b"\xff" * 5000)
     async with demanding(piece_bytes=piece_bytes) as talk:
-        await exchange(talk, request(ApiKey.API_VERSIONS, 0, 1), GREETED)
-        await exchange(talk, nonsense, response(2, b"whatever"))
-        await talk.client.send(nonsense)
-        await talk.upstream.expect(nonsense)
+        await talk.exchange(request(ApiKey.API_VERSIONS, 0, 1), GREETED)
+        await talk.exchange(nonsense, response(2, b"whatever"))
+        await talk.pass_on(nonsense)
         await talk.upstream.close()
         assert await talk.wait_end() is CloseCause.UPSTREAM
         assert (talk.handlers.frames, talk.signed_in, talk.shown_lines) == ([], [], [])
@@ -124,14 +112,11 @@ async def test_the_answer_that_means_success_signs_in_before_the_client_hears_it
             await send_all(data)
 
         monkeypatch.setattr(talk.client_transport, "send_all", note)
-        await exchange(talk, request(ApiKey.API_VERSIONS, 0, 1), GREETED)
+        await talk.exchange(request(ApiKey.API_VERSIONS, 0, 1), GREETED)
         await shake(talk, mechanism)
         for token in ROUNDS[mechanism]:
             assert talk.signed_in == []
-            await talk.client.send(authenticate(3))
-            await talk.upstream.expect(authenticate(3))
-            await talk.upstream.send(authenticated(3, token))
-            await talk.client.expect(authenticated(3, token))
+            await talk.exchange(authenticate(3), authenticated(3, token))
         assert told == [False] * (len(told) - 1) + [True]
         await assert_served(talk, True)
 
@@ -143,7 +128,7 @@ async def test_so_does_the_last_raw_token(mechanism: str, piece_bytes: int | Non
         await shake(talk, mechanism, 0)
         for token in ROUNDS[mechanism]:
             assert talk.signed_in == []
-            await exchange(talk, framed(b"a token"), framed(token))
+            await talk.exchange(framed(b"a token"), framed(token))
         await assert_served(talk, True)
 
 
@@ -173,29 +158,27 @@ async def test_a_fetch_behind_the_last_raw_token_is_decided_when_that_is_answere
 async def test_nothing_else_signs_in(mechanism: str, token: bytes, error_code: int) -> None:
     async with demanding() as talk:
         await shake(talk, mechanism)
-        await exchange(talk, authenticate(3), authenticated(3, token, error_code))
+        await talk.exchange(authenticate(3), authenticated(3, token, error_code))
         await assert_served(talk, False)
 
 
 async def test_where_success_does_not_show_the_first_other_answer_signs_in() -> None:
     async with demanding() as talk:
         await shake(talk, "GSSAPI")
-        await exchange(talk, authenticate(3), authenticated(3, b"\x60token"))
-        await exchange(talk, request(ApiKey.API_VERSIONS, 0, 1), GREETED)
-        await exchange(talk, authenticate(4), authenticated(4, b""))
+        await talk.exchange(authenticate(3), authenticated(3, b"\x60token"))
+        await talk.exchange(request(ApiKey.API_VERSIONS, 0, 1), GREETED)
+        await talk.exchange(authenticate(4), authenticated(4, b""))
         assert talk.signed_in == []
-        await exchange(talk, request(HEARTBEAT, 4, 5), response(5))
+        await talk.exchange(request(HEARTBEAT, 4, 5), response(5))
         await assert_served(talk, True)
 
 
 async def test_a_fetch_behind_the_last_token_is_relayed_unread_until_that_is_answered() -> None:
     async with demanding() as talk:
         await shake(talk, "PLAIN")
-        await talk.client.send(authenticate(3), fetch(4))
-        await talk.upstream.expect(authenticate(3), fetch(4))
+        await talk.pass_on(authenticate(3), fetch(4))
         assert (talk.handlers.frames, talk.signed_in) == ([], [])
-        await talk.upstream.send(authenticated(3, b""), response(4))
-        await talk.client.expect(authenticated(3, b""), response(4))
+        await talk.pass_back(authenticated(3, b""), response(4))
         await assert_served(talk, True)
 
 
@@ -205,7 +188,7 @@ async def test_where_nobody_has_to_sign_in_everybody_has_from_the_start() -> Non
         assert talk.signed_in == [True]
         await assert_served(talk, True)
         await shake(talk, "PLAIN")
-        await exchange(talk, authenticate(3), authenticated(3, b""))
+        await talk.exchange(authenticate(3), authenticated(3, b""))
         await assert_served(talk, True)
 
 
@@ -259,9 +242,8 @@ async def test_a_larger_one_ends_the_connection_before_a_byte_of_it_passes(
 ) -> None:
     async with demanding(piece_bytes=piece_bytes) as talk:
         await talk.client.send(struct.pack(">ihhi", length, api_key, 1, 1))
-        assert await closed_by_limit(talk) == (
-            f"a request before sign-in of {length} bytes exceeds proxy.frame.unauthenticated.bytes.max"
-        )
+        said = await closed_by_limit(talk)
+        assert said == f"a request before sign-in of {length} bytes exceeds proxy.frame.unauthenticated.bytes.max"
         assert await talk.upstream.expect_end() == b""
 
 
@@ -283,10 +265,7 @@ async def test_after_sign_in_frames_may_be_larger() -> None:
 @pytest.mark.parametrize("demands_sign_in", [False, True])
 @pytest.mark.parametrize(
     ("api_key", "api_version", "what"),
-    [
-        (ApiKey.SASL_HANDSHAKE, 1, "a SaslHandshake request"),
-        (ApiKey.API_VERSIONS, 9, "an ApiVersions request"),
-    ],
+    [(ApiKey.SASL_HANDSHAKE, 1, "a SaslHandshake request"), (ApiKey.API_VERSIONS, 9, "an ApiVersions request")],
 )
 async def test_what_is_held_of_a_sign_in_is_small_at_any_time(
     api_key: ApiKey, api_version: int, what: str, demands_sign_in: bool

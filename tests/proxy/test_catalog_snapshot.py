@@ -8,9 +8,9 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trio
@@ -19,13 +19,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from metrics.meters import CatalogMeter, SnapshotOutcome
-from proxy.process.catalog import (
-    HOLD_S_MAX,
-    LAST_WRITE_S_MAX,
-    RANGES_RETRY_S,
-    RANGES_S_MAX,
-    CatalogSnapshots,
-)
+from proxy.process.catalog import HOLD_S_MAX, LAST_WRITE_S_MAX, RANGES_RETRY_S, RANGES_S_MAX, CatalogSnapshots
 from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
 INTERVAL_S = 30.0
 COUNT = 3
 HOME = metadata_partition(PARTITION.topic_id, PARTITION.partition, COUNT)
-CLUSTER = "cluster-a"
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
@@ -80,163 +73,151 @@ class Process:
     catalog: Catalog
     snapshots: CatalogSnapshots
     counted: Counted
-    read_from: dict[int, int]
+    read_from: dict[int, int] = field(default_factory=dict)
 
     def is_live(self) -> bool:
         return all(map(self.manager.is_caught_up, range(self.log.partition_count())))
 
 
-@pytest.fixture
-def topic() -> FakeMetadataTopic:
-    return FakeMetadataTopic(COUNT)
+@dataclass
+class Stage:
+    """The metadata topic of a cluster, the folder of the snapshot, and the lives of a Tidegate before them."""
+
+    topic: FakeMetadataTopic
+    folder: Path
+    cluster_id: str | None = "cluster-a"
+    segments_max: int = 100
+
+    def opened(self) -> Process:
+        log, catalog, counted = TopicMetadataEventLog(self.topic), Catalog(self.segments_max), Counted()
+        manager = TopicBasedRemoteLogMetadataManager(log, catalog)
+        snapshots = CatalogSnapshots(
+            self.folder,
+            interval_s=INTERVAL_S,
+            catalog=catalog,
+            event_log=log,
+            manager=manager,
+            cluster_id=lambda: self.cluster_id,
+            meter=cast(CatalogMeter, counted),
+        )
+        return Process(log, manager, catalog, snapshots, counted)
+
+    @asynccontextmanager
+    async def process(self, *, is_live: bool = True) -> AsyncIterator[Process]:
+        """Start as `start_catalog` does; leaving the block is a kill."""
+        running = self.opened()
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as reading:
+                reading.start_soon(running.snapshots.read)
+                await nursery.start(running.log.run)
+            running.read_from = dict(await running.snapshots.adopt())
+            running.manager.follow_all(running.read_from)
+            nursery.start_soon(running.snapshots.run)
+            if is_live:
+                await until(running.is_live)
+            yield running
+            nursery.cancel_scope.cancel()
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def publish(self, *names: str) -> None:
+        """Segments of the names, one after another, copied."""
+        for name in names:
+            start_offset = 10 * len(self.topic.logs.get(HOME, []))
+            segment = started(name, start_offset, start_offset + 9)
+            records: tuple[MetadataRecord, ...] = (segment, moved(segment, COPY_FINISHED))
+            self.topic.append(HOME, *map(encode, records))
+
+    async def leave_snapshot(self, *names: str) -> None:
+        self.publish(*names)
+        async with self.process() as first:
+            await first.snapshots.aclose()
+            assert len(first.counted.written) == 1
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "catalog"
+def stage(tmp_path: Path) -> Stage:
+    return Stage(FakeMetadataTopic(COUNT), tmp_path / "catalog")
 
 
-@asynccontextmanager
-async def process(
-    topic: FakeMetadataTopic, folder: Path, *, cluster_id: str = CLUSTER, segments_max: int = 100, is_live: bool = True
-) -> AsyncIterator[Process]:
-    """Start as `start_catalog` does; leaving the block is a kill."""
-    log, catalog, counted = TopicMetadataEventLog(topic), Catalog(segments_max), Counted()
-    manager = TopicBasedRemoteLogMetadataManager(log, catalog)
-    snapshots = CatalogSnapshots(
-        folder,
-        interval_s=INTERVAL_S,
-        catalog=catalog,
-        event_log=log,
-        manager=manager,
-        cluster_id=lambda: cluster_id,
-        meter=cast(CatalogMeter, counted),
-    )
-    async with trio.open_nursery() as nursery:
-        async with trio.open_nursery() as reading:
-            reading.start_soon(snapshots.read)
-            await nursery.start(log.run)
-        read_from = dict(await snapshots.adopt())
-        running = Process(log, manager, catalog, snapshots, counted, read_from)
-        manager.follow_all(read_from)
-        nursery.start_soon(snapshots.run)
-        if is_live:
-            await until(running.is_live)
-        yield running
-        nursery.cancel_scope.cancel()
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def publish(topic: FakeMetadataTopic, *names: str) -> None:
-    """Segments of the names, one after another, copied."""
-    for name in names:
-        start_offset = 10 * len(topic.logs.get(HOME, []))
-        segment = started(name, start_offset, start_offset + 9)
-        records: tuple[MetadataRecord, ...] = (segment, moved(segment, COPY_FINISHED))
-        topic.append(HOME, *map(encode, records))
-
-
-async def leave_snapshot(topic: FakeMetadataTopic, folder: Path, *names: str) -> None:
-    publish(topic, *names)
-    async with process(topic, folder) as first:
-        await first.snapshots.aclose()
-        assert len(first.counted.written) == 1
-
-
-async def test_a_restart_reads_only_what_is_new(topic: FakeMetadataTopic, folder: Path) -> None:
-    await leave_snapshot(topic, folder, "a", "b")
-    publish(topic, "c")
+async def test_a_restart_reads_only_what_is_new(stage: Stage) -> None:
+    await stage.leave_snapshot("a", "b")
+    stage.publish("c")
     # What is in the snapshot need not be in the topic any more.
-    topic.delete_records(HOME, 4)
+    stage.topic.delete_records(HOME, 4)
     with capture_logs() as logs:
-        async with process(topic, folder) as second:
+        async with stage.process() as second:
             assert second.counted.loaded == [SnapshotOutcome.USED]
-            assert second.counted.kept == [(folder / SNAPSHOT_NAME).stat().st_size]
+            assert second.counted.kept == [(stage.folder / SNAPSHOT_NAME).stat().st_size]
             assert second.read_from[HOME] == 4
             assert second.catalog.segment_count == 3
             assert second.manager.position(HOME) == 6
     assert [entry["segments"] for entry in logs if entry["event"] == "catalog_snapshot_used"] == [2]
 
 
-async def test_without_a_snapshot_everything_is_read(topic: FakeMetadataTopic, folder: Path) -> None:
-    publish(topic, "a")
-    async with process(topic, folder) as first:
+async def test_without_a_snapshot_everything_is_read(stage: Stage) -> None:
+    stage.publish("a")
+    async with stage.process() as first:
         assert (first.counted.loaded, first.read_from) == ([SnapshotOutcome.ABSENT], {})
         assert first.catalog.segment_count == 1
 
 
-async def test_one_is_written_each_interval_but_only_when_something_was_read(
-    topic: FakeMetadataTopic, folder: Path, mock_clock: MockClock
-) -> None:
-    publish(topic, "a")
-    async with process(topic, folder) as first:
+async def test_one_is_written_each_interval_in_which_something_was_read(stage: Stage, mock_clock: MockClock) -> None:
+    stage.publish("a")
+    async with stage.process() as first:
         for name in ("b", "c"):
             for _ in range(2):
                 mock_clock.jump(INTERVAL_S)
                 await settled()
             assert len(first.counted.written) == (1 if name == "b" else 2)
-            publish(topic, name)
-            await until(lambda: first.manager.position(HOME) == len(topic.logs[HOME]))
+            stage.publish(name)
+            await until(lambda: first.manager.position(HOME) == len(stage.topic.logs[HOME]))
         assert len(first.counted.written) == 2
     # Killed: what came after the last one is read again.
-    async with process(topic, folder) as second:
+    async with stage.process() as second:
         assert second.read_from[HOME] == 4
         assert answers(second.catalog) == answers(first.catalog)
 
 
-async def test_after_a_restart_nothing_is_written_until_something_is_new(
-    topic: FakeMetadataTopic, folder: Path
-) -> None:
-    await leave_snapshot(topic, folder, "a")
-    async with process(topic, folder) as second:
+async def test_after_a_restart_nothing_is_written_until_something_is_new(stage: Stage) -> None:
+    await stage.leave_snapshot("a")
+    async with stage.process() as second:
         await second.snapshots.aclose()
         assert second.counted.written == []
-        publish(topic, "b")
+        stage.publish("b")
         await until(lambda: second.catalog.segment_count == 2)
         await second.snapshots.aclose()
         assert len(second.counted.written) == 1
 
 
-async def test_nothing_is_written_before_all_is_read(topic: FakeMetadataTopic, folder: Path) -> None:
-    await leave_snapshot(topic, folder, "a")
-    publish(topic, "b")
-    topic.faults["fetch"] = [RetriableRemoteStorageError("no leader")] * 100
-    async with process(topic, folder, is_live=False) as second:
+async def test_nothing_is_written_before_all_is_read(stage: Stage) -> None:
+    await stage.leave_snapshot("a")
+    stage.publish("b")
+    stage.topic.faults["fetch"] = [RetriableRemoteStorageError("no leader")] * 100
+    async with stage.process(is_live=False) as second:
         await second.snapshots.aclose()
         assert (second.counted.written, second.counted.failed) == ([], 0)
         second.manager.close()
 
 
-async def test_shutdown_before_the_topic_is_known_writes_nothing(topic: FakeMetadataTopic, folder: Path) -> None:
-    log, catalog, counted = TopicMetadataEventLog(topic), Catalog(), Counted()
-    manager = TopicBasedRemoteLogMetadataManager(log, catalog)
-    await CatalogSnapshots(
-        folder,
-        interval_s=INTERVAL_S,
-        catalog=catalog,
-        event_log=log,
-        manager=manager,
-        cluster_id=lambda: None,
-        meter=cast(CatalogMeter, counted),
-    ).aclose()
-    assert (counted.failed, names_in(folder.parent)) == (0, [])
+async def test_shutdown_before_the_topic_is_known_writes_nothing(stage: Stage) -> None:
+    stopped = replace(stage, cluster_id=None).opened()
+    await stopped.snapshots.aclose()
+    assert (stopped.counted.failed, list(stage.folder.parent.iterdir())) == (0, [])
 
 
-async def test_nothing_is_written_of_a_topic_that_was_made_anew(
-    topic: FakeMetadataTopic, folder: Path, mock_clock: MockClock
-) -> None:
-    publish(topic, "a")
-    async with process(topic, folder) as first:
-        topic.topic_id = b"metadata-topic-2"
+async def test_nothing_is_written_of_a_topic_that_was_made_anew(stage: Stage, mock_clock: MockClock) -> None:
+    stage.publish("a")
+    async with stage.process() as first:
+        stage.topic.topic_id = b"metadata-topic-2"
         await settled()
         mock_clock.jump(60)
         await until(lambda: first.log.failure() is not None)
         await settled()  # one whose interval was over may have begun before
         written = list(first.counted.written)
-        publish(topic, "b")
+        stage.publish("b")
         await until(lambda: first.catalog.segment_count == 2)
         await first.snapshots.aclose()
         assert first.counted.written == written
@@ -246,28 +227,9 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def make_random(path: Path) -> None:
-    path.write_bytes(bytes(range(256)) * 9)
-
-
-def make_empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def older(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:8] + struct.pack("<I", 0) + content[12:])
-
-
-def newer(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[:8] + struct.pack("<I", 1000) + content[12:])
 
 
 def make_folder(path: Path) -> None:
@@ -279,118 +241,98 @@ def make_folder(path: Path) -> None:
     ("spoil", "outcome"),
     [
         (cut_short, SnapshotOutcome.UNREADABLE),
-        (flip, SnapshotOutcome.UNREADABLE),
-        (make_random, SnapshotOutcome.UNREADABLE),
-        (make_empty, SnapshotOutcome.UNREADABLE),
-        (newer, SnapshotOutcome.UNREADABLE),
         (make_folder, SnapshotOutcome.UNREADABLE),
         (older, SnapshotOutcome.OLDER_FORMAT),
     ],
 )
 async def test_a_bad_file_is_set_aside_and_everything_read(
-    topic: FakeMetadataTopic, folder: Path, spoil: Callable[[Path], None], outcome: SnapshotOutcome
+    stage: Stage, spoil: Callable[[Path], None], outcome: SnapshotOutcome
 ) -> None:
-    await leave_snapshot(topic, folder, "a", "b")
-    spoil(folder / SNAPSHOT_NAME)
-    await check_set_aside(topic, folder, outcome, segments=2)
+    await stage.leave_snapshot("a", "b")
+    spoil(stage.folder / SNAPSHOT_NAME)
+    await check_set_aside(stage, outcome, segments=2)
 
 
 @pytest.mark.parametrize(
-    ("cluster_id", "topic_id", "partition_count", "segments_max"),
+    ("topic", "changed"),
     [
-        ("cluster-b", b"metadata-topic-1", COUNT, 100),
-        (CLUSTER, b"metadata-topic-2", COUNT, 100),
-        (CLUSTER, b"metadata-topic-1", COUNT + 1, 100),
-        (CLUSTER, b"metadata-topic-1", COUNT, 1),
+        ({}, {"cluster_id": "cluster-b"}),
+        ({"topic_id": b"metadata-topic-2"}, {}),
+        ({"partition_count": COUNT + 1}, {}),
+        ({}, {"segments_max": 1}),
     ],
 )
-async def test_a_foreign_one_is_set_aside(
-    folder: Path, cluster_id: str, topic_id: bytes, partition_count: int, segments_max: int
-) -> None:
-    await leave_snapshot(FakeMetadataTopic(COUNT), folder, "a", "b")
-    other = FakeMetadataTopic(partition_count, topic_id)
-    publish(other, "x")
-    await check_set_aside(
-        other, folder, SnapshotOutcome.FOREIGN, segments=1, cluster_id=cluster_id, segments_max=segments_max
-    )
+async def test_a_foreign_one_is_set_aside(stage: Stage, topic: dict[str, Any], changed: dict[str, Any]) -> None:
+    await stage.leave_snapshot("a", "b")
+    other = Stage(FakeMetadataTopic(**topic), stage.folder, **changed)
+    other.publish("x")
+    await check_set_aside(other, SnapshotOutcome.FOREIGN, segments=1)
 
 
-async def test_one_that_ends_where_records_are_lost_is_set_aside(topic: FakeMetadataTopic, folder: Path) -> None:
-    await leave_snapshot(topic, folder, "a")
-    publish(topic, "b", "c")
-    topic.delete_records(HOME, 4)
-    await check_set_aside(topic, folder, SnapshotOutcome.OUT_OF_RANGE, segments=1)
+async def test_one_that_ends_where_records_are_lost_is_set_aside(stage: Stage) -> None:
+    await stage.leave_snapshot("a")
+    stage.publish("b", "c")
+    stage.topic.delete_records(HOME, 4)
+    await check_set_aside(stage, SnapshotOutcome.OUT_OF_RANGE, segments=1)
 
 
-async def test_one_that_ends_beyond_the_log_is_set_aside(topic: FakeMetadataTopic, folder: Path) -> None:
-    await leave_snapshot(topic, folder, "a", "b")
-    del topic.logs[HOME][2:]
-    await check_set_aside(topic, folder, SnapshotOutcome.OUT_OF_RANGE, segments=1)
+async def test_one_that_ends_beyond_the_log_is_set_aside(stage: Stage) -> None:
+    await stage.leave_snapshot("a", "b")
+    del stage.topic.logs[HOME][2:]
+    await check_set_aside(stage, SnapshotOutcome.OUT_OF_RANGE, segments=1)
 
 
-async def check_set_aside(
-    topic: FakeMetadataTopic,
-    folder: Path,
-    outcome: SnapshotOutcome,
-    *,
-    segments: int,
-    cluster_id: str = CLUSTER,
-    segments_max: int = 100,
-) -> None:
+async def check_set_aside(stage: Stage, outcome: SnapshotOutcome, *, segments: int) -> None:
     """It is not used, said so once and gone; the next one is written and used."""
-    fresh = folder.parent / "fresh"
-    async with process(topic, fresh, cluster_id=cluster_id, segments_max=segments_max) as reference:
+    async with replace(stage, folder=stage.folder.parent / "fresh").process() as reference:
         expected = answers(reference.catalog)
     with capture_logs() as logs:
-        async with process(topic, folder, cluster_id=cluster_id, segments_max=segments_max) as second:
+        async with stage.process() as second:
             assert (second.counted.loaded, second.read_from) == ([outcome], {})
             assert second.catalog.segment_count == segments
             assert answers(second.catalog) == expected
-            assert names_in(folder) == [f"{SNAPSHOT_NAME}.bad"]
+            assert stage.files == [f"{SNAPSHOT_NAME}.bad"]
             await second.snapshots.aclose()
     said = [entry for entry in logs if entry["event"] == "catalog_snapshot_set_aside"]
     assert [(entry["outcome"], entry["log_level"]) for entry in said] == [(outcome.value, "warning")]
-    async with process(topic, folder, cluster_id=cluster_id, segments_max=segments_max) as third:
+    async with stage.process() as third:
         assert third.counted.loaded == [SnapshotOutcome.USED]
         assert answers(third.catalog) == expected
 
 
 @pytest.mark.parametrize(
-    ("waits_s", "outcome"),
-    [(RANGES_RETRY_S, SnapshotOutcome.USED), (RANGES_S_MAX, SnapshotOutcome.OUT_OF_RANGE)],
+    ("waits_s", "outcome"), [(RANGES_RETRY_S, SnapshotOutcome.USED), (RANGES_S_MAX, SnapshotOutcome.OUT_OF_RANGE)]
 )
 async def test_logs_that_do_not_say_where_they_end_are_asked_again_for_a_while(
-    topic: FakeMetadataTopic, folder: Path, mock_clock: MockClock, waits_s: float, outcome: SnapshotOutcome
+    stage: Stage, mock_clock: MockClock, waits_s: float, outcome: SnapshotOutcome
 ) -> None:
-    await leave_snapshot(topic, folder, "a")
-    topic.faults["offsets"] = [RetriableRemoteStorageError("no leader")]
+    await stage.leave_snapshot("a")
+    stage.topic.faults["offsets"] = [RetriableRemoteStorageError("no leader")]
     seen: list[Process] = []
 
     async def start() -> None:
-        async with process(topic, folder) as second:
+        async with stage.process() as second:
             seen.append(second)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start)
-        await until(lambda: not topic.faults["offsets"])
+        await until(lambda: not stage.topic.faults["offsets"])
         await settled()
         mock_clock.jump(waits_s)
         await until(lambda: bool(seen))
     assert seen[0].counted.loaded == [outcome]
     assert seen[0].catalog.segment_count == 1
     # Not used is not bad: it is there for the next start.
-    assert names_in(folder) == [SNAPSHOT_NAME]
+    assert stage.files == [SNAPSHOT_NAME]
 
 
-async def test_a_disk_that_fails_is_said_once_a_spell(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_fails_is_said_once_a_spell(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_file: SnapshotFile, *_arguments: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    publish(topic, "a")
+    stage.publish("a")
     with capture_logs() as logs:
-        async with process(topic, folder) as first:
+        async with stage.process() as first:
             with monkeypatch.context() as patch:
                 patch.setattr(SnapshotFile, "draft", full)
                 for _ in range(2):
@@ -403,16 +345,14 @@ async def test_a_disk_that_fails_is_said_once_a_spell(
     assert events == ["catalog_snapshot_failed", "catalog_snapshot_written_again"]
 
 
-async def test_a_bad_file_that_cannot_be_set_aside_is_not_used_either(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bad_file_that_stays_is_not_used_either(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(_file: SnapshotFile) -> Path:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    await leave_snapshot(topic, folder, "a")
-    flip(folder / SNAPSHOT_NAME)
+    await stage.leave_snapshot("a")
+    cut_short(stage.folder / SNAPSHOT_NAME)
     monkeypatch.setattr(SnapshotFile, "set_aside", stuck)
-    async with process(topic, folder) as second:
+    async with stage.process() as second:
         assert (second.counted.loaded, second.read_from) == ([SnapshotOutcome.UNREADABLE], {})
 
 
@@ -436,35 +376,36 @@ class HeldDraft:
         monkeypatch.setattr(SnapshotFile, "draft", draft)
 
 
-async def test_records_wait_while_one_is_written_and_it_is_of_one_instant(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = HeldDraft(monkeypatch)
-    publish(topic, "a")
-    async with process(topic, folder) as first:
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> HeldDraft:
+    return HeldDraft(monkeypatch)
+
+
+async def test_records_wait_while_one_is_written_and_it_is_of_one_instant(stage: Stage, held: HeldDraft) -> None:
+    stage.publish("a")
+    async with stage.process() as first:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(first.snapshots.aclose)
             await until(held.begun.is_set)
-            publish(topic, "b")
+            stage.publish("b")
             await trio.testing.wait_all_tasks_blocked()
             # Look-ups go on meanwhile, new records do not.
             assert answers(first.catalog)["segments"] == 1
             held.let_go.set()
         await until(lambda: first.catalog.segment_count == 2)
-    async with process(topic, folder) as second:
+    async with stage.process() as second:
         assert second.read_from[HOME] == 2
         assert answers(second.catalog) == answers(first.catalog)
 
 
 async def test_a_disk_that_hangs_is_given_up_and_not_asked_twice_at_a_time(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+    stage: Stage, held: HeldDraft, mock_clock: MockClock
 ) -> None:
-    held = HeldDraft(monkeypatch)
-    publish(topic, "a")
-    async with process(topic, folder) as first:
+    stage.publish("a")
+    async with stage.process() as first:
         mock_clock.jump(INTERVAL_S)
         await until(held.begun.is_set)
-        publish(topic, "b")
+        stage.publish("b")
         mock_clock.jump(HOLD_S_MAX)
         await until(lambda: first.catalog.segment_count == 2)
         assert first.counted.failed == 1
@@ -474,19 +415,16 @@ async def test_a_disk_that_hangs_is_given_up_and_not_asked_twice_at_a_time(
         held.let_go.set()
         # The thread that was given up sees that it is over, and leaves nothing behind.
         await settled()
-        assert (held.ended.is_set(), names_in(folder)) == (True, [])
+        assert (held.ended.is_set(), stage.files) == (True, [])
         await first.snapshots.aclose()
         assert len(first.counted.written) == 1
-    async with process(topic, folder) as second:
+    async with stage.process() as second:
         assert (second.counted.loaded, second.read_from[HOME]) == ([SnapshotOutcome.USED], 4)
 
 
-async def test_shutdown_does_not_wait_for_a_disk_that_hangs(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
-) -> None:
-    held = HeldDraft(monkeypatch)
-    publish(topic, "a")
-    async with process(topic, folder) as first, trio.open_nursery() as nursery:
+async def test_shutdown_waits_for_no_disk_that_hangs(stage: Stage, held: HeldDraft, mock_clock: MockClock) -> None:
+    stage.publish("a")
+    async with stage.process() as first, trio.open_nursery() as nursery:
         nursery.start_soon(first.snapshots.aclose)
         await until(held.begun.is_set)
         mock_clock.jump(LAST_WRITE_S_MAX)
@@ -495,14 +433,12 @@ async def test_shutdown_does_not_wait_for_a_disk_that_hangs(
     held.let_go.set()
 
 
-async def test_a_fault_of_ours_costs_the_snapshot_alone(
-    topic: FakeMetadataTopic, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_of_ours_costs_the_snapshot_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_file: SnapshotFile, *_arguments: object) -> int:
         raise RuntimeError("dictionary changed size during iteration")
 
     monkeypatch.setattr(SnapshotFile, "draft", broken)
-    publish(topic, "a")
-    async with process(topic, folder) as first:
+    stage.publish("a")
+    async with stage.process() as first:
         await first.snapshots.aclose()
         assert first.counted.failed == 1

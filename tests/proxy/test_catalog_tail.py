@@ -80,9 +80,8 @@ async def test_what_is_applied_already_is_not_waited_for(nursery: trio.Nursery) 
     await tail_of(nursery, manager, {}).catch_up(PARTITION)
 
 
-async def test_reads_that_miss_share_one_question_to_their_own_metadata_partition(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+@pytest.mark.autojump
+async def test_reads_that_miss_share_one_question_to_their_own_metadata_partition(nursery: trio.Nursery) -> None:
     """Failed before: each asked all metadata partitions. A read that missed after a question was asked needs another:
     the segment that it lacks may have been copied meanwhile."""
     manager, topic = ScriptedManager(), ScriptedTopic({NUMBER: 5})
@@ -99,9 +98,8 @@ async def test_reads_that_miss_share_one_question_to_their_own_metadata_partitio
     assert trio.current_time() == 2.0
 
 
-async def test_a_question_whose_asker_left_goes_on_and_its_failure_is_nobodys(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+@pytest.mark.autojump
+async def test_a_question_whose_asker_left_goes_on_and_its_failure_is_nobodys(nursery: trio.Nursery) -> None:
     manager, topic = ScriptedManager(), ScriptedTopic({})
     topic.latency_s, topic.failure = 1.0, RetriableRemoteStorageError("no leader")
     tail = tail_of(nursery, manager, topic)

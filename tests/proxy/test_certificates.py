@@ -7,7 +7,6 @@ import pytest
 import structlog
 import trio
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.process.reload import INTERVAL_S, CertificateWatch, certificates_in_use, expires_at_s, shown_date
@@ -30,7 +29,7 @@ class Watched:
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
-        self.registry = Registry(Kip405Names.CURRENT)
+        self.registry = Registry()
         self.watch = CertificateWatch(Meters(self.registry).tls, lambda: self.now_s)
 
     def told(self, chain: bytes) -> list[str]:

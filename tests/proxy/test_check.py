@@ -79,18 +79,23 @@ class World:
         code = check.run(load_lines(self.folder, lines, minimal=False), out)
         return code, out.getvalue()
 
+    def assert_done(self, *said: str) -> str:
+        """Nothing is wrong, and all of this is said. The whole text."""
+        return self._assert_said(exit_codes.DONE, said)
+
+    def assert_wrong(self, *said: str) -> str:
+        return self._assert_said(exit_codes.FOUND_WRONG, said)
+
+    def _assert_said(self, expected: int, said: tuple[str, ...]) -> str:
+        code, text = self.run()
+        assert code == expected, text
+        for each in said:
+            assert each in text
+        return text
+
     def describe_configs(self, request: Any) -> Values:
-        configs = [
-            {
-                "name": name,
-                "value": value,
-                "read_only": False,
-                "is_sensitive": False,
-                "synonyms": (),
-                "documentation": None,
-            }
-            for name, value in self.configs.items()
-        ]
+        others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
+        configs = [{"name": name, "value": value, **others} for name, value in self.configs.items()]
         result = {
             "error_code": self.configs_code,
             "error_message": None,
@@ -112,9 +117,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_nothing_wrong_is_said_and_exits_with_done(world: World) -> None:
     world.add_segment(1, data=build_batch(b"order", 1))
-    code, text = world.run()
-    assert code == exit_codes.DONE, text
-    for line in (
+    text = world.assert_done(
         "ok      cluster fake, brokers: 1",
         "ok      broker 1 at a:1",
         f"ok      {METADATA_TOPIC} has 1 partitions",
@@ -123,8 +126,7 @@ def test_nothing_wrong_is_said_and_exits_with_done(world: World) -> None:
         "ok      orders-0: the local log starts at 42",
         "offsets 10 to 19: read",
         "nothing wrong",
-    ):
-        assert line in text
+    )
     assert "warning" not in text
 
 
@@ -136,50 +138,38 @@ def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World
     world.cluster.brokers[1].answer(
         SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("GSSAPI",)}
     )
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "WRONG   upstream gives no metadata" in text
-    assert "PLAIN for 'alice'; it offers GSSAPI" in text
-    assert "upstream.bootstrap.servers" in text
+    text = world.assert_wrong(
+        "WRONG   upstream gives no metadata", "PLAIN for 'alice'; it offers GSSAPI", "upstream.bootstrap.servers"
+    )
     assert "open-sesame" not in text
 
 
 def test_an_unreachable_upstream_is_wrong_but_the_tier_is_checked_all_the_same(world: World) -> None:
     world.cluster.stop(1)
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "cannot connect to a:1" in text
-    assert "ok      the store answers; no finished segment is known yet, so no object was read" in text
+    world.assert_wrong(
+        "cannot connect to a:1", "ok      the store answers; no finished segment is known yet, so no object was read"
+    )
 
 
 def test_a_broker_without_local_log_starts_is_too_old(world: World) -> None:
     world.cluster.brokers[1].versions[LIST_OFFSETS.key] = (0, 7)
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "broker 1 at a:1: ListOffsets ends at version 7; remote storage needs Kafka 3.6" in text
+    world.assert_wrong("broker 1 at a:1: ListOffsets ends at version 7; remote storage needs Kafka 3.6")
 
 
 def test_a_broker_that_metadata_names_but_nobody_reaches_is_wrong(world: World) -> None:
     world.cluster.addresses[2] = ("gone", 9)
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "WRONG   broker 2 at gone:9: cannot connect to gone:9" in text
-    assert "ok      broker 1 at a:1" in text
+    world.assert_wrong("WRONG   broker 2 at gone:9: cannot connect to gone:9", "ok      broker 1 at a:1")
 
 
 def test_an_absent_metadata_topic_is_wrong(world: World) -> None:
     del world.cluster.topics[METADATA_TOPIC]
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert f"WRONG   topic {METADATA_TOPIC} does not exist" in text
+    world.assert_wrong(f"WRONG   topic {METADATA_TOPIC} does not exist")
 
 
 @pytest.mark.parametrize("name", ["retention.ms", "retention.bytes"])
 def test_finite_retention_of_the_metadata_topic_is_a_warning(name: str, world: World) -> None:
     world.configs[name] = "604800000"
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert f"warning {METADATA_TOPIC} has {name}=604800000" in text
+    world.assert_done(f"warning {METADATA_TOPIC} has {name}=604800000")
 
 
 LAG = "min.compaction.lag.ms"
@@ -205,16 +195,12 @@ LAG = "min.compaction.lag.ms"
         ),
     ],
 )
-def test_a_metadata_topic_that_kafka_compacts_is_no_warning(
-    world: World, configs: dict[str, str], warnings: list[str]
-) -> None:
+def test_a_topic_that_kafka_compacts_is_no_warning(world: World, configs: dict[str, str], warnings: list[str]) -> None:
     """KIP-1266: first `compact,delete` with one time for both, then `compact`."""
     world.configs = configs
     world.key = b"a key"
     world.add_segment(1, data=build_batch(b"order", 1))
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert "offsets 10 to 19: read" in text
+    text = world.assert_done("offsets 10 to 19: read")
     said = [line.split(" has ", 1)[1] for line in text.splitlines() if line.startswith("warning ")]
     assert [line.split(";")[0].split(":")[0] for line in said] == warnings
 
@@ -222,9 +208,7 @@ def test_a_metadata_topic_that_kafka_compacts_is_no_warning(
 def test_records_without_a_key_in_a_compacted_metadata_topic_are_a_warning(world: World) -> None:
     world.configs = {"cleanup.policy": "compact"}
     world.add_segment(1, data=build_batch(b"order", 1))
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert "cleanup.policy=compact, and 2 of its records have no key" in text
+    world.assert_done("cleanup.policy=compact, and 2 of its records have no key")
 
 
 def test_whole_records_of_a_compacted_topic_are_segments_too(world: World) -> None:
@@ -236,73 +220,54 @@ def test_whole_records_of_a_compacted_topic_are_segments_too(world: World) -> No
         assert isinstance(metadata, RemoteLogSegmentMetadata)
         state = (RemoteLogSegmentState.COPY_SEGMENT_FINISHED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)[number - 1]
         world.values.append(encode(replace(metadata, state=state)))
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert "1 of 1 topics can be described" in text
-    assert "offsets 10 to 19: read" in text
+    world.assert_done("1 of 1 topics can be described", "offsets 10 to 19: read")
 
 
 def test_a_missing_describe_configs_acl_is_only_a_warning(world: World) -> None:
     world.configs_code = ErrorCode.topic_authorization_failed
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert f"ACL DescribeConfigs on Topic {METADATA_TOPIC} is missing (only this check needs it)" in text
+    world.assert_done(f"ACL DescribeConfigs on Topic {METADATA_TOPIC} is missing (only this check needs it)")
 
 
 def test_a_missing_read_acl_on_the_metadata_topic_is_named(world: World) -> None:
     world.values.append(b"x")
     log = world.cluster.log(METADATA_TOPIC)
     world.cluster.hooks["metadata fetch"] = lambda: setattr(log, "error_code", ErrorCode.topic_authorization_failed)
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert f"ACL Read on Topic {METADATA_TOPIC} is missing" in text
+    world.assert_wrong(f"ACL Read on Topic {METADATA_TOPIC} is missing")
 
 
 def test_a_missing_describe_acl_on_a_tiered_topic_is_named(world: World) -> None:
     world.add_segment(1, data=build_batch(b"order", 1))
     world.cluster.topics["orders"].error_code = ErrorCode.topic_authorization_failed
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "WRONG   ACL Describe on Topic orders is missing" in text
-    assert "0 of 1 topics can be described" in text
+    world.assert_wrong("WRONG   ACL Describe on Topic orders is missing", "0 of 1 topics can be described")
 
 
 def test_records_that_cannot_be_decoded_are_counted_and_the_first_is_shown(world: World) -> None:
     world.values += [b"\x07garbage", b""]
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert "warning 2 records cannot be decoded; the first: 0/0: " in text
+    world.assert_done("warning 2 records cannot be decoded; the first: 0/0: ")
 
 
 def test_a_missing_object_is_wrong(world: World) -> None:
     world.add_segment(1, data=build_batch(b"order", 1))
     for file in (world.folder / "tier").rglob("*.log"):
         file.unlink()
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
+    text = world.assert_wrong()
     assert "WRONG" in text.split("Tier", 1)[1]
 
 
 def test_an_object_that_is_no_segment_is_wrong(world: World) -> None:
     world.add_segment(1, data=b"not a record batch at all, though long enough")
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "does not begin with a record batch" in text
+    world.assert_wrong("does not begin with a record batch")
 
 
 def test_an_empty_tier_is_asked_whether_it_answers(world: World) -> None:
     # Failed before: without a segment the store was never asked, and nothing was wrong.
     (world.folder / "tier" / ROOT_DIRECTORY_NAME).rmdir()
-    code, text = world.run()
-    assert code == exit_codes.FOUND_WRONG
-    assert "kafka-tiered-storage: there is no such folder" in text
+    world.assert_wrong("kafka-tiered-storage: there is no such folder")
 
 
 def test_only_finished_segments_are_read(world: World) -> None:
     world.add_segment(1, data=b"half", finished=False)
-    code, text = world.run()
-    assert code == exit_codes.DONE
-    assert "no finished segment is known" in text
+    world.assert_done("no finished segment is known")
 
 
 def test_a_ctrl_c_reaches_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

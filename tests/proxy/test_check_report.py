@@ -23,12 +23,6 @@ def test_findings_are_one_line_each_and_only_wrong_ones_count() -> None:
     assert report.wrong_count == 1
 
 
-def test_without_anything_wrong_the_verdict_says_so() -> None:
-    out = io.StringIO()
-    CheckReport(out).verdict()
-    assert out.getvalue().strip() == "nothing wrong"
-
-
 def test_each_key_has_its_value_and_origin_on_one_line() -> None:
     out = io.StringIO()
     keys = [

@@ -13,6 +13,8 @@ import pytest
 from proxy import cli
 from proxy.config import Config
 
+Captured = pytest.CaptureFixture[str]
+
 FILE = "upstream.bootstrap.servers=broker:9092\nremote.log.storage.manager.class.name=tidegate.PlainObjects\n"
 
 
@@ -80,7 +82,7 @@ def test_serving_leaves_the_handlers_of_signals_as_they_were(file: str, monkeypa
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_check_writes_to_standard_output(
-    file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     def run(config: Config, out: TextIO) -> int:
         out.write(f"{config.mode}\n")
@@ -92,9 +94,7 @@ def test_check_writes_to_standard_output(
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-def test_every_configuration_problem_is_a_line_and_the_code_is_2(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "bad.properties"
     path.write_text(f"{FILE}mode=x\nlog.level=y\n")
     assert cli.main([command, str(path)]) == 2
@@ -106,9 +106,7 @@ def test_every_configuration_problem_is_a_line_and_the_code_is_2(
     )
 
 
-def test_warnings_are_lines_too_and_stop_nothing(
-    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warnings_are_lines_too_and_stop_nothing(file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setenv("TIDEGATE_SERVICE_HOST", "10.0.0.1")
     fake_module(monkeypatch, "proxy.check", run=lambda config, out: 0)
     assert cli.main(["check", file]) == 0
@@ -116,7 +114,7 @@ def test_warnings_are_lines_too_and_stop_nothing(
 
 
 def test_an_interrupted_command_is_a_line_and_code_1(
-    file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     def run(config: Config, out: TextIO) -> int:
         raise KeyboardInterrupt
@@ -126,33 +124,29 @@ def test_an_interrupted_command_is_a_line_and_code_1(
     assert capsys.readouterr().err == "tidegate: interrupted\n"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["serve"],
-        ["serve", "a", "b"],
-        ["copy", "a"],
-        ["--unknown"],
-    ],
-)
-def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "a", "b"], ["copy", "a"], ["--unknown"]])
+def test_a_wrong_command_line_exits_with_2(arguments: list[str], capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
     assert "usage: tidegate" in capsys.readouterr().err
 
 
-def test_the_version_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_names_the_command(capsys: Captured) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("tidegate ")
 
 
-def test_help_imports_no_library(tmp_path: Path) -> None:
+def run(script: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own: this one has imported everything long ago."""
-    script = (
+    command, folder = [sys.executable, "-c", script], Path(cli.__file__).parents[1]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=60)
+
+
+def test_help_imports_no_library() -> None:
+    done = run(
         "import sys\n"
         "from proxy import cli\n"
         "try:\n"
@@ -162,28 +156,17 @@ def test_help_imports_no_library(tmp_path: Path) -> None:
         "heavy = {'trio', 'boto3', 'kio', 'javaproperties', 'cryptography', 'pydantic', 'structlog', 'rich'}\n"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else code)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(cli.__file__).parents[1],
-        timeout=60,
-    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "serve" in done.stdout
     assert "copy" not in done.stdout
 
 
 def test_the_configuration_is_loaded_without_trio_or_boto3(file: str) -> None:
-    script = (
+    done = run(
         "import sys, pathlib\n"
         "from proxy.config import load\n"
         f"load(pathlib.Path({file!r}), {{}})\n"
         "heavy = {'trio', 'boto3', 'kio', 'cryptography'} & set(sys.modules)\n"
         "sys.exit(repr(heavy) if heavy else 0)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path(cli.__file__).parents[1]
     )
     assert (done.returncode, done.stderr) == (0, "")

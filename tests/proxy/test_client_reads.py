@@ -15,7 +15,7 @@ from storage.cache.byte_budget import ByteBudget
 from storage.reader import TierRecords
 from tests.support.memory_transport import Conversation, conversation, open_accounts
 from tests.support.segments import filled_segment
-from tests.support.tier import PARTITION, Tier, open_tier
+from tests.support.tier import PARTITION, Tier
 from tests.support.tier_world import ask, client_frame, fetch_of
 
 SEGMENT = filled_segment(0)
@@ -23,11 +23,6 @@ BLOCK = 1000
 REQUEST = fetch_of([ask(PARTITION, 0)])
 AUTHORITY = Authority(1500, 1490, 0, 5, 1000, 0.0)
 PART = TierPart(REQUEST.partitions[0], PARTITION, Frontier(1000, 1500, 5, 0.0))
-
-
-@pytest.fixture
-def tier(nursery: trio.Nursery) -> Tier:
-    return open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
 
 
 def test_every_client_is_another_reader() -> None:
@@ -125,7 +120,7 @@ class Handle:
 @asynccontextmanager
 async def talking(tier: Tier, *, lockstep: bool = False) -> AsyncIterator[tuple[Conversation, Handle]]:
     handle = Handle(tier)
-    async with conversation(handle_fetch=handle, lockstep=lockstep) as talk:
+    async with conversation(handle_fetch=handle, answers=tier.storage.answers, lockstep=lockstep) as talk:
         handle.client = talk.handlers.reads
         yield talk, handle
 
@@ -152,23 +147,17 @@ async def test_views_of_blocks_reach_the_transport_as_they_are(tier: Tier, monke
     assert all(buffer.obj is block.data.obj for buffer, block in zip(handle.buffers, blocks, strict=True))
 
 
-async def test_blocks_are_held_until_the_client_has_taken_the_answer(tier: Tier) -> None:
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_blocks_are_held_until_the_answer_is_taken_or_the_client_goes(tier: Tier, is_taken: bool) -> None:
     async with talking(tier, lockstep=True) as (talk, _):
         await talk.client.send(client_frame(REQUEST))
         await tier.settled()
         await wait_all_tasks_blocked()
         assert tier.inflight_bytes == 5 * BLOCK
-        await talk.client.receive_frame()
-        await wait_all_tasks_blocked()
+        if is_taken:
+            await talk.client.receive_frame()
+            await wait_all_tasks_blocked()
+        else:
+            await talk.client.close()
+            await talk.wait_end()
         assert tier.inflight_bytes == 0
-
-
-async def test_blocks_of_an_answer_that_nobody_takes_are_released_when_the_client_goes(tier: Tier) -> None:
-    async with talking(tier, lockstep=True) as (talk, _):
-        await talk.client.send(client_frame(REQUEST))
-        await tier.settled()
-        await wait_all_tasks_blocked()
-        assert tier.inflight_bytes == 5 * BLOCK
-        await talk.client.close()
-        await talk.wait_end()
-    assert tier.inflight_bytes == 0

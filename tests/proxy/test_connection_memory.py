@@ -4,20 +4,18 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from metrics.meters import CloseCause
-from protocol.fetch.messages import key_of
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.request_handlers import UpstreamWire
-from proxy.fetch.assembly import assemble, encode_answer, tier_answer
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_client_reads import AUTHORITY, PART, REQUEST
+from tests.proxy.test_client_reads import REQUEST, SEGMENT, talking
 from tests.support.memory_transport import HELD_BYTES_MAX, LIMITS, conversation, request, response
-from tests.support.segments import filled_segment
-from tests.support.tier import open_tier
+from tests.support.tier import Tier
 from tests.support.tier_world import client_frame
 
 MIB = 1024 * 1024
@@ -46,8 +44,7 @@ async def test_answers_to_our_own_questions_are_charged_until_the_exchange_is_an
 async def test_a_rewritten_response_is_charged_until_the_client_has_it() -> None:
     body = bytes(100_000)
     async with conversation(lockstep=True) as talk:
-        await talk.client.send(request(ApiKey.API_VERSIONS, 0, 1))
-        await talk.upstream.receive_frame()
+        await talk.pass_on(request(ApiKey.API_VERSIONS, 0, 1))
         await talk.upstream.send(response(1, struct.pack(">hi", 0, 16_000) + body[:96_000]))
         await trio.testing.wait_all_tasks_blocked()
         assert talk.accounts.held.held > 0
@@ -84,21 +81,11 @@ async def test_who_keeps_others_waiting_for_held_bytes_is_closed(autojump_clock:
         assert "proxy.held.bytes.max" in str(talk.shown_lines)
 
 
-async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_the_same(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+@pytest.mark.autojump
+async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_the_same(tier: Tier) -> None:
     """Failed before: a client that did not read ended tier reads for all, for as long as it stayed."""
-    segment = filled_segment(0)
-    tier = open_tier(nursery, [segment], block_bytes=1000)
     answers = tier.storage.answers
-
-    async def handle(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
-        records = await tier.read(0, max_bytes=5000)
-        talk.handlers.reads.hold(records)
-        answer = tier_answer(REQUEST, PART, AUTHORITY, records)
-        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
-
-    async with conversation(handle_fetch=handle, answers=answers, lockstep=True) as talk:
+    async with talking(tier, lockstep=True) as (talk, _):
         await talk.client.send(client_frame(REQUEST))
         await tier.settled()
         await trio.testing.wait_all_tasks_blocked()
@@ -107,32 +94,22 @@ async def test_a_stuck_client_gives_its_blocks_to_others_and_gets_its_bytes_all_
         await answers.acquire(answers.bytes_max)  # it is let in when nothing is held
         assert answers.held == answers.bytes_max
         answers.release(answers.bytes_max)
-        assert segment.log[:5000] in await talk.client.receive_frame()
+        assert SEGMENT.log[:5000] in await talk.client.receive_frame()
 
 
-async def test_a_consumer_that_pauses_for_minutes_keeps_its_connection(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+@pytest.mark.autojump
+async def test_a_consumer_that_pauses_for_minutes_keeps_its_connection(tier: Tier) -> None:
     """Ten pauses of three minutes, in each of which somebody else needs all of the memory."""
-    segment = filled_segment(0)
-    tier = open_tier(nursery, [segment], block_bytes=1000)
     answers = tier.storage.answers
-
-    async def handle(_frame: memoryview, _wire: UpstreamWire) -> Sequence[Bytes]:
-        records = await tier.read(0, max_bytes=5000)
-        talk.handlers.reads.hold(records)
-        answer = tier_answer(REQUEST, PART, AUTHORITY, records)
-        return encode_answer(REQUEST, assemble(REQUEST, {key_of(answer): answer}, 0))
-
     await tier.read_bytes(0, max_bytes=5000)  # from here on no thread is waited for, which this clock would not see
     await tier.settled()
-    async with conversation(handle_fetch=handle, answers=answers, lockstep=True) as talk:
+    async with talking(tier, lockstep=True) as (talk, _):
         for _ in range(10):
             await talk.client.send(client_frame(REQUEST))
             await trio.sleep(90)
             await answers.acquire(answers.bytes_max)
             await trio.sleep(90)
             answers.release(answers.bytes_max)
-            assert segment.log[:5000] in await talk.client.receive_frame()
+            assert SEGMENT.log[:5000] in await talk.client.receive_frame()
         assert not talk.ended.is_set()
     assert answers.held == 0

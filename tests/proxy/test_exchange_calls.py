@@ -138,9 +138,7 @@ async def calls_of_reads(nursery: trio.Nursery, partitions: int, *, is_vouched_f
 
 
 @pytest.mark.parametrize(("is_vouched_for", "calls_max"), [(False, PROBED_READ_CALLS_MAX), (True, READ_CALLS_MAX)])
-async def test_a_tier_read_costs_few_calls_beside_the_reading(
-    nursery: trio.Nursery, is_vouched_for: bool, calls_max: int
-) -> None:
+async def test_a_tier_read_costs_few_other_calls(nursery: trio.Nursery, is_vouched_for: bool, calls_max: int) -> None:
     """Below READS_AT_ONCE_MAX and beyond: a read that has to wait for its turn costs no more."""
     few, some, many = FEW, READS_AT_ONCE_MAX, 3 * READS_AT_ONCE_MAX
     calls = {

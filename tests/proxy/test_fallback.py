@@ -7,31 +7,12 @@ import pytest
 import structlog.testing
 import trio
 
-import storage.errors
 from metrics.meters import FallbackReason
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
 from protocol.wire.errors import ErrorCode
 from proxy.connection.request_handlers import ASKS_MIN
-from proxy.fetch.fallback import (
-    COME_AGAIN_S_MAX,
-    COME_AGAIN_S_MIN,
-    SPELL_IDLE_S_MAX,
-    SPELL_S_MAX,
-    SPELL_S_MIN,
-    comes_again_s,
-    reason_of,
-)
-from storage.errors import (
-    CorruptObjectError,
-    IllegalMetadataError,
-    MetadataNotReadyError,
-    RemoteAccessDeniedError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-    StalledTransferError,
-    ThrottledError,
-)
+from proxy.fetch import fallback
+from storage import errors
 from storage.log.log_walk import CorruptLogError
 from storage.model import TopicIdPartition
 from tests.support.fake_wire import BATCH_BYTES, broker_batch, tier_batch
@@ -39,7 +20,7 @@ from tests.support.tier_world import FakeFetcher, TierWorld, ask, codes_of, reco
 
 pytestmark = pytest.mark.autojump
 
-DENIED = RemoteAccessDeniedError("bucket orders: AccessDenied (HTTP 403)")
+DENIED = errors.RemoteAccessDeniedError("bucket orders: AccessDenied (HTTP 403)")
 COME_AGAIN = ErrorCode.REPLICA_NOT_AVAILABLE
 
 
@@ -66,20 +47,19 @@ def from_broker(partition: TopicIdPartition, offset: int = 17) -> tuple[int, byt
         (UpstreamAuthenticationError("no"), FallbackReason.IDENTITY),
         (UpstreamConnectionError("no leader"), FallbackReason.IDENTITY),
         (DENIED, FallbackReason.DENIED),
-        (RemoteResourceNotFoundError("gone"), FallbackReason.NOT_FOUND),
-        (CorruptObjectError("crc"), FallbackReason.CORRUPT),
+        (errors.RemoteResourceNotFoundError("gone"), FallbackReason.NOT_FOUND),
+        (errors.CorruptObjectError("crc"), FallbackReason.CORRUPT),
         (CorruptLogError("crc", position=0, end=1), FallbackReason.CORRUPT),
-        (StalledTransferError("twice"), FallbackReason.STALLED),
-        (IllegalMetadataError("bad"), FallbackReason.FAULT),
-        (RemoteStorageError("any"), FallbackReason.FAULT),
+        (errors.StalledTransferError("twice"), FallbackReason.STALLED),
+        (errors.IllegalMetadataError("bad"), FallbackReason.FAULT),
+        (errors.RemoteStorageError("any"), FallbackReason.FAULT),
         (ExceptionGroup("two", [ValueError(), KeyError()]), FallbackReason.FAULT),
     ],
 )
 async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exchange(
-    world: TierWorld, fault: Exception, reason: FallbackReason
+    world: TierWorld, partition: TopicIdPartition, fault: Exception, reason: FallbackReason
 ) -> None:
     """Failed before: 9 or -1 in a hot loop, 200 answers a second, while the broker served the same offsets."""
-    partition = world.add_partition()
     world.reader.failures[partition] = fault
     assert await one(world.client(), partition) == from_broker(partition)
     assert trio.current_time() == 0
@@ -89,14 +69,15 @@ async def test_a_fault_that_will_not_pass_is_read_by_the_broker_in_the_same_exch
 
 
 @pytest.mark.parametrize(
-    "fault", [RetriableRemoteStorageError("reset"), ThrottledError("503"), MetadataNotReadyError("behind")]
+    "fault",
+    [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503"), errors.MetadataNotReadyError("behind")],
 )
 async def test_a_fault_that_may_pass_is_to_come_again_but_not_at_once(world: TierWorld, fault: Exception) -> None:
     partition = world.add_partition()
     world.reader.failures[partition] = fault
     client = world.client()
     assert await one(client, partition) == (COME_AGAIN, b"")
-    assert trio.current_time() == COME_AGAIN_S_MIN
+    assert trio.current_time() == fallback.COME_AGAIN_S_MIN
     del world.reader.failures[partition]
     assert await one(client, partition) == from_tier(partition)
     assert world.broker.remote_reads == 0
@@ -106,8 +87,8 @@ async def test_no_fault_ever_makes_a_client_jump_or_give_up(world: TierWorld) ->
     """Clients apply auto.offset.reset to OFFSET_OUT_OF_RANGE, and show UNKNOWN_SERVER_ERROR to their user."""
     world.settings.authority_age_s_max = 0
     world.fallback.settings.partitions_max = 0
-    kinds = [kind for _, kind in inspect.getmembers(storage.errors, inspect.isclass) if issubclass(kind, Exception)]
-    assert RemoteStorageError in kinds
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+    assert errors.RemoteStorageError in kinds
     for number, kind in enumerate([*kinds, OSError, RuntimeError]):
         partition = world.add_partition("orders", number)
         world.reader.failures[partition] = kind("fault")
@@ -120,12 +101,12 @@ async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wai
     world.fallback.settings.partitions_max = 0
     world.reader.failures[partition] = DENIED
     assert await one(world.client(), partition, max_wait_ms=max_wait_ms) == (COME_AGAIN, b"")
-    expected_s = min(max(COME_AGAIN_S_MIN, max_wait_ms / 1000), COME_AGAIN_S_MAX)
-    assert trio.current_time() == expected_s == comes_again_s(0.0, max_wait_ms)
+    expected_s = min(max(fallback.COME_AGAIN_S_MIN, max_wait_ms / 1000), fallback.COME_AGAIN_S_MAX)
+    assert trio.current_time() == expected_s == fallback.comes_again_s(0.0, max_wait_ms)
 
 
 def test_throttling_is_no_reason() -> None:
-    assert reason_of(ThrottledError("SlowDown")) is None
+    assert fallback.reason_of(errors.ThrottledError("SlowDown")) is None
 
 
 # --- the broker's answer is taken whole ---
@@ -158,8 +139,7 @@ async def test_a_batch_beyond_its_limit_is_given_to_one_partition_alone(
     assert records_of(response) == expected
 
 
-async def test_an_error_of_the_broker_is_passed_on(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_an_error_of_the_broker_is_passed_on(world: TierWorld, partition: TopicIdPartition) -> None:
     world.reader.failures[partition] = DENIED
     world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert (await one(world.client(), partition))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -167,17 +147,15 @@ async def test_an_error_of_the_broker_is_passed_on(world: TierWorld) -> None:
 
 async def test_beside_records_of_others_nobody_is_held(world: TierWorld) -> None:
     bad, good = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.failures[bad] = RetriableRemoteStorageError("reset")
+    world.reader.failures[bad] = errors.RetriableRemoteStorageError("reset")
     response = await world.client().fetch([ask(bad, 17, max_bytes=100), ask(good, 17, max_bytes=100)])
     assert (codes_of(response), records_of(response)) == ([0, 0], [b"", tier_batch(1, 17)])
     assert trio.current_time() == pytest.approx(0.02, abs=0.02)
 
 
-async def test_records_that_arrive_at_the_broker_end_the_wait_to_come_again(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_records_that_come_to_the_broker_end_the_wait(world: TierWorld, nursery: trio.Nursery) -> None:
     bad, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
-    world.reader.failures[bad] = RetriableRemoteStorageError("reset")
+    world.reader.failures[bad] = errors.RetriableRemoteStorageError("reset")
 
     async def produce() -> None:
         await trio.sleep(0.2)
@@ -192,9 +170,7 @@ async def test_records_that_arrive_at_the_broker_end_the_wait_to_come_again(
 # --- how much at a time ---
 
 
-async def test_a_broker_gets_four_partitions_at_a_time_and_the_others_come_again(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_a_broker_gets_four_partitions_at_a_time_and_no_more(world: TierWorld, nursery: trio.Nursery) -> None:
     partitions = [world.add_partition("orders", number) for number in range(6)]
     world.reader.failures = dict.fromkeys(partitions, DENIED)
     world.broker.latency_s = 0.1
@@ -209,7 +185,7 @@ async def test_a_broker_gets_four_partitions_at_a_time_and_the_others_come_again
     assert sorted(code for code, _ in answers.values()) == [0, 0, 0, 0, COME_AGAIN, COME_AGAIN]
     assert world.broker.remote_reads == 4
     assert world.sample("tidegate_fallback_refused_total") == 2
-    assert trio.current_time() == pytest.approx(COME_AGAIN_S_MIN)
+    assert trio.current_time() == pytest.approx(fallback.COME_AGAIN_S_MIN)
     # The places are free again.
     answers.clear()
     for partition in partitions[:4]:
@@ -225,8 +201,7 @@ async def test_of_one_request_the_first_four_are_read_and_the_rest_is_empty_besi
     assert records_of(response) == [broker_batch(number, 17) if number < 4 else b"" for number in range(6)]
 
 
-async def test_a_client_that_leaves_gives_its_place_back(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_client_that_leaves_gives_its_place_back(world: TierWorld, partition: TopicIdPartition) -> None:
     world.fallback.settings.partitions_max = 1
     world.reader.failures[partition] = DENIED
     world.broker.latency_s = 10.0
@@ -249,15 +224,15 @@ async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition
     for partition in partitions * 3:
         assert await one(client, partition) == from_broker(partition)
     assert len(world.reader.reads) == 3
-    await trio.sleep(SPELL_S_MIN)
+    await trio.sleep(fallback.SPELL_S_MIN)
     for partition in partitions * 3:
         assert await one(client, partition) == from_broker(partition)
     assert [read[0] for read in world.reader.reads[3:]] == [partitions[0]]
     # It failed, so the next try is later, and another's.
-    await trio.sleep(SPELL_S_MIN)
+    await trio.sleep(fallback.SPELL_S_MIN)
     assert await one(client, partitions[1]) == from_broker(partitions[1])
     assert len(world.reader.reads) == 4
-    await trio.sleep(SPELL_S_MIN)
+    await trio.sleep(fallback.SPELL_S_MIN)
     world.reader.failures.clear()
     assert await one(client, partitions[0]) == from_broker(partitions[0])
     assert await one(client, partitions[1]) == from_tier(partitions[1])
@@ -267,15 +242,14 @@ async def test_while_a_spell_lasts_the_tier_is_left_alone_and_then_one_partition
     assert world.sample("tidegate_fallback_partitions", reason="denied") == 0
 
 
-async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld) -> None:
+async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld, partition: TopicIdPartition) -> None:
     """Failed before: a refused client that asks often enough kept the tier from ever being tried."""
-    partition = world.add_partition()
     world.reader.failures[partition] = DENIED
     good, formerly_good = world.client(), world.client()
     for client in (good, formerly_good):
         assert await one(client, partition) == from_broker(partition)
     world.reader.failures.clear()
-    await trio.sleep(SPELL_S_MIN)
+    await trio.sleep(fallback.SPELL_S_MIN)
     reads = len(world.reader.reads)
     world.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for client in (formerly_good, world.client()):
@@ -285,9 +259,8 @@ async def test_a_client_without_rights_does_not_use_up_the_try(world: TierWorld)
     assert await one(good, partition) == from_tier(partition)
 
 
-async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWorld) -> None:
-    partition = world.add_partition()
-    world.reader.failures[partition] = CorruptObjectError("crc")
+async def test_a_partition_that_fails_alone_tries_again_alone(world: TierWorld, partition: TopicIdPartition) -> None:
+    world.reader.failures[partition] = errors.CorruptObjectError("crc")
     client = world.client()
     waits_s: list[float] = []
     last_try_s = trio.current_time()
@@ -298,7 +271,7 @@ async def test_a_partition_that_fails_alone_tries_again_by_itself(world: TierWor
             waits_s.append(round(trio.current_time() - last_try_s))
             last_try_s = trio.current_time()
         await trio.sleep(1.0)
-    assert waits_s[:7] == [0, 10, 20, 40, SPELL_S_MAX, SPELL_S_MAX, SPELL_S_MAX]
+    assert waits_s[:7] == [0, 10, 20, 40, fallback.SPELL_S_MAX, fallback.SPELL_S_MAX, fallback.SPELL_S_MAX]
 
 
 async def test_a_partition_that_never_failed_is_served_from_the_tier(world: TierWorld) -> None:
@@ -323,7 +296,7 @@ async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(world: Ti
         assert complaint.startswith("tier reads of 3 partitions are left to the brokers (denied)")
         assert str(DENIED) in complaint
         world.reader.failures.clear()
-        await trio.sleep(SPELL_S_MIN)
+        await trio.sleep(fallback.SPELL_S_MIN)
         await one(client, partitions[0])
     said = [line for line in lines if line["log_level"] != "debug"]
     assert [(line["event"], line["log_level"]) for line in said] == [
@@ -334,11 +307,10 @@ async def test_a_spell_is_one_line_when_it_begins_and_one_when_it_ends(world: Ti
     assert world.fallback.complaints() == []
 
 
-async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_spell_that_nobody_asks_for_any_more_ends(world: TierWorld, partition: TopicIdPartition) -> None:
     world.reader.failures[partition] = DENIED
     await one(world.client(), partition)
-    await trio.sleep(SPELL_IDLE_S_MAX)
+    await trio.sleep(fallback.SPELL_IDLE_S_MAX)
     assert len(world.fallback.complaints()) == 1
     await trio.sleep(1.0)
     assert world.fallback.complaints() == []
@@ -349,8 +321,8 @@ async def test_a_partition_that_fails_for_another_reason_changes_its_spell(world
     client = world.client()
     world.reader.failures[partition] = DENIED
     await one(client, partition)
-    await trio.sleep(SPELL_S_MIN)
-    world.reader.failures[partition] = CorruptObjectError("crc")
+    await trio.sleep(fallback.SPELL_S_MIN)
+    world.reader.failures[partition] = errors.CorruptObjectError("crc")
     await one(client, partition)
     (complaint,) = world.fallback.complaints()
     assert "(corrupt)" in complaint
@@ -370,16 +342,14 @@ async def test_an_offset_that_never_comes_is_read_by_the_broker_after_five_secon
     assert world.sample("tidegate_fallback_partitions", reason="late") == 1
 
 
-async def test_it_takes_three_asks_at_least(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_it_takes_three_asks_at_least(world: TierWorld, partition: TopicIdPartition) -> None:
     world.reader.delay_s = 1000.0
     client = world.client()
     answers = [await one(client, partition, max_wait_ms=5000) for _ in range(ASKS_MIN)]
     assert answers == [(0, b"")] * (ASKS_MIN - 1) + [from_broker(partition)]
 
 
-async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_another_offset_and_a_byte_that_came_begin_anew(world: TierWorld, partition: TopicIdPartition) -> None:
     client = world.client()
     for offset in (17, 18):
         world.reader.delay_s = 1000.0
@@ -407,7 +377,7 @@ async def test_empty_answers_for_want_of_time_or_room_do_not_count(world: TierWo
 
 async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_late(world: TierWorld) -> None:
     partition = world.add_partition()
-    world.reader.failures[partition] = RetriableRemoteStorageError("connection refused")
+    world.reader.failures[partition] = errors.RetriableRemoteStorageError("connection refused")
     client = world.client()
     answers = [await one(client, partition) for _ in range(11)]
     assert answers[:10] == [(COME_AGAIN, b"")] * 10
@@ -416,9 +386,8 @@ async def test_a_store_that_answers_with_faults_that_may_pass_for_too_long_is_la
     assert "connection refused" in complaint
 
 
-async def test_throttling_is_waited_out_however_long_it_takes(world: TierWorld) -> None:
-    partition = world.add_partition()
-    world.reader.failures[partition] = ThrottledError("SlowDown")
+async def test_throttling_is_waited_out_however_long_it_takes(world: TierWorld, partition: TopicIdPartition) -> None:
+    world.reader.failures[partition] = errors.ThrottledError("SlowDown")
     client = world.client()
     assert {await one(client, partition) for _ in range(100)} == {(COME_AGAIN, b"")}
     assert trio.current_time() >= 50.0

@@ -67,17 +67,6 @@ def test_a_partition_of_which_nothing_is_known_is_the_brokers() -> None:
     assert plan.local == asked[:2]
 
 
-def test_each_part_is_charged_its_whole_limit_in_advance() -> None:
-    """docs/protocol.md#byte-budgets: 3 times 1 MiB of 1.5 MiB."""
-    plan = plan_of(tier_asks(1_048_576, 1_048_576, 1_048_576), max_bytes=1_572_864)
-    assert budgets_of(plan) == [(1_048_576, True), (524_288, False), (0, False)]
-    assert plan.local_bytes_max == 0
-
-
-def test_what_the_tier_is_not_charged_for_remains_for_the_broker() -> None:
-    assert plan_of(tier_asks(300, 300), max_bytes=1000).local_bytes_max == 400
-
-
 @pytest.mark.parametrize("max_bytes", [0, -1, -(2**31)])
 def test_a_request_without_a_limit_left_is_no_read(max_bytes: int) -> None:
     assert budgets_of(plan_of(tier_asks(100, 100), max_bytes=max_bytes)) == [(0, False), (0, False)]
@@ -129,10 +118,7 @@ def test_a_part_left_to_the_broker_without_a_limit_takes_no_right(limit: int) ->
     assert budgets_of(left) == [(100, True)]
 
 
-@given(
-    st.lists(st.tuples(st.integers(-10, 2000), st.integers(-10, 1000)), max_size=30),
-    st.integers(-10, 5000),
-)
+@given(st.lists(st.tuples(st.integers(-10, 2000), st.integers(-10, 1000)), max_size=30), st.integers(-10, 5000))
 def test_each_partition_is_planned_once_within_the_limits(asks: list[tuple[int, int]], max_bytes: int) -> None:
     asked = [
         ask(topic_partition("orders", number), offset, max_bytes=limit) for number, (offset, limit) in enumerate(asks)
@@ -150,8 +136,6 @@ def test_each_partition_is_planned_once_within_the_limits(asks: list[tuple[int, 
 
 PLENTY, NOTHING = 1200, 1500
 """Offsets above the local log start of FRONTIER: far from the log's end, and at it."""
-
-MIB = 1024 * 1024
 
 
 def charges_of_broker(asked: Sequence[FetchPartition], max_bytes: int) -> list[int]:
@@ -177,22 +161,6 @@ def test_each_place_gets_what_it_gets_at_the_broker(asks: list[tuple[int, int]],
     assert [part.budget_bytes for part in plan.tier] == [expected[key_of(part.asked)] for part in plan.tier]
     # The local ones get theirs from the broker, in one Fetch of their own.
     assert charges_of_broker(plan.local, plan.local_bytes_max) == [expected[key_of(entry)] for entry in plan.local]
-
-
-def test_local_partitions_in_front_are_charged_first() -> None:
-    """Failed before: the tier's were charged first, and the local ones got a batch a Fetch."""
-    offsets = [PLENTY] * 3 + [17] * 4
-    asked = [ask(topic_partition("orders", n), offset, max_bytes=MIB) for n, offset in enumerate(offsets)]
-    plan = plan_of(asked, 2 * MIB)
-    assert (budgets_of(plan), plan.local_bytes_max) == ([(0, False)] * 4, 2 * MIB)
-
-
-def test_idle_local_partitions_in_front_take_nothing() -> None:
-    """KIP-227's rotation gathers them there."""
-    asked = [ask(topic_partition("orders", number), NOTHING, max_bytes=MIB) for number in range(50)]
-    asked += [ask(topic_partition("cold", number), 17, max_bytes=MIB) for number in range(2)]
-    plan = plan_of(asked, 2 * MIB)
-    assert (budgets_of(plan), plan.local_bytes_max) == ([(MIB, True), (MIB, False)], 0)
 
 
 def test_local_partitions_behind_are_asked_with_what_their_place_leaves() -> None:

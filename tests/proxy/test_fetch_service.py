@@ -43,35 +43,30 @@ async def served_by(world: TierWorld, client: FakeFetcher, partition: TopicIdPar
 # --- whose it is ---
 
 
-async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_offsets_below_the_local_log_start_are_the_tiers(world: TierWorld, partition: TopicIdPartition) -> None:
     client = world.client()
     assert await served_by(world, client, partition, 999) == "tier"
     assert await served_by(world, client, partition, 1000) == "relay"
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
-async def test_negative_offsets_are_relayed(world: TierWorld, offset: int) -> None:
-    partition = world.add_partition()
+async def test_negative_offsets_are_relayed(world: TierWorld, partition: TopicIdPartition, offset: int) -> None:
     assert await world.client().is_relayed([ask(partition, offset)])
 
 
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 @pytest.mark.parametrize("version", [12, 17])
 async def test_followers_and_debugging_consumers_are_relayed_whole(
-    world: TierWorld, replica_id: int, version: int
+    world: TierWorld, partition: TopicIdPartition, replica_id: int, version: int
 ) -> None:
-    partition = world.add_partition()
     assert await world.client().is_relayed([ask(partition, 17)], replica_id=replica_id, api_version=version)
 
 
-async def test_a_bootstrap_connection_is_relayed(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_bootstrap_connection_is_relayed(world: TierWorld, partition: TopicIdPartition) -> None:
     assert await world.client(node_id=None).is_relayed([ask(partition, 17)])
 
 
-async def test_below_v11_only_the_leader_is_asked(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_below_v11_only_the_leader_is_asked(world: TierWorld, partition: TopicIdPartition) -> None:
     client = world.client()
     assert not await client.is_relayed([ask(partition, 17)], api_version=10)
     world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(2, LEADER_EPOCH)
@@ -94,8 +89,7 @@ async def test_of_a_partition_named_twice_the_last_wish_is_answered_once(world: 
     assert records_of(response) == [tier_batch(0, 600), tier_batch(1, 3)]
 
 
-async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_negative_limits_are_the_brokers_to_understand(world: TierWorld, partition: TopicIdPartition) -> None:
     assert await world.client().is_relayed([ask(partition, 17)], max_bytes=-1)
 
 
@@ -121,9 +115,8 @@ async def test_both_places_are_read_from_the_tier_if_that_is_preferred(world: Ti
     assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
 
 
-async def test_settings_that_change_count_for_connections_that_are_open(world: TierWorld) -> None:
+async def test_settings_that_change_count_for_connections_that_are_open(world: TierWorld, client: FakeFetcher) -> None:
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
-    client = world.client()
     assert await served_by(world, client, partition, 999) == "relay"
     world.settings.read_prefer_tier, world.settings.authority_age_s_max = True, 60
     assert await served_by(world, client, partition, 998) == "tier"
@@ -143,9 +136,8 @@ async def test_read_committed_is_answered_from_the_tier_also_if_a_segment_may_ho
         assert records_of(response) == [tier_batch(0, 17)]
 
 
-async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld) -> None:
+async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWorld, client: FakeFetcher) -> None:
     partition = world.add_partition()
-    client = world.client()
     frame = client_frame(fetch_of([ask(partition, 17)]))
     for cut in (frame[:-1], frame + b"\x00"):
         with pytest.raises(PeerProtocolError):
@@ -155,16 +147,14 @@ async def test_a_frame_that_breaks_the_protocol_is_the_peers_fault(world: TierWo
 # --- what is learned first ---
 
 
-async def test_a_frontier_that_is_not_known_is_learned_first(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_frontier_that_is_not_known_is_learned_first(world: TierWorld, partition: TopicIdPartition) -> None:
     world.client_of_ours.latency_s = 0.1
     assert await served_by(world, world.client(), partition, 17) == "tier"
     assert world.client_of_ours.partitions_asked == [[("orders", 0)]]
 
 
-async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(world: TierWorld) -> None:
+async def test_a_stale_frontier_is_learned_first_for_an_offset_below_it(world: TierWorld, client: FakeFetcher) -> None:
     partition = world.add_partition(high_watermark=1500)
-    client = world.client()
     await client.fetch([ask(partition, 17)])
     await trio.sleep(1.1)
     # A leader that came back with more of its log: what was the tier's is the broker's again.
@@ -188,8 +178,7 @@ async def test_a_stale_frontier_is_learned_in_the_background_for_an_offset_above
     assert frontier.local_log_start_offset == 1300
 
 
-async def test_a_fresh_frontier_costs_no_question(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_fresh_frontier_costs_no_question(world: TierWorld, partition: TopicIdPartition) -> None:
     client = world.client()
     for offset in (17, 18, 1000):
         await client.is_relayed([ask(partition, offset)])
@@ -202,8 +191,7 @@ async def test_a_broker_that_cannot_be_asked_leaves_the_fetch_to_the_relay(world
     assert await world.client().is_relayed([ask(partition, 17)])
 
 
-async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_question_that_takes_long_holds_a_fetch_a_second(world: TierWorld, partition: TopicIdPartition) -> None:
     world.client_of_ours.latency_s = 25.0
     client = world.client()
     assert await client.is_relayed([ask(partition, 17)])
@@ -213,8 +201,7 @@ async def test_a_question_that_takes_long_holds_a_fetch_for_a_second_only(world:
     assert await served_by(world, client, partition, 17) == "tier"
 
 
-async def test_topic_ids_are_learned_for_clients_that_ask_by_name(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_topic_ids_are_learned_for_those_who_ask_by_name(world: TierWorld, partition: TopicIdPartition) -> None:
     world.cluster.unlearned = {"orders": world.cluster.ids.pop("orders")}
     response = await world.client().fetch([ask(partition, 17, max_bytes=100)], api_version=12)
     assert records_of(response) == [tier_batch(0, 17)]
@@ -242,8 +229,7 @@ async def test_what_another_client_has_forgotten_meanwhile_is_still_planned_by(w
 # --- divergence ---
 
 
-async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_last_fetched_epoch_on_the_lineage_is_served(world: TierWorld, partition: TopicIdPartition) -> None:
     assert not await world.client().is_relayed([ask(partition, 17, last_fetched_epoch=LEADER_EPOCH)])
 
 

@@ -6,7 +6,7 @@ import trio
 from protocol.fetch.sessions import IDLE_S_MIN, SessionSlots
 from protocol.wire.errors import ErrorCode, PeerProtocolError
 from proxy.connection.request_handlers import RELAY, Relay
-from tests.support.fake_wire import broker_batch, tier_batch
+from tests.support.fake_wire import tier_batch
 from tests.support.session_model import EPOCH_MAX
 from tests.support.session_world import (
     EMPTY_OFFSET,
@@ -25,6 +25,16 @@ pytestmark = pytest.mark.autojump
 @pytest.fixture
 def world(nursery: trio.Nursery) -> World:
     return World(nursery)
+
+
+@pytest.fixture
+async def own(world: World) -> Conversation:
+    return await own_session(world)
+
+
+@pytest.fixture
+async def relayed(world: World) -> Conversation:
+    return await relayed_session(world)
 
 
 # --- relayed ---
@@ -60,12 +70,11 @@ async def test_an_incremental_request_without_news_looks_up_no_partition(
     assert conversation.relayed
 
 
-async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(world: World) -> None:
-    conversation = await relayed_session(world)
-    session_id, epoch = conversation.session
+async def test_requests_of_an_untouched_relayed_session_pass_byte_for_byte(world: World, relayed: Conversation) -> None:
+    session_id, epoch = relayed.session
     request = fetch_of([ask(world.first, EMPTY_OFFSET)], session_id=session_id, session_epoch=epoch)
     frame = bytearray(client_frame(request))
-    fetcher = conversation.client.fetcher
+    fetcher = relayed.client.fetcher
     assert isinstance(await fetcher.service.handle(memoryview(frame), fetcher.wire), Relay)
     assert bytes(frame) == client_frame(request)
 
@@ -87,27 +96,26 @@ async def test_an_error_of_the_whole_request_ends_a_relayed_session(world: World
     assert world.slots.sessions == 0
 
 
-async def test_a_throttled_opening_gives_no_session(world: World) -> None:
+@pytest.mark.parametrize("offset", [17, EMPTY_OFFSET])
+async def test_a_throttled_opening_gives_no_session(world: World, offset: int) -> None:
     world.sessions.throttle_time_ms = 100
-    response = await Conversation(world).send([ask(world.first, EMPTY_OFFSET)])
+    response = await Conversation(world).send([ask(world.first, offset)])
     assert (response.session_id, response.partitions, response.throttle_time_ms) == (0, [], 100)
     assert world.slots.sessions == 0
 
 
-async def test_a_relayed_session_left_empty_is_closed(world: World) -> None:
-    conversation = await relayed_session(world)
-    session_id = conversation.session[0]
-    response = await conversation.send([ask(world.first, 1490, max_bytes=100)], forgotten=[world.first, world.second])
+async def test_a_relayed_session_left_empty_is_closed(world: World, relayed: Conversation) -> None:
+    session_id = relayed.session[0]
+    response = await relayed.send([ask(world.first, 1490, max_bytes=100)], forgotten=[world.first, world.second])
     assert (response.session_id, told(response)) == (0, {0: b"broker"})
-    assert (conversation.relayed, world.upstream_sessions, world.slots.sessions) == (True, [], 0)
-    refused = await conversation.send(session_id=session_id, session_epoch=2)
+    assert (relayed.relayed, world.upstream_sessions, world.slots.sessions) == (True, [], 0)
+    refused = await relayed.send(session_id=session_id, session_epoch=2)
     assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_what_is_named_and_forgotten_at_once_brings_no_session_to_us(world: World) -> None:
-    conversation = await relayed_session(world)
-    response = await conversation.send([ask(world.first, 17)], forgotten=[world.first])
-    assert (conversation.relayed, told(response)) == (True, {})
+async def test_what_is_named_and_forgotten_at_once_brings_no_session_to_us(world: World, relayed: Conversation) -> None:
+    response = await relayed.send([ask(world.first, 17)], forgotten=[world.first])
+    assert (relayed.relayed, told(response)) == (True, {})
 
 
 async def test_followers_and_bootstrap_connections_have_sessions_of_their_own(world: World) -> None:
@@ -150,35 +158,26 @@ async def test_a_relayed_session_that_names_a_tier_partition_is_ours(world: Worl
     assert {header[:2] for header in world.headers} == {(0, -1)}
 
 
-async def test_a_session_opened_with_a_tier_partition_is_ours_from_the_start(world: World) -> None:
-    conversation = await own_session(world)
-    response = await conversation.send()
-    assert (response.session_id, told(response)) == (conversation.session[0], {0: b"tier"})
-
-
-async def test_partitions_that_are_not_named_are_answered_when_they_have_news(world: World) -> None:
-    conversation = await own_session(world)
+async def test_partitions_that_are_not_named_are_answered_when_they_have_news(world: World, own: Conversation) -> None:
     world.sessions.append(world.log(world.second))
-    response = await conversation.send(forgotten=[])
+    response = await own.send(forgotten=[])
     assert told(response) == {0: b"tier", 1: b"broker"}
 
 
-async def test_tier_data_that_was_not_ready_comes_with_a_later_request(world: World) -> None:
-    conversation = await own_session(world)
+async def test_tier_data_that_was_not_ready_comes_with_a_later_request(world: World, own: Conversation) -> None:
     world.reader.delay_s = 0.7
-    assert told(await conversation.send()) == {}
+    assert told(await own.send()) == {}
     world.reader.delay_s = 0.0
-    response = await conversation.send()
+    response = await own.send()
     assert records_of(response) == [tier_batch(0, 17)]
 
 
-async def test_a_forgotten_partition_is_silent_until_it_is_added_again(world: World) -> None:
-    conversation = await own_session(world)
-    await conversation.send([ask(world.second, 18, max_bytes=100)], forgotten=[world.first])
-    assert told(await conversation.send()) == {1: b"tier"}
-    response = await conversation.send([ask(world.first, 30, max_bytes=100)])
+async def test_a_forgotten_partition_is_silent_until_it_is_added_again(world: World, own: Conversation) -> None:
+    await own.send([ask(world.second, 18, max_bytes=100)], forgotten=[world.first])
+    assert told(await own.send()) == {1: b"tier"}
+    response = await own.send([ask(world.first, 30, max_bytes=100)])
     assert sorted(records_of(response)) == [tier_batch(0, 30), tier_batch(1, 18)]
-    response = await conversation.send([ask(world.first, EMPTY_OFFSET)], forgotten=[world.first])
+    response = await own.send([ask(world.first, EMPTY_OFFSET)], forgotten=[world.first])
     assert told(response) == {1: b"tier"}
 
 
@@ -191,47 +190,32 @@ async def test_partitions_that_gave_records_go_to_the_end(world: World) -> None:
     assert [[number for number, word in turn.items() if word] for turn in turns] == [[2], [2], [3], [4], [2], [3]]
 
 
-async def test_an_error_is_told_each_time_and_its_end_too(world: World) -> None:
-    conversation = await own_session(world)
+async def test_an_error_is_told_each_time_and_its_end_too(world: World, own: Conversation) -> None:
     world.log(world.second).error_code = ErrorCode.KAFKA_STORAGE_ERROR
     for _ in range(2):
-        assert told(await conversation.send()) == {0: b"tier", 1: b""}
+        assert told(await own.send()) == {0: b"tier", 1: b""}
     world.log(world.second).error_code = 0
-    assert told(await conversation.send()) == {0: b"tier", 1: b""}
-    assert told(await conversation.send()) == {0: b"tier"}
+    assert told(await own.send()) == {0: b"tier", 1: b""}
+    assert told(await own.send()) == {0: b"tier"}
 
 
-async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: World) -> None:
-    conversation = await own_session(world)
+async def test_a_throttled_answer_keeps_our_session_and_tells_nothing(world: World, own: Conversation) -> None:
     world.sessions.throttle_time_ms = 100
-    session_id, epoch = conversation.session
-    response = await conversation.send([ask(world.first, 18, max_bytes=100)])
+    session_id, epoch = own.session
+    response = await own.send([ask(world.first, 18, max_bytes=100)])
     assert (response.session_id, response.partitions, response.throttle_time_ms) == (session_id, [], 100)
     world.sessions.throttle_time_ms = 0
-    assert conversation.session == (session_id, epoch + 1)
-    assert records_of(await conversation.send()) == [tier_batch(0, 18)]
+    assert own.session == (session_id, epoch + 1)
+    assert records_of(await own.send()) == [tier_batch(0, 18)]
 
 
-async def test_a_throttled_opening_of_ours_gives_no_session(world: World) -> None:
-    world.sessions.throttle_time_ms = 100
-    response = await Conversation(world).send([ask(world.first, 17)])
-    assert (response.session_id, response.partitions) == (0, [])
-    assert world.slots.sessions == 0
-
-
-@pytest.mark.parametrize("offset", [17, 1490])
-async def test_a_session_of_ours_left_empty_is_closed(world: World, offset: int) -> None:
+@pytest.mark.parametrize(("offsets", "said"), [([17], {0: b"tier"}), ([1490], {0: b"broker"}), ([], {})])
+async def test_a_session_of_ours_left_empty_is_closed(world: World, offsets: list[int], said: dict[int, bytes]) -> None:
     conversation = await own_session(world)
-    wish = [ask(world.first, offset, max_bytes=100)]
-    response = await conversation.send(wish, forgotten=[world.first, world.second])
-    assert (response.session_id, told(response)) == (0, {0: b"tier" if offset == 17 else b"broker"})
+    wishes = [ask(world.first, offset, max_bytes=100) for offset in offsets]
+    response = await conversation.send(wishes, forgotten=[world.first, world.second])
+    assert (response.session_id, response.error_code, told(response)) == (0, 0, said)
     assert (world.slots.sessions, world.upstream_sessions) == (0, [])
-
-
-async def test_a_session_of_ours_with_nothing_left_to_say_is_closed(world: World) -> None:
-    conversation = await own_session(world)
-    response = await conversation.send(forgotten=[world.first, world.second])
-    assert (response.session_id, response.error_code, response.partitions) == (0, 0, [])
 
 
 # --- and back ---
@@ -289,14 +273,13 @@ async def test_bytes_that_come_with_a_session_given_back_are_counted_as_relayed(
     assert world.sample("tidegate_relayed_bytes_total", direction="upstream_to_client") == before + 100
 
 
-async def test_a_throttled_way_back_keeps_the_session_ours(world: World) -> None:
-    conversation = await own_session(world)
+async def test_a_throttled_way_back_keeps_the_session_ours(world: World, own: Conversation) -> None:
     world.sessions.throttle_time_ms = 100
-    response = await conversation.send([ask(world.first, EMPTY_OFFSET)])
-    assert (response.session_id, response.partitions) == (conversation.session[0], [])
+    response = await own.send([ask(world.first, EMPTY_OFFSET)])
+    assert (response.session_id, response.partitions) == (own.session[0], [])
     world.sessions.throttle_time_ms = 0
     world.sessions.append(world.log(world.first))
-    assert told(await conversation.send()) == {0: b"broker"}
+    assert told(await own.send()) == {0: b"broker"}
 
 
 async def test_epochs_wrap_on_both_sides_by_themselves(world: World) -> None:
@@ -342,12 +325,11 @@ async def test_the_three_errors_in_the_brokers_order(world: World, make: object,
     assert len(world.headers) <= 2
 
 
-async def test_another_connection_does_not_have_the_session(world: World) -> None:
-    conversation = await own_session(world)
+async def test_another_connection_does_not_have_the_session(world: World, own: Conversation) -> None:
     again = Conversation(world)
-    again.session = conversation.session
+    again.session = own.session
     assert (await again.send()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    conversation.client.fetcher.service.close()
+    own.client.fetcher.service.close()
     assert world.slots.sessions == 0
 
 
@@ -384,14 +366,13 @@ async def test_a_full_fetch_of_the_tier_closes_the_session_that_it_names(world: 
         assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_upstreams_id_is_translated_if_the_connection_has_it_already(world: World) -> None:
-    conversation = await relayed_session(world)
-    session_id = conversation.session[0]
-    await conversation.send([ask(world.first, 17)])  # ours now, and its number is free upstream
+async def test_upstreams_id_is_translated_if_the_connection_has_it_already(world: World, relayed: Conversation) -> None:
+    session_id = relayed.session[0]
+    await relayed.send([ask(world.first, 17)])  # ours now, and its number is free upstream
     world.sessions.number_from(session_id)
     world.headers.clear()
     second = Conversation(world)
-    second.client = conversation.client
+    second.client = relayed.client
     response = await second.send([ask(world.second, EMPTY_OFFSET)])
     assert (second.relayed, world.upstream_sessions) == (True, [session_id])
     assert response.session_id not in (0, session_id)
@@ -423,9 +404,3 @@ async def test_a_session_that_grows_too_large_is_no_more(world: World) -> None:
     response = await conversation.send([ask(third, 17)])
     assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert world.slots.partitions == 0
-
-
-async def test_broker_bytes_are_the_brokers_and_tier_bytes_the_tiers(world: World) -> None:
-    conversation = Conversation(world)
-    asked = [ask(world.first, 17, max_bytes=100), ask(world.second, 1490, max_bytes=100)]
-    assert records_of(await conversation.send(asked)) == [tier_batch(0, 17), broker_batch(1, 1490)]

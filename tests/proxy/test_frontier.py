@@ -14,6 +14,7 @@ from storage.model import TopicIdPartition
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.segments import topic_partition, uuid_of
 from tests.support.tier_world import LEADER_EPOCH, NODE_ID, TierWorld
+from tests.support.waiting import HANG_S_MAX
 
 pytestmark = pytest.mark.autojump
 
@@ -83,8 +84,7 @@ async def test_the_log_start_is_learned_with_the_rest(world: TierWorld) -> None:
     assert world.client_of_ours.partitions_asked == [[("orders", 0)]] * 2
 
 
-async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld, partition: TopicIdPartition) -> None:
     await learned(world, partition)
     saw(world, partition, 1500)
     world.log(partition).leader_epoch = 6
@@ -92,8 +92,7 @@ async def test_a_new_leader_epoch_drops_the_old_high_watermark(world: TierWorld)
     assert (frontier.leader_epoch, frontier.high_watermark, frontier.log_start_offset) == (6, -1, 0)
 
 
-async def test_a_leader_epoch_never_goes_backwards(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_leader_epoch_never_goes_backwards(world: TierWorld, partition: TopicIdPartition) -> None:
     await learned(world, partition)
     saw(world, partition, 1500, leader_epoch=7)
     frontier = await learned(world, partition)
@@ -102,8 +101,7 @@ async def test_a_leader_epoch_never_goes_backwards(world: TierWorld) -> None:
     assert (await learned(world, partition)).leader_epoch == 7
 
 
-async def test_a_probe_answer_does_not_bring_back_what_was_forgotten(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_probe_answer_brings_back_nothing_forgotten(world: TierWorld, partition: TopicIdPartition) -> None:
     await learned(world, partition)
     world.frontiers.forget(NODE_ID, partition)
     saw(world, partition, 1500)
@@ -138,7 +136,7 @@ async def test_questions_are_gathered_while_one_is_under_way(world: TierWorld, n
 
 async def test_nothing_to_ask_is_nothing_to_wait_for(world: TierWorld) -> None:
     """Failed before: the event of an empty question was never set."""
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S_MAX):
         await world.frontiers.refresh(NODE_ID, [])
     assert not world.client_of_ours.offsets_asked
 
@@ -149,7 +147,7 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: Tie
     partition, unknown = world.add_partition("orders", 0), world.add_partition("orders", 1)
     before = await learned(world, partition)
     world.client_of_ours.failure, world.client_of_ours.latency_s = failure, 0.1
-    with trio.fail_after(10):
+    with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as asking:
             for wanted in ([partition], [unknown], [partition, unknown]):
                 asking.start_soon(world.frontiers.refresh, NODE_ID, wanted)
@@ -159,8 +157,7 @@ async def test_a_failure_wakes_all_who_wait_and_leaves_what_was_known(world: Tie
     await learned(world, unknown)
 
 
-async def test_brokers_are_asked_side_by_side(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_brokers_are_asked_side_by_side(world: TierWorld, partition: TopicIdPartition) -> None:
     world.brokers[2] = world.broker
     world.client_of_ours.latency_s = 1.0
     async with trio.open_nursery() as asking:
@@ -199,21 +196,25 @@ async def test_the_least_recently_used_frontier_goes_first(world: TierWorld, mon
 
 
 @pytest.fixture
-def old_broker(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+def old_broker(kafka: FakeKafka) -> FakeBroker:
     """A broker whose ListOffsets ends at version 7, which does not know -4."""
-    cluster = FakeKafka(nursery)
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", cluster.open_transport)
-    broker = cluster.add(NODE_ID, "a", 1)
-    cluster.add_log(topic_partition())
+    broker = kafka.add(NODE_ID, "a", 1)
+    kafka.add_log(topic_partition())
     broker.versions[LIST_OFFSETS.key] = (0, 7)
     return broker
 
 
-async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
-    old_broker: FakeBroker, nursery: trio.Nursery
-) -> None:
+@pytest.fixture
+def frontiers(old_broker: FakeBroker, nursery: trio.Nursery) -> Frontiers:
+    """What it is asked by."""
     cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
-    frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
+    return Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0)
+
+
+async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
+    old_broker: FakeBroker, frontiers: Frontiers
+) -> None:
+    partition = topic_partition()
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
             asked_at_s = trio.current_time()
@@ -227,9 +228,8 @@ async def test_of_an_old_broker_nothing_is_known_and_nobody_waits_for_it(
     assert not old_broker.asked(LIST_OFFSETS)
 
 
-async def test_an_old_broker_that_was_upgraded_is_asked_again(old_broker: FakeBroker, nursery: trio.Nursery) -> None:
-    cluster = Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery)
-    frontiers, partition = Frontiers(FrontierClient(cluster), nursery, age_s_max=1.0), topic_partition()
+async def test_an_old_broker_that_was_upgraded_is_asked_again(old_broker: FakeBroker, frontiers: Frontiers) -> None:
+    partition = topic_partition()
     await frontiers.refresh(NODE_ID, [partition])
     old_broker.versions[LIST_OFFSETS.key] = (0, 8)
     old_broker.disconnect_all()

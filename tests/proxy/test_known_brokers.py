@@ -110,9 +110,7 @@ def changed(**changes: Any) -> Callable[[dict[str, Any]], str]:
         changed(ports=[]),
     ],
 )
-async def test_a_damaged_file_is_not_used_and_is_replaced(
-    damage: Callable[[dict[str, Any]], str], tmp_path: Path
-) -> None:
+async def test_a_damaged_file_is_unused_and_replaced(damage: Callable[[dict[str, Any]], str], tmp_path: Path) -> None:
     await keep(tmp_path, [ONE], {1: 40001})
     path = tmp_path / FILE_NAME
     path.write_text(damage(json.loads(path.read_text())))

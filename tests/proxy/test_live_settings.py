@@ -1,7 +1,7 @@
 """Every key that the table marks as reloadable is followed by what runs, and no other is."""
 
 import ssl
-from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,37 +21,27 @@ from tests.support.certificates import server_certificate
 from tests.support.config_files import load_lines
 from tests.support.tls_handshake import handshake
 
-See = Callable[[LiveSettings], object]
-
-FOLLOWED: dict[str, tuple[str, See, object]] = {
-    "proxy.connections.max": ("7", lambda live: live.server_settings.slots.connections_max, 7),
-    "proxy.connections.idle.max.ms": ("7000", lambda live: live.server_settings.slots.idle_s_max, 7),
-    "proxy.connections.max.per.ip": ("7", lambda live: live.server_settings.slots.connections_max_per_address, 7),
-    "proxy.connections.rate.per.ip": ("7", lambda live: live.server_settings.slots.rate_max_per_address, 7),
-    "proxy.frame.request.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.request_frame_bytes_max, 2048),
-    "proxy.frame.unauthenticated.bytes.max": (
-        "2 KiB",
-        lambda live: live.server_settings.limits.unauthenticated_frame_bytes_max,
-        2048,
-    ),
-    "proxy.response.held.bytes.max": (
-        "65 MiB",
-        lambda live: live.server_settings.limits.response_held_bytes_max,
-        65 * 1024 * 1024,
-    ),
-    "proxy.inflight.requests.max": ("7", lambda live: live.server_settings.limits.inflight_requests_max, 7),
-    "relay.rewrite.bytes.max": ("2 KiB", lambda live: live.server_settings.limits.relay_rewrite_bytes_max, 2048),
-    "proxy.upstream.connect.timeout.ms": ("7000", lambda live: live.server_settings.connect_wait_s_max, 7),
-    "proxy.drain.timeout.ms": ("7000", lambda live: live.drain_timeout_s, 7),
-    "proxy.read.prefer": ("tier", lambda live: live.fetch.read_prefer_tier, True),
-    "remote.fetch.max.wait.ms": ("3000", lambda live: live.fetch.fetch_wait_s_max, 3),
-    "tier.linger.ms": ("3000", lambda live: live.fetch.linger_s, 3),
-    "proxy.send.stall.ms": ("7000", lambda live: live.accounts.send_stall_s, 7),
-    "fallback.after.ms": ("7000", lambda live: live.fallback.after_s, 7),
-    "fallback.partitions.max": ("7", lambda live: live.fallback.partitions_max, 7),
-    "authority.max.age.ms": ("7000", lambda live: live.fetch.authority_age_s_max, 7),
-    "frontier.max.age.ms": ("7000", lambda live: live.frontier_age_s_max, 7),
-    "remote.list.offsets.request.timeout.ms": ("7000", lambda live: live.list_offsets_timeout_s, 7),
+FOLLOWED: dict[str, tuple[str, str, object]] = {
+    "proxy.connections.max": ("7", "server_settings.slots.connections_max", 7),
+    "proxy.connections.idle.max.ms": ("7000", "server_settings.slots.idle_s_max", 7),
+    "proxy.connections.max.per.ip": ("7", "server_settings.slots.connections_max_per_address", 7),
+    "proxy.connections.rate.per.ip": ("7", "server_settings.slots.rate_max_per_address", 7),
+    "proxy.frame.request.bytes.max": ("2 KiB", "server_settings.limits.request_frame_bytes_max", 2048),
+    "proxy.frame.unauthenticated.bytes.max": ("2 KiB", "server_settings.limits.unauthenticated_frame_bytes_max", 2048),
+    "proxy.response.held.bytes.max": ("65 MiB", "server_settings.limits.response_held_bytes_max", 65 * 1024 * 1024),
+    "proxy.inflight.requests.max": ("7", "server_settings.limits.inflight_requests_max", 7),
+    "relay.rewrite.bytes.max": ("2 KiB", "server_settings.limits.relay_rewrite_bytes_max", 2048),
+    "proxy.upstream.connect.timeout.ms": ("7000", "server_settings.connect_wait_s_max", 7),
+    "proxy.drain.timeout.ms": ("7000", "drain_timeout_s", 7),
+    "proxy.read.prefer": ("tier", "fetch.read_prefer_tier", True),
+    "remote.fetch.max.wait.ms": ("3000", "fetch.fetch_wait_s_max", 3),
+    "tier.linger.ms": ("3000", "fetch.linger_s", 3),
+    "proxy.send.stall.ms": ("7000", "accounts.send_stall_s", 7),
+    "fallback.after.ms": ("7000", "fallback.after_s", 7),
+    "fallback.partitions.max": ("7", "fallback.partitions_max", 7),
+    "authority.max.age.ms": ("7000", "fetch.authority_age_s_max", 7),
+    "frontier.max.age.ms": ("7000", "frontier_age_s_max", 7),
+    "remote.list.offsets.request.timeout.ms": ("7000", "list_offsets_timeout_s", 7),
 }
 LOGS = {"log.level": "debug", "log.format": "console"}
 TLS = {
@@ -85,7 +75,8 @@ def test_each_reloadable_key_has_a_case_here() -> None:
 
 @pytest.mark.parametrize("key", FOLLOWED)
 def test_it_is_followed(key: str, tmp_path: Path) -> None:
-    text, see, expected = FOLLOWED[key]
+    text, followed_by, expected = FOLLOWED[key]
+    see = attrgetter(followed_by)
     live = LiveSettings(load_lines(tmp_path, ""))
     server, frontiers = SimpleNamespace(settings=None), SimpleNamespace(age_s_max=None)
     live.server, live.frontiers = cast(Server, server), cast(Frontiers, frontiers)
@@ -143,9 +134,7 @@ def test_a_key_that_has_got_a_password_is_followed(tmp_path: Path) -> None:
     before = live.server_settings.client_tls
     key = serialization.load_pem_private_key((tmp_path / "other" / "server.key").read_bytes(), None)
     encrypted = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
     (tmp_path / "encrypted.key").write_bytes(encrypted)
     files = {"proxy.tls.certificate.file": "other/server.pem", "proxy.tls.key.file": "encrypted.key"}
@@ -153,9 +142,7 @@ def test_a_key_that_has_got_a_password_is_followed(tmp_path: Path) -> None:
     assert live.server_settings.client_tls is not before
 
 
-def test_new_content_of_the_same_files_is_followed_and_the_same_is_not(
-    tmp_path: Path,
-) -> None:
+def test_new_content_of_the_same_files_is_followed_and_the_same_is_not(tmp_path: Path) -> None:
     lines = tls_lines(tmp_path)
     live = LiveSettings(load_lines(tmp_path, lines))
     before = live.server_settings.client_tls

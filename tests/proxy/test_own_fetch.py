@@ -1,5 +1,6 @@
 """The client's own Fetch beside tier reads: when it is asked, again, and not any more."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -34,19 +35,15 @@ class Waited:
 
 async def until_ready(
     world: TierWorld,
-    nursery: trio.Nursery,
-    cold: TopicIdPartition,
+    tier: Sequence[TopicIdPartition],
     *hot: TopicIdPartition,
-    offset: int = 1000,
     linger_s: float = LINGER_S,
     wait_s: float = 2.0,
-    slow: TopicIdPartition | None = None,
 ) -> Waited:
-    """Wait with one tier partition, or two, and any number of local ones."""
-    tier = [cold] if slow is None else [cold, slow]
+    """Wait with tier partitions and local ones."""
     await world.frontiers.refresh(NODE_ID, tier)
     asked = [ask(partition, 17, max_bytes=1000) for partition in tier]
-    request = fetch_of([*asked, *(ask(partition, offset) for partition in hot)])
+    request = fetch_of([*asked, *(ask(partition, 1000) for partition in hot)])
     plan = plan_fetch(
         request,
         [*tier, *(None for _ in hot)],
@@ -54,17 +51,11 @@ async def until_ready(
         lambda *_: True,
         lambda *_: False,
     )
-    reads = TierReads(
-        world.tier,
-        world.meters.tier,
-        nursery,
-        deadline_s=trio.current_time() + wait_s,
-        committed=False,
-        client=ClientReads(),
-    )
+    meter, deadline_s = world.meters.tier, trio.current_time() + wait_s
+    reads = TierReads(world.tier, meter, world.nursery, deadline_s=deadline_s, committed=False, client=ClientReads())
     reads.start(plan.tier)
     reads.settle(plan.tier, [])
-    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), LocalEnds())
     await own_fetch.until_ready(request, plan, reads, linger_s)
     reads.stop()
     return Waited(own_fetch, reads, plan)
@@ -85,16 +76,16 @@ def let_come_back(log: FakePartitionLog, news: str) -> None:
         log.tags = b"\x01\x00\x0d" + bytes(13)
 
 
-async def test_without_local_partitions_nothing_is_asked(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_without_local_partitions_nothing_is_asked(world: TierWorld) -> None:
     world.reader.delay_s = 0.3
-    waited = await until_ready(world, nursery, world.add_partition())
+    waited = await until_ready(world, [world.add_partition()])
     assert (trio.current_time(), waited.reads.any_records) == (0.3, True)
     assert not world.broker.fetches
 
 
-async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: TierWorld) -> None:
     cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
-    waited = await until_ready(world, nursery, cold, hot)
+    waited = await until_ready(world, [cold], hot)
     (asked,) = world.broker.fetches
     assert (asked.api_version, asked.session_id, asked.session_epoch, asked.client_id) == (17, 0, -1, "a-client")
     assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (0, 0, waited.plan.local_bytes_max)
@@ -104,19 +95,17 @@ async def test_local_partitions_are_asked_for_sessionless_and_at_once(world: Tie
     assert waited.own_fetch.bytes_got == 1000
 
 
-async def test_hot_records_are_held_up_by_a_slow_tier_for_the_linger_only(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_hot_records_are_held_up_by_a_slow_tier_for_the_linger_only(world: TierWorld) -> None:
     cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1, high_watermark=1500)
     world.reader.delay_s = 10.0
-    await until_ready(world, nursery, cold, hot)
+    await until_ready(world, [cold], hot)
     assert trio.current_time() == pytest.approx(LINGER_S)
 
 
-async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.delay_s = 0.2
-    await until_ready(world, nursery, cold, idle)
+    await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(0.02 + 0.04 + 0.08 + 0.16)
     assert [fetch.max_wait_ms for fetch in world.broker.fetches] == [0, 20, 40, 80, 160]
     assert {fetch.min_bytes for fetch in world.broker.fetches[1:]} == {1}
@@ -124,13 +113,11 @@ async def test_an_idle_broker_is_asked_again_in_doubling_waits(world: TierWorld,
 
 @pytest.mark.parametrize("linger_s", [0.0, LINGER_S, 5.0])
 @pytest.mark.parametrize("wait_s", [0.5, 1.5, 5.0])
-async def test_a_slow_tier_read_costs_few_and_short_questions(
-    world: TierWorld, nursery: trio.Nursery, wait_s: float, linger_s: float
-) -> None:
+async def test_a_slow_tier_read_costs_few_and_short_questions(world: TierWorld, wait_s: float, linger_s: float) -> None:
     """Failed before: 75 questions within 1.5 s, one every `tier.linger.ms`."""
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.delay_s = 10.0
-    await until_ready(world, nursery, cold, idle, linger_s=linger_s, wait_s=wait_s)
+    await until_ready(world, [cold], idle, linger_s=linger_s, wait_s=wait_s)
     assert trio.current_time() == pytest.approx(wait_s)
     waits_s = [fetch.max_wait_ms / 1000 for fetch in world.broker.fetches]
     assert len(waits_s) == ASKS_MAX
@@ -139,69 +126,62 @@ async def test_a_slow_tier_read_costs_few_and_short_questions(
 
 
 @pytest.mark.parametrize("delay_s", [0.001, 0.03, 0.07, 0.15, 0.31, 0.5, 0.7, 1.0, 1.3, 2.0, 2.6, 3.0, 4.0, 4.9])
-async def test_a_tier_read_that_ends_is_held_up_by_idle_partitions_for_a_moment(
-    world: TierWorld, nursery: trio.Nursery, delay_s: float
-) -> None:
+async def test_idle_partitions_hold_a_tier_read_that_ends_up_for_a_moment(world: TierWorld, delay_s: float) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.reader.delay_s = delay_s
-    waited = await until_ready(world, nursery, cold, idle, wait_s=5.0)
+    waited = await until_ready(world, [cold], idle, wait_s=5.0)
     assert waited.reads.any_records
     assert delay_s <= trio.current_time() <= delay_s + min(POLL_S_MAX, delay_s + LINGER_S) + 0.001
 
 
-async def test_the_linger_counts_from_the_first_records_not_from_a_questions_end(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_the_linger_counts_from_the_first_records_not_from_a_questions_end(world: TierWorld) -> None:
     cold, slow, idle = (world.add_partition("orders", number) for number in range(3))
     world.reader.delays_s = {cold: 0.15, slow: 10.0}
-    await until_ready(world, nursery, cold, idle, slow=slow)
+    await until_ready(world, [cold, slow], idle)
     assert trio.current_time() == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("news", ["error", "preferred replica", "diverging epoch"])
-async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(
-    world: TierWorld, nursery: trio.Nursery, news: str
-) -> None:
+async def test_what_comes_back_at_once_each_time_is_not_asked_for_again(world: TierWorld, news: str) -> None:
     """Failed before: the broker was asked as fast as it answered, for as long as the tier took."""
     cold, other = world.add_partition("orders", 0), world.add_partition("orders", 1)
     let_come_back(world.log(other), news)
     world.reader.delay_s = 1.0
-    waited = await until_ready(world, nursery, cold, other)
+    waited = await until_ready(world, [cold], other)
     assert len(world.broker.fetches) == 1
     assert trio.current_time() == pytest.approx(1.0)
     assert waited.reads.any_records
 
 
-async def test_a_broker_that_does_not_wait_is_not_hammered(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_broker_that_does_not_wait_is_not_hammered(world: TierWorld) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.waits = False
     world.reader.delay_s = 1.0
-    await until_ready(world, nursery, cold, idle)
+    await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(1.0)
     assert world.broker.asked_at_s == pytest.approx([0, 0, 0.02, 0.06, 0.14, 0.3, 0.62])
 
 
-async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_throttled_answer_is_whole_and_ends_the_wait(world: TierWorld) -> None:
     cold, hot = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.throttle_time_ms = 300
     world.reader.delay_s = 1.0
-    waited = await until_ready(world, nursery, cold, hot)
+    waited = await until_ready(world, [cold], hot)
     assert waited.own_fetch.whole is not None
     assert waited.own_fetch.whole.throttle_time_ms == waited.own_fetch.throttle_time_ms == 300
     assert trio.current_time() == 0.0
 
 
-async def test_tier_reads_that_are_all_done_leave_nothing_to_wait_for(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_tier_reads_that_are_all_done_leave_nothing_to_wait_for(world: TierWorld) -> None:
     cold, idle = world.add_partition("orders", 0), world.add_partition("orders", 1)
     world.broker.latency_s = 0.1
-    await until_ready(world, nursery, cold, idle)
+    await until_ready(world, [cold], idle)
     assert trio.current_time() == pytest.approx(0.1)
     assert len(world.broker.fetches) == 1
 
 
-async def test_the_last_answer_of_a_partition_stands(world: TierWorld, nursery: trio.Nursery) -> None:
-    partition = world.add_partition()
-    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
+async def test_the_last_answer_of_a_partition_stands(world: TierWorld, partition: TopicIdPartition) -> None:
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), LocalEnds())
     request = fetch_of([ask(partition, 1000, max_bytes=100)])
     await own_fetch.ask(request, request.partitions, 1000)
     world.broker.append(world.log(partition))
@@ -210,9 +190,9 @@ async def test_the_last_answer_of_a_partition_stands(world: TierWorld, nursery: 
     assert (answer.high_watermark, answer.records_bytes, own_fetch.bytes_got) == (1001, 100, 100)
 
 
-async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_an_answer_beyond_what_was_asked_for_is_named(world: TierWorld) -> None:
     partitions = [world.add_partition("orders", number, high_watermark=1500) for number in range(2)]
-    own_fetch = OwnFetch(FakeWire(world.broker, nursery), LocalEnds())
+    own_fetch = OwnFetch(FakeWire(world.broker, world.nursery), LocalEnds())
     request = fetch_of([by_id(partition, 1000, max_bytes=BATCH_BYTES - 1) for partition in partitions])
     await own_fetch.ask(request, request.partitions, 1000)
     assert [answer.records_bytes for answer in own_fetch.answers] == [BATCH_BYTES, 0]
@@ -238,12 +218,12 @@ def test_a_limit_below_0_brings_no_records(limit: int, expected: bool) -> None:
     assert LocalEnds().has_records(by_id(ORDERS, 1400, max_bytes=limit), frontier, 0) == expected
 
 
-async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld) -> None:
     partition = world.add_partition(high_watermark=1500, log_start_offset=100)
     world.log(partition).last_stable_offset = 1400
     ends = LocalEnds()
     request = fetch_of([by_id(partition, 1000, max_bytes=100)])
-    await OwnFetch(FakeWire(world.broker, nursery), ends).ask(request, request.partitions, 1000)
+    await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
     stale = Frontier(1000, 9999, 5, 0.0, log_start_offset=0)
     for isolation_level, end in ((0, 1500), (READ_COMMITTED, 1400)):
         assert ends.has_records(by_id(partition, end - 1), stale, isolation_level)
@@ -253,14 +233,12 @@ async def test_the_brokers_answer_tells_what_is_left_behind_it(world: TierWorld,
 
 
 @pytest.mark.parametrize("news", ["error", "preferred replica", "diverging epoch"])
-async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(
-    world: TierWorld, nursery: trio.Nursery, news: str
-) -> None:
+async def test_nothing_is_believed_to_be_where_the_broker_gives_no_records(world: TierWorld, news: str) -> None:
     partition = world.add_partition(high_watermark=1500)
     let_come_back(world.log(partition), news)
     ends = LocalEnds()
     request = fetch_of([by_id(partition, 1000)])
-    await OwnFetch(FakeWire(world.broker, nursery), ends).ask(request, request.partitions, 1000)
+    await OwnFetch(FakeWire(world.broker, world.nursery), ends).ask(request, request.partitions, 1000)
     frontier = Frontier(1000, 1500, 5, 0.0, log_start_offset=0)
     assert not ends.has_records(by_id(partition, 1000), frontier, 0)
     assert ends.has_records(by_id(partition, 1001), frontier, 0)
@@ -287,10 +265,9 @@ def test_a_full_table_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ends.has_records(each, None, 0) for each in asked] == [False, False, True]
 
 
-async def test_a_whole_fetch_waits_as_the_client_would(world: TierWorld, nursery: trio.Nursery) -> None:
-    partition = world.add_partition()
+async def test_a_whole_fetch_waits_as_the_client_would(world: TierWorld, partition: TopicIdPartition) -> None:
     request = fetch_of([ask(partition, 1000)], max_wait_ms=700, min_bytes=3, max_bytes=2**31 - 1)
-    response = await fetch_whole(FakeWire(world.broker, nursery), request, 0, FETCH_BYTES_MAX)
+    response = await fetch_whole(FakeWire(world.broker, world.nursery), request, 0, FETCH_BYTES_MAX)
     assert trio.current_time() == pytest.approx(0.7)
     assert [answer.high_watermark for answer in response.partitions] == [1000]
     (asked,) = world.broker.fetches
@@ -298,11 +275,9 @@ async def test_a_whole_fetch_waits_as_the_client_would(world: TierWorld, nursery
     assert (asked.session_id, asked.session_epoch) == (0, 0)
 
 
-async def test_a_session_upstream_is_closed_by_a_fetch_of_nothing_that_nobody_waits_for(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_a_session_upstream_is_closed_by_a_fetch_of_nothing_that_nobody_waits_for(world: TierWorld) -> None:
     world.broker.latency_s = 5.0
-    wire = FakeWire(world.broker, nursery)
+    wire = FakeWire(world.broker, world.nursery)
     await close_upstream_session(wire, fetch_of([ask(world.add_partition(), 17)]), 99)
     await close_upstream_session(wire, fetch_of([]), 0)
     assert trio.current_time() == 0

@@ -46,8 +46,7 @@ async def test_a_probe_is_a_sessionless_fetch_at_the_high_watermark_by_topic_id(
     assert world.sample("tidegate_probe_discarded_bytes_total") == 100
 
 
-async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_probe_keeps_the_clients_version_and_rack(world: TierWorld, partition: TopicIdPartition) -> None:
     await world.client().fetch([ask(partition, 17)], api_version=18)
     (probe,) = world.broker.fetches
     assert (probe.api_version, probe.rack_id) == (18, "rack-a")
@@ -67,10 +66,8 @@ async def test_unknown_aborted_tails_are_asked_for_behind_the_probe_one_by_one(w
         assert records_of(response) == [tier_batch(0, 17), tier_batch(1, 17)]
         assert [answer.aborted_transactions for answer in response.partitions] == [[], []]
     both, tail_of_0, tail_of_1, both_again = world.broker.asked
-    assert (both, both_again) == (
-        [("orders", 0, 1000), ("orders", 1, 1000)],
-        [("orders", 0, 1500), ("orders", 1, 1500)],
-    )
+    assert both == [("orders", 0, 1000), ("orders", 1, 1000)]
+    assert both_again == [("orders", 0, 1500), ("orders", 1, 1500)]
     assert (tail_of_0, tail_of_1) == ([("orders", 0, 1000)], [("orders", 1, 1000)])
     assert {probe.isolation_level for probe in world.broker.fetches} == {READ_COMMITTED}
     assert {probe.max_bytes for probe in world.broker.fetches} == {1}
@@ -216,9 +213,8 @@ async def test_two_stale_probes_are_not_leader_and_never_out_of_range(world: Tie
     assert world.frontiers.get(1, partition) is None
 
 
-async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorld) -> None:
+async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorld, client: FakeFetcher) -> None:
     partition = world.add_partition(high_watermark=1500)
-    client = world.client()
     await client.fetch([ask(partition, 17)])
     log = world.log(partition)
     log.high_watermark, log.local_log_start_offset = 100, 0
@@ -226,25 +222,20 @@ async def test_a_stale_partition_that_proves_local_is_given_back(world: TierWorl
     assert records_of(response) == [broker_batch(0, 17)]
 
 
-async def test_a_stale_partition_of_which_nothing_can_be_learned_is_given_back(world: TierWorld) -> None:
+@pytest.mark.parametrize(
+    ("failure", "latency_s", "waited_s"), [(UpstreamConnectionError("down"), 0.0, 0.0), (None, 30.0, 1.0)]
+)
+async def test_a_stale_partition_of_which_nothing_is_learned_soon_is_given_back(
+    world: TierWorld, failure: Exception | None, latency_s: float, waited_s: float
+) -> None:
     partition = world.add_partition(high_watermark=1500)
     client = world.client()
     await client.fetch([ask(partition, 17)])
     world.log(partition).high_watermark = 1200
-    world.client_of_ours.failure = UpstreamConnectionError("down")
+    world.client_of_ours.failure, world.client_of_ours.latency_s = failure, latency_s
     response = await client.fetch([ask(partition, 17, max_bytes=100)])
     assert records_of(response) == [broker_batch(0, 17)]
-
-
-async def test_learning_anew_does_not_hold_the_client_for_long(world: TierWorld) -> None:
-    partition = world.add_partition(high_watermark=1500)
-    client = world.client()
-    await client.fetch([ask(partition, 17)])
-    world.log(partition).high_watermark = 1200
-    world.client_of_ours.latency_s = 30.0
-    response = await client.fetch([ask(partition, 17, max_bytes=100)])
-    assert records_of(response) == [broker_batch(0, 17)]
-    assert trio.current_time() == pytest.approx(1.0)
+    assert trio.current_time() == pytest.approx(waited_s)
 
 
 # --- reuse ---
@@ -257,8 +248,7 @@ async def probes_of(world: TierWorld, client: FakeFetcher, *asked: FetchPartitio
     return len(world.broker.fetches) - before
 
 
-async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld) -> None:
-    partition = patient.add_partition()
+async def test_a_good_probe_is_reused_for_its_age(patient: TierWorld, partition: TopicIdPartition) -> None:
     client = patient.client()
     assert await probes_of(patient, client, ask(partition, 17)) == 1
     await trio.sleep(0.999)
@@ -276,8 +266,7 @@ async def test_a_good_probe_is_not_reused_for_a_client_that_asks_by_name(patient
     assert costs == [1, 1, 0, 0]
 
 
-async def test_an_age_of_zero_is_never_reused(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_an_age_of_zero_is_never_reused(world: TierWorld, partition: TopicIdPartition) -> None:
     client = world.client()
     assert [await probes_of(world, client, ask(partition, 17)) for _ in range(3)] == [1, 1, 1]
 
@@ -302,16 +291,14 @@ async def test_a_reused_probe_still_knows_the_log_start(patient: TierWorld) -> N
     assert len(patient.broker.fetches) == 1
 
 
-async def test_another_sign_in_ends_good_probes(patient: TierWorld) -> None:
-    partition = patient.add_partition()
+async def test_another_sign_in_ends_good_probes(patient: TierWorld, partition: TopicIdPartition) -> None:
     client = patient.client()
     await client.fetch([ask(partition, 17)])
     client.service.forget_authority()
     assert await probes_of(patient, client, ask(partition, 17)) == 1
 
 
-async def test_a_moved_log_start_ends_good_probes_of_every_connection(patient: TierWorld) -> None:
-    partition = patient.add_partition()
+async def test_a_moved_log_start_ends_good_probes_everywhere(patient: TierWorld, partition: TopicIdPartition) -> None:
     clients = [patient.client(), patient.client()]
     for client in clients:
         await client.fetch([ask(partition, 17)])
@@ -319,8 +306,7 @@ async def test_a_moved_log_start_ends_good_probes_of_every_connection(patient: T
     assert [await probes_of(patient, client, ask(partition, 17)) for client in clients] == [1, 1]
 
 
-async def test_a_leader_change_ends_good_probes(patient: TierWorld) -> None:
-    partition = patient.add_partition()
+async def test_a_leader_change_ends_good_probes(patient: TierWorld, partition: TopicIdPartition) -> None:
     client = patient.client()
     await client.fetch([ask(partition, 17)])
     patient.log(partition).leader_epoch = LEADER_EPOCH + 1
@@ -328,8 +314,7 @@ async def test_a_leader_change_ends_good_probes(patient: TierWorld) -> None:
     assert await probes_of(patient, client, ask(partition, 17)) == 1
 
 
-async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld) -> None:
-    partition = patient.add_partition()
+async def test_a_right_that_is_lost_is_noticed_within_the_age(patient: TierWorld, partition: TopicIdPartition) -> None:
     client = patient.client()
     await client.fetch([ask(partition, 17)])
     patient.log(partition).error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -353,9 +338,8 @@ async def test_a_partition_that_the_broker_leaves_out_is_given_back(world: TierW
 
 @pytest.mark.parametrize(("version", "code"), [(4, 6), (5, 6), (6, 56), (17, 56)])
 async def test_a_storage_error_is_put_as_the_clients_version_knows_it(
-    world: TierWorld, version: int, code: int
+    world: TierWorld, partition: TopicIdPartition, version: int, code: int
 ) -> None:
-    partition = world.add_partition()
     world.log(partition).error_code = ErrorCode.KAFKA_STORAGE_ERROR
     response = await world.client().fetch([ask(partition, 17)], api_version=version)
     assert codes_of(response) == [code]
@@ -382,10 +366,9 @@ async def test_fencing_is_the_brokers(world: TierWorld, epoch: int, code: ErrorC
     assert (codes_of(response), records_of(response)) == ([code], [b""])
 
 
-async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld) -> None:
+async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld, client: FakeFetcher) -> None:
     """Failed before: what was known for everybody was forgotten, and the next Fetch had to learn it anew."""
     partition = world.add_partition()
-    client = world.client()
     await client.fetch([ask(partition, 17)])
     response = await client.fetch([ask(partition, 17, current_leader_epoch=4)])
     assert codes_of(response) == [ErrorCode.FENCED_LEADER_EPOCH]
@@ -403,9 +386,8 @@ async def test_a_client_fenced_at_our_epoch_has_the_partition_learned_again(worl
     assert world.frontiers.get(1, partition) is None
 
 
-async def test_the_tags_of_an_error_reach_the_client(world: TierWorld) -> None:
+async def test_the_tags_of_an_error_reach_the_client(world: TierWorld, partition: TopicIdPartition) -> None:
     """CurrentLeader (tag 1) names who leads now."""
-    partition = world.add_partition()
     log = world.log(partition)
     log.error_code, log.tags = ErrorCode.NOT_LEADER_OR_FOLLOWER, b"\x01\x01\x09" + bytes([0, 0, 0, 2, 0, 0, 0, 9, 0])
     response = await world.client().fetch([ask(partition, 17)], api_version=16)

@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.readiness import ConditionName, ConditionState, Readiness
@@ -18,7 +17,9 @@ MEET: dict[ConditionName, Callable[[Readiness], None]] = {
 }
 
 
-def ready() -> Readiness:
+@pytest.fixture
+def readiness() -> Readiness:
+    """With every condition met."""
     readiness = Readiness()
     for meet in MEET.values():
         meet(readiness)
@@ -42,8 +43,7 @@ def test_is_not_ready_while_one_condition_is_missing(missing: ConditionName) -> 
     assert [reason.partition(":")[0] for reason in readiness.reasons] == [missing.value]
 
 
-def test_is_ready_without_reasons_when_all_are_met() -> None:
-    readiness = ready()
+def test_is_ready_without_reasons_when_all_are_met(readiness: Readiness) -> None:
     assert readiness.ready
     assert not readiness.degraded
     assert readiness.reasons == readiness.complaints == []
@@ -73,8 +73,7 @@ async def test_wait_catalog_remembers_the_first_time(autojump_clock: MockClock) 
     await readiness.wait_catalog()
 
 
-def test_a_degraded_tier_counts_as_ready_and_complains() -> None:
-    readiness = ready()
+def test_a_degraded_tier_counts_as_ready_and_complains(readiness: Readiness) -> None:
     readiness.tier_failed("403 from bucket x")
     assert readiness.ready
     assert readiness.degraded
@@ -83,24 +82,19 @@ def test_a_degraded_tier_counts_as_ready_and_complains() -> None:
     assert not readiness.degraded
 
 
-def test_a_full_catalog_degrades() -> None:
-    readiness = ready()
+def test_a_full_catalog_degrades(readiness: Readiness) -> None:
     readiness.catalog_degraded("2000000 segments, 3 partitions kept out")
     assert readiness.ready
     assert readiness.complaints == ["catalog: 2000000 segments, 3 partitions kept out"]
 
 
-def test_a_partition_problem_is_named_degrades_and_heals() -> None:
-    readiness = ready()
+def test_a_partition_problem_is_named_degrades_and_heals(readiness: Readiness) -> None:
     readiness.partition_problem(12, "no leader")
     readiness.partition_problem(3, "connection refused")
     readiness.partition_problem(12, "not readable")
     assert readiness.ready
     assert readiness.degraded
-    assert readiness.complaints == [
-        "metadata partition 3: connection refused",
-        "metadata partition 12: not readable",
-    ]
+    assert readiness.complaints == ["metadata partition 3: connection refused", "metadata partition 12: not readable"]
     readiness.partition_recovered(3)
     readiness.partition_recovered(12)
     readiness.partition_recovered(12)
@@ -115,8 +109,7 @@ def test_a_partition_problem_is_named_degrades_and_heals() -> None:
         (lambda readiness: readiness.drain(), "draining"),
     ],
 )
-def test_readiness_can_be_lost(lose: Callable[[Readiness], None], reason: str) -> None:
-    readiness = ready()
+def test_readiness_can_be_lost(readiness: Readiness, lose: Callable[[Readiness], None], reason: str) -> None:
     lose(readiness)
     assert not readiness.ready
     assert readiness.reasons == [reason]
@@ -145,8 +138,7 @@ async def test_wait_ready_returns_at_the_last_condition(autojump_clock: MockCloc
     await waited.wait()
 
 
-async def test_wait_ready_remembers_the_first_time() -> None:
-    readiness = ready()
+async def test_wait_ready_remembers_the_first_time(readiness: Readiness) -> None:
     readiness.upstream_unavailable("gone")
     await readiness.wait_ready()
     assert not readiness.ready
@@ -163,7 +155,7 @@ async def test_a_drain_before_readiness_is_never_ready(autojump_clock: MockClock
 
 
 def test_the_metrics_say_the_same_from_the_first_moment_on() -> None:
-    registry = Registry(Kip405Names.CURRENT)
+    registry = Registry()
     readiness = Readiness(Meters(registry).health)
 
     def shown() -> tuple[float | None, float | None, float | None]:

@@ -9,7 +9,6 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import Meters, ReloadOutcome
 from metrics.registry import Registry
 from proxy.config import Config, load
@@ -28,7 +27,7 @@ class World:
 
     def __init__(self, folder: Path, lines: str = "") -> None:
         self.folder = folder
-        self.registry = Registry(Kip405Names.CURRENT)
+        self.registry = Registry()
         self.followed: list[Config] = []
         self.refusal: Exception | None = None
         self.logs: Any = ()
@@ -63,6 +62,11 @@ class World:
         self.followed.append(config)
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
 async def test_what_can_change_is_followed_and_shown_old_and_new(tmp_path: Path) -> None:
     world = World(tmp_path, "proxy.connections.max=5\n")
     outcome = await world.reload("proxy.connections.max=6\nproxy.frame.request.bytes.max=1 MiB\ntier.linger.ms=20\n")
@@ -76,8 +80,7 @@ async def test_what_can_change_is_followed_and_shown_old_and_new(tmp_path: Path)
     assert (world.waiting, world.counted(ReloadOutcome.OK)) == (0, 1)
 
 
-async def test_what_cannot_change_waits_until_it_is_taken_back(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_what_cannot_change_waits_until_it_is_taken_back(world: World) -> None:
     assert await world.reload("memory.max.bytes=2 GiB\nrsm.config.a=1\n") is ReloadOutcome.OK
     keys = [key for (key,) in world.said("config_restart_needed", "key")]
     # The budgets that derive from it are other ones too.
@@ -97,8 +100,7 @@ async def test_what_cannot_change_waits_until_it_is_taken_back(tmp_path: Path) -
     assert world.waiting == 0
 
 
-async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(world: World) -> None:
     outcome = await world.reload("log.level=loud\nproxy.connections.max=0\nproxy.conections.max=5\n")
     assert outcome is ReloadOutcome.REFUSED
     problems = [str(problem) for (problem,) in world.said("config_problem", "problem")]
@@ -112,8 +114,7 @@ async def test_every_problem_of_a_wrong_file_is_a_line_and_nothing_changes(tmp_p
     assert world.said("config_changed", "old", "new") == [("4096", "5")]
 
 
-async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_a_file_that_is_gone_changes_nothing(world: World) -> None:
     world.file.unlink()
     assert await world.reload() is ReloadOutcome.REFUSED
     assert len(world.said("config_problem")) == 1
@@ -130,15 +131,13 @@ async def test_a_secret_that_changed_is_seen_and_not_shown(tmp_path: Path) -> No
     assert "secret" not in repr(world.logs)
 
 
-async def test_a_fault_of_ours_is_a_line_and_the_process_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_a_fault_of_ours_is_a_line_and_the_process_goes_on(world: World) -> None:
     world.refusal = RuntimeError("a bug")
     assert await world.reload("tier.linger.ms=1\n") is ReloadOutcome.REFUSED
     assert len(world.said("config_reload_fault")) == 1
 
 
-async def test_a_certificate_that_openssl_refuses_is_a_problem_of_its_key(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_a_certificate_that_openssl_refuses_is_a_problem_of_its_key(world: World) -> None:
     world.refusal = ssl.SSLError("ee key too small")
     assert await world.reload() is ReloadOutcome.REFUSED
     ((problem,),) = world.said("config_problem", "problem")

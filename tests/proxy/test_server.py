@@ -1,5 +1,6 @@
 """Accepting clients, over sockets of this machine: limits, TLS, upstream that cannot be reached, drain."""
 
+import contextlib
 import errno
 import ssl
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
@@ -13,7 +14,6 @@ import structlog
 import trio
 import trio.testing
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import CloseCause, Meters, RefusalReason
 from metrics.registry import Registry
 from proxy.config.model import Network
@@ -35,6 +35,7 @@ from tests.support.memory_transport import (
     response,
 )
 from tests.support.waiting import HANG_S_MAX, until
+from tools.demo.kafka_cluster import free_port
 
 ASK, ANSWER = request(HEARTBEAT, 4, 1), response(1)
 
@@ -61,6 +62,27 @@ class World:
     def refused(self, reason: RefusalReason) -> float:
         name = "tidegate_connections_refused_total"
         return self.registry.sample_value(name, {"reason": reason.value}) or 0
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream(*self.address)
+
+    async def connect_by_tls(self, context: ssl.SSLContext) -> "trio.SSLStream[trio.SocketStream]":
+        plain = await self.connect()
+        return trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+
+    async def served(self) -> trio.SocketStream:
+        """A client that has got an answer."""
+        client = await self.connect()
+        await ask(client)
+        return client
+
+    async def serves(self) -> None:
+        """One that leaves then."""
+        await (await self.served()).aclose()
+
+    async def refuses(self) -> bool:
+        async with await self.connect() as client:
+            return await ends(client)
 
     @property
     def shown(self) -> list[str]:
@@ -92,34 +114,26 @@ async def ends(stream: trio.abc.ReceiveStream) -> bool:
 @asynccontextmanager
 async def world(
     *,
-    connections_max: int = 10,
-    client_tls: ssl.SSLContext | None = None,
     upstream_tls: ssl.SSLContext | None = None,
-    connect_wait_s_max: float = 0.0,
-    slots: SlotLimits | None = None,
     handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
-    demands_sign_in: bool = False,
     proxy_trusted: Sequence[Network] | None = None,
+    **changed: Any,
 ) -> AsyncIterator[World]:
-    registry = Registry(Kip405Names.CURRENT)
+    """`changed` are settings of the server."""
+    settings = ServerSettings(LIMITS, SlotLimits(connections_max=10), client_tls=None, connect_wait_s_max=0.0)
+    registry = Registry()
     with structlog.testing.capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             brokers = await trio.open_tcp_listeners(0, host="127.0.0.1")
             broker = brokers[0].socket.getsockname()
-            nodes_asked: list[tuple[str, int]] = []
 
             def node_at(host: str, port: int) -> int | None:
-                nodes_asked.append((host, port))
+                made.nodes_asked.append((host, port))
                 return None
 
             server = Server(
-                ServerSettings(
-                    replace(LIMITS, demands_sign_in=demands_sign_in),
-                    slots or SlotLimits(connections_max=connections_max),
-                    client_tls,
-                    connect_wait_s_max,
-                ),
+                replace(settings, **changed),
                 nursery,
                 handlers=lambda reads: handlers(),
                 accounts=open_accounts(),
@@ -131,7 +145,6 @@ async def world(
             server.addresses = ScriptedAddresses()
             target = Target(None, (broker,))
             made = World(server, registry, listeners[0].socket.getsockname(), broker, target, logs)
-            made.nodes_asked = nodes_asked
             made.answering.set()
 
             async def be_broker(stream: trio.SocketStream) -> None:
@@ -150,8 +163,7 @@ async def world(
 
 async def test_a_client_is_paired_with_the_broker_of_its_listener() -> None:
     async with world() as made:
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await ask(client)
+        async with await made.served():
             assert made.server.connections == 1
             assert made.nodes_asked == [made.broker]
         await made.server.wait_empty()
@@ -160,13 +172,11 @@ async def test_a_client_is_paired_with_the_broker_of_its_listener() -> None:
 
 
 async def test_one_connection_too_many_is_closed_and_said_once_a_spell() -> None:
-    async with world(connections_max=1) as made:
+    async with world(slots=SlotLimits(connections_max=1)) as made:
         for spell in (1, 2):
-            client = await trio.open_tcp_stream(*made.address)
-            await ask(client)
+            client = await made.served()
             for _ in range(3):
-                async with await trio.open_tcp_stream(*made.address) as refused:
-                    assert await ends(refused)
+                assert await made.refuses()
             assert made.shown == ["connections_full"] * spell
             assert made.refused(RefusalReason.FULL) == 3 * spell
             await ask(client)
@@ -176,39 +186,17 @@ async def test_one_connection_too_many_is_closed_and_said_once_a_spell() -> None
 
 async def test_the_next_bootstrap_server_is_tried() -> None:
     async with world() as made:
-        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        dead = gone[0].socket.getsockname()
-        await gone[0].aclose()
+        dead = ("127.0.0.1", free_port())
         made.target.addresses = (dead, made.broker)
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await ask(client)
+        await made.serves()
         assert made.nodes_asked == [made.broker]
-
-
-async def test_a_server_that_does_not_answer_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def slow(host: str, port: int, *, tls: ssl.SSLContext | None) -> Transport:
-        if host == "silent":
-            # The limit is this one's: the next server answers in whatever time the machine takes.
-            monkeypatch.setattr(upstream_connect, "CONNECT_S_MAX", HANG_S_MAX)
-            await trio.sleep_forever()
-        return await open_transport(host, port, tls=tls)
-
-    monkeypatch.setattr(upstream_connect, "open_transport", slow)
-    monkeypatch.setattr(upstream_connect, "CONNECT_S_MAX", 0.05)
-    async with world() as made:
-        made.target.addresses = (("silent", 9092), made.broker)
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await ask(client)
 
 
 async def test_an_upstream_that_cannot_be_reached_closes_the_client_with_one_line() -> None:
     async with world() as made:
-        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        dead = gone[0].socket.getsockname()
-        await gone[0].aclose()
+        dead = ("127.0.0.1", free_port())
         made.target.addresses = (dead, ("127.0.0.1", dead[1]))
-        async with await trio.open_tcp_stream(*made.address) as client:
-            assert await ends(client)
+        assert await made.refuses()
         await made.server.wait_empty()
         assert made.shown == ["upstream_unreachable"]
         assert str(dead[1]) in str(made.logs[0]["reason"])
@@ -217,13 +205,10 @@ async def test_an_upstream_that_cannot_be_reached_closes_the_client_with_one_lin
 
 async def test_tls_on_both_sides(tmp_path: Path) -> None:
     server_context, client_context = contexts(tmp_path)
-    async with world(client_tls=server_context) as made:
-        plain = await trio.open_tcp_stream(*made.address)
-        async with trio.SSLStream(plain, client_context, server_hostname="localhost", https_compatible=True) as client:
-            await ask(client)
+    async with world(client_tls=server_context) as made, await made.connect_by_tls(client_context) as client:
+        await ask(client)
     async with world(upstream_tls=client_context) as made:
-        async with await trio.open_tcp_stream(*made.address) as client_stream:
-            assert await ends(client_stream)  # that broker speaks no TLS
+        assert await made.refuses()  # that broker speaks no TLS
         await made.server.wait_empty()
         assert made.shown == ["upstream_unreachable"]
 
@@ -248,9 +233,7 @@ async def test_a_crowd_is_accepted_in_one_turn() -> None:
     assert inner.socket.fileno() == -1
 
 
-async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(
-    tmp_path: Path,
-) -> None:
+async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_client(tmp_path: Path) -> None:
     server_context, client_context = contexts(tmp_path)
     client_context.check_hostname = False
     hear_server_names(server_context)
@@ -282,21 +265,15 @@ async def test_the_server_name_chooses_the_broker_and_an_unknown_one_ends_the_cl
 
 
 @pytest.mark.parametrize("said", [b"", ASK, b"GET / HTTP/1.1\r\n\r\n"])
-async def test_a_client_without_tls_is_closed_in_time(
-    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_without_tls_is_closed_in_time(said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HANDSHAKE_S_MAX", 0.05)
     server_context, _ = contexts(tmp_path)
     async with world(client_tls=server_context) as made:
-        async with await trio.open_tcp_stream(*made.address) as client:
+        async with await made.connect() as client:
             await client.send_all(said)
-            with trio.fail_after(HANG_S_MAX):
-                while True:
-                    try:
-                        if not await client.receive_some():
-                            break
-                    except trio.BrokenResourceError:
-                        break
+            with trio.fail_after(HANG_S_MAX), contextlib.suppress(trio.BrokenResourceError):
+                while await client.receive_some():
+                    pass
         await made.server.wait_empty()
         assert made.shown == ["client_handshake_failed"]
         assert made.closed(CloseCause.CLIENT) == 1
@@ -304,9 +281,8 @@ async def test_a_client_without_tls_is_closed_in_time(
 
 async def test_a_drain_answers_what_began_and_refuses_the_rest() -> None:
     async with world() as made:
-        client = await trio.open_tcp_stream(*made.address)
-        idle = await trio.open_tcp_stream(*made.address)
-        await ask(idle)
+        client = await made.connect()
+        idle = await made.served()
         made.answering = trio.Event()
         await client.send_all(ASK)
         await made.held.wait()
@@ -314,7 +290,7 @@ async def test_a_drain_answers_what_began_and_refuses_the_rest() -> None:
         assert await ends(idle)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(OSError, match="connect"):
-            await trio.open_tcp_stream(*made.address)
+            await made.connect()
         made.answering.set()
         assert await exactly(client, len(ANSWER)) == ANSWER
         assert await ends(client)
@@ -336,7 +312,7 @@ async def test_a_connection_that_is_being_made_when_the_drain_begins_ends_too(mo
         return await open_transport(host, port, tls=tls)
 
     monkeypatch.setattr(upstream_connect, "open_transport", slow)
-    async with world() as made, await trio.open_tcp_stream(*made.address) as client:
+    async with world() as made, await made.connect() as client:
         await connecting.wait()
         made.server.drain()
         go_on.set()
@@ -349,8 +325,7 @@ async def test_a_connection_that_is_being_made_when_the_drain_begins_ends_too(mo
 async def test_any_number_may_wait_for_the_last_to_leave() -> None:
     # Failed before: only the last of them was woken.
     async with world() as made, trio.open_nursery() as nursery:
-        client = await trio.open_tcp_stream(*made.address)
-        await ask(client)
+        client = await made.served()
         for _ in range(3):
             nursery.start_soon(made.server.wait_empty)
         await trio.testing.wait_all_tasks_blocked()
@@ -368,7 +343,7 @@ async def test_running_out_of_open_files_holds_accepting_up_for_a_moment_only(mo
         return await accept(listener)
 
     monkeypatch.setattr(trio.SocketListener, "accept", exhausted_once)
-    async with world() as made, await trio.open_tcp_stream(*made.address) as client:
+    async with world() as made, await made.connect() as client:
         await ask(client)
     assert len(failures) == 1
 
@@ -388,11 +363,8 @@ async def test_connections_outlive_their_listener() -> None:
 
 async def test_a_client_that_comes_while_no_broker_answers_is_served_when_one_does() -> None:
     async with world(connect_wait_s_max=30) as made:
-        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        dead = gone[0].socket.getsockname()
-        await gone[0].aclose()
-        made.target.addresses = (dead,)
-        async with await trio.open_tcp_stream(*made.address) as client:
+        made.target.addresses = (("127.0.0.1", free_port()),)
+        async with await made.connect() as client:
             await client.send_all(ASK)
             await until(lambda: made.shown == ["clients_wait_for_upstream"])
             assert made.server.connections == 1
@@ -404,10 +376,8 @@ async def test_a_drain_ends_a_client_that_waits_for_upstream_or_shakes_hands(tmp
     server_context, _ = contexts(tmp_path)
     for client_tls in (None, server_context):
         async with world(connect_wait_s_max=30, client_tls=client_tls) as made:
-            gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            made.target.addresses = (gone[0].socket.getsockname(),)
-            await gone[0].aclose()
-            async with await trio.open_tcp_stream(*made.address) as client:
+            made.target.addresses = (("127.0.0.1", free_port()),)
+            async with await made.connect() as client:
                 await until(lambda: made.server.connections == 1)
                 made.server.drain()
                 assert await ends(client)
@@ -417,12 +387,10 @@ async def test_a_drain_ends_a_client_that_waits_for_upstream_or_shakes_hands(tmp
 
 
 async def test_new_settings_count_from_the_next_connection_on() -> None:
-    async with world(connections_max=1) as made:
-        first = await trio.open_tcp_stream(*made.address)
-        await ask(first)
+    async with world(slots=SlotLimits(connections_max=1)) as made:
+        first = await made.served()
         made.server.settings = replace(made.server.settings, slots=SlotLimits(connections_max=2))
-        second = await trio.open_tcp_stream(*made.address)
-        await ask(second)
+        second = await made.served()
         await ask(first)
         for client in (first, second):
             await client.aclose()

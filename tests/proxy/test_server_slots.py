@@ -4,6 +4,7 @@ The policy's own tables are in test_slots; here is shown that what it closes is 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from metrics.meters import CloseCause, RefusalReason
 from proxy.connection.request_handlers import UpstreamWire
 from proxy.connection.slots import GRACE_S, LOOK_S, STUCK_S, SlotLimits
 from proxy.upstream.transport import Bytes
-from tests.proxy.test_server import ANSWER, ASK, World, ask, ends, exactly, world
+from tests.proxy.test_server import ANSWER, ASK, ask, ends, exactly, world
 from tests.proxy.upstream.test_transport import contexts
-from tests.support.memory_transport import ScriptedHandlers, request
+from tests.support.memory_transport import LIMITS, ScriptedHandlers, request
 from tests.support.waiting import until
+from tools.demo.kafka_cluster import free_port
 
 FETCH = request(1, 12, 1, b"body")
 
@@ -42,15 +44,6 @@ async def passes_until(clock: MockClock, condition: Callable[[], object], *, sec
     assert trio.current_time() <= end_s
 
 
-async def served(made: World, count: int) -> list[trio.SocketStream]:
-    """So many clients that have signed in: one after the other, as slots may be few."""
-    clients = []
-    for _ in range(count):
-        clients.append(await trio.open_tcp_stream(*made.address))
-        await ask(clients[-1])
-    return clients
-
-
 async def wait_for_upstream(frame: memoryview, wire: UpstreamWire) -> Sequence[Bytes]:
     """An exchange whose question the broker never answers."""
     pending = await wire.ask(1, 12, wire.next_correlation_id(), ASK)
@@ -60,14 +53,13 @@ async def wait_for_upstream(frame: memoryview, wire: UpstreamWire) -> Sequence[B
 @pytest.mark.parametrize("asked", [ASK, ASK + ASK + ASK, FETCH])
 async def test_clients_that_have_gone_leave_a_hung_brokers_slots(asked: bytes, mock_clock: MockClock) -> None:
     # Failed before: the broker was waited for without limit, by an exchange (FETCH) and without one.
-    async with world(connections_max=3, handlers=lambda: ScriptedHandlers(wait_for_upstream)) as made:
-        clients = await served(made, 3)
+    async with world(slots=SlotLimits(connections_max=3), handlers=lambda: ScriptedHandlers(wait_for_upstream)) as made:
+        clients = [await made.served() for _ in range(3)]
         made.answering = trio.Event()
         for client in clients:
             await client.send_all(asked)
         await made.held.wait()
-        async with await trio.open_tcp_stream(*made.address) as refused:
-            assert await ends(refused)
+        assert await made.refuses()
         for client in clients:
             await client.aclose()
         await passes_until(mock_clock, lambda: not made.server.connections, seconds_max=STUCK_S)
@@ -77,10 +69,9 @@ async def test_clients_that_have_gone_leave_a_hung_brokers_slots(asked: bytes, m
 
 async def test_tls_clients_that_have_gone_leave_them_too(tmp_path: Path, mock_clock: MockClock) -> None:
     server_context, client_context = contexts(tmp_path)
-    async with world(connections_max=1, client_tls=server_context) as made:
+    async with world(slots=SlotLimits(connections_max=1), client_tls=server_context) as made:
         made.answering = trio.Event()
-        plain = await trio.open_tcp_stream(*made.address)
-        client = trio.SSLStream(plain, client_context, server_hostname="localhost", https_compatible=True)
+        client = await made.connect_by_tls(client_context)
         await client.send_all(ASK)
         await made.held.wait()
         await client.aclose()
@@ -91,7 +82,7 @@ async def test_tls_clients_that_have_gone_leave_them_too(tmp_path: Path, mock_cl
 async def test_a_client_that_only_stops_sending_gets_its_last_answer(mock_clock: MockClock) -> None:
     async with world() as made:
         made.answering = trio.Event()
-        async with await trio.open_tcp_stream(*made.address) as client:
+        async with await made.connect() as client:
             await client.send_all(ASK)
             await made.held.wait()
             await client.send_eof()
@@ -104,8 +95,7 @@ async def test_a_client_that_only_stops_sending_gets_its_last_answer(mock_clock:
 
 async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
     async with world(slots=SlotLimits(connections_max=1, idle_s_max=60)) as made:
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await ask(client)
+        async with await made.served() as client:
             await passes(mock_clock, 50)
             await ask(client)
             await passes(mock_clock, 50)
@@ -117,21 +107,19 @@ async def test_an_idle_connection_is_closed(mock_clock: MockClock) -> None:
 
 
 async def test_a_newcomer_takes_the_slot_of_the_oldest_that_waits_for_its_broker() -> None:
-    async with world(connections_max=2, connect_wait_s_max=30, demands_sign_in=True) as made:
-        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        dead = gone[0].socket.getsockname()
-        await gone[0].aclose()
-        made.target.addresses = (dead,)
-        first = await trio.open_tcp_stream(*made.address)
+    async with world(
+        slots=SlotLimits(connections_max=2), connect_wait_s_max=30, limits=replace(LIMITS, demands_sign_in=True)
+    ) as made:
+        made.target.addresses = (("127.0.0.1", free_port()),)
+        first = await made.connect()
         await until(lambda: made.server.connections == 1)
-        second = await trio.open_tcp_stream(*made.address)
+        second = await made.connect()
         assert await ends(first)
         assert made.closed(CloseCause.NOT_SIGNED_IN) == 1
         assert made.shown.count("slots_taken_from_not_signed_in") == 1
         made.target.addresses = (made.broker,)
         await ask(second)
-        third = await trio.open_tcp_stream(*made.address)
-        await ask(third)
+        third = await made.served()
         assert await ends(second)  # it has a broker by now, and has not signed in
         assert made.closed(CloseCause.NOT_SIGNED_IN) == 2
         for client in (first, second, third):
@@ -140,15 +128,11 @@ async def test_a_newcomer_takes_the_slot_of_the_oldest_that_waits_for_its_broker
 
 
 async def test_where_nobody_signs_in_who_waits_for_its_broker_keeps_its_slot() -> None:
-    async with world(connections_max=2, connect_wait_s_max=30) as made:
-        gone = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        dead = gone[0].socket.getsockname()
-        await gone[0].aclose()
-        made.target.addresses = (dead,)
-        waiting = [await trio.open_tcp_stream(*made.address) for _ in range(2)]
+    async with world(slots=SlotLimits(connections_max=2), connect_wait_s_max=30) as made:
+        made.target.addresses = (("127.0.0.1", free_port()),)
+        waiting = [await made.connect() for _ in range(2)]
         await until(lambda: made.server.connections == 2)
-        async with await trio.open_tcp_stream(*made.address) as refused:
-            assert await ends(refused)
+        assert await made.refuses()
         assert (made.refused(RefusalReason.FULL), made.closed(CloseCause.NOT_SIGNED_IN)) == (1, 0)
         made.target.addresses = (made.broker,)
         for client in waiting:
@@ -158,11 +142,10 @@ async def test_where_nobody_signs_in_who_waits_for_its_broker_keeps_its_slot() -
 
 async def test_a_newcomer_takes_the_slot_of_a_silent_client_in_its_tls_handshake(tmp_path: Path) -> None:
     server_context, client_context = contexts(tmp_path)
-    async with world(connections_max=1, client_tls=server_context) as made:
-        silent = await trio.open_tcp_stream(*made.address)
+    async with world(slots=SlotLimits(connections_max=1), client_tls=server_context) as made:
+        silent = await made.connect()
         await until(lambda: made.server.connections == 1)
-        plain = await trio.open_tcp_stream(*made.address)
-        async with trio.SSLStream(plain, client_context, server_hostname="localhost", https_compatible=True) as client:
+        async with await made.connect_by_tls(client_context) as client:
             await ask(client)
             assert await ends(silent)
             await silent.aclose()
@@ -171,8 +154,8 @@ async def test_a_newcomer_takes_the_slot_of_a_silent_client_in_its_tls_handshake
 
 
 async def test_newcomers_take_slots_of_a_hung_broker(mock_clock: MockClock) -> None:
-    async with world(connections_max=2) as made, trio.open_nursery() as nursery:
-        stuck = await served(made, 2)
+    async with world(slots=SlotLimits(connections_max=2)) as made, trio.open_nursery() as nursery:
+        stuck = [await made.served() for _ in range(2)]
         made.answering = trio.Event()
         for client in stuck:
             await client.send_all(ASK)
@@ -185,14 +168,12 @@ async def test_newcomers_take_slots_of_a_hung_broker(mock_clock: MockClock) -> N
         (healthy,) = await nursery.start(partial(trio.serve_tcp, be_healthy, 0, host="127.0.0.1"))
         made.target.addresses = (("127.0.0.1", healthy.socket.getsockname()[1]),)
         await passes(mock_clock, STUCK_S - 2 * LOOK_S)
-        async with await trio.open_tcp_stream(*made.address) as refused:
-            assert await ends(refused)
+        assert await made.refuses()
         await passes(mock_clock, 4 * LOOK_S)
-        async with await trio.open_tcp_stream(*made.address) as newcomer:
+        async with await made.connect() as newcomer:
             await ask(newcomer)
             assert made.closed(CloseCause.BROKER_HUNG) == 1
-            async with await trio.open_tcp_stream(*made.address) as refused:
-                assert await ends(refused)
+            assert await made.refuses()
         assert made.shown == ["connections_full", "slots_taken_from_hung_broker"]
         for client in stuck:
             await client.aclose()
@@ -201,27 +182,23 @@ async def test_newcomers_take_slots_of_a_hung_broker(mock_clock: MockClock) -> N
 
 async def test_an_address_has_so_many_connections() -> None:
     async with world(slots=SlotLimits(connections_max=10, connections_max_per_address=2)) as made:
-        clients = await served(made, 2)
+        clients = [await made.served() for _ in range(2)]
         for _ in range(3):
-            async with await trio.open_tcp_stream(*made.address) as refused:
-                assert await ends(refused)
+            assert await made.refuses()
         assert made.refused(RefusalReason.ADDRESS_CONNECTIONS) == 3
         assert made.shown == ["connection_refused"]
         assert made.logs[-1]["key"] == "proxy.connections.max.per.ip"
         await clients.pop().aclose()
         await until(lambda: made.server.connections == 1)
-        async with await trio.open_tcp_stream(*made.address) as client:
-            await ask(client)
+        await made.serves()
         await clients.pop().aclose()
 
 
 async def test_an_address_connects_so_often() -> None:
     async with world(slots=SlotLimits(connections_max=10, rate_max_per_address=1)) as made:
         for _ in range(5):
-            async with await trio.open_tcp_stream(*made.address) as client:
-                await ask(client)
-        async with await trio.open_tcp_stream(*made.address) as refused:
-            assert await ends(refused)
+            await made.serves()
+        assert await made.refuses()
         assert made.refused(RefusalReason.ADDRESS_RATE) >= 1
         assert made.shown == ["connection_refused"]
         assert [entry["key"] for entry in made.logs if "key" in entry] == ["proxy.connections.rate.per.ip"]
@@ -230,7 +207,7 @@ async def test_an_address_connects_so_often() -> None:
 async def test_a_drain_goes_on_to_wait_for_answers(mock_clock: MockClock) -> None:
     async with world() as made:
         made.answering = trio.Event()
-        async with await trio.open_tcp_stream(*made.address) as client:
+        async with await made.connect() as client:
             await client.send_all(ASK)
             await made.held.wait()
             made.server.drain()

@@ -35,9 +35,7 @@ steps = st.lists(
 @given(st.sampled_from([7, 11, 12, 13, 17]), wishes, steps)
 @settings(max_examples=150)
 def test_a_client_cannot_tell_our_sessions_from_the_brokers(
-    version: int,
-    first: list[tuple[int, int]],
-    given_steps: list[tuple[str, list[tuple[int, int]], list[int]]],
+    version: int, first: list[tuple[int, int]], given_steps: list[tuple[str, list[tuple[int, int]], list[int]]]
 ) -> None:
     async def play() -> None:
         async with trio.open_nursery() as nursery:

@@ -49,8 +49,7 @@ async def test_a_partition_is_the_tiers_once_a_finished_segment_of_it_is_read(wo
     assert world.tier.partition(b"", 0) is None
 
 
-async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_deleted_partition_is_not_the_tiers(world: TierWorld, partition: TopicIdPartition) -> None:
     finished = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
     world.catalog.apply(RemotePartitionDeleteMetadata(partition, finished, 0, 1), initialized=True)
     assert world.tier.partition(partition.topic_id, 0) is None
@@ -63,8 +62,7 @@ async def test_what_was_copied_counts_from_the_first_offset_on(world: TierWorld)
     assert not world.tier.has_copied(topic_partition("other"), 0)
 
 
-async def test_a_broker_leads_as_last_heard(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_broker_leads_as_last_heard(world: TierWorld, partition: TopicIdPartition) -> None:
     assert [world.tier.leads(node_id, partition) for node_id in (1, 2)] == [True, False]
     world.cluster.leaders[partition.topic_id, 0] = PartitionLeader(-1, 5)
     assert not world.tier.leads(1, partition)
@@ -74,29 +72,25 @@ async def test_a_broker_leads_as_last_heard(world: TierWorld) -> None:
 # --- reads ---
 
 
-async def test_a_read_is_counted_with_its_bytes(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_read_is_counted_with_its_bytes(world: TierWorld, partition: TopicIdPartition) -> None:
     assert (await read(world, partition, 17)).size_bytes == 2 * BATCH_BYTES
     assert counted(world) == (1, 2 * BATCH_BYTES, 0)
 
 
-async def test_a_failed_read_is_counted_as_an_error(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_failed_read_is_counted_as_an_error(world: TierWorld, partition: TopicIdPartition) -> None:
     world.reader.failures[partition] = CorruptObjectError("crc")
     with pytest.raises(CorruptObjectError):
         await read(world, partition, 17)
     assert counted(world) == (1, 0, 1)
 
 
-async def test_a_miss_is_no_error(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_miss_is_no_error(world: TierWorld, partition: TopicIdPartition) -> None:
     with pytest.raises(OffsetNotInTierError):
         await read(world, partition, 5000)
     assert counted(world) == (1, 0, 0)
 
 
-async def test_a_read_that_is_given_up_is_no_error(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_read_that_is_given_up_is_no_error(world: TierWorld, partition: TopicIdPartition) -> None:
     world.reader.delay_s = 10.0
     with trio.move_on_after(1.0) as scope:
         await read(world, partition, 17)
@@ -104,8 +98,7 @@ async def test_a_read_that_is_given_up_is_no_error(world: TierWorld) -> None:
     assert counted(world) == (1, 0, 0)
 
 
-async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld, partition: TopicIdPartition) -> None:
     world.client_of_ours.failure = UpstreamConnectionError("down")
     with pytest.raises(UpstreamError):
         await read(world, partition, 17)
@@ -114,9 +107,8 @@ async def test_a_lineage_that_cannot_be_learned_fails_the_read(world: TierWorld)
 
 @pytest.mark.parametrize(("ends_below", "served"), [(None, True), (1000, True), (999, False)])
 async def test_a_segment_that_reaches_too_far_is_not_read(
-    world: TierWorld, ends_below: int | None, served: bool
+    world: TierWorld, partition: TopicIdPartition, ends_below: int | None, served: bool
 ) -> None:
-    partition = world.add_partition()
     if served:
         await read(world, partition, 700, ends_below=ends_below)
     else:
@@ -135,9 +127,8 @@ async def test_a_segment_that_reaches_too_far_is_not_read(
     ],
 )
 async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_local_log(
-    world: TierWorld, aborts: TierAborts, served: bool
+    world: TierWorld, partition: TopicIdPartition, aborts: TierAborts, served: bool
 ) -> None:
-    partition = world.add_partition()
     world.reader.aborts[partition] = aborts
     if served:
         assert (await read(world, partition, 17, ends_below=1000)).aborts == aborts
@@ -148,8 +139,7 @@ async def test_a_committed_read_needs_what_the_tier_tells_of_aborts_up_to_the_lo
     assert counted(world)[2] == 0
 
 
-async def test_catching_up_has_the_lineage_built_anew(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_catching_up_has_the_lineage_built_anew(world: TierWorld, partition: TopicIdPartition) -> None:
     await read(world, partition, 17)
     await world.tier.catch_up(partition)
     await read(world, partition, 17)
@@ -201,8 +191,7 @@ def in_tier(world: TierWorld, *names: str) -> None:
         world.cluster.forget_topic(partition.topic_id)
 
 
-async def test_names_are_asked_for_once_each(world: TierWorld) -> None:
-    partition = world.add_partition()
+async def test_names_are_asked_for_once_each(world: TierWorld, partition: TopicIdPartition) -> None:
     in_tier(world, "other", "gone")
     world.cluster.unlearned = {"other": topic_partition("other").topic_id}
     await world.tier.learn_topic_ids(["orders", "other", "other", "gone"])
@@ -253,9 +242,7 @@ async def test_names_that_the_tier_cannot_have_are_never_asked_for(world: TierWo
     assert world.cluster.learned == [["orders"]]
 
 
-async def test_one_request_has_so_many_names_asked_for_and_no_more(
-    world: TierWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_request_has_so_many_names_asked_for(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.fetch.tier.NAMES_ASKED_MAX", 2)
     in_tier(world, "a", "b", "c")
     await world.tier.learn_topic_ids(["a", "b", "c"])

@@ -1,7 +1,6 @@
 """The reads of one Fetch: started, settled after the probe, waited for, given up."""
 
 import math
-from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -21,7 +20,6 @@ from storage.cache.byte_budget import ByteBudget
 from storage.errors import RetriableRemoteStorageError
 from storage.log.log_walk import CorruptLogError
 from storage.metadata.catalog import Catalog
-from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import TopicIdPartition
 from storage.reader import FINISH_S, OffsetNotInTierError, ReadTime, TierRecords
 from tests.support.fake_wire import BATCH_BYTES
@@ -44,24 +42,12 @@ async def parts_of(world: TierWorld, count: int, *, budget_bytes: int = 1000, of
 
 
 def reads_of(
-    world: TierWorld,
-    parts: list[TierPart],
-    nursery: trio.Nursery,
-    *,
-    wait_s: float = 1.0,
-    committed: bool = False,
-    is_settled: bool = True,
+    world: TierWorld, parts: list[TierPart], *, wait_s: float = 1.0, committed: bool = False, is_settled: bool = True
 ) -> TierReads:
     """Reads that the broker has vouched for, unless they are to be settled by the test."""
     deadline_s = trio.current_time() + wait_s
-    reads = TierReads(
-        world.tier,
-        world.meters.tier,
-        nursery,
-        deadline_s=deadline_s,
-        committed=committed,
-        client=ClientReads(),
-    )
+    meter, client = world.meters.tier, ClientReads()
+    reads = TierReads(world.tier, meter, world.nursery, deadline_s=deadline_s, committed=committed, client=client)
     reads.start(parts)
     if is_settled:
         reads.settle(parts, [])
@@ -73,10 +59,10 @@ def sizes_of(reads: TierReads, parts: list[TierPart]) -> list[int | None]:
     return [result.size_bytes if isinstance(result, TierRecords) else None for result in results]
 
 
-async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(world: TierWorld) -> None:
     parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
     world.reader.delay_s = 2.0
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     await reads.wait_until(1.0)
     reads.stop()
     assert reads.expired == {*parts}
@@ -85,12 +71,10 @@ async def test_reads_that_have_not_begun_when_the_wait_ends_never_do(world: Tier
     assert not reads.pending
 
 
-async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(
-    world: TierWorld, nursery: trio.Nursery
-) -> None:
+async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(world: TierWorld) -> None:
     parts = await parts_of(world, READS_AT_ONCE_MAX + 3)
     world.reader.delay_s = 0.1
-    reads = reads_of(world, parts, nursery, is_settled=False)
+    reads = reads_of(world, parts, is_settled=False)
     await trio.sleep(0.05)
     *wanted, unwanted = parts
     reads.settle(wanted, parts[-2:-1])
@@ -99,12 +83,9 @@ async def test_a_read_in_line_that_nobody_wants_any_more_does_not_begin(
     assert sizes_of(reads, parts) == [1000] * len(wanted) + [None]
     assert unwanted.partition not in [partition for partition, *_ in world.reader.reads]
     assert len(world.reader.reads) == len(wanted)  # the one that was to be read anew had not begun either
-    reads.stop()
 
 
-async def test_many_reads_of_what_is_at_hand_let_others_go_between(
-    world: TierWorld, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_reads_of_what_is_at_hand_let_others_run(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = 0
 
     async def at_hand(*_: object, **wishes: object) -> TierRecords:
@@ -114,19 +95,18 @@ async def test_many_reads_of_what_is_at_hand_let_others_go_between(
 
     monkeypatch.setattr(world.reader, "read", at_hand)
     parts = await parts_of(world, 5 * READS_AT_ONCE_MAX)
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     seen = []
     while reads.pending:
         seen.append(begun)
         await trio.lowlevel.checkpoint()
     assert max(after - before for before, after in pairwise([*seen, begun])) <= 2 * READS_AT_ONCE_MAX
     assert begun == len(parts)
-    reads.stop()
 
 
-async def test_a_part_without_a_budget_is_answered_without_a_read(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_part_without_a_budget_is_answered_without_a_read(world: TierWorld) -> None:
     parts = await parts_of(world, 3, budget_bytes=0)
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     assert not reads.pending
     assert [reads.results[part] for part in parts] == [TierRecords([], 0, first_batch_too_large=True)] * 3
     await reads.wait_until(10.0)
@@ -135,30 +115,28 @@ async def test_a_part_without_a_budget_is_answered_without_a_read(world: TierWor
     assert trio.current_time() == 0.0
 
 
-async def test_the_first_that_has_records_ends_the_wait_for_any(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_the_first_that_has_records_ends_the_wait_for_any(world: TierWorld) -> None:
     parts = await parts_of(world, 3)
     world.reader.delays_s = {parts[0].partition: 0.1, parts[1].partition: 0.2, parts[2].partition: 0.3}
     world.reader.failures[parts[0].partition] = RetriableRemoteStorageError("503")
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     await reads.wait_any_until(10.0)
     assert trio.current_time() == 0.2
-    reads.stop()
 
 
-async def test_waits_end_at_their_time(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_waits_end_at_their_time(world: TierWorld) -> None:
     parts = await parts_of(world, 1)
     world.reader.delay_s = 10.0
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     await reads.wait_until(0.25)
     await reads.wait_any_until(0.5)
     assert (trio.current_time(), reads.pending) == (0.5, True)
-    reads.stop()
 
 
-async def test_the_deadline_ends_reads_by_itself(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_the_deadline_ends_reads_by_itself(world: TierWorld) -> None:
     parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 10.0}
-    reads = reads_of(world, parts, nursery, wait_s=1.0)
+    reads = reads_of(world, parts, wait_s=1.0)
     await reads.wait_until(100.0)
     assert trio.current_time() == 1.0
     assert sizes_of(reads, parts) == [1000, None]
@@ -173,19 +151,8 @@ class CollectingReader(ScriptedReader):
         super().__init__(catalog)
         self.finish_s = finish_s
 
-    async def read(
-        self,
-        partition: TopicIdPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        minimum_one_batch: bool,
-        lineage: LeaderEpochLineage,
-        reader: Hashable = None,
-        committed: bool = False,
-        time: ReadTime | None = None,
-    ) -> TierRecords:
-        assert time is not None
+    async def read(self, partition: TopicIdPartition, offset: int, **wishes: Any) -> TierRecords:
+        time: ReadTime = wishes["time"]
         await trio.sleep(0.1)
         count = 1
         with time.collecting():
@@ -197,14 +164,12 @@ class CollectingReader(ScriptedReader):
 
 
 @pytest.mark.parametrize(("stop_s", "batches"), [(0.05, None), (0.15, 1), (0.45, 4), (2.0, 6)])
-async def test_what_a_read_has_when_it_is_stopped_is_its_result(
-    nursery: trio.Nursery, stop_s: float, batches: int | None
-) -> None:
+async def test_what_a_read_has_when_it_is_stopped_is_its_result(stop_s: float, batches: int | None) -> None:
     """It was thrown away: a read had all that it was asked for, or nothing."""
-    world = TierWorld(nursery, open_reader=CollectingReader)
-    parts = await parts_of(world, 1)
     async with trio.open_nursery() as nursery:
-        reads = reads_of(world, parts, nursery, wait_s=0.65)
+        world = TierWorld(nursery, open_reader=CollectingReader)
+        parts = await parts_of(world, 1)
+        reads = reads_of(world, parts, wait_s=0.65)
         await reads.wait_until(trio.current_time() + stop_s)
         reads.stop()
     assert trio.current_time() == min(stop_s, 0.65)
@@ -212,32 +177,31 @@ async def test_what_a_read_has_when_it_is_stopped_is_its_result(
 
 
 @pytest.mark.parametrize(("finish_s", "is_there"), [(FINISH_S / 2, True), (2 * FINISH_S, False)])
-async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(
-    nursery: trio.Nursery, finish_s: float, is_there: bool
-) -> None:
-    world = TierWorld(nursery, open_reader=partial(CollectingReader, finish_s=finish_s))
-    parts = await parts_of(world, 1)
+async def test_a_read_that_is_stopped_has_a_moment_to_check_what_it_has(finish_s: float, is_there: bool) -> None:
     async with trio.open_nursery() as nursery:
-        reads = reads_of(world, parts, nursery)
+        world = TierWorld(nursery, open_reader=partial(CollectingReader, finish_s=finish_s))
+        parts = await parts_of(world, 1)
+        reads = reads_of(world, parts)
         await reads.wait_until(0.15)
         reads.stop()
     assert trio.current_time() == 0.15 + min(finish_s, FINISH_S)
     assert sizes_of(reads, parts) == [BATCH_BYTES if is_there else None]
 
 
-async def test_parked_fetches_are_counted_while_they_wait(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_parked_fetches_are_counted_while_they_wait(world: TierWorld) -> None:
     parts = await parts_of(world, 2)
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     assert world.sample(WAITING, delayedOperation="RemoteFetch") == 1
     reads.stop()
     assert world.sample(WAITING, delayedOperation="RemoteFetch") == 0
 
 
-async def test_stopped_reads_leave_the_nursery(world: TierWorld) -> None:
-    parts = await parts_of(world, 3)
-    world.reader.delay_s = 1000.0
+async def test_stopped_reads_leave_the_nursery() -> None:
     async with trio.open_nursery() as nursery:
-        reads = reads_of(world, parts, nursery, wait_s=1000.0)
+        world = TierWorld(nursery)
+        parts = await parts_of(world, 3)
+        world.reader.delay_s = 1000.0
+        reads = reads_of(world, parts, wait_s=1000.0)
         await trio.sleep(0.1)
         reads.stop()
     assert trio.current_time() == 0.1
@@ -255,13 +219,11 @@ async def test_stopped_reads_leave_the_nursery(world: TierWorld) -> None:
         (ExceptionGroup("two", [ValueError("one")]), "error"),
     ],
 )
-async def test_a_fault_is_a_result_and_one_log_line_and_other_reads_go_on(
-    world: TierWorld, nursery: trio.Nursery, fault: Exception, level: str
-) -> None:
+async def test_a_fault_is_a_result_and_a_line_and_others_go_on(world: TierWorld, fault: Exception, level: str) -> None:
     parts = await parts_of(world, 2)
     world.reader.failures[parts[0].partition] = fault
     with structlog.testing.capture_logs() as lines:
-        reads = reads_of(world, parts, nursery)
+        reads = reads_of(world, parts)
         await reads.wait_until(1.0)
     reads.stop()
     assert reads.results[parts[0]] is fault
@@ -273,10 +235,10 @@ async def test_a_fault_is_a_result_and_one_log_line_and_other_reads_go_on(
 # --- after the probe ---
 
 
-async def test_reads_that_nobody_wants_are_given_up(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_reads_that_nobody_wants_are_given_up(world: TierWorld) -> None:
     parts = await parts_of(world, 3)
     world.reader.delays_s = {parts[1].partition: 10.0, parts[2].partition: 0.2}
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     await trio.sleep(0.1)
     assert sizes_of(reads, parts) == [1000, None, None]
     reads.settle(parts[2:], [])
@@ -284,13 +246,12 @@ async def test_reads_that_nobody_wants_are_given_up(world: TierWorld, nursery: t
     await reads.wait_until(100.0)
     assert trio.current_time() == pytest.approx(0.2)
     assert set(reads.results) == {parts[2]}
-    reads.stop()
 
 
-async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorld) -> None:
     parts = await parts_of(world, 2, budget_bytes=200)
     world.reader.delays_s = {parts[1].partition: 0.3}
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     await trio.sleep(0.1)
     for part in parts:
         part.budget_bytes = 500
@@ -298,24 +259,21 @@ async def test_a_read_is_started_anew_with_what_is_known_by_then(world: TierWorl
     await reads.wait_until(100.0)
     assert sizes_of(reads, parts) == [500, 500]
     assert trio.current_time() == pytest.approx(0.4)
-    reads.stop()
 
 
-async def test_settling_before_the_reads_have_run_at_all_is_safe(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_settling_before_the_reads_have_run_at_all_is_safe(world: TierWorld) -> None:
     parts = await parts_of(world, 3)
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     reads.settle(parts[1:], parts[2:])
     await reads.wait_until(1.0)
     assert sizes_of(reads, parts) == [None, 1000, 1000]
-    reads.stop()
 
 
-async def test_a_part_that_is_not_wanted_is_not_read_again(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_part_that_is_not_wanted_is_not_read_again(world: TierWorld) -> None:
     parts = await parts_of(world, 1)
-    reads = reads_of(world, parts, nursery)
+    reads = reads_of(world, parts)
     reads.settle([], parts)
     assert not reads.pending
-    reads.stop()
 
 
 class HoldingReader(ScriptedReader):
@@ -346,25 +304,22 @@ def holding(nursery: trio.Nursery, held: ByteBudget) -> TierWorld:
     return TierWorld(nursery, open_reader=partial(HoldingReader, answers=AnswerBlocks(held)))
 
 
-async def test_what_nobody_wants_holds_nothing(holding: TierWorld, held: ByteBudget, nursery: trio.Nursery) -> None:
+async def test_what_nobody_wants_holds_nothing(holding: TierWorld, held: ByteBudget) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[2].partition: 0.1}
-    reads = reads_of(holding, parts, nursery, is_settled=False)
+    reads = reads_of(holding, parts, is_settled=False)
     await trio.sleep(0.105)  # the third has its records by now, and has yet to bring them
     assert held.held == 2
     reads.settle(parts[:1], [])
     assert held.held == 1
     await trio.sleep(0.1)
     assert held.held == 1
-    reads.stop()
 
 
-async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_come(
-    holding: TierWorld, held: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_from_the_deadline_on_nothing_is_held_for_a_word_to_come(holding: TierWorld, held: ByteBudget) -> None:
     parts = await parts_of(holding, 3)
     holding.reader.delays_s = {parts[1].partition: 0.5, parts[2].partition: 100.0}
-    reads = reads_of(holding, parts, nursery, is_settled=False)
+    reads = reads_of(holding, parts, is_settled=False)
     await trio.sleep(0.999)
     assert (held.held, list(reads.parts)) == (2, parts)
     await trio.sleep(0.002)
@@ -378,15 +333,12 @@ async def test_from_the_deadline_on_nothing_is_held_for_a_word_that_does_not_com
     assert sizes_of(reads, parts[:2]) == [1000, 1000]
     assert held.held == 2
     assert not reads.expired
-    reads.stop()
 
 
-async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
-    holding: TierWorld, held: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_a_word_at_the_deadline_leaves_nothing_half_done(holding: TierWorld, held: ByteBudget) -> None:
     parts = await parts_of(holding, 2)
     holding.reader.delays_s = {parts[1].partition: 100.0}
-    reads = reads_of(holding, parts, nursery, is_settled=False)
+    reads = reads_of(holding, parts, is_settled=False)
     await trio.sleep(1.0)
     reads.settle(parts, [])
     reads.start(part for part in parts if part not in reads.parts)
@@ -395,13 +347,12 @@ async def test_a_word_that_comes_with_the_deadline_leaves_nothing_half_done(
     assert sizes_of(reads, parts) == [1000, None]
     assert reads.expired == {parts[1]}
     assert held.held == 1
-    reads.stop()
 
 
-async def test_records_count_from_when_they_may_be_given(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_records_count_from_when_they_may_be_given(world: TierWorld) -> None:
     parts = await parts_of(world, 2)
     world.reader.delays_s = {parts[1].partition: 0.6}
-    reads = reads_of(world, parts, nursery, is_settled=False)
+    reads = reads_of(world, parts, is_settled=False)
     await trio.sleep(0.3)
     assert reads.records_since_s == 0.0
     reads.settle(parts, [])
@@ -410,42 +361,39 @@ async def test_records_count_from_when_they_may_be_given(world: TierWorld, nurse
     assert reads.records_since_s == math.inf
     await reads.wait_until(10.0)
     assert reads.records_since_s == 0.6
-    reads.stop()
 
 
 # --- misses ---
 
 
-async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_miss_is_tried_once_more_after_the_catalog_caught_up(world: TierWorld) -> None:
     (part,) = await parts_of(world, 1, offset=1050)
     world.tail.delay_s = 0.2
     world.tail.on_catch_up = lambda: world.add_segment(part.partition, 1000, 1099)
-    reads = reads_of(world, [part], nursery)
+    reads = reads_of(world, [part])
     await trio.sleep(0.1)
     # Until then it stands as a miss, so that the broker answers if time runs out.
     assert isinstance(reads.results[part], OffsetNotInTierError)
     assert (reads.pending, reads.any_records) == (True, False)
     await reads.wait_until(1.0)
     assert sizes_of(reads, [part]) == [10 * BATCH_BYTES]
-    reads.stop()
 
 
-async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(world: TierWorld) -> None:
     (part,) = await parts_of(world, 1, offset=1050)
     world.tail.delay_s = 10.0
-    reads = reads_of(world, [part], nursery)
+    reads = reads_of(world, [part])
     await wait_all_tasks_blocked()
     reads.settle([], [])
     await trio.sleep(0.1)
     assert not reads.results
-    reads.stop()
 
 
-async def test_a_committed_read_stays_below_the_local_log_start(world: TierWorld, nursery: trio.Nursery) -> None:
+async def test_a_committed_read_stays_below_the_local_log_start(world: TierWorld) -> None:
     (part,) = await parts_of(world, 1, offset=950)
     world.add_segment(part.partition, 900, 1099, epochs={5: 900})
     for committed in (True, False):
-        reads = reads_of(world, [part], nursery, committed=committed)
+        reads = reads_of(world, [part], committed=committed)
         await reads.wait_until(1.0)
         assert isinstance(reads.results[part], OffsetNotInTierError) == committed
         reads.stop()

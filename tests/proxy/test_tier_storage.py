@@ -8,7 +8,6 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proxy.process.tier_storage import EXPIRE_INTERVAL_S, store_kind
-from storage.cache.blocks import MemoryBlocks
 from storage.cache.disk_level import SEGMENTS_DELETED_AT_ONCE
 from storage.errors import ThrottledError
 from storage.metadata.event_log import DELIVERY_RECORDS_MAX
@@ -16,7 +15,7 @@ from storage.model import IndexType, RemoteLogSegmentId, Uuid
 from tests.support.disk_cache import cost, disk_cache, files_below, key_of
 from tests.support.scripted_gets import until
 from tests.support.segments import filled_segment
-from tests.support.tier import GETS_MAX, PARTITION, Tier, open_tier
+from tests.support.tier import GETS_MAX, PARTITION, open_tier
 from tests.support.waiting import HANG_S_MAX
 
 SEGMENT = filled_segment(0)
@@ -35,10 +34,6 @@ BLOCK = 1000
 )
 def test_gets_are_counted_under_the_stores_kind(identity: str, kind: str) -> None:
     assert store_kind(identity) == kind
-
-
-def memory_of(tier: Tier) -> MemoryBlocks:
-    return tier.cache._memory
 
 
 async def test_answers_not_sent_do_not_stop_fills(nursery: trio.Nursery) -> None:
@@ -99,7 +94,7 @@ async def test_streams_share_the_room_for_what_is_read_ahead(nursery: trio.Nurse
             size_bytes = len(segments[number].batches[batch])
             await tier.read_bytes(200 * number + 10 * batch, max_bytes=size_bytes, reader=f"reader {number}")
             await tier.settled()
-    assert 0 < memory_of(tier).unread_bytes <= 80_000
+    assert 0 < tier.sample("tidegate_readahead_unread_bytes") <= 80_000
     assert tier.sample("tidegate_readahead_wasted_bytes_total") == 0
 
 
@@ -108,9 +103,9 @@ async def test_what_is_read_ahead_and_what_was_read_have_budgets_of_their_own(nu
     for first in (10, 15):
         assert tier.cache.fetch_ahead(tier.source(), first * BLOCK, (first + 5) * BLOCK, 5 * BLOCK, 5 * BLOCK)
     await tier.settled()
-    assert (memory_of(tier).size_bytes, memory_of(tier).unread_bytes) == (0, 4 * BLOCK)
+    assert tier.resident_bytes == tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
     await tier.cache.blocks(tier.source(), 0, 4)
-    assert (memory_of(tier).size_bytes, memory_of(tier).unread_bytes) == (2 * BLOCK, 4 * BLOCK)
+    assert (tier.resident_bytes, tier.sample("tidegate_readahead_unread_bytes")) == (6 * BLOCK, 4 * BLOCK)
 
 
 async def test_openings_are_bounded(nursery: trio.Nursery) -> None:
@@ -231,9 +226,7 @@ async def test_deletions_of_segments_that_are_nowhere_cost_nothing(
         assert tier.resident_bytes == len(SEGMENT.log)
 
 
-async def test_many_deletions_are_dropped_in_turns_and_few_visits_to_a_thread(
-    nursery: trio.Nursery, tmp_path: Path
-) -> None:
+async def test_many_deletions_are_dropped_in_few_visits_to_a_thread(nursery: trio.Nursery, tmp_path: Path) -> None:
     keys = [key_of(0, segment=f"segment {number}") for number in range(3 * SEGMENTS_DELETED_AT_ONCE)]
     with disk_cache(tmp_path, bytes_max=cost(1000)) as cache:
         cache.write(*keys)

@@ -5,13 +5,12 @@ What a whole request makes of it is in test_list_offsets_service.py.
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from protocol.list_offsets import ListOffsetsPartition
 from protocol.wire.primitives import SLICE_ITEMS
 from proxy.offsets.timestamp_lookup import SEARCHES_MAX, TierQuestion
 from storage.errors import RemoteResourceNotFoundError
-from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import OffsetsWorld
 from tests.support.stretches import Stretches
@@ -39,10 +38,7 @@ async def test_questions_are_planned_by_what_the_broker_says_now(world: OffsetsW
     questions = await planned(world, ask(0, 4000), ask(1, 4000), ask(2, 4000), ask(3, 4000), ask(0, -1, "other"))
     assert {
         key: (each.partition, each.segment.start_offset, each.log_start_offset) for key, each in questions.items()
-    } == {
-        ("orders", 0): (first, 0, 0),
-        ("orders", 1): (second, 500, 600),
-    }
+    } == {("orders", 0): (first, 0, 0), ("orders", 1): (second, 500, 600)}
     assert world.tier_world.client_of_ours.partitions_asked == [[("orders", 0), ("orders", 1)]]
 
 
@@ -54,9 +50,7 @@ async def test_lineages_of_many_partitions_are_asked_for_together(world: Offsets
     assert [len(request) for request in world.tier_world.client_of_ours.epoch_requests] == [20]
 
 
-async def test_many_questions_keep_the_loop_for_a_slice_at_a_time(
-    world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_questions_keep_the_loop_for_a_slice(world: OffsetsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed before: one stretch of all of them."""
     partition = world.add()
     count, stretches = 3 * SLICE_ITEMS, Stretches()
@@ -83,9 +77,8 @@ async def test_a_partition_whose_metadata_is_not_read_is_the_brokers(world: Offs
     assert await planned(world, ask(0, 4000)) == {}
 
 
-async def test_so_many_searches_run_at_once_and_no_more(
-    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+@pytest.mark.autojump
+async def test_so_many_searches_run_at_once_and_no_more(world: OffsetsWorld, nursery: trio.Nursery) -> None:
     partition = world.add()
     world.search.delays_s[partition] = 1.0
     (question,) = (await planned(world, ask(0, 4000))).values()
@@ -97,9 +90,8 @@ async def test_so_many_searches_run_at_once_and_no_more(
     assert len(world.search.searched) == SEARCHES_MAX + 5
 
 
-async def test_one_connection_leaves_room_for_others(
-    world: OffsetsWorld, autojump_clock: MockClock, nursery: trio.Nursery
-) -> None:
+@pytest.mark.autojump
+async def test_one_connection_leaves_room_for_others(world: OffsetsWorld, nursery: trio.Nursery) -> None:
     """Failed before: sixteen slow look-ups of one connection kept all others waiting."""
     partition = world.add()
     world.search.delays_s[partition] = 30.0
@@ -112,13 +104,6 @@ async def test_one_connection_leaves_room_for_others(
     started_s = trio.current_time()
     assert await world.lookup.answer(question, "modest") == FOUND
     assert trio.current_time() - started_s == 1.0
-
-
-async def test_a_search_that_is_too_much_work_is_the_brokers(world: OffsetsWorld) -> None:
-    partition = world.add()
-    world.search.results[partition] = ScanLimitError("too many records")
-    (question,) = (await planned(world, ask(0, 4000))).values()
-    assert await world.lookup.answer(question) is None
 
 
 async def test_an_object_that_is_missing_while_its_segment_is_there_is_an_error(world: OffsetsWorld) -> None:

@@ -6,33 +6,19 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 import structlog
 import trio
 import trio.testing
 from trio.testing import MockClock
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError
 from protocol.client.leaders import BrokerNode
 from protocol.wire.addresses import NodeAddress
 from proxy.fetch.fallback import Fallback, FallbackSettings
-from proxy.process.upkeep import (
-    CATALOG_INTERVAL_S,
-    GAUGES_INTERVAL_S,
-    TIER_ANSWER_S_MAX,
-    TIER_INTERVAL_S,
-    TIER_RETRY_S,
-    TOPICS_INTERVAL_S,
-    UPSTREAM_ANSWER_S_MAX,
-    UPSTREAM_INTERVAL_S,
-    UPSTREAM_RETRY_S,
-    follow_catalog,
-    follow_upstream,
-    take_gauges,
-    watch_tier,
-)
+from proxy.process import upkeep
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX
 from storage.cache.gets import Slots
@@ -128,22 +114,22 @@ ONE, TWO = NodeAddress(1, "kafka-1", 9092), NodeAddress(2, "kafka-2", 9092)
 
 async def test_upstream_is_followed_through_its_absence(mock_clock: MockClock) -> None:
     cluster, readiness, addresses, known = ScriptedCluster(), Readiness(), ScriptedAddresses(), NotedBrokers()
-    async with running(follow_upstream, cluster, addresses, known, readiness) as events:
+    async with running(upkeep.follow_upstream, cluster, addresses, known, readiness) as events:
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
         # Failed before: listeners were bound only when a client's answer named a broker.
         assert addresses.followed == [[ONE, TWO]]
         assert known.noted == [([ONE, TWO], {1: 40001})]
 
         cluster.error = UpstreamConnectionError("no broker answers")
-        await step(mock_clock, UPSTREAM_INTERVAL_S)
-        await step(mock_clock, UPSTREAM_RETRY_S)
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
+        await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers")
         assert events() == ["upstream_unavailable"]
         assert len(addresses.followed) == 1  # nobody's listener is closed because nobody could be asked
         assert addresses.retries == 2
 
         cluster.error, cluster.brokers = None, {2: cluster.brokers[2]}
-        await step(mock_clock, UPSTREAM_RETRY_S)
+        await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "1 brokers")
         assert addresses.followed[1:] == [[TWO]]
         assert events() == ["upstream_unavailable", "upstream_back"]
@@ -153,37 +139,34 @@ async def test_without_a_single_listener_it_is_not_ready(mock_clock: MockClock) 
     # Clients would be told of no broker at all.
     cluster, readiness, addresses = ScriptedCluster(), Readiness(), ScriptedAddresses()
     addresses.withheld = {1: "taken", 2: "taken"}
-    async with running(follow_upstream, cluster, addresses, NotedBrokers(), readiness):
+    async with running(upkeep.follow_upstream, cluster, addresses, NotedBrokers(), readiness):
         assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.PENDING
         addresses.withheld = {1: "taken"}
-        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
         assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.MET, "2 brokers")
 
 
 async def test_an_upstream_that_does_not_even_refuse_is_unavailable_in_time(mock_clock: MockClock) -> None:
     cluster, readiness = ScriptedCluster(), Readiness()
-    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), readiness) as events:
+    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), readiness) as events:
         cluster.is_silent = True
-        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
         assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
-        await step(mock_clock, UPSTREAM_ANSWER_S_MAX)
-        assert state(readiness, ConditionName.UPSTREAM) == (
-            ConditionState.PENDING,
-            "no broker answers within 10.0 s",
-        )
+        await step(mock_clock, upkeep.UPSTREAM_ANSWER_S_MAX)
+        assert state(readiness, ConditionName.UPSTREAM) == (ConditionState.PENDING, "no broker answers within 10.0 s")
         cluster.is_silent = False
-        await step(mock_clock, UPSTREAM_RETRY_S)
+        await step(mock_clock, upkeep.UPSTREAM_RETRY_S)
         assert readiness.conditions[ConditionName.UPSTREAM].state is ConditionState.MET
         assert events() == ["upstream_unavailable", "upstream_back"]
 
 
 async def test_topics_that_were_asked_for_are_learnt_again_now_and_then(mock_clock: MockClock) -> None:
     cluster = ScriptedCluster()
-    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()):
+    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()):
         assert cluster.learned == []
-        await step(mock_clock, TOPICS_INTERVAL_S)
+        await step(mock_clock, upkeep.TOPICS_INTERVAL_S)
         assert cluster.learned == [["orders"]]
-        await step(mock_clock, UPSTREAM_INTERVAL_S)
+        await step(mock_clock, upkeep.UPSTREAM_INTERVAL_S)
         assert cluster.learned == [["orders"]]
 
 
@@ -191,9 +174,9 @@ async def test_many_topics_are_learnt_again_in_small_requests_spread_over_the_in
     """Failed before: all of them, up to 100,000, in one request."""
     cluster = ScriptedCluster()
     cluster.names = [str(number) for number in range(2 * TOPICS_MAX + 1)]
-    async with running(follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()) as events:
+    async with running(upkeep.follow_upstream, cluster, ScriptedAddresses(), NotedBrokers(), Readiness()) as events:
         for number in range(1, 4):
-            await step(mock_clock, TOPICS_INTERVAL_S / 3)
+            await step(mock_clock, upkeep.TOPICS_INTERVAL_S / 3)
             assert len(cluster.learned) == number
             cluster.topics_error = UpstreamConnectionError("one that passes") if number == 1 else None
         assert [len(names) for names in cluster.learned] == [TOPICS_MAX, TOPICS_MAX, 1]
@@ -231,12 +214,11 @@ class ScriptedCatalog:
 async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockClock) -> None:
     """From before the topic is described, which failed before: /readyz could not say why nothing came."""
     catalog, readiness = ScriptedCatalog(), Readiness()
-    registry = Registry(Kip405Names.CURRENT)
-    meters = Meters(registry)
-    async with running(follow_catalog, catalog, catalog, catalog, readiness, meters):
+    meters = Meters()
+    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, meters):
 
         async def seen() -> tuple[ConditionState, str]:
-            await step(mock_clock, max(GAUGES_INTERVAL_S, CATALOG_INTERVAL_S))
+            await step(mock_clock, max(upkeep.GAUGES_INTERVAL_S, upkeep.CATALOG_INTERVAL_S))
             return state(readiness, ConditionName.CATALOG)
 
         assert await seen() == (ConditionState.PENDING, "the metadata topic has not been described yet")
@@ -257,16 +239,16 @@ async def test_the_catalog_is_told_of_from_the_first_moment_on(mock_clock: MockC
 async def test_partitions_in_trouble_and_bad_records_are_told(mock_clock: MockClock) -> None:
     catalog, readiness = ScriptedCatalog(), Readiness()
     catalog.count = 1
-    registry = Registry(Kip405Names.CURRENT)
-    async with running(follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
+    registry = Registry()
+    async with running(upkeep.follow_catalog, catalog, catalog, catalog, readiness, Meters(registry)):
         catalog.partition_troubles = {0: "no leader"}
         catalog.undecodable_records = 2
-        await step(mock_clock, GAUGES_INTERVAL_S)
+        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
         assert readiness.partition_problems == {0: "no leader"}
         assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
         assert registry.sample_value("tidegate_catalog_segments") == 12
         catalog.partition_troubles = {}
-        await step(mock_clock, GAUGES_INTERVAL_S)
+        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
         assert readiness.partition_problems == {}
         assert registry.sample_value("tidegate_catalog_undecodable_records_total") == 2
 
@@ -283,6 +265,11 @@ class ScriptedStore:
         self.open.set()
         self.asked: list[str] = []
         self.limiter = trio.CapacityLimiter(1)
+        self.readiness = Readiness()
+
+    def state(self) -> tuple[ConditionState, str]:
+        """What is said of the tier."""
+        return state(self.readiness, ConditionName.TIER)
 
     def warm_up(self) -> None:
         """Nothing to load."""
@@ -318,106 +305,107 @@ class ScriptedStore:
         self.asked.clear()
 
 
+@pytest.fixture
+def store() -> ScriptedStore:
+    return ScriptedStore()
+
+
 @asynccontextmanager
-async def watched(
-    store: ScriptedStore, readiness: Readiness, *, is_live: bool = True
-) -> AsyncIterator[Callable[[], list[str]]]:
+async def watched(store: ScriptedStore, *, is_live: bool = True) -> AsyncIterator[Callable[[], list[str]]]:
     if is_live:
-        readiness.catalog_live(2)
-    async with running(watch_tier, store, store.some_segments, store.limiter, readiness) as events:
+        store.readiness.catalog_live(2)
+    async with running(upkeep.watch_tier, store, store.some_segments, store.limiter, store.readiness) as events:
         yield events
 
 
-async def test_an_empty_tier_is_asked_too(mock_clock: MockClock) -> None:
+async def test_an_empty_tier_is_asked_too(store: ScriptedStore, mock_clock: MockClock) -> None:
     # Failed before: it counted as answering, so a rollout with a wrong secret passed.
-    readiness, store = Readiness(), ScriptedStore()
     store.segments, store.error = [], RemoteAccessDeniedError("SignatureDoesNotMatch (HTTP 403)")
-    async with watched(store, readiness) as events:
+    async with watched(store) as events:
         await store.wait_asked("itself", "itself")
-        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "SignatureDoesNotMatch (HTTP 403)")
+        assert store.state() == (ConditionState.PENDING, "SignatureDoesNotMatch (HTTP 403)")
         store.error = None
-        await step(mock_clock, TIER_RETRY_S)
+        await step(mock_clock, upkeep.TIER_RETRY_S)
         await store.wait_asked("itself")
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
         assert events() == ["tier_unavailable", "tier_answers"]
 
 
-async def test_a_tier_counts_as_answering_only_when_the_catalog_says_what_is_in_it(mock_clock: MockClock) -> None:
+async def test_a_tier_answers_only_when_the_catalog_says_what_is_in_it(
+    store: ScriptedStore, mock_clock: MockClock
+) -> None:
     # With a wrong key prefix the store answers and is empty, for as long as no segment is known.
-    readiness, store = Readiness(), ScriptedStore()
     store.absent = set(store.segments)
-    async with watched(store, readiness, is_live=False):
+    async with watched(store, is_live=False):
         await store.wait_asked("itself")
-        await step(mock_clock, TIER_INTERVAL_S)
+        await step(mock_clock, upkeep.TIER_INTERVAL_S)
         await store.wait_asked("itself")
-        assert readiness.conditions[ConditionName.TIER].state is ConditionState.PENDING
-        readiness.catalog_live(2)
+        assert store.state()[0] is ConditionState.PENDING
+        store.readiness.catalog_live(2)
         await store.wait_asked("orders-0", "orders-1", "list")
-        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "orders-1 is not there")
+        assert store.state() == (ConditionState.PENDING, "orders-1 is not there")
         store.listed = [None, "orders-2"]
-        await step(mock_clock, TIER_RETRY_S)
+        await step(mock_clock, upkeep.TIER_RETRY_S)
         await store.wait_asked("orders-0", "orders-1", "list")
-        assert readiness.conditions[ConditionName.TIER].state is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
 
 
-async def test_a_tier_that_fails_degrades_once_it_has_answered(mock_clock: MockClock) -> None:
-    readiness, store = Readiness(), ScriptedStore()
-    async with watched(store, readiness) as events:
+async def test_a_tier_that_fails_degrades_once_it_has_answered(store: ScriptedStore, mock_clock: MockClock) -> None:
+    async with watched(store) as events:
         await store.wait_asked("itself", "orders-0")
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
         store.error = RetriableRemoteStorageError("503 slow down")
-        await step(mock_clock, TIER_INTERVAL_S)
+        await step(mock_clock, upkeep.TIER_INTERVAL_S)
         await store.wait_asked("orders-0")
-        assert state(readiness, ConditionName.TIER) == (ConditionState.DEGRADED, "503 slow down")
-        await step(mock_clock, TIER_RETRY_S)
+        assert store.state() == (ConditionState.DEGRADED, "503 slow down")
+        await step(mock_clock, upkeep.TIER_RETRY_S)
         await store.wait_asked("orders-0")
         assert events() == ["tier_degraded"]
         store.error = None
-        await step(mock_clock, TIER_RETRY_S)
+        await step(mock_clock, upkeep.TIER_RETRY_S)
         await store.wait_asked("orders-0")
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
         assert events() == ["tier_degraded", "tier_answers"]
 
 
-async def test_a_segment_that_was_deleted_meanwhile_has_another_asked_for(mock_clock: MockClock) -> None:
+@pytest.mark.usefixtures("mock_clock")
+async def test_a_segment_that_was_deleted_meanwhile_has_another_asked_for(store: ScriptedStore) -> None:
     # Failed before: one object that was gone degraded the whole tier.
-    readiness, store = Readiness(), ScriptedStore()
     store.absent = {"orders-0"}
-    async with watched(store, readiness) as events:
+    async with watched(store) as events:
         await store.wait_asked("itself", "orders-0", "orders-1")
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
         assert events() == []
 
 
-async def test_a_bucket_that_is_gone_is_not_a_segment_that_was_deleted(mock_clock: MockClock) -> None:
-    readiness, store = Readiness(), ScriptedStore()
+@pytest.mark.usefixtures("mock_clock")
+async def test_a_bucket_that_is_gone_is_not_a_segment_that_was_deleted(store: ScriptedStore) -> None:
     store.error = RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
-    async with watched(store, readiness):
+    async with watched(store):
         await store.wait_asked("itself", "orders-0")
-        assert state(readiness, ConditionName.TIER) == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
+        assert store.state() == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
 
 
-async def test_a_tier_that_hangs_is_told_of_while_it_hangs(mock_clock: MockClock) -> None:
+async def test_a_tier_that_hangs_is_told_of_while_it_hangs(store: ScriptedStore, mock_clock: MockClock) -> None:
     # Failed before: a thread cannot be cancelled, so the time limit was seen only after the store had answered.
-    readiness, store = Readiness(), ScriptedStore()
-    async with watched(store, readiness) as events:
+    async with watched(store) as events:
         await store.wait_asked("itself", "orders-0")
         store.open.clear()
-        await step(mock_clock, TIER_INTERVAL_S)
-        await step(mock_clock, TIER_ANSWER_S_MAX)
-        at, reason = state(readiness, ConditionName.TIER)
+        await step(mock_clock, upkeep.TIER_INTERVAL_S)
+        await step(mock_clock, upkeep.TIER_ANSWER_S_MAX)
+        at, reason = store.state()
         assert at is ConditionState.DEGRADED
-        assert f"{TIER_ANSWER_S_MAX} s" in reason
+        assert f"{upkeep.TIER_ANSWER_S_MAX} s" in reason
         assert events() == ["tier_degraded"]
         store.open.set()
         await store.wait_asked("orders-0")
-        assert state(readiness, ConditionName.TIER)[0] is ConditionState.MET
+        assert store.state()[0] is ConditionState.MET
 
 
 async def test_the_readers_slots_are_measured(mock_clock: MockClock) -> None:
     seen: list[tuple[int, int, int]] = []
     meters = cast(Meters, SimpleNamespace(tier=SimpleNamespace(on_reader_slots=lambda *slots: seen.append(slots))))
     fallback = Fallback(FallbackSettings(5.0, 4), Meters().fallback)
-    async with running(take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), meters):
-        await step(mock_clock, GAUGES_INTERVAL_S)
+    async with running(upkeep.take_gauges, lambda: Slots(1, 4, 2), fallback, Readiness(), meters):
+        await step(mock_clock, upkeep.GAUGES_INTERVAL_S)
     assert seen == [(1, 4, 2), (1, 4, 2)]

@@ -11,7 +11,6 @@ import structlog
 import trio
 import trio.testing
 
-from metrics.kip405 import Kip405Names
 from metrics.meters import Meters
 from metrics.registry import Registry
 from protocol.client.errors import UpstreamConnectionError, UpstreamError
@@ -37,7 +36,7 @@ class Upstream:
         self.attempts_s: list[float] = []
         self.asked: list[tuple[str, int]] = []
         self.has_left = False
-        self.registry = Registry(Kip405Names.CURRENT)
+        self.registry = Registry()
         self.connector = UpstreamConnector(None, lambda: known, Meters(self.registry).relay)
         monkeypatch.setattr(upstream_connect, "open_transport", self._open_transport)
         monkeypatch.setattr(trio, "open_tcp_stream", self._open_tcp_stream)
@@ -55,21 +54,21 @@ class Upstream:
 
     async def _open_transport(self, host: str, port: int, *, tls: ssl.SSLContext | None) -> Transport:
         self.attempts_s.append(trio.current_time())
-        await trio.lowlevel.checkpoint()
-        if (host, port) in self.silent:
-            await trio.sleep_forever()
-        if (host, port) not in self.answering:
+        if not await self._answers((host, port)):
             raise UpstreamConnectionError(f"cannot connect to {host}:{port}")
         return CONNECTION
 
     async def _open_tcp_stream(self, host: str, port: int) -> trio.abc.Stream:
         self.asked.append((host, port))
-        await trio.lowlevel.checkpoint()
-        if (host, port) in self.silent:
-            await trio.sleep_forever()
-        if (host, port) not in self.answering:
+        if not await self._answers((host, port)):
             raise OSError("refused")
         return trio.testing.memory_stream_pair()[0]
+
+    async def _answers(self, address: tuple[str, int]) -> bool:
+        await trio.lowlevel.checkpoint()
+        if address in self.silent:
+            await trio.sleep_forever()
+        return address in self.answering
 
 
 @pytest.fixture

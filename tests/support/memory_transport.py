@@ -256,6 +256,21 @@ class Conversation:
     cause: CloseCause | None = None
     ended: trio.Event = field(default_factory=trio.Event)
 
+    async def pass_on(self, *requests: bytes) -> None:
+        """The client sends these, and upstream gets them as they are."""
+        await self.client.send(*requests)
+        await self.upstream.expect(*requests)
+
+    async def pass_back(self, *responses: bytes) -> None:
+        """Upstream sends these, and the client gets them as they are."""
+        await self.upstream.send(*responses)
+        await self.client.expect(*responses)
+
+    async def exchange(self, asked: bytes, answered: bytes) -> None:
+        """A request that passes, and its answer, which the client gets as it is."""
+        await self.pass_on(asked)
+        await self.pass_back(answered)
+
     async def wait_end(self) -> CloseCause:
         with trio.fail_after(HANG_S_MAX):
             await self.ended.wait()

@@ -244,10 +244,8 @@ def test_a_disk_cache_gives_size_retention_and_read_ahead(tmp_path: Path) -> Non
     assert (config.cache.disk_bytes, config.cache.retention_ms) == (GIB, 600_000)
     assert config.readahead.stream_bytes_max == 32 * MIB
     assert config.cache.path is None
-    assert shown(config, "cache.disk.bytes") == (
-        "1073741824",
-        "tidegate.properties:5 rsm.config.fetch.chunk.cache.size",
-    )
+    origin = "tidegate.properties:5 rsm.config.fetch.chunk.cache.size"
+    assert shown(config, "cache.disk.bytes") == ("1073741824", origin)
 
 
 def test_ours_come_first(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from proxy.upstream.connection import open_broker_connection
 from proxy.upstream.transport import NEXT_ATTEMPT_S
 from tests.support.fake_kafka import NO_TIME, FakeBroker, FakeKafka, FakeTopic
 
+pytestmark = pytest.mark.autojump
+
 SETTINGS = ClientSettings(bootstrap_servers=(("a", 1), ("b", 1)), client_host="host", topics_max=3)
 ORDERS = b"orders orders id"
 OTHER = b"other topic's id"
@@ -28,15 +30,11 @@ ASK_OFFSETS: Question[Any] = Question(
 
 
 @pytest.fixture
-def fake(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> FakeKafka:
-    fake = FakeKafka(nursery)
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.open_transport)
-    fake.add(1, "a", 1)
-    fake.add(2, "b", 1)
-    fake.topics["orders"] = FakeTopic(ORDERS, [1, 2, -1])
-    for broker in fake.brokers.values():
-        broker.answer(LIST_OFFSETS, {"topics": ()})
-    return fake
+def fake(kafka: FakeKafka) -> FakeKafka:
+    kafka.topics["orders"] = FakeTopic(ORDERS, [1, 2, -1])
+    for node_id, host in ((1, "a"), (2, "b")):
+        kafka.add(node_id, host, 1).answer(LIST_OFFSETS, {"topics": ()})
+    return kafka
 
 
 @pytest.fixture
@@ -57,7 +55,7 @@ async def test_the_next_bootstrap_server_is_tried_when_one_is_down(fake: FakeKaf
 
 
 async def test_a_bootstrap_server_that_drops_packets_is_overtaken(
-    fake: FakeKafka, cluster: Cluster, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Failed before: it took the whole connect timeout, at each start.
     async def open_or_hang(host: str, *others: Any) -> Any:
@@ -89,9 +87,7 @@ async def test_when_nobody_answers_each_address_is_named(fake: FakeKafka, cluste
         await cluster.refresh()
 
 
-async def test_a_refused_sign_in_is_what_is_reported(
-    fake: FakeKafka, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_refused_sign_in_is_what_is_reported(fake: FakeKafka, nursery: trio.Nursery) -> None:
     fake.stop(2)
     fake.brokers[1].answer(
         SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("PLAIN",)}
@@ -186,9 +182,7 @@ async def test_brokers_that_come_and_go_are_followed(fake: FakeKafka, cluster: C
     assert set(cluster.brokers) == {2, 3}
 
 
-async def test_a_question_goes_to_the_broker_by_its_id_over_one_pooled_connection(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+async def test_a_question_goes_to_the_broker_by_its_id_over_one_connection(fake: FakeKafka, cluster: Cluster) -> None:
     for _ in range(3):
         await cluster.ask(2, "frontier", ASK_OFFSETS)
     assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
@@ -221,9 +215,7 @@ async def test_a_question_on_a_connection_that_died_meanwhile_is_asked_again(fak
     assert len(fake.brokers[2].asked(LIST_OFFSETS)) == 3
 
 
-async def test_a_broker_that_moved_is_found_at_its_new_address(
-    fake: FakeKafka, cluster: Cluster, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_broker_that_moved_is_found_at_its_new_address(fake: FakeKafka, cluster: Cluster) -> None:
     await cluster.ask(2, "frontier", ASK_OFFSETS)
     fake.brokers[2].disconnect_all()
     fake.add(2, "b", 2)
@@ -234,9 +226,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address(
     assert fake.attempts[-1] == ("b", 2)
 
 
-async def test_a_moved_brokers_old_connections_are_retired_by_the_next_refresh(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+async def test_a_moved_brokers_old_connections_are_retired_by_a_refresh(fake: FakeKafka, cluster: Cluster) -> None:
     old = await cluster.connection_to(2, "frontier")
     fake.add(2, "b", 2)
     await cluster.refresh()

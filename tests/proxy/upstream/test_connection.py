@@ -11,25 +11,15 @@ import trio.testing
 from kio.schema.errors import ErrorCode
 
 from protocol.client.connection import ClientSettings
-from protocol.client.errors import (
-    UpstreamConnectionError,
-    UpstreamProtocolError,
-    UpstreamTimeoutError,
-)
+from protocol.client.errors import UpstreamConnectionError, UpstreamProtocolError, UpstreamTimeoutError
 from protocol.client.leaders import metadata_question
-from protocol.client.messages import (
-    API_VERSIONS,
-    FETCH,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Question,
-    Values,
-)
+from protocol.client.messages import API_VERSIONS, FETCH, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Question, Values
 from protocol.client.sasl import SaslCredentials
 from proxy.upstream.connection import BrokerConnection, open_broker_connection, start_broker_connection
 from tests.support.fake_kafka import FakeBroker, FakeKafka
 from tests.support.memory_transport import transport_pair
+
+pytestmark = pytest.mark.autojump
 
 SETTINGS = ClientSettings(
     bootstrap_servers=(("b", 1),), client_host="host", request_timeout_s=5, frame_bytes_max=100_000
@@ -48,17 +38,24 @@ async def connect(broker: FakeBroker, nursery: trio.Nursery, settings: ClientSet
     return await start_broker_connection(ours, "b:1", settings, "role", nursery)
 
 
-async def test_the_first_request_is_api_versions_with_our_name(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
-    connection = await connect(broker, nursery)
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def connection(broker: FakeBroker, nursery: trio.Nursery) -> BrokerConnection:
+    return await connect(broker, nursery)
+
+
+async def test_the_first_request_is_api_versions_by_our_name(broker: FakeBroker, connection: BrokerConnection) -> None:
     assert broker.client_ids == ["tidegate-role-host"]
     assert broker.requests[0].client_software_name == "tidegate"
     assert connection.versions[FETCH.key] == (4, 18)
     assert connection.usable
 
 
-async def test_requests_are_pipelined_and_answers_find_their_askers(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
+async def test_pipelined_requests_get_their_own_answers(broker: FakeBroker, connection: BrokerConnection) -> None:
     go = trio.Event()
 
     async def handler(request: Any) -> Values:
@@ -66,7 +63,6 @@ async def test_requests_are_pipelined_and_answers_find_their_askers(nursery: tri
         return metadata(request.topics[0].name)
 
     broker.on(METADATA, handler)
-    connection = await connect(broker, nursery)
     answers: dict[str, str] = {}
 
     async def ask(name: str) -> None:
@@ -112,10 +108,8 @@ async def ignore_loss(connection: BrokerConnection) -> None:
         await connection.request(ASK_VERSIONS)
 
 
-async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
+async def test_losing_the_connection_fails_each_that_waits(broker: FakeBroker, connection: BrokerConnection) -> None:
     broker.on(METADATA, never)
-    connection = await connect(broker, nursery)
     failures: list[UpstreamConnectionError] = []
 
     async def ask() -> None:
@@ -134,12 +128,8 @@ async def test_losing_the_connection_fails_every_waiting_request(nursery: trio.N
         await connection.request(ASK_METADATA)
 
 
-async def test_a_request_that_takes_too_long_closes_the_connection(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    broker = FakeBroker()
+async def test_a_request_that_takes_too_long_closes_it(broker: FakeBroker, connection: BrokerConnection) -> None:
     broker.on(METADATA, never)
-    connection = await connect(broker, nursery)
     started = trio.current_time()
     with pytest.raises(UpstreamTimeoutError, match="no answer to metadata within 5 s"):
         await connection.request(ASK_METADATA)
@@ -147,8 +137,7 @@ async def test_a_request_that_takes_too_long_closes_the_connection(
     assert not connection.usable
 
 
-async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
+async def test_a_request_that_is_cancelled_disturbs_no_other(broker: FakeBroker, connection: BrokerConnection) -> None:
     go = trio.Event()
 
     async def handler(request: Any) -> Values:
@@ -156,7 +145,6 @@ async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(
         return metadata("first" if request.topics is None else "second")
 
     broker.on(METADATA, handler)
-    connection = await connect(broker, nursery)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as asking:
             asking.start_soon(connection.request, metadata_question(None))
@@ -173,30 +161,27 @@ async def test_a_request_cancelled_from_outside_leaves_the_connection_to_others(
         (struct.pack(">i", 2) + b"\xff\xff", "bad metadata response"),
     ],
 )
-async def test_a_hostile_answer_closes_the_connection(frame: bytes, reason: str, nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
+async def test_a_hostile_answer_closes_the_connection(
+    broker: FakeBroker, connection: BrokerConnection, frame: bytes, reason: str
+) -> None:
 
     async def handler(_request: object) -> bytes:
         await trio.lowlevel.checkpoint()
         return frame
 
     broker.on(METADATA, handler)
-    connection = await connect(broker, nursery)
     with pytest.raises(UpstreamProtocolError, match=reason):
         await connection.request(ASK_METADATA)
     assert not connection.usable
 
 
-async def test_an_answer_that_nobody_asked_for_closes_the_connection(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
-    connection = await connect(broker, nursery)
+async def test_an_answer_that_nobody_asked_for_closes_it(broker: FakeBroker, connection: BrokerConnection) -> None:
     await broker.connections[0].send_all(struct.pack(">ii", 4, 7))
     await trio.testing.wait_all_tasks_blocked()
     assert not connection.usable
 
 
-async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: trio.Nursery) -> None:
-    broker = FakeBroker()
+async def test_a_retired_one_closes_with_its_last_answer(broker: FakeBroker, connection: BrokerConnection) -> None:
     go = trio.Event()
 
     async def handler(_request: object) -> Values:
@@ -204,7 +189,6 @@ async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: t
         return metadata()
 
     broker.on(METADATA, handler)
-    connection = await connect(broker, nursery)
     async with trio.open_nursery() as asking:
         asking.start_soon(connection.request, ASK_METADATA)
         await trio.testing.wait_all_tasks_blocked()
@@ -216,10 +200,7 @@ async def test_a_retired_connection_closes_once_its_answers_have_come(nursery: t
         await connection.request(ASK_METADATA)
 
 
-async def test_a_session_is_given_up_before_its_lifetime_ends(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
-    broker = FakeBroker()
+async def test_a_session_is_given_up_before_its_lifetime_ends(broker: FakeBroker, nursery: trio.Nursery) -> None:
     broker.answer(SASL_HANDSHAKE, {"error_code": ErrorCode.none, "mechanisms": ("PLAIN",)})
     lifetime = timedelta(seconds=10)
     values = {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b"", "session_lifetime": lifetime}
@@ -232,13 +213,11 @@ async def test_a_session_is_given_up_before_its_lifetime_ends(
     assert not connection.usable
 
 
-async def test_a_broker_that_accepts_and_says_nothing_is_given_up(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+async def test_a_broker_that_says_nothing_is_given_up(
+    kafka: FakeKafka, broker: FakeBroker, nursery: trio.Nursery
 ) -> None:
-    network = FakeKafka(nursery)
-    broker = network.listening[("b", 1)] = FakeBroker()
+    kafka.listening[("b", 1)] = broker
     broker.on(API_VERSIONS, never)
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", network.open_transport)
     settings = ClientSettings(bootstrap_servers=(), connect_timeout_s=3)
     with pytest.raises(UpstreamConnectionError, match="no connection with b:1 within 3 s"):
         await open_broker_connection("b", 1, settings, "role", nursery)

@@ -10,6 +10,8 @@ from proxy.upstream.connection import BrokerConnection, PooledConnection, start_
 from tests.support.fake_kafka import FakeBroker
 from tests.support.memory_transport import transport_pair
 
+pytestmark = pytest.mark.autojump
+
 SETTINGS = ClientSettings(bootstrap_servers=(), reconnect_backoff_s=0.05, reconnect_backoff_max_s=1.0)
 
 
@@ -67,9 +69,7 @@ async def test_those_who_come_together_share_one_failure(nursery: trio.Nursery) 
     assert failures == ["attempt 1 failed"] * 5
 
 
-async def test_attempts_are_spaced_by_a_back_off_that_doubles_up_to_its_limit(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_attempts_are_spaced_by_a_back_off_that_doubles_up_to_its_limit(nursery: trio.Nursery) -> None:
     opener, pooled = Opener(nursery), PooledConnection(SETTINGS)
     opener.failures_left = 8
     for _ in range(8):

@@ -13,24 +13,18 @@ from tests.support.fake_kafka import FakeBroker, FakeKafka, FakeLog, FakeTopic
 
 
 @pytest.fixture
-def fake(nursery: trio.Nursery) -> FakeKafka:
-    return FakeKafka(nursery)
-
-
-@pytest.fixture
-def broker(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
-    monkeypatch.setattr("proxy.upstream.connection.open_transport", fake.open_transport)
+def broker(kafka: FakeKafka) -> FakeBroker:
     """Offsets of partition p: from 100 p on, local ones from 100 p + 4 on, up to 100 p + 9; epoch e ends at 10 e + p,
     and epochs from 5 on are unknown. Partition 9 is not led here."""
     for name in ("orders", "other"):
-        fake.topics[name] = topic = FakeTopic(name.encode().ljust(16), [1] * 10)
+        kafka.topics[name] = topic = FakeTopic(name.encode().ljust(16), [1] * 10)
         for number in range(10):
             ends = {epoch: (epoch, 10 * epoch + number) for epoch in range(5)}
             topic.logs[number] = FakeLog(
                 100 * number, 100 * number + 4, 100 * number + 9, epoch_ends=ends, leader_epoch=7
             )
         topic.log(9).error_code = ErrorCode.not_leader_or_follower
-    return fake.add(1, "a")
+    return kafka.add(1, "a")
 
 
 @pytest.fixture
@@ -38,23 +32,16 @@ def client(broker: FakeBroker, nursery: trio.Nursery) -> FrontierClient:
     return FrontierClient(Cluster(ClientSettings(bootstrap_servers=(("a", 1),)), nursery))
 
 
-async def test_local_log_starts_come_in_one_request_as_debugging_replica(
-    broker: FakeBroker, client: FrontierClient
-) -> None:
+async def test_local_log_starts_come_in_one_request_of_a_debugger(broker: FakeBroker, client: FrontierClient) -> None:
     answers = await client.local_log_starts(1, [("orders", 0), ("orders", 9), ("other", 0)])
-    assert answers == {
-        ("orders", 0): OffsetAnswer(0, 4, 7, -1),
-        ("orders", 9): OffsetAnswer(6, -1, 7, -1),
-        ("other", 0): OffsetAnswer(0, 4, 7, -1),
-    }
+    first = OffsetAnswer(0, 4, 7, -1)
+    assert answers == {("orders", 0): first, ("orders", 9): OffsetAnswer(6, -1, 7, -1), ("other", 0): first}
     [request] = broker.asked(LIST_OFFSETS)
     assert request.replica_id == -2
     assert [topic.name for topic in request.topics] == ["orders", "other"]
 
 
-async def test_timestamps_of_one_partition_go_in_requests_of_their_own(
-    broker: FakeBroker, client: FrontierClient
-) -> None:
+async def test_timestamps_of_one_partition_go_in_several_requests(broker: FakeBroker, client: FrontierClient) -> None:
     stamps = (OffsetTimestamp.LATEST, OffsetTimestamp.EARLIEST, OffsetTimestamp.EARLIEST_LOCAL)
     queries = [("orders", partition, stamp) for partition in (0, 1) for stamp in stamps]
     answers = await client.list_offsets(1, [*queries, queries[0]])
@@ -73,9 +60,7 @@ async def test_a_broker_without_local_log_starts_is_named(broker: FakeBroker, cl
     assert answers[("orders", 0, OffsetTimestamp.EARLIEST)].offset == 0
 
 
-async def test_an_answer_that_leaves_out_a_partition_is_a_protocol_error(
-    broker: FakeBroker, client: FrontierClient
-) -> None:
+async def test_an_answer_without_a_partition_is_a_protocol_error(broker: FakeBroker, client: FrontierClient) -> None:
     broker.answer(LIST_OFFSETS, {"topics": ()})
     with pytest.raises(UpstreamProtocolError, match="says nothing of orders-0"):
         await client.local_log_starts(1, [("orders", 0)])
@@ -91,9 +76,7 @@ async def test_a_lost_broker_is_one_plain_error(broker: FakeBroker, client: Fron
         await client.list_offsets(1, [("orders", 0, stamp) for stamp in (-1, -2)])
 
 
-async def test_epoch_ends_of_many_partitions_come_in_one_request_by_order(
-    broker: FakeBroker, client: FrontierClient
-) -> None:
+async def test_epoch_ends_of_many_partitions_come_in_one_request(broker: FakeBroker, client: FrontierClient) -> None:
     answers = await client.epoch_end_offsets(
         1, {("orders", 3): [4, 0, 5, 4], ("other", 0): [2], ("orders", 1): [1], ("orders", 2): []}
     )
@@ -129,12 +112,10 @@ async def test_no_question_needs_no_broker(broker: FakeBroker, client: FrontierC
     assert not broker.requests
 
 
-async def test_topic_ids_are_those_that_this_very_broker_knows(
-    broker: FakeBroker, fake: FakeKafka, client: FrontierClient
-) -> None:
-    other = fake.add(2, "b", 2)
-    fake.topics["forbidden"] = FakeTopic(bytes(16), [1], ErrorCode.topic_authorization_failed)
-    assert await client.topic_ids(2, ["orders", "forbidden", "absent"]) == {"orders": fake.topics["orders"].topic_id}
+async def test_topic_ids_are_those_a_broker_knows(broker: FakeBroker, kafka: FakeKafka, client: FrontierClient) -> None:
+    other = kafka.add(2, "b", 2)
+    kafka.topics["forbidden"] = FakeTopic(bytes(16), [1], ErrorCode.topic_authorization_failed)
+    assert await client.topic_ids(2, ["orders", "forbidden", "absent"]) == {"orders": kafka.topics["orders"].topic_id}
     (request,) = other.asked(METADATA)
     assert [topic.name for topic in request.topics] == ["orders", "forbidden", "absent"]
     assert not request.allow_auto_topic_creation

@@ -2,7 +2,7 @@
 
 import socket as stdlib_socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,21 +41,62 @@ async def receive_exactly(transport: Transport, size: int) -> bytes:
     return bytes(buffer)
 
 
-def plain_pair() -> tuple[Transport, Transport]:
+Pair = tuple[Transport, Transport]
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
     left, right = trio.socket.socketpair()
-    return plain_transport(left), plain_transport(right)
+    made = plain_transport(left), plain_transport(right)
+    yield made
+    for end in made:
+        end.abort()
 
 
-async def listening() -> tuple[trio.socket.SocketType, int]:
-    listener = trio.socket.socket()
-    await listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    port: int = listener.getsockname()[1]
-    return listener, port
+@pytest.fixture
+async def listener() -> AsyncIterator[trio.socket.SocketType]:
+    with trio.socket.socket() as listening:
+        await listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
 
 
-async def test_bytes_arrive_as_sent_and_the_end_is_zero() -> None:
-    left, right = plain_pair()
+def contexts(folder: Path) -> Contexts:
+    certificate, key = server_certificate(folder)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate, key)
+    return server, ssl.create_default_context(cafile=str(certificate))
+
+
+async def connect(
+    listener: trio.socket.SocketType, tls: Contexts | None = None
+) -> tuple[Transport, Transport, trio.socket.SocketType]:
+    """Ours, theirs, and their socket."""
+    server_context, client_context = tls or (None, None)
+    made: list[Transport] = []
+
+    async def open_ours() -> None:
+        address = listener.getsockname()
+        made.append(await open_transport(*address, tls=client_context, server_hostname="localhost"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_ours)
+        accepted, _ = await listener.accept()
+        theirs = await tls_server_transport(accepted, server_context) if server_context else plain_transport(accepted)
+    return made[0], theirs, accepted
+
+
+@pytest.fixture
+async def tls_pair(listener: trio.socket.SocketType, tmp_path: Path) -> AsyncIterator[Pair]:
+    ours, theirs, _ = await connect(listener, contexts(tmp_path))
+    yield ours, theirs
+    ours.abort()
+    theirs.abort()
+
+
+async def test_bytes_arrive_as_sent_and_the_end_is_zero(pair: Pair) -> None:
+    left, right = pair
     await left.send_all(b"abc")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(left.aclose)
@@ -64,12 +105,9 @@ async def test_bytes_arrive_as_sent_and_the_end_is_zero() -> None:
         await right.aclose()
 
 
-async def test_closing_with_bytes_unread_loses_nothing_of_what_was_sent() -> None:
+async def test_closing_with_bytes_unread_loses_nothing_of_what_was_sent(listener: trio.socket.SocketType) -> None:
     # Failed before: the kernel resets such a connection and drops what still lies in its send buffer.
-    listener, port = await listening()
-    ours = await open_transport("127.0.0.1", port)
-    accepted, _ = await listener.accept()
-    theirs = plain_transport(accepted)
+    ours, theirs, _ = await connect(listener)
     answer = bytes(1_000_000)
     await ours.send_all(b"another request")
 
@@ -83,20 +121,18 @@ async def test_closing_with_bytes_unread_loses_nothing_of_what_was_sent() -> Non
         assert await receive_exactly(ours, len(answer)) == answer
         assert await ours.receive_into(memoryview(bytearray(1))) == 0
         ours.abort()
-    listener.close()
 
 
-async def test_closing_does_not_wait_long_for_a_peer_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_does_not_wait_long_for_a_peer_that_stays(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "LINGER_S", 0.01)
-    left, right = plain_pair()
+    left, _ = pair
     with trio.fail_after(HANG_S_MAX):
         await left.aclose()
         await left.aclose()
-    right.abort()
 
 
-async def test_a_late_receive_takes_its_view_only_when_bytes_have_come() -> None:
-    left, right = plain_pair()
+async def test_a_late_receive_takes_its_view_only_when_bytes_have_come(pair: Pair) -> None:
+    left, right = pair
     views: list[memoryview] = []
 
     def space() -> memoryview:
@@ -121,8 +157,8 @@ async def test_a_late_receive_takes_its_view_only_when_bytes_have_come() -> None
         await right.receive_late(10, space)
 
 
-async def test_abort_wakes_a_late_receiver() -> None:
-    left, right = plain_pair()
+async def test_abort_wakes_a_late_receiver(pair: Pair) -> None:
+    left, _ = pair
     async with trio.open_nursery() as nursery:
 
         async def receive() -> None:
@@ -132,63 +168,53 @@ async def test_abort_wakes_a_late_receiver() -> None:
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked()
         left.abort()
-    right.abort()
 
 
-async def test_vectored_sends_keep_order_beyond_iov_max_with_empty_and_odd_buffers() -> None:
-    left, right = plain_pair()
+async def test_vectored_sends_keep_order_beyond_iov_max_with_empty_and_odd_buffers(pair: Pair) -> None:
+    left, right = pair
     buffers: list[Bytes] = [bytes([number % 251]) * (number % 5) for number in range(2 * IOV_MAX + 17)]
     buffers[3] = memoryview(bytearray(b"xyz"))
     expected = b"".join(buffers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_each, left, buffers)
         assert await receive_exactly(right, len(expected)) == expected
-    left.abort()
-    right.abort()
 
 
-async def test_a_send_larger_than_the_socket_buffer_is_continued_after_partial_sends() -> None:
-    left, right = plain_pair()
+async def test_a_send_larger_than_the_socket_buffer_is_continued_after_partial_sends(pair: Pair) -> None:
+    left, right = pair
     blocks = [bytes([number]) * 300_001 for number in range(20)]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_each, left, blocks)
         assert await receive_exactly(right, 20 * 300_001) == b"".join(blocks)
-    left.abort()
-    right.abort()
 
 
-async def test_an_empty_send_is_only_a_checkpoint() -> None:
-    left, right = plain_pair()
+async def test_an_empty_send_is_only_a_checkpoint(pair: Pair) -> None:
+    left, right = pair
     assert await left.send_some([b""]) == 0
     await left.send_all(b"")
     await left.send_all(b"x")
     assert await receive_exactly(right, 1) == b"x"
-    left.abort()
-    right.abort()
 
 
-async def test_a_second_sender_is_refused_while_one_is_under_way() -> None:
-    left, right = plain_pair()
+async def test_a_second_sender_is_refused_while_one_is_under_way(pair: Pair) -> None:
+    left, _ = pair
     async with trio.open_nursery() as nursery:
         nursery.start_soon(left.send_all, bytes(10_000_000))
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):
             await left.send_all(b"x")
         nursery.cancel_scope.cancel()
-    left.abort()
-    right.abort()
 
 
-async def test_sending_to_a_peer_that_left_is_a_transport_error() -> None:
-    left, right = plain_pair()
+async def test_sending_to_a_peer_that_left_is_a_transport_error(pair: Pair) -> None:
+    left, right = pair
     right.abort()
     with pytest.raises(TransportError, match="broke"):
         await left.send_all(bytes(1_000_000))
-    left.abort()
 
 
-async def test_abort_wakes_a_waiting_receiver_and_may_be_repeated() -> None:
-    left, right = plain_pair()
+async def test_abort_wakes_a_waiting_receiver_and_may_be_repeated(pair: Pair) -> None:
+    left, _ = pair
     woken: list[TransportError] = []
 
     async def receive() -> None:
@@ -205,54 +231,26 @@ async def test_abort_wakes_a_waiting_receiver_and_may_be_repeated() -> None:
     assert len(woken) == 1
     with pytest.raises(TransportError):
         await left.send_all(b"x")
-    right.abort()
 
 
-async def test_tcp_connections_have_no_delay_and_a_peer_name() -> None:
-    listener, port = await listening()
-    ours = await open_transport("127.0.0.1", port)
-    accepted, _ = await listener.accept()
-    theirs = plain_transport(accepted)
-    assert ours.peer_name == f"127.0.0.1:{port}"
+async def test_tcp_connections_have_no_delay_and_a_peer_name(listener: trio.socket.SocketType) -> None:
+    ours, theirs, accepted = await connect(listener)
+    assert ours.peer_name == f"127.0.0.1:{listener.getsockname()[1]}"
     assert theirs.peer_name.startswith("127.0.0.1:")
     assert accepted.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY) != 0
     ours.abort()
     theirs.abort()
+
+
+async def test_nobody_listening_is_a_connection_error_that_names_it(listener: trio.socket.SocketType) -> None:
+    host, port = listener.getsockname()
     listener.close()
+    with pytest.raises(UpstreamConnectionError, match=f"{host}:{port}"):
+        await open_transport(host, port)
 
 
-async def test_nobody_listening_is_a_connection_error_that_names_the_address() -> None:
-    listener, port = await listening()
-    listener.close()
-    with pytest.raises(UpstreamConnectionError, match=f"127.0.0.1:{port}"):
-        await open_transport("127.0.0.1", port)
-
-
-def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    certificate, key = server_certificate(folder)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate, key)
-    return server, ssl.create_default_context(cafile=str(certificate))
-
-
-async def tls_pair(folder: Path) -> tuple[Transport, Transport]:
-    server_context, client_context = contexts(folder)
-    listener, port = await listening()
-    accepted: list[Transport] = []
-
-    async def accept() -> None:
-        sock, _ = await listener.accept()
-        accepted.append(await tls_server_transport(sock, server_context))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(accept)
-        ours = await open_transport("127.0.0.1", port, tls=client_context, server_hostname="localhost")
-    listener.close()
-    return ours, accepted[0]
-
-
-async def test_tls_carries_vectored_sends_both_ways(tmp_path: Path) -> None:
-    ours, theirs = await tls_pair(tmp_path)
+async def test_tls_carries_vectored_sends_both_ways(tls_pair: Pair) -> None:
+    ours, theirs = tls_pair
     buffers = [bytes([number % 251]) * (number * 37 % 5000) for number in range(200)]
     expected = b"".join(buffers)
     for sender, receiver in ((ours, theirs), (theirs, ours)):
@@ -262,32 +260,28 @@ async def test_tls_carries_vectored_sends_both_ways(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.aclose)
         assert await theirs.receive_into(memoryview(bytearray(1))) == 0
-    theirs.abort()
 
 
-async def test_a_late_receive_over_tls_gets_also_what_was_decrypted_already(tmp_path: Path) -> None:
+async def test_a_late_receive_over_tls_gets_also_what_was_decrypted_already(tls_pair: Pair) -> None:
     # Waiting on the socket would hang here: both halves came in one record.
-    ours, theirs = await tls_pair(tmp_path)
+    ours, theirs = tls_pair
     await ours.send_all(b"first and second")
     view = memoryview(bytearray(20))
     for half in (b"first and", b" second"):
         with trio.fail_after(HANG_S_MAX):
             assert await theirs.receive_late(len(half), lambda: view) == len(half)
         assert bytes(view[: len(half)]) == half
-    ours.abort()
-    theirs.abort()
 
 
-async def test_a_tls_peer_that_leaves_without_farewell_is_the_end(tmp_path: Path) -> None:
-    ours, theirs = await tls_pair(tmp_path)
+async def test_a_tls_peer_that_leaves_without_farewell_is_the_end(tls_pair: Pair) -> None:
+    ours, theirs = tls_pair
     theirs.abort()
     assert await ours.receive_into(memoryview(bytearray(1))) == 0
     await ours.aclose()
 
 
-async def test_an_untrusted_certificate_fails_the_connection(tmp_path: Path) -> None:
-    server_context, _ = contexts(tmp_path)
-    listener, port = await listening()
+async def test_an_untrusted_certificate_fails_the_connection(listener: trio.socket.SocketType, tmp_path: Path) -> None:
+    (server_context, _), address = contexts(tmp_path), listener.getsockname()
 
     async def accept() -> None:
         sock, _ = await listener.accept()
@@ -297,8 +291,7 @@ async def test_an_untrusted_certificate_fails_the_connection(tmp_path: Path) -> 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accept)
         with pytest.raises(UpstreamConnectionError, match="certificate"):
-            await open_transport("127.0.0.1", port, tls=ssl.create_default_context(), server_hostname="localhost")
-    listener.close()
+            await open_transport(*address, tls=ssl.create_default_context(), server_hostname="localhost")
 
 
 async def test_a_cancelled_handshake_closes_the_socket(tmp_path: Path) -> None:
@@ -329,6 +322,13 @@ async def send_each(transport: Transport, buffers: Sequence[Bytes]) -> None:
     await AnswerSending(list(buffers), ClientReads()).send(transport, Wait(None))
 
 
+def socket_of(transport: Transport) -> trio.socket.SocketType:
+    if isinstance(transport, TlsTransport):
+        return transport._stream.transport_stream.socket
+    assert isinstance(transport, PlainTransport)
+    return transport._socket
+
+
 def keepalive_of(sock: trio.socket.SocketType) -> list[int]:
     options = [(stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE)]
     idle = getattr(stdlib_socket, "TCP_KEEPIDLE", getattr(stdlib_socket, "TCP_KEEPALIVE", 0))  # the latter on macOS
@@ -337,38 +337,20 @@ def keepalive_of(sock: trio.socket.SocketType) -> list[int]:
     return [sock.getsockopt(level, option) for level, option in options]
 
 
-async def test_connections_are_kept_alive_on_both_sides_and_no_live_peer_is_given_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_connections_are_kept_alive_on_both_sides_and_no_live_peer_is_given_up(
+    listener: trio.socket.SocketType, tmp_path: Path, is_tls: bool
+) -> None:
     # Failed before: a machine that had gone without a word kept its connection, and its slot, for ever.
-    server_context, client_context = contexts(tmp_path)
-    listener, port = await listening()
-    for tls in (False, True):
-        accepted: list[trio.socket.SocketType] = []
-        made: list[Transport] = []
-
-        async def accept(tls: bool, accepted: list[trio.socket.SocketType], made: list[Transport]) -> None:
-            sock, _ = await listener.accept()
-            accepted.append(sock)
-            made.append(await tls_server_transport(sock, server_context) if tls else plain_transport(sock))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(accept, tls, accepted, made)
-            context = client_context if tls else None
-            made.append(await open_transport("127.0.0.1", port, tls=context, server_hostname="localhost"))
-        (ours,) = (connection for connection in made if connection.peer_name == f"127.0.0.1:{port}")
-        if isinstance(ours, TlsTransport):
-            sockets = [accepted[0], ours._stream.transport_stream.socket]
-        else:
-            assert isinstance(ours, PlainTransport)
-            sockets = [accepted[0], ours._socket]
-        for sock in sockets:
-            switched_on, *seconds_and_probes = keepalive_of(sock)
-            assert switched_on
-            assert seconds_and_probes == [60, 15, 4]
-            if hasattr(stdlib_socket, "TCP_USER_TIMEOUT"):
-                assert sock.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_USER_TIMEOUT) == 0
-        for connection in made:
-            connection.abort()
-    listener.close()
+    ours, theirs, accepted = await connect(listener, contexts(tmp_path) if is_tls else None)
+    for sock in (accepted, socket_of(ours)):
+        switched_on, *seconds_and_probes = keepalive_of(sock)
+        assert switched_on
+        assert seconds_and_probes == [60, 15, 4]
+        if hasattr(stdlib_socket, "TCP_USER_TIMEOUT"):
+            assert sock.getsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_USER_TIMEOUT) == 0
+    ours.abort()
+    theirs.abort()
 
 
 async def test_a_peer_may_be_given_another_name(tmp_path: Path) -> None:
