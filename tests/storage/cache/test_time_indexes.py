@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from storage.indexes.time_index import encode_time_index
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType
+from storage.model import RemoteLogSegmentMetadata as Metadata
 from tests.support.segments import filled_segment
 from tests.support.tier import Tier, open_tier
 
@@ -18,14 +19,12 @@ def tier(nursery: trio.Nursery) -> Tier:
 
 
 @pytest.fixture
-def metadata(tier: Tier) -> RemoteLogSegmentMetadata:
+def metadata(tier: Tier) -> Metadata:
     return tier.logs[0][0]
 
 
 @pytest.mark.parametrize("content", [b"x", b"\xff" * 12, SEGMENT.time_index * 2, encode_time_index(0, [(5, 600)])])
-async def test_an_empty_index_stands_in_for_a_wrong_one(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, content: bytes
-) -> None:
+async def test_an_empty_index_stands_in_for_a_wrong_one(tier: Tier, metadata: Metadata, content: bytes) -> None:
     tier.store.replace(content, index_type=IndexType.TIMESTAMP)
     index = await tier.storage.parts.time_indexes.get(metadata)
     assert (len(index), index.lookup(2**62)) == (0, (-1, 0))
