@@ -17,10 +17,7 @@ from storage.object_store.s3_errors import RETRY_AFTER_S_MAX, Refusal, retry_aft
 @pytest.mark.parametrize(
     ("code", "status", "error"),
     [
-        ("ExpiredToken", 400, RemoteAccessDeniedError),
         ("InvalidObjectState", 403, RemoteStorageError),
-        ("RequestTimeout", 400, RetriableRemoteStorageError),
-        ("ThrottlingException", 400, ThrottledError),
         ("InternalError", 503, RetriableRemoteStorageError),
         ("BadDigest", 400, CorruptObjectError),
         ("TemporaryRedirect", 307, RetriableRemoteStorageError),
@@ -38,7 +35,6 @@ def test_the_code_goes_before_the_status(code: str, status: int, error: type[Exc
         (401, RemoteAccessDeniedError),
         (404, RemoteResourceNotFoundError),
         (408, RetriableRemoteStorageError),
-        (429, ThrottledError),
         (503, ThrottledError),
         (504, RetriableRemoteStorageError),
         (405, RemoteStorageError),
