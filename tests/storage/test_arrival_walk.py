@@ -61,27 +61,12 @@ def test_runs_and_straddlers_are_remembered_in_the_blocks_where_they_begin() -> 
     assert (third.verified, third.straddler) == (NOTHING_VERIFIED, NOTHING_VERIFIED)
 
 
-def test_a_batch_that_the_get_cuts_is_left_to_the_reader() -> None:
-    blocks = arrive(LOG, 150, range(2), 0)
-    window = window_of(LOG, 150, blocks)
-    whole_end = max(position for position in POSITIONS if position <= 300)
-    assert unverified_bytes(window, 0, 300) == (0, whole_end)
-
-
-def test_without_a_start_nothing_is_verified() -> None:
-    assert is_untouched(arrive(LOG, 100, range(6), None))
-
-
 def test_blocks_in_front_of_the_start_are_not_looked_at() -> None:
     blocks = arrive(LOG, 100, range(6), POSITIONS[2])
     assert is_untouched(blocks[: POSITIONS[2] // 100])
     window = window_of(LOG, 100, blocks)
     assert unverified_bytes(window, POSITIONS[2], SIZE) == (0, SIZE)
     assert unverified_bytes(window, 0, SIZE)[0] > 0
-
-
-def test_a_start_in_front_of_the_get_verifies_nothing() -> None:
-    assert is_untouched(arrive(LOG, 100, range(2, 6), 0))
 
 
 @pytest.mark.parametrize("left_out", [1, 2])
@@ -123,11 +108,6 @@ def test_blocks_are_let_go_of_as_soon_as_their_last_batch_is_whole_or_bad(log: L
     assert held == ([1, 1, 2, 1, 2, 1, 2, 1, 2, 1] if log is LOG else [1] + 9 * [0])
 
 
-@pytest.mark.parametrize("start_position", sorted({1, 61, POSITIONS[1] - 1, POSITIONS[1] + 1, POSITIONS[1] + 12}))
-def test_a_start_where_no_batch_begins_verifies_nothing(start_position: int) -> None:
-    assert is_untouched(arrive(LOG, 1000, range(1), start_position))
-
-
 @pytest.mark.parametrize("bad_at", [None, 65, -1])
 def test_batches_in_a_value_do_not_vouch_for_the_batch_around_them(bad_at: int | None) -> None:
     """A start may lead into a value that holds batches, and these are whole; no reader's chain comes by them."""
@@ -152,8 +132,11 @@ def test_batches_in_a_value_do_not_vouch_for_the_batch_around_them(bad_at: int |
 # --- any log, any GETs, any start, any damage ---
 
 
+Arrivals = tuple[Log, int, list[tuple[range, int | None]]]
+
+
 @st.composite
-def arrivals(draw: st.DrawFn) -> tuple[Log, int, list[tuple[range, int | None]]]:
+def arrivals(draw: st.DrawFn) -> Arrivals:
     """A log, a size of blocks, and the GETs that bring them all: their blocks and their starts, some of them wrong."""
     log, block_bytes = draw(logs()), draw(st.sampled_from(BLOCK_SIZES))
     count = -(-len(log.data) // block_bytes)
@@ -188,9 +171,7 @@ def check_what_is_marked(log: Log, block_bytes: int, blocks: list[Block]) -> Non
 
 
 @given(arrivals())
-def test_what_is_marked_on_arrival_is_all_that_the_model_finds(
-    arrivals: tuple[Log, int, list[tuple[range, int | None]]],
-) -> None:
+def test_what_is_marked_on_arrival_is_all_that_the_model_finds(arrivals: Arrivals) -> None:
     log, block_bytes, gets = arrivals
     blocks: list[Block] = []
     for numbers, start in gets:
@@ -209,7 +190,7 @@ def test_what_is_marked_on_arrival_is_all_that_the_model_finds(
 
 @given(arrivals(), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 300)), max_size=4))
 def test_readers_find_every_fault_whatever_was_marked_before(
-    arrivals: tuple[Log, int, list[tuple[range, int | None]]], reads: list[tuple[int, int, int]]
+    arrivals: Arrivals, reads: list[tuple[int, int, int]]
 ) -> None:
     log, block_bytes, gets = arrivals
     blocks = [block for numbers, start in gets for block in arrive(log, block_bytes, numbers, start)]

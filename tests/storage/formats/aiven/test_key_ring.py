@@ -89,9 +89,7 @@ def test_after_a_change_of_the_active_pair_old_data_keys_are_unwrapped_by_their_
     assert after.unwrap(old_text) == after.unwrap(new_text) == DATA_KEY
 
 
-def test_without_an_active_pair_data_keys_are_unwrapped_and_none_is_wrapped(
-    config: dict[str, str], key_ring: KeyRing
-) -> None:
+def test_without_an_active_pair_keys_are_unwrapped_and_none_wrapped(config: dict[str, str], key_ring: KeyRing) -> None:
     del config["encryption.key.pair.id"]
     reader = KeyRing(config)
     assert reader.active_key_id is None
@@ -268,9 +266,7 @@ def with_password(private_format: PrivateFormat) -> bytes:
     return rsa_key().private_bytes(Encoding.PEM, private_format, BestAvailableEncryption(b"password"))
 
 
-def test_the_label_of_a_pem_file_does_not_matter_nor_what_stands_around(
-    config: dict[str, str], key_ring: KeyRing
-) -> None:
+def test_neither_the_label_of_a_pem_file_matters_nor_its_rest(config: dict[str, str], key_ring: KeyRing) -> None:
     text = key_ring.wrap(DATA_KEY)
     for name in (PUBLIC_NAME, PRIVATE_NAME):
         path = Path(config[name])
@@ -303,11 +299,6 @@ def test_an_active_pair_that_is_not_listed_is_refused(config: dict[str, str]) ->
 def test_an_id_with_a_colon_is_refused(config: dict[str, str]) -> None:
     config["encryption.key.pairs"] = "key1,a:b"
     assert "rsm.config.encryption.key.pairs holds 'a:b'" in message_of(config)
-
-
-def test_messages_have_the_prefix_that_the_broker_has() -> None:
-    with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set$"):
-        KeyRing({}, prefix="own.")
 
 
 def test_a_file_that_is_not_there_is_named_with_its_key(config: dict[str, str], tmp_path: Path) -> None:
