@@ -189,9 +189,7 @@ def test_what_is_marked_on_arrival_is_all_that_the_model_finds(arrivals: Arrival
 
 
 @given(arrivals(), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 300)), max_size=4))
-def test_readers_find_every_fault_whatever_was_marked_before(
-    arrivals: Arrivals, reads: list[tuple[int, int, int]]
-) -> None:
+def test_readers_find_every_fault_whatever_was_marked(arrivals: Arrivals, reads: list[tuple[int, int, int]]) -> None:
     log, block_bytes, gets = arrivals
     blocks = [block for numbers, start in gets for block in arrive(log, block_bytes, numbers, start)]
     window = window_of(log, block_bytes, blocks)

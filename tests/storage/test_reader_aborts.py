@@ -171,9 +171,7 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
 
 
 @pytest.mark.parametrize("encryption", [False, True])
-async def test_no_records_without_a_transaction_index_that_the_manifest_names(
-    nursery: trio.Nursery, tmp_path: Path, encryption: bool
-) -> None:
+async def test_no_records_without_a_named_abort_index(nursery: trio.Nursery, tmp_path: Path, encryption: bool) -> None:
     """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""
     checked = aiven_tier(tmp_path, encryption=encryption)
     number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)

@@ -93,9 +93,7 @@ async def blocks_landed(tier: Tier, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["deadline", "end"])
-async def test_what_is_contiguous_when_the_time_is_up_is_the_answer(
-    nursery: trio.Nursery, mock_clock: MockClock, how: str
-) -> None:
+async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, mock_clock: MockClock, how: str) -> None:
     """Answers were all or nothing: seven blocks of ten here were no answer, and had to be waited for again."""
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
     with tier.store.stall_body(7 * BLOCK) as gate:

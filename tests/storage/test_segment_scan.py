@@ -101,9 +101,7 @@ def world() -> OneSegment:
     window_bytes=st.integers(40, 6000),
     range_bytes=st.integers(40, 9000),
 )
-def test_every_batch_is_handed_out_once_as_it_is_in_the_log(
-    sizes: list[int], chunk_bytes: int, window_bytes: int, range_bytes: int
-) -> None:
+def test_each_batch_is_handed_out_once(sizes: list[int], chunk_bytes: int, window_bytes: int, range_bytes: int) -> None:
     world = OneSegment(
         build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
     )

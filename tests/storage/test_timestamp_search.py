@@ -338,9 +338,7 @@ async def test_many_headers_are_not_walked_on_the_loop(
     assert (threading.current_thread() in walked_in) == on_loop
 
 
-async def test_a_search_that_nobody_wants_any_more_ends_between_records(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamp_search, "RECORDS_AT_ONCE", 10)
     tier = open_tier(nursery, [segment_of(lying_batch(20_000))])
     looked = 0

@@ -92,9 +92,7 @@ async def test_two_readers_that_both_need_more_take_turns(answers: AnswerBlocks,
     assert budget.held == 0
 
 
-async def test_a_reader_that_gives_up_waiting_leaves_nothing_behind(
-    answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_giving_up_leaves_nothing_held(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:
     sent = await holding(answers, block(900), reserved_bytes=900)
     room = answers.room()
     with trio.CancelScope() as scope:

@@ -407,9 +407,7 @@ async def test_the_store_is_left_alone_as_long_as_it_asks(world: GetWorld, segme
 
 
 @pytest.mark.autojump
-async def test_a_fresh_segment_not_there_yet_is_asked_for_again(
-    nursery: trio.Nursery, segment: ScriptedSegment
-) -> None:
+async def test_a_fresh_segment_not_there_is_asked_for_again(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
     world = GetWorld(nursery, now_ms=FINISHED_MS + 10_000)
     segment.script(Script(refusal=RemoteResourceNotFoundError("404")))
     await world.fetch(segment, range(1))

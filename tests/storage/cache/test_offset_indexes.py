@@ -168,9 +168,7 @@ async def test_an_index_that_needs_no_get_is_not_counted_as_one(
     assert gets(tier, GetObject.INDEX) == 0
 
 
-async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
-    autojump_clock: MockClock, tier: Tier, metadata: Metadata
-) -> None:
+async def test_a_broken_log_rests_for_half_a_minute(autojump_clock: MockClock, tier: Tier, metadata: Metadata) -> None:
     tier.store.replace(b"x", index_type=IndexType.OFFSET)
     tier.store.cut_log(metadata, 5000, times=1)
     for _ in range(3):

@@ -27,9 +27,7 @@ def segment_at(base_offset: int, *, aborts: int = 1) -> SyntheticSegment:
     return build_segment([data_batch(base_offset, record_count=10)], aborted=aborted)
 
 
-def open_tier_without_flags(
-    nursery: trio.Nursery, segments: Sequence[SyntheticSegment], *, age_ms: int = FRESH_MS
-) -> Tier:
+def open_unflagged_tier(nursery: trio.Nursery, segments: Sequence[SyntheticSegment], *, age_ms: int = FRESH_MS) -> Tier:
     """As brokers before 4.0 leave it: no segment says that it has no transaction index."""
     store, logs = MemoryStore(), []
     for segment in segments:
@@ -41,7 +39,7 @@ def open_tier_without_flags(
 
 @pytest.fixture
 def tier(nursery: trio.Nursery) -> Tier:
-    return open_tier_without_flags(nursery, [segment_at(0), segment_at(10, aborts=0), segment_at(20, aborts=3)])
+    return open_unflagged_tier(nursery, [segment_at(0), segment_at(10, aborts=0), segment_at(20, aborts=3)])
 
 
 def of(tier: Tier, number: int) -> RemoteLogSegmentMetadata:
@@ -99,7 +97,7 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
 async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty(
     autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     assert len(await cache_of(tier).get(of(tier, 0))) == 0
     assert tier.store.index_fetches(TRANSACTION) == attempts
@@ -110,7 +108,7 @@ async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
     autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     """It was taken for "no aborts" and remembered."""
-    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
     tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
     with pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"):
         await cache_of(tier).get(of(tier, 0))
@@ -131,7 +129,7 @@ async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
     ids=["cut", "unknown version", "marker behind the segment", "marker before the segment"],
 )
 async def test_a_corrupt_index_is_an_error_in_the_end(nursery: trio.Nursery, base_offset: int, content: bytes) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(base_offset)])
+    tier = open_unflagged_tier(nursery, [segment_at(base_offset)])
     tier.store.replace(content, index_type=TRANSACTION, times=CORRUPT_ATTEMPTS_MAX)
     with pytest.raises(CorruptObjectError, match="transaction index of"):
         await cache_of(tier).get(of(tier, 0))

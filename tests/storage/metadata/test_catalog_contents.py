@@ -81,9 +81,7 @@ def applied(catalog: Catalog, new_records: Sequence[MetadataRecord]) -> list[obj
 
 
 @given(before=st.lists(records(), max_size=60), after=st.lists(records(), max_size=30))
-def test_the_catalog_answers_and_goes_on_as_if_there_had_been_no_restart(
-    before: list[MetadataRecord], after: list[MetadataRecord]
-) -> None:
+def test_the_catalog_goes_on_as_if_never_restarted(before: list[MetadataRecord], after: list[MetadataRecord]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog_module, "EMPTIED_PARTITIONS_MAX", EMPTIED_MAX)
         catalog = Catalog(SEGMENTS_MAX)

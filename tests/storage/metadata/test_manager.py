@@ -263,9 +263,7 @@ def test_a_record_that_cannot_be_decoded_is_logged_counted_and_skipped(
 
 
 @pytest.mark.parametrize("record", [moved(SEGMENT, DELETE_STARTED), started("s", 0, 9, state=COPY_FINISHED)])
-def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
-    event_log: HeldBackEventLog, manager: Manager, record: MetadataRecord
-) -> None:
+def test_an_illegal_record_is_skipped(event_log: HeldBackEventLog, manager: Manager, record: MetadataRecord) -> None:
     manager.follow_all()
     with capture_logs() as logs:
         publish(event_log, record)

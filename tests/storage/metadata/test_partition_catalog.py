@@ -413,9 +413,7 @@ def segment(start_offset: int, end_offset: int, epochs: Mapping[int, int]) -> Re
         (15, 35, {1: 15, 2: 21, 3: 30}, False),  # another border
     ],
 )
-def test_a_segment_is_held_if_its_borders_are_upstreams(
-    start_offset: int, end_offset: int, epochs: Mapping[int, int], is_held: bool
-) -> None:
+def test_borders_decide_what_is_held(start_offset: int, end_offset: int, epochs: dict[int, int], is_held: bool) -> None:
     assert LINEAGE.holds(segment(start_offset, end_offset, epochs)) is is_held
     assert LINEAGE.holds(segment(start_offset, end_offset, epochs), start_offset) is is_held
 

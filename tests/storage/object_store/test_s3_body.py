@@ -128,7 +128,7 @@ def test_as_many_connections_are_kept_as_were_used_at_once(http: ScriptedHttp, o
     "sent", [b"", ranged(BODY)[:-1], ranged(BODY)[: 1000 - len(BODY)]], ids=["no answer", "most", "some"]
 )
 @pytest.mark.parametrize("piece_bytes", [len(BODY), 100])
-def test_closing_the_store_ends_what_a_thread_waits_for(
+def test_closing_the_store_ends_waits(
     any_http: ScriptedHttp, open_store: OpenS3, sent: bytes, piece_bytes: int
 ) -> None:
     """It was waited for as long as an answer is, and the process with it."""
