@@ -1,4 +1,6 @@
-"""Offset indexes in memory: rebuilt when missing or wrong. What holds for all parts: `test_segment_parts`."""
+"""Offset indexes in memory: rebuilt when missing or wrong; time indexes: an empty one in place of one that is wrong.
+
+What holds for all parts: `test_segment_parts`."""
 
 import pytest
 import trio
@@ -10,6 +12,7 @@ from storage.cache import segment_parts
 from storage.cache.segment_parts import FAILURE_AGE_S_MAX
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
+from storage.indexes.time_index import encode_time_index
 from storage.model import IndexType
 from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
@@ -19,6 +22,7 @@ from tests.support.tier import Tier, open_tier
 
 SEGMENT = filled_segment(0, batch_count=60)
 REBUILDS = ("tidegate_index_rebuilds_total", {"index": "offset"})
+TIME_REBUILDS = ("tidegate_index_rebuilds_total", {"index": "time"})
 
 
 @pytest.fixture
@@ -212,3 +216,17 @@ async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, m
 
 def gets(tier: Tier, kind: GetObject) -> float:
     return tier.sample("tidegate_gets_total", {"object": kind.value})
+
+
+# --- time indexes ---
+
+
+@pytest.mark.parametrize("content", [b"x", b"\xff" * 12, SEGMENT.time_index * 2, encode_time_index(0, [(5, 600)])])
+async def test_an_empty_time_index_stands_in_for_a_wrong_one(tier: Tier, metadata: Metadata, content: bytes) -> None:
+    tier.store.replace(content, index_type=IndexType.TIMESTAMP)
+    index = await tier.storage.parts.time_indexes.get(metadata)
+    assert (len(index), index.lookup(2**62)) == (0, (-1, 0))
+    assert tier.sample(*TIME_REBUILDS) == 1
+    assert await tier.storage.parts.time_indexes.get(metadata) is index
+    assert tier.sample(*TIME_REBUILDS) == 1
+    assert tier.store.log_fetches() == []

@@ -1,6 +1,6 @@
 """What holds for manifests and indexes alike: one load however many ask, within limits, patient with the fresh, gone
 with the deleted; and the table that holds them. What is a kind's own is tested beside: `test_offset_indexes`,
-`test_time_indexes`, `test_transaction_indexes`."""
+`test_transaction_indexes`."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
