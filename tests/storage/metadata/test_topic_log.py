@@ -356,7 +356,7 @@ async def test_a_truncated_log_is_a_problem_and_not_a_step_back(topic: FakeMetad
     assert [position for position, _ in seen.progress[0]] == [0, 10]
 
 
-async def test_a_tail_without_records_is_stepped_over(topic: FakeMetadataTopic, seen: Seen) -> None:
+async def test_a_tail_without_records_is_stepped_over(seen: Seen) -> None:
     """Control batches or compaction may leave the last offsets without records; readiness must not wait for them."""
 
     class CompactedTail(FakeMetadataTopic):
