@@ -310,7 +310,7 @@ def test_this_version_copies_and_deletes_nothing(store: ScriptedObjectStore, tmp
     assert store.calls == []
 
 
-def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore, tmp_path: Path) -> None:
+def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore) -> None:
     assert manager_of(store).identity == f"aiven-v1 {store.identity} {PREFIX}"
     assert manager_of(store).identity != AivenRemoteStorageManager({}, store=store).identity
 
