@@ -50,14 +50,9 @@ REACHING_FOLDERS = {
     "tests/proxy/upstream/": ("test_transport",),
     "tests/spark/": ("test_backfill_job",),
     "tests/storage/": ("test_reader_disk", "test_reader_stateful", "test_reader_streams", "test_timestamp_search"),
-    "tests/storage/cache/test_": ("block_cache", "disk", "disk_faults", "disk_level", "disk_runs", "eviction"),
-    "tests/storage/cache/": (
-        "test_eviction_runs",
-        "test_memory_stateful",
-        "test_read_ahead",
-        "test_read_ahead_stateful",
-    ),
-    "tests/storage/formats/": ("test_plain_objects",),
+    "tests/storage/cache/test_": ("block_cache", "disk_faults", "disk_level", "eviction", "memory"),
+    "tests/storage/cache/": ("test_read_ahead", "test_read_ahead_stateful"),
+    "tests/storage/formats/": ("test_kafka_named_objects",),
     "tests/storage/object_store/test_": ("http_get", "s3", "s3_body", "s3_fast_get"),
     "tests/support/": ("read_ahead_world", "simulated_time"),
 }

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.brokers.client import BrokerClient
-from pipeline.driver import load_config, open_tier, shipped_tail
+from pipeline.driver import load_config, open_tier, shipped_storage, shipped_tail
 from pipeline.planning.options import OptionsError
+from pipeline.reading.executor_storage import open_shipped_storage
 from storage.config import ConfigError
 from storage.config.model import HostPort
 from storage.errors import StorageConfigError
@@ -25,9 +26,10 @@ def local_file(folder: Path, lines: str = "") -> Path:
 
 def test_opening_a_tier_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("a connection was made"))
-    with open_tier(load_config(str(local_file(tmp_path)), {})) as tier:
+    config = load_config(str(local_file(tmp_path)), {})
+    with open_tier(config) as tier:
         assert isinstance(tier.client, BrokerClient)
-        assert isinstance(tier.manager, LocalTieredStorage)
+        assert isinstance(open_shipped_storage(shipped_storage(config)), LocalTieredStorage)
         assert tier.catalog.epochs(ZERO_UUID, 0) == ()
 
 

@@ -147,6 +147,11 @@ FAR_MARKER = TieredLog([10, 20, 30, 40, 50], [AbortedTransaction(7, 3, 45, 46)],
 NO_ABORTS = TieredLog(range(10, 410, 10), [], frozenset(range(40)))
 
 
+@pytest.fixture
+def searched(nursery: trio.Nursery) -> Searched:
+    return NO_ABORTS.open(nursery)
+
+
 async def test_a_marker_in_a_later_segment_is_found(nursery: trio.Nursery) -> None:
     searched = FAR_MARKER.open(nursery)
     found = await searched.at(0)
@@ -195,9 +200,7 @@ async def test_an_absent_index_of_a_segment_deleted_meanwhile_is_not_empty(nurse
     ("fault", "error"),
     [(None, CorruptObjectError), (RemoteResourceNotFoundError("no manifest"), RemoteResourceNotFoundError)],
 )
-async def test_an_index_that_cannot_be_read_is_never_skipped(
-    nursery: trio.Nursery, fault: Exception | None, error: type[Exception]
-) -> None:
+async def test_no_bad_index_is_skipped(nursery: trio.Nursery, fault: Exception | None, error: type[Exception]) -> None:
     searched = FAR_MARKER.open(nursery)
     if fault is None:
         searched.tier.store.truncate(1, index_type=TRANSACTION)
@@ -210,8 +213,7 @@ async def test_an_index_that_cannot_be_read_is_never_skipped(
 # --- what it costs ---
 
 
-async def test_indexes_are_fetched_in_waves(nursery: trio.Nursery) -> None:
-    searched = NO_ABORTS.open(nursery)
+async def test_indexes_are_fetched_in_waves(searched: Searched) -> None:
     with searched.tier.store.held(index_type=TRANSACTION) as gate:
         async with trio.open_nursery() as searches:
             searches.start_soon(searched.at, 0)
@@ -229,8 +231,7 @@ async def test_a_search_ends_without_the_fetches_of_its_last_wave(nursery: trio.
     assert searched.fetches <= 4
 
 
-async def test_what_was_walked_over_once_is_one_step_from_then_on(nursery: trio.Nursery) -> None:
-    searched = NO_ABORTS.open(nursery)
+async def test_what_was_walked_over_once_is_one_step_from_then_on(searched: Searched) -> None:
     await searched.at(0)
     assert searched.fetches == 40
     searched.lookups = 0
@@ -240,8 +241,7 @@ async def test_what_was_walked_over_once_is_one_step_from_then_on(nursery: trio.
     assert searched.fetches == 40
 
 
-async def test_under_another_lineage_the_walk_is_made_anew_and_fetches_nothing(nursery: trio.Nursery) -> None:
-    searched = NO_ABORTS.open(nursery)
+async def test_under_another_lineage_the_walk_is_made_anew_and_fetches_nothing(searched: Searched) -> None:
     await searched.at(0)
     searched.lookups, searched.tier.lineage = 0, LeaderEpochLineage(1, {0: (0, 2**62)})
     await searched.at(0)
@@ -266,8 +266,7 @@ async def test_a_long_walk_gives_others_their_turn(nursery: trio.Nursery, monkey
     assert turns >= 8
 
 
-async def test_a_search_that_is_cancelled_finds_its_fetches_done(nursery: trio.Nursery) -> None:
-    searched = NO_ABORTS.open(nursery)
+async def test_a_search_that_is_cancelled_finds_its_fetches_done(searched: Searched, nursery: trio.Nursery) -> None:
     with searched.tier.store.held(index_type=TRANSACTION) as gate, trio.CancelScope() as scope:
         nursery.start_soon(searched.at, 0)
         await trio.to_thread.run_sync(gate.wait_for_callers, 1)
@@ -277,11 +276,8 @@ async def test_a_search_that_is_cancelled_finds_its_fetches_done(nursery: trio.N
     assert searched.fetches == 40
 
 
-async def test_of_the_partitions_walked_over_the_latest_are_remembered(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_partitions_walked_over_are_kept(searched: Searched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PARTITIONS_MAX", 0)
-    searched = NO_ABORTS.open(nursery)
     await searched.at(0)
     searched.lookups = 0
     await searched.at(0)

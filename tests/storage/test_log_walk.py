@@ -153,9 +153,7 @@ def test_markers_are_told_from_data() -> None:
         (128, 0, "offsets 128 to 130 in a segment of 100 to 129"),
     ],
 )
-def test_a_batch_lies_inside_its_segment_in_bytes_and_offsets(
-    base_offset: int, from_end_bytes: int, fault: str | None
-) -> None:
+def test_a_batch_lies_within_its_segment(base_offset: int, from_end_bytes: int, fault: str | None) -> None:
     metadata = metadata_of(topic_partition(), SEGMENT)
     batch = data_batch(base_offset, record_count=3)
     position = metadata.segment_size_bytes - len(batch) - from_end_bytes

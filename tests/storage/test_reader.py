@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from storage.errors import (
-    CorruptObjectError,
-    RemoteResourceNotFoundError,
-    RetriableRemoteStorageError,
-)
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.indexes.offset_index import encode_offset_index
@@ -87,6 +83,11 @@ def test_every_answer_is_the_oracles(data: st.DataObject) -> None:
 SMALL = filled_segment(100, batch_count=4, records_per_batch=2, value_bytes=10, interval_bytes=0)
 
 
+@pytest.fixture
+def tier(nursery: trio.Nursery) -> Tier:
+    return open_tier(nursery, [SMALL])
+
+
 async def test_blocks_may_cut_headers_and_batches_anywhere(nursery: trio.Nursery) -> None:
     for block_bytes in (1, 2, 3, 7, *range(11, 140)):
         tier = open_tier(nursery, [SMALL], block_bytes=block_bytes)
@@ -99,18 +100,15 @@ async def test_blocks_may_cut_headers_and_batches_anywhere(nursery: trio.Nursery
 # --- the broker's rules, spelled out ---
 
 
-async def test_the_first_batch_may_begin_below_the_offset(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_the_first_batch_may_begin_below_the_offset(tier: Tier) -> None:
     assert await tier.read_bytes(101) == SMALL.log
 
 
-async def test_an_oversize_first_batch_comes_whole_and_alone(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_an_oversize_first_batch_comes_whole_and_alone(tier: Tier) -> None:
     assert await tier.read_bytes(102, max_bytes=1) == SMALL.batches[1]
 
 
-async def test_an_oversize_first_batch_is_left_out_where_no_batch_is_due(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_an_oversize_first_batch_is_left_out_where_no_batch_is_due(tier: Tier) -> None:
     records = await tier.read(102, max_bytes=1, minimum_one_batch=False)
     assert (records.buffers, records.size_bytes, records.first_batch_too_large) == ([], 0, True)
 
@@ -134,22 +132,19 @@ async def test_a_hole_behind_which_nothing_comes_is_not_in_the_tier(nursery: tri
 
 
 @pytest.mark.parametrize("offset", [0, 99, 108, 2**40])
-async def test_offsets_outside_are_not_in_the_tier(nursery: trio.Nursery, offset: int) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_offsets_outside_are_not_in_the_tier(tier: Tier, offset: int) -> None:
     with pytest.raises(OffsetNotInTierError):
         await tier.read(offset)
     assert tier.store.calls == []
 
 
-async def test_a_segment_of_a_dead_branch_is_not_in_the_tier(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_a_segment_of_a_dead_branch_is_not_in_the_tier(tier: Tier) -> None:
     tier.lineage = LeaderEpochLineage(5, {0: (0, 104)})  # epoch 0 ended inside the segment
     with pytest.raises(OffsetNotInTierError):
         await tier.read(100)
 
 
-async def test_a_partition_never_heard_of_is_not_in_the_tier(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_a_partition_never_heard_of_is_not_in_the_tier(tier: Tier) -> None:
     other = replace(PARTITION, partition=9)
     with pytest.raises(OffsetNotInTierError):
         await tier.reader.read(other, 100, max_bytes=1, minimum_one_batch=True, lineage=tier.lineage)
@@ -269,8 +264,7 @@ async def test_a_block_fetched_anew_is_verified_anew(nursery: trio.Nursery) -> N
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 60, len(SMALL.log) - 1])
-async def test_a_truncated_log_is_an_error_that_names_the_segment(nursery: trio.Nursery, size_bytes: int) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_a_truncated_log_is_an_error_that_names_the_segment(tier: Tier, size_bytes: int) -> None:
     tier.store.cut_log(tier.logs[0][0], size_bytes)
     with pytest.raises(CorruptObjectError, match=f"truncated: bytes 0 to .* wanted, {size_bytes} there") as caught:
         await tier.read(100)
@@ -300,8 +294,7 @@ async def test_trouble_that_passes_is_not_seen(nursery: trio.Nursery, autojump_c
 # --- objects that are not there ---
 
 
-async def test_a_missing_index_is_rebuilt_and_counted(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_a_missing_index_is_rebuilt_and_counted(tier: Tier) -> None:
     tier.store.fail(RemoteResourceNotFoundError("no index"), index_type=IndexType.OFFSET, times=None)
     assert await tier.read_bytes(106) == SMALL.batches[3]
     assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
@@ -318,8 +311,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
-async def test_a_garbage_index_is_rebuilt_and_never_skips_a_record(nursery: trio.Nursery, content: bytes) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_a_garbage_index_is_rebuilt_and_never_skips_a_record(tier: Tier, content: bytes) -> None:
     tier.store.replace(content, index_type=IndexType.OFFSET)
     for offset in (106, 100, 102):
         expected = expected_bytes(tier.logs, offset, max_bytes=10**6)
@@ -327,8 +319,7 @@ async def test_a_garbage_index_is_rebuilt_and_never_skips_a_record(nursery: trio
     assert tier.sample("tidegate_index_rebuilds_total", {"index": "offset"}) == 1
 
 
-async def test_an_index_that_only_leads_too_far_back_is_good_enough(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SMALL])
+async def test_an_index_that_only_leads_too_far_back_is_good_enough(tier: Tier) -> None:
     tier.store.replace(encode_offset_index(100, [(105, SMALL.batch_positions[1])]), index_type=IndexType.OFFSET)
     assert await tier.read_bytes(106) == SMALL.batches[3]
 
@@ -366,9 +357,7 @@ def vector_segments(root: Path) -> Sequence[tuple[RemoteLogSegmentMetadata, byte
 
 @pytest.mark.parametrize("block_bytes", [997, 65536])
 @pytest.mark.parametrize("is_plain", [False, True], ids=["local", "plain"])
-async def test_every_offset_of_a_brokers_segments(
-    nursery: trio.Nursery, tmp_path: Path, block_bytes: int, is_plain: bool
-) -> None:
+async def test_a_brokers_segments(nursery: trio.Nursery, tmp_path: Path, block_bytes: int, is_plain: bool) -> None:
     root = tmp_path / "kafka-tiered-storage"
     shutil.copytree(vector("kafka", "local-tiered-storage"), root)
     logs = vector_segments(tmp_path)

@@ -1,8 +1,9 @@
 """READ_COMMITTED reads: the records come with what the tier knows of their aborted transactions."""
 
 import struct
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,20 +21,14 @@ from tests.support.segments import ProducerFields, SyntheticSegment, build_segme
 from tests.support.tier import PARTITION, Tier, expected_bytes, open_reader, open_tier
 
 TRANSACTION = IndexType.TRANSACTION
+MIB = 1024 * 1024
 
 
 async def read_committed(
-    tier: Tier, offset: int, *, max_bytes: int = 1024 * 1024, minimum_one_batch: bool = True, reader: Hashable = None
+    tier: Tier, offset: int, *, max_bytes: int = MIB, minimum_one_batch: bool = True
 ) -> TierRecords:
-    return await tier.reader.read(
-        PARTITION,
-        offset,
-        max_bytes=max_bytes,
-        minimum_one_batch=minimum_one_batch,
-        lineage=tier.lineage,
-        committed=True,
-        reader=reader,
-    )
+    sizes: dict[str, Any] = {"max_bytes": max_bytes, "minimum_one_batch": minimum_one_batch}
+    return await tier.reader.read(PARTITION, offset, lineage=tier.lineage, committed=True, **sizes)
 
 
 # --- the oracle ---
@@ -146,9 +141,7 @@ async def test_a_cut_tail_counts_for_the_upper_bound(tier: Tier) -> None:
     assert bounds == [29, 29, 29, 39, 40]
 
 
-async def test_the_upper_bound_goes_by_the_first_batch_not_by_its_index_entry(
-    nursery: trio.Nursery,
-) -> None:
+async def test_the_upper_bound_goes_by_the_first_batch_not_by_its_index_entry(nursery: trio.Nursery) -> None:
     entries = encode_offset_index(0, [(19, AT[1]), (39, AT[3])])
     tier = open_tier(nursery, [SEGMENT])
     tier.store.replace(entries, index_type=IndexType.OFFSET)
@@ -178,9 +171,7 @@ async def test_a_corrupt_transaction_index_fails_the_read(tier: Tier) -> None:
 
 
 @pytest.mark.parametrize("encryption", [False, True])
-async def test_no_records_without_a_transaction_index_that_the_manifest_names(
-    nursery: trio.Nursery, tmp_path: Path, encryption: bool
-) -> None:
+async def test_no_records_without_a_named_abort_index(nursery: trio.Nursery, tmp_path: Path, encryption: bool) -> None:
     """READ_COMMITTED readers got aborted records: an `.indexes` object that was lost was taken for "no aborts"."""
     checked = aiven_tier(tmp_path, encryption=encryption)
     number, aborting = next((n, each) for n, each in enumerate(SEGMENTS) if each.transaction_index)

@@ -153,11 +153,7 @@ async def test_a_consumer_faster_than_its_read_ahead_waits_and_gets_more(nursery
 async def test_three_streams_on_one_partition_are_each_read_ahead(nursery: trio.Nursery) -> None:
     segment = segment_of(batches=768)
     tier = open_tier(
-        nursery,
-        [segment],
-        block_bytes=BLOCK,
-        readahead_bytes_max=WINDOW,
-        readahead_total_bytes_max=4 * WINDOW,
+        nursery, [segment], block_bytes=BLOCK, readahead_bytes_max=WINDOW, readahead_total_bytes_max=4 * WINDOW
     )
     streams = [Consumer(tier, [segment], first=first, stop=first + 256) for first in (0, 256, 512)]
     for _ in range(2):
@@ -175,9 +171,7 @@ async def test_three_streams_on_one_partition_are_each_read_ahead(nursery: trio.
 
 
 @pytest.mark.parametrize("window_bytes", [0, WINDOW])
-async def test_two_consumers_of_one_partition_cost_one_get_for_each_range(
-    nursery: trio.Nursery, window_bytes: int
-) -> None:
+async def test_two_consumers_of_one_partition_cost_one_get_a_range(nursery: trio.Nursery, window_bytes: int) -> None:
     tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=window_bytes, chunk_bytes=4 * KIB)
     async with trio.open_nursery() as consumers:
         for name, read_batches in (("one", 8), ("two", 12)):
@@ -220,9 +214,7 @@ async def test_nothing_is_read_ahead_for_a_reader_that_has_gone(nursery: trio.Nu
     tier.reader.forget_reader("somebody never heard of")
 
 
-async def test_a_read_that_was_given_up_has_waited_when_it_comes_again(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_read_given_up_has_waited_then(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients give up at their deadline and ask again: the answer is there then, and was late all the same."""
     tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
     waits: list[bool] = []
@@ -358,9 +350,7 @@ async def test_an_index_that_is_lost_is_rebuilt_only_when_somebody_needs_it(
     assert tier.sample(*rebuilds) == 1
 
 
-async def test_an_index_that_fails_for_the_moment_is_met_by_who_needs_it(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
+async def test_an_index_that_fails_now_is_met_by_who_needs_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     tier = large_reads_of(nursery, [segment_of()], 0)
     tier.store.fail(RemoteAccessDeniedError("403"), index_type=IndexType.OFFSET, times=2)
     consumer = Consumer(tier, [segment_of()])

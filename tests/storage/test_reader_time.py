@@ -93,9 +93,7 @@ async def blocks_landed(tier: Tier, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["deadline", "end"])
-async def test_what_is_contiguous_when_the_time_is_up_is_the_answer(
-    nursery: trio.Nursery, mock_clock: MockClock, how: str
-) -> None:
+async def test_what_is_contiguous_in_time_is_the_answer(nursery: trio.Nursery, mock_clock: MockClock, how: str) -> None:
     """Answers were all or nothing: seven blocks of ten here were no answer, and had to be waited for again."""
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK)
     with tier.store.stall_body(7 * BLOCK) as gate:
@@ -130,9 +128,7 @@ async def test_the_next_read_goes_on_behind_what_was_answered(nursery: trio.Nurs
     assert answered + await tier.read_bytes(read_batch_header(SEGMENT.batches[number]).base_offset) == SEGMENT.log
 
 
-async def test_without_a_whole_batch_the_read_is_cancelled_at_once(
-    nursery: trio.Nursery, mock_clock: MockClock
-) -> None:
+async def test_without_a_whole_batch_a_read_is_cancelled_at_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     large = build_segment([data_batch(0, value_bytes=3 * BLOCK), data_batch(1)])
     tier = open_tier(nursery, [large], block_bytes=BLOCK)
     with tier.store.stall_body(2 * BLOCK):
@@ -145,9 +141,7 @@ async def test_without_a_whole_batch_the_read_is_cancelled_at_once(
     assert tier.inflight_bytes == 0
 
 
-async def test_a_time_that_is_up_leaves_a_moment_to_finish_and_no_more(
-    nursery: trio.Nursery, mock_clock: MockClock
-) -> None:
+async def test_a_time_that_is_up_leaves_a_moment_to_finish(nursery: trio.Nursery, mock_clock: MockClock) -> None:
     segment = build_segment([*SEGMENT.batches], aborted=[AbortedTransaction(7, 0, 5, 6)])
     tier = open_tier(nursery, [segment], block_bytes=BLOCK)
     with tier.store.held(index_type=IndexType.TRANSACTION), tier.store.stall_body(7 * BLOCK):
@@ -231,9 +225,7 @@ def test_many_large_reads_fetch_hardly_more_than_they_deliver(readahead_mib: int
         topic=SimulatedTopic(partitions=readers, partition_bytes=each_bytes, segment_bytes=each_bytes),
         readers=[[(number, 0, each_bytes)] for number in range(readers)],
         settings=replace(
-            DEFAULTS,
-            readahead_stream_bytes_max=readahead_mib * MIB,
-            readahead_total_bytes_max=4 * readahead_mib * MIB,
+            DEFAULTS, readahead_stream_bytes_max=readahead_mib * MIB, readahead_total_bytes_max=4 * readahead_mib * MIB
         ),
         client=replace(CLIENT, max_bytes=50 * MIB),
     )

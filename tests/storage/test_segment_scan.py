@@ -1,4 +1,5 @@
-"""A scan: every batch once, checked, in windows; what is bad fails or is stepped over."""
+"""A scan: every batch once, checked, in windows; what is bad fails or is stepped over. Its LogWindow: contiguous bytes,
+forwards, one piece ahead; bytes that cannot be had are holes."""
 
 import struct
 import threading
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
-from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, WalkedBatch
-from storage.log.segment_scan import LogWindow
+from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, UnreadableBytesError, WalkedBatch
+from storage.log.segment_scan import HOLES_MAX, LogWindow
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
 
@@ -86,6 +87,11 @@ def offsets_without(world: OneSegment, *bad: int) -> list[int]:
     return [struct.unpack_from(">q", batch)[0] for number, batch in enumerate(batches) if number not in bad]
 
 
+@pytest.fixture
+def world() -> OneSegment:
+    return OneSegment(filled_segment())
+
+
 # --- what is right ---
 
 
@@ -95,9 +101,7 @@ def offsets_without(world: OneSegment, *bad: int) -> list[int]:
     window_bytes=st.integers(40, 6000),
     gets_ahead_max=st.integers(1, 5),
 )
-def test_every_batch_is_handed_out_once_as_it_is_in_the_log(
-    sizes: list[int], chunk_bytes: int, window_bytes: int, gets_ahead_max: int
-) -> None:
+def test_each_batch_is_handed_out_once(sizes: list[int], chunk_bytes: int, window_bytes: int, gets_ahead_max: int) -> None:
     world = OneSegment(
         build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
     )
@@ -191,7 +195,7 @@ def test_no_more_pieces_than_allowed_are_fetched_ahead_and_two_where_nobody_wait
             assert len(world.gets) == 1 + ahead
 
 
-def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_the_get_under_way() -> None:
     world = OneSegment(filled_segment(batch_count=100))
     threads_before = threading.active_count()
     scan = Scan(world)
@@ -205,10 +209,9 @@ def test_closing_ends_the_get_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     assert threading.active_count() == threads_before
 
 
-def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_that_may_pass_is_tried_again_from_there(world: OneSegment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
-    world = OneSegment(filled_segment())
     world.failures = [RetriableRemoteStorageError("503"), RetriableRemoteStorageError("503")]
     monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
     read = CountedStream.read
@@ -227,10 +230,9 @@ def test_trouble_that_may_pass_is_tried_again_from_where_it_came(monkeypatch: py
     assert sorted(world.gets)[:5] == [(0, 4 * KIB)] * 3 + [(4 * KIB, 8 * KIB)] * 2
 
 
-def test_trouble_that_does_not_pass_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_that_does_not_pass_is_told(world: OneSegment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
     monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
-    world = OneSegment(filled_segment())
     world.failures = [RetriableRemoteStorageError("503")] * 3
 
     with pytest.raises(RetriableRemoteStorageError, match="503"):
@@ -314,9 +316,7 @@ def test_a_bad_batch_fails_the_scan_by_object_and_position(damage: Callable[[One
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [1, 9, 10, 11, 19])
-def test_with_a_dense_index_only_the_bad_batch_is_left_out(
-    damage: Callable[[OneSegment, int], None], number: int
-) -> None:
+def test_with_a_dense_index_just_the_bad_batch_is_lost(damage: Callable[[OneSegment, int], None], number: int) -> None:
     world = OneSegment(filled_segment(5000, interval_bytes=0))
     damage(world, number)
 
@@ -327,8 +327,7 @@ def test_with_a_dense_index_only_the_bad_batch_is_left_out(
     assert not bad[0].is_rest or number == 19
 
 
-def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index() -> None:
-    world = OneSegment(filled_segment())
+def test_a_bad_batch_is_stepped_over_by_its_own_length_without_an_index(world: OneSegment) -> None:
     flip_value(world, 0)
     flip_value(world, 9)
     flip_value(world, 19)
@@ -355,8 +354,7 @@ def test_behind_a_header_without_sense_the_next_index_entry_is_where_it_goes_on(
     assert [(entry.position, entry.end) for entry in bad] == [(world.segment.batch_positions[4], resumes_at)]
 
 
-def test_without_any_index_entry_behind_the_rest_of_the_range_is_reported() -> None:
-    world = OneSegment(filled_segment())
+def test_without_any_index_entry_behind_the_rest_of_the_range_is_reported(world: OneSegment) -> None:
     flip_magic(world, 4)
 
     offsets, bad = skipped(world, has_index=False)
@@ -443,3 +441,123 @@ def test_whatever_is_flipped_all_bytes_are_read_or_reported(flips: list[tuple[in
         assert position == end
         end += size
     assert end == len(world.log)
+
+
+LOG_BYTES = len(filled_segment().log)
+
+
+def window_of(world: OneSegment, end: int = LOG_BYTES, **how: Any) -> LogWindow:
+    how = {"piece_bytes": 1000, "range_bytes": 3000} | how
+    return LogWindow(world, world.metadata, end, **how)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(-500, 3000), st.integers(1, 3000)), max_size=10),
+    chunk_bytes=st.sampled_from([1, 100, 700, 4000]),
+    end=st.integers(1, LOG_BYTES),
+    gets_ahead_max=st.integers(0, 3),
+)
+def test_a_view_is_the_log(steps: list[tuple[int, int]], chunk_bytes: int, end: int, gets_ahead_max: int) -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=chunk_bytes)
+    window = window_of(world, end, gets_ahead_max=gets_ahead_max)
+    position, views = 0, []
+    for forwards, size_bytes in steps:
+        position = max(0, position + forwards)
+        if position + size_bytes <= LOG_BYTES:
+            views.append((position, size_bytes, window.view(position, size_bytes)))
+    window.close()
+
+    for at, size_bytes, view in views:  # they stay valid
+        assert len(view) >= size_bytes
+        assert view == world.segment.log[at : at + len(view)]
+    assert world.streams_open == 0
+
+
+def test_what_lies_in_one_piece_is_not_copied_and_cannot_be_changed(world: OneSegment) -> None:
+    window = window_of(world)
+
+    views = [window.view(0, 500), window.view(0, 1000), window.view(900, 300), window.view(1200, 100)]
+    window.close()
+
+    assert views[0].obj is views[1].obj
+    assert views[2].obj not in (views[0].obj, views[3].obj)
+    assert all(view.readonly for view in views)
+
+
+def test_nothing_is_fetched_ahead_of_the_end_and_beyond_it_what_is_asked_for(world: OneSegment) -> None:
+    window = window_of(world, 1500, gets_ahead_max=2)
+
+    window.view(0, 1500)
+    window.view(1400, 150)
+    window.view(5000, 10)
+    window.close()
+
+    assert world.gets == [(0, 1000), (1000, 1500), (1500, 1550), (5000, 5010)]
+
+
+def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=700)
+    world.corrupt_chunks = {1}
+    window = window_of(world, has_holes=True)
+
+    assert window.view(0, 700)[:700] == world.segment.log[:700]
+    with pytest.raises(UnreadableBytesError, match="its tag is wrong") as hole:
+        window.view(600, 200)
+    assert (hole.value.start, hole.value.end) == (700, 1400)
+    gets = len(world.gets)
+    with pytest.raises(UnreadableBytesError):
+        window.view(1399, 1)
+    assert len(world.gets) == gets, "a hole is remembered"
+    assert window.view(1400, 1000)[:1000] == world.segment.log[1400:2400]
+    window.close()
+    assert world.streams_open == 0
+
+
+def test_after_many_holes_in_a_row_the_rest_is_one() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=100)
+    world.corrupt_chunks = set(range(1000))
+    window = window_of(world, has_holes=True)
+
+    position, holes = 0, 0
+    while position < LOG_BYTES:
+        with pytest.raises(UnreadableBytesError) as hole:
+            window.view(position, 1)
+        position, holes = hole.value.end, holes + 1
+    window.close()
+
+    assert holes == HOLES_MAX
+
+
+def test_where_holes_are_not_wanted_the_stores_error_is_raised() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=700)
+    world.corrupt_chunks = {1}
+    window = window_of(world)
+
+    with pytest.raises(CorruptObjectError, match="its tag is wrong") as error:
+        window.view(0, 10)
+    window.close()
+
+    assert not isinstance(error.value, UnreadableBytesError)
+    assert world.streams_open == 0
+
+
+def test_a_chunk_larger_than_a_piece_is_one_hole() -> None:
+    world = OneSegment(filled_segment(), chunk_bytes=5000)
+    world.corrupt_chunks = {0}
+    window = window_of(world, has_holes=True)
+
+    with pytest.raises(UnreadableBytesError) as hole:
+        window.view(100, 1)
+    window.close()
+
+    assert (hole.value.start, hole.value.end) == (100, 5000)
+
+
+def test_a_gap_is_read_by_the_get_under_way_and_not_behind_its_end(world: OneSegment) -> None:
+    window = window_of(world)
+
+    for position in (0, 2500, 2999, 6500):
+        window.view(position, 1)
+    window.close()
+
+    assert world.gets == [(0, 3000), (6500, 9500)]

@@ -44,11 +44,7 @@ async def look_up(
 ) -> FoundTimestamp | None:
     search = tier.storage.timestamps
     segment = search.candidate(
-        PARTITION,
-        timestamp_ms,
-        log_start_offset=log_start,
-        local_log_start_offset=local_start,
-        lineage=tier.lineage,
+        PARTITION, timestamp_ms, log_start_offset=log_start, local_log_start_offset=local_start, lineage=tier.lineage
     )
     return None if segment is None else await search.search(segment, timestamp_ms, log_start_offset=log_start)
 
@@ -86,6 +82,11 @@ def metadata(
     return replace(made, end_offset=end, max_timestamp_ms=newest_ms, segment_leader_epochs=epochs or {0: start})
 
 
+@pytest.fixture
+def tier(nursery: trio.Nursery) -> Tier:
+    return open_tier(nursery, [plain_segment(0)])
+
+
 def test_the_first_segment_that_is_not_older_decides() -> None:
     view = View([metadata(0, 99, 500), metadata(100, 199, 300), metadata(200, 299, 900)])
     assert [view.start(time) for time in (0, 300, 500, 501, 900, 901)] == [0, 0, 0, 200, 200, None]
@@ -93,14 +94,8 @@ def test_the_first_segment_that_is_not_older_decides() -> None:
 
 def test_segments_below_the_log_start_do_not_count() -> None:
     view = View([metadata(0, 99, 500), metadata(100, 199, 300), metadata(200, 299, 900)])
-    assert [view.start(100, log_start=start) for start in (99, 100, 199, 200, 299, 300)] == [
-        0,
-        100,
-        100,
-        200,
-        200,
-        None,
-    ]
+    found = [view.start(100, log_start=start) for start in (99, 100, 199, 200, 299, 300)]
+    assert found == [0, 100, 100, 200, 200, None]
 
 
 def test_a_candidate_that_the_broker_has_too_is_the_brokers() -> None:
@@ -175,8 +170,7 @@ async def test_the_first_record_of_that_time_or_later(nursery: trio.Nursery) -> 
     assert await look_up(tier, 1991) is None
 
 
-async def test_nothing_below_the_log_start_is_found(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [plain_segment(0)])
+async def test_nothing_below_the_log_start_is_found(tier: Tier) -> None:
     for log_start in (0, 1, 5, 9, 10, 57, 99):
         assert await look_up(tier, 0, log_start=log_start) == FoundTimestamp(log_start * 10, log_start, 0)
 
@@ -247,9 +241,7 @@ async def test_only_what_the_indexes_lead_to_is_read(nursery: trio.Nursery) -> N
     assert tier.store.index_fetches() == 2
 
 
-async def test_a_search_holds_a_window_and_gives_it_back(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_holds_a_window_for_a_while(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a time index all of the segment is walked."""
     monkeypatch.setattr(timestamp_search, "FIRST_WINDOW_BYTES", 1000)
     monkeypatch.setattr(timestamp_search, "WINDOW_BYTES_MAX", 4000)
@@ -260,9 +252,7 @@ async def test_a_search_holds_a_window_and_gives_it_back(
     assert tier.inflight_bytes == 0
 
 
-async def test_a_batch_that_does_not_matter_is_not_read_to_its_end(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_does_not_matter_is_not_read(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamp_search, "FIRST_WINDOW_BYTES", 1000)
     big = timed_batch(1, [(0, 5)], value_bytes=200_000)
     segment = replace(segment_of(run_of(0, 1), big, run_of(2, 1, step_ms=100)), time_index=b"")
@@ -298,9 +288,7 @@ class Looks:
         return record, count
 
 
-async def test_a_search_decodes_so_many_records_and_no_more(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_decodes_only_so_many_records(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed before: 12 KiB of zstd with 20 million records held the interpreter for 48 s."""
     monkeypatch.setattr(timestamp_search, "RECORDS_AT_ONCE", 10)
     monkeypatch.setattr(timestamp_search, "RECORDS_MAX", 1000)
@@ -311,9 +299,7 @@ async def test_a_search_decodes_so_many_records_and_no_more(
     assert 1000 < looks.records <= 1010
 
 
-async def test_a_search_inflates_so_many_bytes_and_no_more(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_search_inflates_only_so_many_bytes(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamp_search, "INFLATED_BYTES_MAX", 100_000)
     tier = open_tier(nursery, [segment_of(run_of(0), lying_batch(300, 10), lying_batch(20_000, 310))])
     assert await look_up(tier, 50) == FoundTimestamp(50, 5, 0)
@@ -352,9 +338,7 @@ async def test_many_headers_are_not_walked_on_the_loop(
     assert (threading.current_thread() in walked_in) == on_loop
 
 
-async def test_a_search_that_nobody_wants_any_more_ends_between_records(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timestamp_search, "RECORDS_AT_ONCE", 10)
     tier = open_tier(nursery, [segment_of(lying_batch(20_000))])
     looked = 0
@@ -378,10 +362,7 @@ async def test_a_search_that_nobody_wants_any_more_ends_between_records(
 
 
 @pytest.mark.parametrize("content", [b"x", b"\xff" * 12, None])
-async def test_a_time_index_that_is_missing_or_wrong_only_costs_a_longer_walk(
-    nursery: trio.Nursery, content: bytes | None
-) -> None:
-    tier = open_tier(nursery, [plain_segment(0)])
+async def test_a_time_index_missing_or_wrong_only_costs_a_longer_walk(tier: Tier, content: bytes | None) -> None:
     if content is None:
         assert isinstance(tier.store.inner, MemoryStore)
         del tier.store.inner.objects[tier.logs[0][0].segment_id.id]["timeindex"]
@@ -426,19 +407,15 @@ async def test_records_that_cannot_be_decoded_are_named(nursery: trio.Nursery) -
     assert len(tier.store.log_fetches()) == 1
 
 
-async def test_a_store_that_fails_is_an_error_and_tried_anew_by_the_next(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    tier = open_tier(nursery, [plain_segment(0)])
+async def test_a_store_that_fails_is_an_error_and_tried_anew_by_the_next(tier: Tier, autojump_clock: MockClock) -> None:
     tier.store.fail(RetriableRemoteStorageError("503"), times=None)
     with pytest.raises(RetriableRemoteStorageError):
         await look_up(tier, 555)
-    tier.store._faults.clear()
+    tier.store.heal()
     assert await look_up(tier, 555) == FoundTimestamp(560, 56, 0)
 
 
-async def test_a_log_that_is_gone_is_not_found(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    tier = open_tier(nursery, [plain_segment(0)])
+async def test_a_log_that_is_gone_is_not_found(tier: Tier, autojump_clock: MockClock) -> None:
     tier.store.inner.delete_log_segment_data(tier.logs[0][0])
     with pytest.raises(RemoteResourceNotFoundError):
         await look_up(tier, 555)

@@ -118,8 +118,9 @@ def disk_cache(
     cipher: BlockCipher | None = None,
     retention_s: float | None = None,
     clock: Clock | None = None,
+    is_listed: bool = True,
 ) -> Iterator[DiskCache]:
-    """A cache that has listed its folder."""
+    """A cache that has listed its folder, unless it is told otherwise."""
     clock = clock or Clock()
     registry = Registry()
     disk = DiskBlocks(
@@ -132,7 +133,8 @@ def disk_cache(
         clock=clock,
     )
     try:
-        disk.load()
+        if is_listed:
+            disk.load()
         yield DiskCache(disk, path, clock, registry)
     finally:
         disk.close()

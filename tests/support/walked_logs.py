@@ -20,7 +20,7 @@ from tests.support.tier import PARTITION
 from tests.support.timed_batches import timed_messages
 
 FIRST_OFFSET = 20
-BLOCK_SIZES = (1, 7, 61, 100, 300, 1000)
+BLOCK_SIZES = (1, 7, 61, 100, 109, 300, 1000)
 
 _SOME_SEGMENT = metadata_of(PARTITION, filled_segment(0))
 

@@ -35,47 +35,6 @@ async def holding(answers: AnswerBlocks, *blocks: Block, reserved_bytes: int = 5
     return room
 
 
-async def test_what_was_reserved_and_is_not_kept_is_given_back(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    room = answers.room()
-    await room.reserve(500)
-    assert budget.held == 500
-    room.keep([block(), block(50)])
-    assert budget.held == 150
-    room.release()
-    assert budget.held == 0
-
-
-async def test_a_block_of_several_answers_counts_once_until_the_last_is_sent(
-    answers: AnswerBlocks, budget: ByteBudget
-) -> None:
-    shared = block()
-    first = await holding(answers, shared, block(10))
-    second = await holding(answers, shared, block(1))
-    assert budget.held == 111
-    first.release()
-    assert budget.held == 101
-    third = await holding(answers, shared)
-    second.release()
-    assert budget.held == 100
-    third.release()
-    assert budget.held == 0
-
-
-async def test_two_blocks_with_the_same_bytes_count_twice(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    await holding(answers, block(), block())
-    assert budget.held == 200
-
-
-async def test_release_gives_back_once(answers: AnswerBlocks, budget: ByteBudget) -> None:
-    shared = block()
-    room, other = await holding(answers, shared), await holding(answers, shared)
-    for _ in range(3):
-        room.release()
-    assert budget.held == 100
-    other.release()
-    assert budget.held == 0
-
-
 async def test_a_read_that_failed_gives_back_what_it_had_reserved(answers: AnswerBlocks, budget: ByteBudget) -> None:
     room = answers.room()
     room.release()
@@ -133,9 +92,7 @@ async def test_two_readers_that_both_need_more_take_turns(answers: AnswerBlocks,
     assert budget.held == 0
 
 
-async def test_a_reader_that_gives_up_waiting_leaves_nothing_behind(
-    answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_giving_up_leaves_nothing_held(answers: AnswerBlocks, budget: ByteBudget, nursery: trio.Nursery) -> None:
     sent = await holding(answers, block(900), reserved_bytes=900)
     room = answers.room()
     with trio.CancelScope() as scope:

@@ -31,6 +31,12 @@ def tier(nursery: trio.Nursery) -> Tier:
 
 
 @pytest.fixture
+def ahead(nursery: trio.Nursery) -> Tier:
+    """With room for what is read ahead."""
+    return open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
+
+
+@pytest.fixture
 def source(tier: Tier) -> SegmentBlocks:
     return tier.source()
 
@@ -90,9 +96,7 @@ async def test_every_other_block_here_costs_no_more_gets_than_none(tier: Tier, s
     assert all(blocks[number] is block for number, block in kept.items()), "what was read over changes nothing"
 
 
-async def test_a_get_ends_before_a_large_gap_and_before_what_is_under_way(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_get_ends_before_a_large_gap_and_what_is_under_way(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "GET_BYTES_MIN", 12 * BLOCK)
     await fetch(tier, 2, 5)
     await fetch(tier, 0, 6)
@@ -140,9 +144,7 @@ async def test_what_two_readers_share_outlives_a_scan(nursery: trio.Nursery) -> 
     assert len(tier.store.log_fetches()) == fetches
 
 
-async def test_few_segments_are_remembered_for_their_blocks(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocks_of_few_segments_are_remembered(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_cache, "PLACES_MAX", 2)
     tier = open_tier(nursery, [filled_segment(200 * number) for number in range(4)], block_bytes=BLOCK)
     for number in (0, 1, 0, 2, 3):
@@ -159,33 +161,29 @@ def fetch_ahead(tier: Tier, first: int, stop: int, *, target: int = 100, room: i
     return tier.cache.fetch_ahead(tier.source(), *bounds, target * BLOCK, room * BLOCK)
 
 
-async def test_what_is_fetched_ahead_is_unread_until_somebody_reads_it(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    assert fetch_ahead(tier, 1, 5) == (5 * BLOCK, 4 * BLOCK)
-    await tier.settled()
-    assert tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
-    assert await fetch(tier, 2, 3) == b"".join(CUT[2:4])
-    assert tier.sample("tidegate_readahead_unread_bytes") == 2 * BLOCK
-    assert (tier.misses, tier.store.log_fetches()) == (0, [(1000, 4999)])
+async def test_what_is_fetched_ahead_is_unread_until_somebody_reads_it(ahead: Tier) -> None:
+    assert fetch_ahead(ahead, 1, 5) == (5 * BLOCK, 4 * BLOCK)
+    await ahead.settled()
+    assert ahead.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
+    assert await fetch(ahead, 2, 3) == b"".join(CUT[2:4])
+    assert ahead.sample("tidegate_readahead_unread_bytes") == 2 * BLOCK
+    assert (ahead.misses, ahead.store.log_fetches()) == (0, [(1000, 4999)])
 
 
-async def test_only_what_is_not_near_is_fetched_ahead(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    await fetch(tier, 1, 1)
-    with tier.store.held(positions=range(3000, 3001)) as gate:
-        assert fetch_ahead(tier, 3, 4) == (4 * BLOCK, BLOCK)
+async def test_only_what_is_not_near_is_fetched_ahead(ahead: Tier) -> None:
+    await fetch(ahead, 1, 1)
+    with ahead.store.held(positions=range(3000, 3001)) as gate:
+        assert fetch_ahead(ahead, 3, 4) == (4 * BLOCK, BLOCK)
         await trio.to_thread.run_sync(gate.wait_for_callers, 1)
-        assert fetch_ahead(tier, 0, 5) == (3 * BLOCK, 3 * BLOCK), "over what is here, up to what is under way"
-        assert fetch_ahead(tier, 3, 5) == (5 * BLOCK, BLOCK)
-        assert fetch_ahead(tier, 0, 5) == (5 * BLOCK, 0), "all of it is here or under way"
-    await tier.settled()
-    assert sorted(tier.store.log_fetches()) == [(0, 2999), *ranges(1, 3, 4)]
-    assert tier.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
+        assert fetch_ahead(ahead, 0, 5) == (3 * BLOCK, 3 * BLOCK), "over what is here, up to what is under way"
+        assert fetch_ahead(ahead, 3, 5) == (5 * BLOCK, BLOCK)
+        assert fetch_ahead(ahead, 0, 5) == (5 * BLOCK, 0), "all of it is here or under way"
+    await ahead.settled()
+    assert sorted(ahead.store.log_fetches()) == [(0, 2999), *ranges(1, 3, 4)]
+    assert ahead.sample("tidegate_readahead_unread_bytes") == 4 * BLOCK
 
 
-async def test_a_get_ahead_begins_where_something_is_missing_with_its_full_size(
-    nursery: trio.Nursery,
-) -> None:
+async def test_a_get_ahead_begins_where_something_is_missing_with_its_full_size(nursery: trio.Nursery) -> None:
     tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=30 * BLOCK)
     await fetch(tier, 0, 2)
     assert fetch_ahead(tier, 0, 20, target=6) == (9 * BLOCK, 6 * BLOCK)
@@ -204,13 +202,12 @@ async def test_what_read_ahead_comes_to_is_not_what_is_evicted_next(nursery: tri
     assert tier.store.log_fetches() == [(0, 16 * BLOCK - 1), (20 * BLOCK, 22 * BLOCK - 1)]
 
 
-async def test_nothing_is_fetched_ahead_without_room_for_what_is_missing(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    await fetch(tier, 1, 2)
-    assert fetch_ahead(tier, 0, 4, room=1) is None
-    await tier.settled()
-    assert tier.store.log_fetches() == [(1000, 2999)]
-    assert fetch_ahead(tier, 0, 4, room=2) == (4 * BLOCK, 4 * BLOCK)
+async def test_nothing_is_fetched_ahead_without_room_for_what_is_missing(ahead: Tier) -> None:
+    await fetch(ahead, 1, 2)
+    assert fetch_ahead(ahead, 0, 4, room=1) is None
+    await ahead.settled()
+    assert ahead.store.log_fetches() == [(1000, 2999)]
+    assert fetch_ahead(ahead, 0, 4, room=2) == (4 * BLOCK, 4 * BLOCK)
 
 
 async def test_gets_ahead_hold_at_most_half_of_the_budget(nursery: trio.Nursery) -> None:
@@ -225,38 +222,34 @@ async def test_gets_ahead_hold_at_most_half_of_the_budget(nursery: trio.Nursery)
     await tier.settled()
 
 
-async def test_blocks_that_come_while_others_are_looked_for_are_not_missing(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_blocks_that_come_during_the_look_are_not_missing(ahead: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread hands two blocks over between the look at the first and the look at the second."""
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
     take, looks = Transfer.take, itertools.count()
 
     def take_late(transfer: Transfer) -> list[tuple[int, Block]]:
         return take(transfer) if next(looks) else []
 
-    with tier.store.stall_body(after_bytes=2 * BLOCK) as gate:
-        fetch_ahead(tier, 0, 3)
+    with ahead.store.stall_body(after_bytes=2 * BLOCK) as gate:
+        fetch_ahead(ahead, 0, 3)
         await trio.to_thread.run_sync(gate.wait_for_callers, 1)
         monkeypatch.setattr(Transfer, "take", take_late)
-        with tier.cache.ask(tier.source(), 0, 1, "one") as asked:
+        with ahead.cache.ask(ahead.source(), 0, 1, "one") as asked:
             assert [bytes((await asked.next()).data) for _ in range(2)] == CUT[:2]
-    await tier.settled()
-    assert tier.store.log_fetches() == [(0, 3 * BLOCK - 1)]
+    await ahead.settled()
+    assert ahead.store.log_fetches() == [(0, 3 * BLOCK - 1)]
 
 
 # --- what a GET that somebody waits for brings along ---
 
 
-async def test_a_get_brings_what_its_reader_is_likely_to_ask_for_next(nursery: trio.Nursery) -> None:
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    with tier.cache.ask(tier.source(), 2, 3, "one", likely_bytes=5 * BLOCK) as asked:
+async def test_a_get_brings_what_its_reader_is_likely_to_ask_for_next(ahead: Tier) -> None:
+    with ahead.cache.ask(ahead.source(), 2, 3, "one", likely_bytes=5 * BLOCK) as asked:
         assert [bytes((await asked.next()).data) for _ in range(2)] == CUT[2:4]
-    await tier.settled()
-    assert tier.store.log_fetches() == [(2000, 6999)]
-    assert tier.sample("tidegate_readahead_unread_bytes") == 3 * BLOCK
-    assert await fetch(tier, 4, 6) == b"".join(CUT[4:7])
-    assert len(tier.store.log_fetches()) == 1
+    await ahead.settled()
+    assert ahead.store.log_fetches() == [(2000, 6999)]
+    assert ahead.sample("tidegate_readahead_unread_bytes") == 3 * BLOCK
+    assert await fetch(ahead, 4, 6) == b"".join(CUT[4:7])
+    assert len(ahead.store.log_fetches()) == 1
 
 
 @pytest.mark.parametrize("likely", [0, 1, 2 * BLOCK])
@@ -266,18 +259,15 @@ async def test_what_is_likely_takes_nothing_from_what_is_asked_for(tier: Tier, l
     assert tier.store.log_fetches() == [(2000, 9999)]
 
 
-async def test_a_reader_that_overtakes_its_read_ahead_makes_large_gets(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_ahead_of_its_read_ahead_makes_large_gets(ahead: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as its stream's next GET would go, and not one for each of its reads."""
-    tier = open_tier(nursery, [SEGMENT], block_bytes=BLOCK, readahead_bytes_max=20 * BLOCK)
-    monkeypatch.setattr(tier.cache, "_reach_bytes", lambda reader, source, start: 8 * BLOCK if reader == "one" else 0)
+    monkeypatch.setattr(ahead.cache, "_reach_bytes", lambda reader, source, start: 8 * BLOCK if reader == "one" else 0)
     for number in range(16):
-        await fetch(tier, number, number, "one")
-    assert tier.store.log_fetches() == [(0, 7999), (8000, 15999)]
+        await fetch(ahead, number, number, "one")
+    assert ahead.store.log_fetches() == [(0, 7999), (8000, 15999)]
     for number in range(16, 20):
-        await fetch(tier, number, number, "two")
-    assert tier.store.log_fetches()[2:] == ranges(16, 17, 18, 19)
+        await fetch(ahead, number, number, "two")
+    assert ahead.store.log_fetches()[2:] == ranges(16, 17, 18, 19)
 
 
 # --- quarantine, deletion ---

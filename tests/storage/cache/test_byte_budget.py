@@ -2,16 +2,51 @@
 
 import pytest
 import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
 
 from storage.cache.byte_budget import ByteBudget
+
+
+class Line:
+    """Tasks that want room; `admitted`: who has got it, in that order."""
+
+    def __init__(self, budget: ByteBudget, nursery: trio.Nursery) -> None:
+        self.budget = budget
+        self.nursery = nursery
+        self.admitted = list[str]()
+        self.scopes = dict[str, trio.CancelScope]()
+
+    async def ask(self, *names: str, size_bytes: int = 100) -> None:
+        """One after the other. A name is its owner's and a number."""
+        for name in names:
+            self.nursery.start_soon(self._wait, name, size_bytes)
+            await wait_all_tasks_blocked()
+
+    async def release(self, size_bytes: int = 100) -> None:
+        self.budget.release(size_bytes)
+        await wait_all_tasks_blocked()
+
+    async def release_all(self) -> None:
+        """One after the other."""
+        while self.budget.held:
+            await self.release()
+
+    async def _wait(self, name: str, size_bytes: int) -> None:
+        with trio.CancelScope() as self.scopes[name]:
+            await self.budget.acquire(size_bytes, name.rstrip("0123456789"))
+            self.admitted.append(name)
 
 
 @pytest.fixture
 def budget() -> ByteBudget:
     return ByteBudget(100)
+
+
+@pytest.fixture
+def line(budget: ByteBudget, nursery: trio.Nursery) -> Line:
+    return Line(budget, nursery)
 
 
 async def test_what_fits_is_held_at_once(budget: ByteBudget) -> None:
@@ -24,127 +59,70 @@ async def test_what_fits_is_held_at_once(budget: ByteBudget) -> None:
     assert (budget.held, budget.room) == (70, 30)
 
 
-async def test_who_came_first_is_let_in_first(budget: ByteBudget, nursery: trio.Nursery) -> None:
-    admitted = list[int]()
-
-    async def ask(size_bytes: int) -> None:
-        await budget.acquire(size_bytes)
-        admitted.append(size_bytes)
-
+async def test_who_came_first_is_let_in_first(budget: ByteBudget, line: Line) -> None:
     assert budget.try_acquire(90)
     for size_bytes in (50, 1, 60):
-        nursery.start_soon(ask, size_bytes)
-        await trio.testing.wait_all_tasks_blocked()
+        await line.ask(f"who asks for {size_bytes}", size_bytes=size_bytes)
     assert not budget.try_acquire(5), "nobody overtakes the line"
     assert budget.room == 0
-    budget.release(30)
-    await trio.testing.wait_all_tasks_blocked()
-    assert (admitted, budget.held) == ([], 60)
-    budget.release(20)
-    await trio.testing.wait_all_tasks_blocked()
-    assert (set(admitted), budget.held) == ({50, 1}, 91)
-    budget.release(91)
-    await trio.testing.wait_all_tasks_blocked()
-    assert (set(admitted), budget.held) == ({50, 1, 60}, 60)
+    await line.release(30)
+    assert (line.admitted, budget.held) == ([], 60)
+    await line.release(20)
+    assert (len(line.admitted), budget.held) == (2, 91)
+    await line.release(91)
+    assert (len(line.admitted), budget.held) == (3, 60)
 
 
-async def test_owners_take_turns(budget: ByteBudget, nursery: trio.Nursery) -> None:
+async def test_owners_take_turns(budget: ByteBudget, line: Line) -> None:
     """Failed before: whoever asked a thousand times at once kept everybody waiting for all of it."""
-    admitted = list[str]()
-
-    async def ask(owner: str, number: int) -> None:
-        await budget.acquire(100, owner)
-        admitted.append(f"{owner}{number}")
-
     assert budget.try_acquire(100)
-    for number in range(4):
-        nursery.start_soon(ask, "many", number)
-        await trio.testing.wait_all_tasks_blocked()
-    for number in range(2):
-        nursery.start_soon(ask, "few", number)
-        await trio.testing.wait_all_tasks_blocked()
-    while budget.held:
-        budget.release(100)
-        await trio.testing.wait_all_tasks_blocked()
-    assert admitted == ["many0", "few0", "many1", "few1", "many2", "many3"]
+    await line.ask("many0", "many1", "many2", "many3", "few0", "few1")
+    await line.release_all()
+    assert line.admitted == ["many0", "few0", "many1", "few1", "many2", "many3"]
 
 
-async def test_who_asks_for_little_does_not_wait_for_all_who_ask_for_much(
-    budget: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_who_asks_for_little_does_not_wait_for_all_who_ask_for_much(budget: ByteBudget, line: Line) -> None:
     """Failed before: a consumer of 1 MiB waited behind two hundred that wanted 5, and a large one may not starve."""
-    admitted = list[str]()
-
-    async def ask(owner: str, size_bytes: int) -> None:
-        await budget.acquire(size_bytes, owner)
-        admitted.append(owner)
-
-    async def serve_one() -> None:
-        budget.release(budget.held)
-        await trio.testing.wait_all_tasks_blocked()
-
     assert budget.try_acquire(100)
-    for number in range(4):
-        nursery.start_soon(ask, f"much {number}", 100)
-        await trio.testing.wait_all_tasks_blocked()
-    await serve_one()
-    for number in range(8):
-        nursery.start_soon(ask, f"little {number}", 40)
-        await trio.testing.wait_all_tasks_blocked()
-        await serve_one()
+    for owner in "wxyz":
+        await line.ask(f"much {owner}")
+    await line.release(budget.held)
+    for owner in "abcdefgh":
+        await line.ask(f"little {owner}", size_bytes=40)
+        await line.release(budget.held)
     # The clock is at 25 first, and goes on by 10 with each of the little ones: the fifth is behind those of 100.
-    little = [f"little {number}" for number in range(4)]
-    assert admitted[:8] == ["much 0", *little, "much 1", "much 2", "much 3"]
+    little = [f"little {owner}" for owner in "abcd"]
+    assert line.admitted[:8] == ["much w", *little, "much x", "much y", "much z"]
     while budget.is_short:
-        await serve_one()
-    assert len(admitted) == 12
+        await line.release(budget.held)
+    assert len(line.admitted) == 12
 
 
-async def test_who_takes_at_once_waits_for_one_of_the_others_at_most(budget: ByteBudget, nursery: trio.Nursery) -> None:
+async def test_who_takes_at_once_waits_for_one_of_the_others_at_most(budget: ByteBudget, line: Line) -> None:
     """Failed before: a consumer that reads waited behind two hundred that did not."""
-    admitted = list[str]()
-
-    async def ask(owner: str) -> None:
-        await budget.acquire(100, owner)
-        admitted.append(owner)
-
     assert budget.try_acquire(100)
-    for number in range(4):
-        nursery.start_soon(ask, f"other {number}")
-        await trio.testing.wait_all_tasks_blocked()
+    await line.ask("w", "x", "y", "z")
     for owner in ("a", "b"):
         budget.prefer(owner, is_preferred=True)
-        nursery.start_soon(ask, owner)
-        await trio.testing.wait_all_tasks_blocked()
-    for _ in range(6):
-        budget.release(100)
-        await trio.testing.wait_all_tasks_blocked()
-    assert admitted == ["a", "other 0", "b", "other 1", "other 2", "other 3"]
+        await line.ask(owner)
+    await line.release_all()
+    assert line.admitted == ["a", "w", "b", "x", "y", "z"]
     assert not budget.is_short
 
 
-async def test_who_is_preferred_no_more_waits_with_the_others(budget: ByteBudget, nursery: trio.Nursery) -> None:
-    admitted = list[str]()
-
-    async def ask(owner: str) -> None:
-        await budget.acquire(100, owner)
-        admitted.append(owner)
-
+async def test_who_is_preferred_no_more_waits_with_the_others(budget: ByteBudget, line: Line) -> None:
     budget.prefer("a", is_preferred=True)
     budget.prefer("a", is_preferred=False)
     assert budget.try_acquire(100)
-    for owner in ("other", "a"):
-        nursery.start_soon(ask, owner)
-        await trio.testing.wait_all_tasks_blocked()
-    budget.release(100)
-    await trio.testing.wait_all_tasks_blocked()
-    assert admitted == ["other"]
+    await line.ask("other", "a")
+    await line.release()
+    assert line.admitted == ["other"]
 
 
 async def test_more_than_the_whole_budget_goes_alone(budget: ByteBudget, nursery: trio.Nursery) -> None:
     assert budget.try_acquire(1)
     nursery.start_soon(budget.acquire, 500)
-    await trio.testing.wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
     assert budget.held == 1
     budget.release(1)
     assert budget.held == 500
@@ -156,7 +134,7 @@ async def test_more_than_the_whole_budget_goes_beside_a_little(nursery: trio.Nur
     budget = ByteBudget(100, little_bytes=10)
     budget.overdraw(11)
     nursery.start_soon(budget.acquire, 500)
-    await trio.testing.wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
     assert (budget.held, budget.is_short) == (11, True)
     budget.release(1)
     assert (budget.held, budget.is_short) == (510, False)
@@ -168,9 +146,9 @@ async def test_who_leaves_the_line_holds_nothing_and_makes_way(budget: ByteBudge
         nursery.start_soon(trio.lowlevel.checkpoint)
         async with trio.open_nursery() as line:
             line.start_soon(budget.acquire, 60)
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             nursery.start_soon(budget.acquire, 10)
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             assert budget.held == 50
             scope.cancel()
     assert budget.held == 60
@@ -189,7 +167,7 @@ async def test_room_that_nobody_waits_for_is_announced(budget: ByteBudget, nurse
     budget.when_room(lambda: announced.append(budget.held))
     assert budget.try_acquire(100)
     nursery.start_soon(budget.acquire, 50)
-    await trio.testing.wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
     budget.release(10)
     assert announced == []
     budget.release(50)
@@ -204,29 +182,14 @@ async def test_every_change_is_told() -> None:
     assert told == [7, 4]
 
 
-async def test_an_owner_that_gives_one_request_up_keeps_the_place_of_the_others(
-    budget: ByteBudget, nursery: trio.Nursery
-) -> None:
-    admitted = list[str]()
-    scopes = dict[str, trio.CancelScope]()
-
-    async def ask(owner: str, number: int) -> None:
-        with trio.CancelScope() as scopes[f"{owner}{number}"]:
-            await budget.acquire(100, owner)
-            admitted.append(f"{owner}{number}")
-
+async def test_an_owner_that_gives_one_request_up_keeps_the_place_of_the_others(budget: ByteBudget, line: Line) -> None:
     assert budget.try_acquire(100)
-    for owner, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
-        nursery.start_soon(ask, owner, number)
-        await trio.testing.wait_all_tasks_blocked()
-    scopes["a3"].cancel()
-    await trio.testing.wait_all_tasks_blocked()
-    nursery.start_soon(ask, "a", 4)
-    await trio.testing.wait_all_tasks_blocked()
-    while budget.held:
-        budget.release(100)
-        await trio.testing.wait_all_tasks_blocked()
-    assert admitted == ["a1", "b1", "a2", "a4"]
+    await line.ask("a1", "a2", "a3", "b1")
+    line.scopes["a3"].cancel()
+    await wait_all_tasks_blocked()
+    await line.ask("a4")
+    await line.release_all()
+    assert line.admitted == ["a1", "b1", "a2", "a4"]
 
 
 STEPS = st.tuples(st.sampled_from(["ask", "ask", "give back", "give up"]), st.integers(0, 130), st.sampled_from("abc"))
@@ -252,19 +215,17 @@ async def test_no_more_is_held_than_the_budget_or_one(steps: list[tuple[str, int
                 [*scopes.values()][size_bytes % len(scopes)].cancel()
             elif what == "ask":
                 askers.start_soon(ask, number, size_bytes, owner)
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             assert budget.held == sum(held)
             assert budget.held <= 100 or sorted(held)[:-1] == [0] * (len(held) - 1)
         while held:
             budget.release(held.pop())
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
         assert budget.held == 0
         assert not scopes
 
 
-async def test_who_is_admitted_while_its_cancellation_is_on_the_way_holds_nothing(
-    budget: ByteBudget, nursery: trio.Nursery
-) -> None:
+async def test_who_is_admitted_while_it_is_cancelled_holds_nothing(budget: ByteBudget, nursery: trio.Nursery) -> None:
     assert budget.try_acquire(100)
     with trio.CancelScope() as scope:
 

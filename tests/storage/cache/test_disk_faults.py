@@ -1,4 +1,5 @@
-"""The disk cache's disk in trouble: full, read-only, broken, gone. It is counted, done without, and comes back."""
+"""The disk cache's disk in trouble: full, read-only, broken, gone. It is counted, done without, and comes back after a
+rest: how long, who tries next, what may be read meanwhile."""
 
 import errno
 import os
@@ -12,7 +13,9 @@ from typing import NoReturn
 
 import pytest
 
-from storage.cache.disk import RETRY_S
+from metrics.cache_meters import CacheMeter, DiskErrorCause
+from metrics.registry import Registry
+from storage.cache.disk import RETRY_S, DiskHealth, cause_of
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     Clock,
@@ -27,6 +30,12 @@ from tests.support.disk_cache import (
 )
 
 FIRST, SECOND, THIRD = key_of(1), key_of(2), key_of(3)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[DiskCache]:
+    with disk_cache(tmp_path) as cache:
+        yield cache
 
 
 def comes_back(cache: DiskCache) -> None:
@@ -44,30 +53,28 @@ def comes_back(cache: DiskCache) -> None:
     ("number", "cause"), [(errno.ENOSPC, "full"), (errno.EROFS, "read_only"), (errno.EIO, "other")]
 )
 def test_a_write_that_fails_is_counted_and_leaves_nothing(
-    number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: DiskCache, number: int, cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST)
-        with monkeypatch.context() as patch:
-            break_writes(patch, number)
-            assert not cache.disk.write(SECOND, data_of(SECOND))
-        assert cache.errors(cause) == 1
-        assert cache.count("disk_skipped_blocks_total") == 1
-        assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
-        assert cache.disk.size_bytes == cost(1)
-        assert cache.disk.holds(FIRST) == (cause != "other")
-        comes_back(cache)
-        assert cache.served(FIRST, SECOND) == [FIRST]
+    cache.write(FIRST)
+    with monkeypatch.context() as patch:
+        break_writes(patch, number)
+        assert not cache.disk.write(SECOND, data_of(SECOND))
+    assert cache.errors(cause) == 1
+    assert cache.count("disk_skipped_blocks_total") == 1
+    assert [path.name for path in files_below(tmp_path)] == ["1-100-100"]
+    assert cache.disk.size_bytes == cost(1)
+    assert cache.disk.holds(FIRST) == (cause != "other")
+    comes_back(cache)
+    assert cache.served(FIRST, SECOND) == [FIRST]
 
 
-def test_a_disk_that_stays_full_is_tried_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with disk_cache(tmp_path) as cache:
-        break_writes(monkeypatch, errno.ENOSPC)
-        for _ in range(100):
-            cache.disk.write(FIRST, data_of(FIRST))
-            cache.clock.now_s += RETRY_S / 20
-        assert cache.errors("full") == 5
-        assert cache.count("disk_skipped_blocks_total") == 100
+def test_a_disk_that_stays_full_is_tried_once_in_a_while(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_writes(monkeypatch, errno.ENOSPC)
+    for _ in range(100):
+        cache.disk.write(FIRST, data_of(FIRST))
+        cache.clock.now_s += RETRY_S / 20
+    assert cache.errors("full") == 5
+    assert cache.count("disk_skipped_blocks_total") == 100
 
 
 @contextmanager
@@ -142,24 +149,22 @@ def remount(path: Path, mode: str) -> None:
 
 
 @pytest.mark.needs("user")
-def test_a_folder_that_may_not_be_written_is_denied(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        writing = tmp_path / "blocks" / "writing"
-        writing.chmod(0o500)
-        assert not cache.disk.write(SECOND, data_of(SECOND))
-        assert cache.errors("denied") == 1
-        comes_back(cache)
+def test_a_folder_that_may_not_be_written_is_denied(cache: DiskCache, tmp_path: Path) -> None:
+    writing = tmp_path / "blocks" / "writing"
+    writing.chmod(0o500)
+    assert not cache.disk.write(SECOND, data_of(SECOND))
+    assert cache.errors("denied") == 1
+    comes_back(cache)
 
 
-def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST, SECOND)
-        cache.file_of(FIRST).unlink()
-        assert cache.served(FIRST, SECOND) == [SECOND]
-        assert cache.errors("missing") == 1
-        assert cache.disk.size_bytes == cost(1)
-        assert cache.disk.available
-        cache.write(FIRST)
+def test_a_block_whose_file_is_gone_is_a_miss_and_no_more(cache: DiskCache) -> None:
+    cache.write(FIRST, SECOND)
+    cache.file_of(FIRST).unlink()
+    assert cache.served(FIRST, SECOND) == [SECOND]
+    assert cache.errors("missing") == 1
+    assert cache.disk.size_bytes == cost(1)
+    assert cache.disk.available
+    cache.write(FIRST)
 
 
 @pytest.mark.parametrize("finder", ["reader", "writer"])
@@ -222,14 +227,13 @@ def test_a_folder_that_somebody_else_took_meanwhile_is_left_to_them(tmp_path: Pa
         assert cache.served(FIRST) == [FIRST]
 
 
-def test_missing_folders_inside_are_made_anew(tmp_path: Path) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST)
-        (tmp_path / "blocks" / "writing").rmdir()
-        assert not cache.disk.write(SECOND, data_of(SECOND))
-        assert cache.errors("missing") == 1
-        comes_back(cache)
-        assert cache.served(FIRST) == [FIRST]
+def test_missing_folders_inside_are_made_anew(cache: DiskCache, tmp_path: Path) -> None:
+    cache.write(FIRST)
+    (tmp_path / "blocks" / "writing").rmdir()
+    assert not cache.disk.write(SECOND, data_of(SECOND))
+    assert cache.errors("missing") == 1
+    comes_back(cache)
+    assert cache.served(FIRST) == [FIRST]
 
 
 def refuse_deletes(patch: pytest.MonkeyPatch) -> None:
@@ -239,9 +243,7 @@ def refuse_deletes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Path, "unlink", refuse)
 
 
-def test_a_file_that_cannot_be_deleted_stays_in_the_budget_and_goes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_deleted_is_charged_and_goes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with disk_cache(tmp_path, bytes_max=cost(2)) as cache:
         cache.write(FIRST, SECOND)
         with monkeypatch.context() as patch:
@@ -256,9 +258,7 @@ def test_a_file_that_cannot_be_deleted_stays_in_the_budget_and_goes_later(
         assert bytes_on_disk(tmp_path) <= cache.disk.size_bytes == cost(2)
 
 
-def test_half_a_block_that_cannot_be_deleted_stays_in_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_block_that_cannot_be_deleted_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with disk_cache(tmp_path, bytes_max=cost(1)) as cache:
         with monkeypatch.context() as patch:
             break_writes(patch, errno.EIO)
@@ -285,40 +285,34 @@ def test_what_cannot_be_dropped_at_the_start_is_in_the_budget(tmp_path: Path, mo
             assert bytes_on_disk(tmp_path) <= cost(1)
 
 
-def test_a_block_that_cannot_be_read_is_given_up_and_the_disk_rests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST, SECOND)
+def test_an_unreadable_block_is_given_up_and_the_disk_rests(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write(FIRST, SECOND)
 
-        def fail(descriptor: int, size_bytes: int, position: int) -> NoReturn:
-            raise OSError(errno.EIO, "Input/output error")
+    def fail(descriptor: int, size_bytes: int, position: int) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pread", fail)
-            assert cache.disk.read(FIRST) is None
-        assert cache.errors("other") == 1
-        assert not cache.disk.holds(SECOND)
-        comes_back(cache)
-        assert cache.served(FIRST, SECOND) == [SECOND]
-
-
-def test_a_block_that_is_evicted_just_before_it_is_read_is_no_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with disk_cache(tmp_path) as cache:
-        cache.write(FIRST)
-        path_of = cache.disk._folder.path_of
-
-        def path_of_evicted(key: object) -> Path:
-            monkeypatch.undo()
-            cache.disk.drop(FIRST)
-            return path_of(FIRST)
-
-        monkeypatch.setattr(cache.disk._folder, "path_of", path_of_evicted)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
         assert cache.disk.read(FIRST) is None
-        assert cache.errors("missing") == 0
-        assert cache.disk.available
+    assert cache.errors("other") == 1
+    assert not cache.disk.holds(SECOND)
+    comes_back(cache)
+    assert cache.served(FIRST, SECOND) == [SECOND]
+
+
+def test_a_block_evicted_before_it_is_read_is_no_trouble(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.write(FIRST)
+    path_of = cache.disk._folder.path_of
+
+    def path_of_evicted(key: object) -> Path:
+        monkeypatch.undo()
+        cache.disk.drop(FIRST)
+        return path_of(FIRST)
+
+    monkeypatch.setattr(cache.disk._folder, "path_of", path_of_evicted)
+    assert cache.disk.read(FIRST) is None
+    assert cache.errors("missing") == 0
+    assert cache.disk.available
 
 
 @pytest.mark.parametrize(
@@ -339,9 +333,7 @@ def test_with_a_disk_in_trouble_it_starts_without_and_comes_back(
             comes_back(cache)
 
 
-def test_a_folder_that_may_not_be_made_is_a_wrong_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_made_is_misconfigured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -365,3 +357,93 @@ def test_a_listing_that_fails_is_made_again_later(tmp_path: Path, monkeypatch: p
             assert not cache.disk.holds(FIRST)
             comes_back(cache)
             assert cache.served(FIRST) == [FIRST]
+
+
+class HealthWorld:
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.clock = Clock()
+        self.health = DiskHealth(CacheMeter(self.registry), self.clock)
+
+    @property
+    def gauge(self) -> float | None:
+        return self.registry.sample_value("tidegate_cache_disk_available")
+
+
+@pytest.fixture
+def world() -> HealthWorld:
+    return HealthWorld()
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (errno.ENOSPC, DiskErrorCause.FULL),
+        (errno.EDQUOT, DiskErrorCause.FULL),
+        (errno.EROFS, DiskErrorCause.READ_ONLY),
+        (errno.ENOENT, DiskErrorCause.MISSING),
+        (errno.ESTALE, DiskErrorCause.MISSING),
+        (errno.EACCES, DiskErrorCause.DENIED),
+        (errno.EIO, DiskErrorCause.OTHER),
+        (errno.EMFILE, DiskErrorCause.OTHER),
+    ],
+)
+def test_every_error_has_a_cause(number: int, cause: DiskErrorCause) -> None:
+    assert cause_of(OSError(number, "")) is cause
+
+
+def test_an_error_without_a_number_has_a_cause() -> None:
+    assert cause_of(OSError("strange")) is DiskErrorCause.OTHER
+
+
+def test_a_disk_is_good_until_it_fails(world: HealthWorld) -> None:
+    assert world.health.is_good
+    assert world.health.may_read
+    assert world.health.may_write
+    assert world.health.try_write()
+    assert world.gauge == 1
+
+
+@pytest.mark.parametrize("cause", list(DiskErrorCause))
+def test_after_trouble_one_write_tries_and_the_rest_follow(world: HealthWorld, cause: DiskErrorCause) -> None:
+    world.health.on_trouble(cause, "detail")
+    assert world.gauge == 0
+    assert not world.health.try_write()
+    world.clock.now_s += RETRY_S
+    assert [world.health.try_write(), world.health.may_write, world.health.try_write()] == [True, False, False]
+    world.health.on_written()
+    assert world.gauge == 1
+    assert [world.health.try_write(), world.health.try_write()] == [True, True]
+
+
+def test_a_try_that_fails_is_followed_by_another_rest(world: HealthWorld) -> None:
+    world.health.on_trouble(DiskErrorCause.FULL, "detail")
+    world.clock.now_s += RETRY_S
+    assert world.health.try_write()
+    world.health.on_trouble(DiskErrorCause.FULL, "detail")
+    world.clock.now_s += RETRY_S - 1
+    assert not world.health.may_write
+    world.clock.now_s += 1
+    assert world.health.may_write
+
+
+@pytest.mark.parametrize("cause", list(DiskErrorCause))
+def test_a_full_or_read_only_disk_is_still_read_and_no_other(world: HealthWorld, cause: DiskErrorCause) -> None:
+    world.health.on_trouble(cause, "detail")
+    assert world.health.may_read == (cause in (DiskErrorCause.FULL, DiskErrorCause.READ_ONLY))
+    world.clock.now_s += RETRY_S
+    assert world.health.may_read
+
+
+def test_more_trouble_does_not_make_a_rest_longer(world: HealthWorld) -> None:
+    for _ in range(int(RETRY_S)):
+        world.health.on_trouble(DiskErrorCause.READ_ONLY, "detail")
+        world.clock.now_s += 1
+    assert world.health.may_write
+    assert world.registry.sample_value("tidegate_cache_disk_errors_total", {"cause": "read_only"}) == RETRY_S
+
+
+def test_a_clock_that_is_set_back_ends_the_rest(world: HealthWorld) -> None:
+    world.health.on_trouble(DiskErrorCause.OTHER, "detail")
+    world.clock.now_s -= 1_000_000
+    assert world.health.may_write

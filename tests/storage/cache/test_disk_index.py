@@ -127,20 +127,18 @@ def key_to_come(room: Room) -> DiskBlockKey:
 TestDiskIndex = DiskIndexMachine.TestCase
 
 
-def put(index: DiskIndex, key: DiskBlockKey, cost_bytes: int = 10, now_s: float = 0.0) -> list[Doomed]:
+def reserved(index: DiskIndex, key: DiskBlockKey, cost_bytes: int = 10, now_s: float = 0.0) -> Room:
     room = index.reserve(key, cost_bytes, now_s)
     assert room is not None
+    return room
+
+
+def put(index: DiskIndex, key: DiskBlockKey, cost_bytes: int = 10, now_s: float = 0.0) -> list[Doomed]:
+    room = reserved(index, key, cost_bytes, now_s)
     doomed = room.doomed
     assert index.settle(room, [])
     assert index.publish(room, key, None, now_s) is None
     return doomed
-
-
-def test_room_is_made_before_a_block_comes() -> None:
-    index = DiskIndex(25, None)
-    assert put(index, FIRST) == put(index, SECOND) == []
-    assert put(index, THIRD) == [Doomed(FIRST, 10)]
-    assert (len(index), index.size_bytes) == (2, 20)
 
 
 def test_blocks_of_one_extent_go_before_those_of_another_however_they_were_found() -> None:
@@ -164,8 +162,7 @@ def test_one_look_tells_of_many_blocks() -> None:
 def test_what_goes_counts_until_it_is_deleted() -> None:
     index = DiskIndex(25, None)
     put(index, FIRST, 20)
-    room = index.reserve(SECOND, 10, 0.0)
-    assert room is not None
+    room = reserved(index, SECOND, 10)
     assert room.evictions == 1
     assert index.size_bytes == 20
     assert index.reserve(THIRD, 10, 0.0) is None, "room that is not there yet"
@@ -176,8 +173,7 @@ def test_what_goes_counts_until_it_is_deleted() -> None:
 
 def test_a_key_is_reserved_once() -> None:
     index = DiskIndex(100, None)
-    room = index.reserve(FIRST, 10, 0.0)
-    assert room is not None
+    room = reserved(index, FIRST, 10)
     assert index.reserve(FIRST, 10, 0.0) is None
     index.release(room, None)
     put(index, FIRST)
@@ -188,8 +184,7 @@ def test_a_key_is_reserved_once() -> None:
 def test_what_could_not_be_deleted_is_charged_and_goes_first_next_time() -> None:
     index = DiskIndex(25, None)
     put(index, FIRST, 20)
-    room = index.reserve(SECOND, 10, 0.0)
-    assert room is not None
+    room = reserved(index, SECOND, 10)
     assert not index.settle(room, list(room.doomed))
     assert (index.size_bytes, len(index)) == (20, 0)
     assert put(index, FIRST, 10) == [Doomed(FIRST, 20)], "also for the very block that it is of"
@@ -214,8 +209,7 @@ def test_a_vanished_folder_leaves_what_is_being_written() -> None:
     index = DiskIndex(100, None)
     put(index, FIRST)
     index.add_leftover(Path("left"), 10)
-    room = index.reserve(SECOND, 30, 0.0)
-    assert room is not None
+    room = reserved(index, SECOND, 30)
     index.clear()
     assert index.size_bytes == 30, "the leftover goes before the block comes"
     index.settle(room, [])

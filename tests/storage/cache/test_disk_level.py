@@ -1,45 +1,47 @@
-"""The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back."""
+"""The disk behind the readers' backs: nobody waits for a write, no trouble reaches a reader, nothing bad comes back;
+blocks on their way from it, one by one and in runs, and whatever happens meanwhile everybody who waits is told."""
 
 import errno
 import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.cache import disk_level
-from storage.cache.blocks import Block
-from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX
+from storage.cache.blocks import Block, SegmentBlocks
+from storage.cache.disk import DiskBlockKey
+from storage.cache.disk_level import EXPIRE_INTERVAL_S, READS_MAX, DiskRun
 from storage.cache.segment_entries import Flight
 from storage.errors import RetriableRemoteStorageError
 from storage.model import Uuid
-from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, key_of
-from tests.support.disk_world import FROM_STORE, world_at
+from tests.support.disk_cache import SIZE_BYTES, break_writes, cost, data_of, disk_cache, files_below, key_of
+from tests.support.disk_world import FROM_STORE, SourceOf, World, world_at
 from tests.support.scripted_gets import Gate, until
 
-KEY, OTHER = key_of(0), key_of(1)
+KEYS = [key_of(number) for number in range(12)]
+KEY, OTHER = KEYS[:2]
 
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
-    """A folder in which an earlier process left KEY and OTHER."""
-    with disk_cache(tmp_path) as cache:
-        cache.write(KEY, OTHER)
+    """A folder in which an earlier process left KEYS."""
+    with disk_cache(tmp_path, bytes_max=cost(100)) as cache:
+        cache.write(*KEYS)
     return tmp_path
 
 
-# --- reads ---
-
-
-async def test_a_block_that_an_earlier_process_left_is_read_and_lands(filled: Path) -> None:
+@pytest.fixture
+async def world(filled: Path) -> AsyncIterator[World]:
     async with world_at(filled) as world:
-        assert world.level.holds(KEY)
-        assert await world.read(KEY) == data_of(KEY)
-        assert [bytes(block.data) for block in world.landed] == [data_of(KEY)]
-        assert world.fetched == 0
-        assert world.sample("cache_hits_total", level="disk") == 1
-        assert world.sample("cache_hit_bytes_total", level="disk") == SIZE_BYTES
+        yield world
+
+
+# --- reads ---
 
 
 async def test_nothing_is_held_before_the_folder_is_listed(filled: Path) -> None:
@@ -49,26 +51,13 @@ async def test_nothing_is_held_before_the_folder_is_listed(filled: Path) -> None
         assert world.sample("cache_disk_skipped_blocks_total") == 1
 
 
-async def test_a_block_that_is_gone_comes_from_the_store(filled: Path) -> None:
-    async with world_at(filled) as world:
-        gate = world.gate("read", KEY)
-        flight = world.start_read(KEY)
-        await gate.reached()
-        world.disk.drop(KEY)
-        gate.release()
-        assert bytes((await flight.wait()).data) == FROM_STORE
-        assert (world.fetched, world.landed) == (1, [])
-        assert world.sample("cache_misses_total", level="disk") == 1
-
-
-async def test_trouble_of_the_store_behind_the_disk_is_the_readers(filled: Path) -> None:
-    async with world_at(filled) as world:
-        world.disk.drop(KEY)
-        world.store_error = RetriableRemoteStorageError("503")
-        with pytest.raises(RetriableRemoteStorageError):
-            await world.read(KEY)
-        world.store_error = None
-        assert await world.read(KEY) == FROM_STORE  # nothing is remembered of it
+async def test_trouble_of_the_store_behind_the_disk_is_the_readers(world: World) -> None:
+    world.disk.drop(KEY)
+    world.store_error = RetriableRemoteStorageError("503")
+    with pytest.raises(RetriableRemoteStorageError):
+        await world.read(KEY)
+    world.store_error = None
+    assert await world.read(KEY) == FROM_STORE  # nothing is remembered of it
 
 
 async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
@@ -87,16 +76,15 @@ async def test_reads_at_once_are_bounded(tmp_path: Path) -> None:
             await flight.wait()
 
 
-async def test_a_reader_that_leaves_does_not_end_the_read(filled: Path) -> None:
-    async with world_at(filled) as world:
-        gate = world.gate("read", KEY)
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as readers:
-                readers.start_soon(world.read, KEY)
-                await gate.reached()
-                scope.cancel()
-        gate.release()
-        await until(lambda: bool(world.landed))
+async def test_a_reader_that_leaves_does_not_end_the_read(world: World) -> None:
+    gate = world.gate("read", KEY)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as readers:
+            readers.start_soon(world.read, KEY)
+            await gate.reached()
+            scope.cancel()
+    gate.release()
+    await until(lambda: bool(world.landed))
 
 
 async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
@@ -129,9 +117,7 @@ async def test_a_block_is_written_once(tmp_path: Path) -> None:
         assert not world.level._queue
 
 
-async def test_what_the_disk_does_not_keep_up_with_is_left_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_disk_cannot_keep_up_with_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_level, "WRITE_QUEUE_BYTES_MAX", 2 * SIZE_BYTES)
     async with world_at(tmp_path) as world:
         gate = world.gate("write", KEY)
@@ -206,31 +192,29 @@ async def test_a_fresh_block_replaces_the_one_that_was_dropped_while_it_was_writ
         assert await world.read(KEY) == data_of(KEY)
 
 
-async def test_a_block_found_bad_while_it_is_read_again_is_not_handed_out(filled: Path) -> None:
+async def test_a_block_found_bad_while_it_is_read_again_is_not_handed_out(world: World) -> None:
     """It failed before: the read that was under way landed the bad block once more, after it was dropped."""
-    async with world_at(filled) as world:
-        gate = world.disk.after_read[KEY] = Gate()
-        flight = world.start_read(KEY)
-        await gate.reached()
-        world.level.drop(KEY)
-        late = world.start_read(KEY)
-        gate.release()
-        assert bytes((await flight.wait()).data) == FROM_STORE
-        assert bytes((await late.wait()).data) == FROM_STORE
-        assert world.landed == []
+    gate = world.disk.after_read[KEY] = Gate()
+    flight = world.start_read(KEY)
+    await gate.reached()
+    world.level.drop(KEY)
+    late = world.start_read(KEY)
+    gate.release()
+    assert bytes((await flight.wait()).data) == FROM_STORE
+    assert bytes((await late.wait()).data) == FROM_STORE
+    assert world.landed == []
 
 
-async def test_a_block_of_a_segment_deleted_while_it_is_read_is_answered_and_not_kept(filled: Path) -> None:
+async def test_a_block_of_a_segment_deleted_while_it_is_read_is_answered_and_not_kept(world: World) -> None:
     """It failed before: the read that was under way put the block into memory."""
-    async with world_at(filled) as world:
-        gate = world.disk.after_read[KEY] = Gate()
-        flight = world.start_read(KEY)
-        await gate.reached()
-        world.level.drop_segment(KEY.segment_id)
-        gate.release()
-        assert bytes((await flight.wait()).data) == data_of(KEY)
-        assert (world.landed, world.fetched) == ([], 0)
-        await until(lambda: not world.level.holds(OTHER))
+    gate = world.disk.after_read[KEY] = Gate()
+    flight = world.start_read(KEY)
+    await gate.reached()
+    world.level.drop_segment(KEY.segment_id)
+    gate.release()
+    assert bytes((await flight.wait()).data) == data_of(KEY)
+    assert (world.landed, world.fetched) == ([], 0)
+    await until(lambda: not world.level.holds(OTHER))
 
 
 async def test_segments_that_the_catalog_does_not_know_are_dropped(tmp_path: Path) -> None:
@@ -254,3 +238,221 @@ async def test_idle_blocks_are_looked_for_every_minute(tmp_path: Path, autojump_
                 assert trio.current_time() < 10_000 * EXPIRE_INTERVAL_S
                 await trio.sleep(1)
             assert trio.current_time() >= times * EXPIRE_INTERVAL_S
+
+
+def read_run(world: World) -> None:
+    """All of KEYS, for nobody."""
+    world.reads.read(cast(SegmentBlocks, SourceOf(KEYS[0])), [key.number for key in KEYS], KEYS, "a reader")
+
+
+async def test_a_run_lands_in_order_and_nobody_has_to_wait_for_it(world: World) -> None:
+    read_run(world)
+    assert world.reads.undemanded_bytes == sum(key.size_bytes for key in KEYS)
+    await world.done()
+    assert [bytes(block.data) for block in world.landed] == [data_of(key) for key in KEYS]
+    assert world.reads.undemanded_bytes == 0
+
+
+async def test_a_block_on_its_way_is_shared_by_all_who_want_it(world: World) -> None:
+    gate = world.gate("read", KEYS[3])
+    read_run(world)
+    flights = [world.start_read(KEYS[3]) for _ in range(3)]
+    assert len({id(flight) for flight in flights}) == 1
+    assert world.reads.undemanded_bytes == sum(key.size_bytes for key in KEYS) - KEYS[3].size_bytes
+    gate.release()
+    assert bytes((await flights[0].wait()).data) == data_of(KEYS[3])
+    await world.done()
+    assert world.fetched == 0
+    assert world.reads.undemanded_bytes == 0
+
+
+async def test_what_is_not_there_comes_from_the_store_for_those_who_wait(world: World) -> None:
+    gate = world.gate("read", KEYS[0])
+    world.disk.drop(KEYS[1])
+    world.disk.drop(KEYS[2])
+    read_run(world)
+    flight = world.start_read(KEYS[2])
+    gate.release()
+    assert bytes((await flight.wait()).data) == FROM_STORE
+    await world.done()
+    assert world.fetched == 1
+    assert len(world.landed) == len(KEYS) - 2
+
+
+@dataclass
+class Receiver:
+    """What came of a run, in the order in which it came; `posts`: how many came together."""
+
+    came: list[bytes | None] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    posts: list[int] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+    on_delivery: Callable[[int], object] = lambda at: None
+    run: DiskRun | None = None
+
+    def read(self, world: World, keys: list[DiskBlockKey]) -> "Receiver":
+        self.run = run = world.level.read_run(keys, "a reader", deliver=self.deliver, fail=self.failures.append)
+        hand_over = run.hand_over
+
+        def counted(group: Sequence[bytes | bytearray | None]) -> None:
+            self.posts.append(len(group))
+            hand_over(group)
+
+        run.hand_over = counted  # type: ignore[method-assign]  # one call a post
+        return self
+
+    def deliver(self, at: int, data: memoryview | None) -> None:
+        assert at == len(self.came)
+        assert self.run is not None
+        self.came.append(None if data is None else bytes(data))
+        self.kept.append(not self.run.is_forgotten)
+        self.on_delivery(at)
+
+    async def came_to(self, blocks: int) -> None:
+        await until(lambda: len(self.came) == blocks or bool(self.failures))
+        await wait_all_tasks_blocked()
+
+
+def whole(keys: list[DiskBlockKey]) -> list[bytes | None]:
+    return [data_of(key) for key in keys]
+
+
+async def test_a_run_comes_in_order_in_few_posts_the_first_alone(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_level, "POST_BYTES", 4 * SIZE_BYTES)
+    async with world_at(filled) as world:
+        assert world.level.holds_run([KEYS[0], key_of(77), KEYS[1]]) == [True, False, True]
+        receiver = Receiver().read(world, KEYS)
+        await receiver.came_to(12)
+        assert receiver.came == whole(KEYS)
+        assert receiver.posts == [1, 4, 4, 3]
+        assert receiver.failures == []
+        assert world.sample("cache_hits_total", level="disk") == 12
+        assert world.sample("cache_hit_bytes_total", level="disk") == 12 * SIZE_BYTES
+
+
+async def test_a_run_of_one_costs_no_post_of_its_own(world: World) -> None:
+    receiver = Receiver().read(world, KEYS[:1])
+    await receiver.came_to(1)
+    assert (receiver.came, receiver.posts) == (whole(KEYS[:1]), [1])
+
+
+async def test_what_was_read_is_delivered_while_the_rest_is_read(world: World) -> None:
+    gate = world.gate("read", KEYS[1])
+    receiver = Receiver().read(world, KEYS[:3])
+    await receiver.came_to(1)
+    assert receiver.came == whole(KEYS[:1])
+    gate.release()
+    await receiver.came_to(3)
+
+
+async def test_blocks_that_are_bad_or_gone_leave_a_gap_and_no_more(world: World, filled: Path) -> None:
+    (torn,) = [path for path in files_below(filled) if path.name.startswith("3-")]
+    torn.write_bytes(b"torn")
+    world.disk.drop(KEYS[5])
+    receiver = Receiver().read(world, KEYS)
+    await receiver.came_to(12)
+    assert receiver.came == [None if at in (3, 5) else data for at, data in enumerate(whole(KEYS))]
+    assert world.sample("cache_misses_total", level="disk") == 2
+    assert not world.level.holds(KEYS[3])
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_block_found_bad_meanwhile_is_not_delivered(world: World, is_read: bool) -> None:
+    gates = world.disk.after_read if is_read else {}
+    gate = gates.setdefault(KEYS[1], Gate()) if is_read else world.gate("read", KEYS[1])
+    never_read = world.gate("read", KEYS[2])
+    receiver = Receiver().read(world, KEYS[:4])
+    await gate.reached()
+    world.level.drop(KEYS[1])
+    world.level.drop(KEYS[2])
+    world.level.drop(key_of(99))
+    gate.release()
+    await receiver.came_to(4)
+    assert receiver.came == [data_of(KEYS[0]), None, None, data_of(KEYS[3])]
+    assert not never_read.is_reached
+
+
+async def test_a_run_of_a_segment_deleted_meanwhile_is_answered_and_not_to_be_kept(world: World) -> None:
+    gate = world.disk.after_read[KEYS[1]] = Gate()
+    receiver = Receiver().read(world, KEYS[:2])
+    await gate.reached()
+    await receiver.came_to(1)
+    world.level.drop_segment(key_of(0, segment="another").segment_id)
+    assert receiver.run is not None
+    assert not receiver.run.is_forgotten
+    world.level.drop_segment(KEYS[0].segment_id)
+    gate.release()
+    await receiver.came_to(2)
+    assert (receiver.came, receiver.kept) == (whole(KEYS[:2]), [True, False])
+
+
+async def test_of_a_run_that_nobody_wants_the_rest_is_neither_read_nor_delivered(world: World) -> None:
+    gate, later = world.disk.after_read.setdefault(KEYS[1], Gate()), world.gate("read", KEYS[2])
+    receiver = Receiver().read(world, KEYS)
+    await gate.reached()
+    await receiver.came_to(1)
+    assert receiver.run is not None
+    receiver.run.cancel()
+    gate.release()
+    await until(lambda: not world.level._runs)
+    assert (receiver.came, receiver.failures) == (whole(KEYS[:1]), [])
+    assert not later.is_reached
+
+
+async def test_an_error_of_the_receivers_ends_its_run_alone(filled: Path) -> None:
+    def refuse(at: int) -> None:
+        if at == 1:
+            raise ValueError("no")
+
+    async with world_at(filled) as world:
+        receiver = Receiver(on_delivery=refuse).read(world, KEYS)
+        await until(lambda: bool(receiver.failures))
+        other = Receiver().read(world, KEYS)
+        await other.came_to(12)
+        assert receiver.came == whole(KEYS[:2])
+        assert [str(failure) for failure in receiver.failures] == ["no"]
+
+
+async def test_trouble_that_nobody_expects_is_the_receivers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = world.gate("read", KEYS[1])
+    receiver = Receiver().read(world, KEYS)
+    await receiver.came_to(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(gate, "hold", lambda: 1 / 0)
+        receiver = Receiver().read(world, KEYS)
+        await receiver.came_to(2)
+    gate.release()
+    assert receiver.came == whole(KEYS[:1])
+    assert [type(failure) for failure in receiver.failures] == [ZeroDivisionError]
+
+
+async def test_at_shutdown_a_run_that_has_no_thread_yet_is_told(filled: Path) -> None:
+    async with world_at(filled) as world:
+        for number in range(READS_MAX):
+            world.level._read_limiter.acquire_on_behalf_of_nowait(number)
+        receiver = Receiver().read(world, KEYS)
+        await wait_all_tasks_blocked()
+    assert receiver.came == []
+    assert [type(failure) for failure in receiver.failures] == [trio.ClosedResourceError]
+
+
+async def test_at_shutdown_a_run_ends_with_the_block_that_it_is_at(filled: Path) -> None:
+    gate = Gate()
+
+    async def open_soon() -> None:
+        await wait_all_tasks_blocked()
+        gate.release()
+
+    async with trio.open_nursery() as outside, world_at(filled) as world:
+        world.disk.gates["read", KEYS[1]] = gate
+        receiver = Receiver().read(world, KEYS)
+        await receiver.came_to(1)
+        outside.start_soon(open_soon)
+    assert receiver.came == whole(KEYS[:1])
+    assert [type(failure) for failure in receiver.failures] == [trio.ClosedResourceError]
+
+
+async def test_a_run_of_two_segments_is_a_bug(world: World) -> None:
+    for keys in ([KEYS[0], key_of(0, segment="another")], []):
+        with pytest.raises(AssertionError, match="of one segment"):
+            Receiver().read(world, keys)

@@ -1,25 +1,29 @@
-"""The eviction policy: a scan does not flush what is shared, a reader in sequence is no reuse, the books are right."""
+"""The eviction policy: a scan does not flush what is shared, a reader in sequence is no reuse, the books are right; and
+what it leaves behind: long runs of a scan, never crumbs."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from storage.cache.eviction import USES_MAX, ScanResistantPolicy
+from storage.cache.eviction import EXTENT_BYTES, EXTENTS_MIN, USES_MAX, ScanResistantPolicy, extent_blocks
 
 CAPACITY = 100
 EXTENT = 6
+
 """As in a cache of 100 blocks: a sixteenth."""
 
 SHARED = 30
 SCANNED = 10_000
 SCANNED_PER_SHARED = 5
+
 """So 150 blocks of the scan pass before a shared block is read again: more than CAPACITY."""
 
 Use = Callable[[int, Hashable], bool]
+
 """Uses a key for a reader, fetching it on a miss; says whether it was a hit."""
 
 
@@ -30,18 +34,8 @@ def extent(request: pytest.FixtureRequest) -> int:
 
 
 def policy_cache(capacity: int = CAPACITY, extent: int = 1) -> tuple[ScanResistantPolicy[int], Use]:
-    policy = ScanResistantPolicy[int]()
-
-    def use(key: int, reader: Hashable) -> bool:
-        if key in policy:
-            policy.touch(key, reader)
-            return True
-        while policy.size_bytes + 1 > capacity:
-            policy.evict()
-        policy.insert(key, 1, reader, extent=key // extent)
-        return False
-
-    return policy, use
+    cache = Cache(capacity, extent)
+    return cache.policy, cache.use
 
 
 def least_recently_used_cache(capacity: int = CAPACITY) -> Use:
@@ -164,9 +158,7 @@ def test_a_key_that_nobody_reused_goes_first_and_in_order_of_arrival() -> None:
         (None, ["x", "y"], True),
     ],
 )
-def test_reuse_is_use_by_another_reader_than_the_last(
-    inserted_by: Hashable, touched_by: list[Hashable], is_reuse: bool
-) -> None:
+def test_reuse_is_use_by_another_reader(inserted_by: Hashable, touched_by: list[Hashable], is_reuse: bool) -> None:
     policy = ScanResistantPolicy[str]()
     policy.insert("used", 1, inserted_by)
     policy.insert("other", 1)
@@ -245,17 +237,6 @@ def test_an_empty_policy_has_nothing_to_evict_and_nothing_to_touch() -> None:
         policy.evict()
     with pytest.raises(KeyError):
         policy.touch(0)
-
-
-def test_idle_keys_are_those_last_used_before_the_time_given() -> None:
-    policy = ScanResistantPolicy[str]()
-    for now_s, key in enumerate("abcd"):
-        policy.insert(key, 1, "reader", now_s)
-    policy.touch("a", "reader", 4.0)
-    assert policy.idle_since(1.0) == []
-    assert policy.idle_since(3.0) == ["b", "c"]
-    assert policy.idle_since(4.5) == ["b", "c", "d", "a"]
-    assert len(policy) == 4
 
 
 def test_ghosts_stand_for_no_more_than_is_here_and_hold_no_key(extent: int) -> None:
@@ -343,3 +324,188 @@ class PolicyMachine(RuleBasedStateMachine):
 
 
 TestPolicy = PolicyMachine.TestCase
+MIB = 1024 * 1024
+RUN = 8
+ROOM = 16 * RUN
+
+
+class Cache:
+    """Blocks of one byte; `fetched` are those that were not there."""
+
+    def __init__(self, capacity: int = ROOM, extent: int = RUN) -> None:
+        self.policy = ScanResistantPolicy[int]()
+        self.capacity = capacity
+        self.extent = extent
+        self.fetched: list[int] = []
+
+    def use(self, key: int, reader: Hashable) -> bool:
+        if key in self.policy:
+            self.policy.touch(key, reader)
+            return True
+        while self.policy.size_bytes + 1 > self.capacity:
+            self.policy.evict()
+        self.policy.insert(key, 1, reader, extent=key // self.extent)
+        self.fetched.append(key)
+        return False
+
+    def scan(self, keys: Iterable[int], reader: Hashable) -> int:
+        """How many of the keys were hits."""
+        return sum(self.use(key, reader) for key in keys)
+
+    def runs(self) -> list[range]:
+        """Neighbouring blocks that are here, as long as can be."""
+        runs: list[range] = []
+        for key in sorted(self.policy._blocks):
+            if runs and runs[-1].stop == key:
+                runs[-1] = range(runs[-1].start, key + 1)
+            else:
+                runs.append(range(key, key + 1))
+        return runs
+
+    def crumbs(self) -> list[range]:
+        return [run for run in self.runs() if len(run) < RUN]
+
+
+@pytest.fixture
+def cache() -> Cache:
+    return Cache()
+
+
+def test_an_extent_is_about_16_mib_and_no_more_than_a_sixteenth_of_the_cache() -> None:
+    large = 1024 * MIB
+    assert [extent_blocks(size * MIB, large) for size in (1, 4, 12, 16, 17)] == [16, 4, 1, 1, 1]
+    assert extent_blocks(64 * 1024, large) == 256
+    assert [extent_blocks(MIB, cache * MIB) for cache in (256, 64, 16, 1, 0)] == [16, 4, 1, 1, 1]
+    assert extent_blocks(0, large) == EXTENT_BYTES
+    assert EXTENTS_MIN >= 2
+
+
+def test_of_a_scan_larger_than_the_cache_one_run_stays(cache: Cache) -> None:
+    cache.scan(range(10 * ROOM + 3), "backfill")
+    (run,) = cache.runs()
+    assert run == range(9 * ROOM + 3, 10 * ROOM + 3)
+
+
+@pytest.mark.parametrize(("start", "hits"), [(0, 0), (2 * ROOM - RUN, RUN), (2 * ROOM, ROOM), (2 * ROOM + 3, None)])
+def test_a_second_scan_finds_long_runs_or_nothing(cache: Cache, start: int, hits: int | None) -> None:
+    cache.scan(range(3 * ROOM), "first")
+    cache.fetched.clear()
+    found = cache.scan(range(start, 3 * ROOM), "second")
+    assert found == (3 * ROOM - start if hits is None else hits)
+    assert cache.fetched == list(range(start, start + len(cache.fetched))), "what it does not find is one piece"
+
+
+def test_single_blocks_that_somebody_reads_here_and_there_keep_their_neighbours(cache: Cache) -> None:
+    """Block by block, each of them stayed alone in the main queue: a crumb in the next scan's way."""
+    for key in range(4 * ROOM):
+        cache.use(key, "backfill")
+        if key % (2 * RUN) == 3:
+            cache.use(key, "seeker")
+    assert len(cache.crumbs()) <= 1
+    assert any(key < 3 * ROOM - RUN for key in cache.policy._blocks), "reused extents stay longer"
+
+
+def test_an_extent_that_another_reader_enters_is_used_once(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    for key in range(RUN):  # in step, and so once
+        cache.use(key, "second")
+        cache.use(key, "first")
+    for reader in ("second", "first", "second"):  # in turn, and so three times
+        cache.use(RUN, reader)
+        cache.use(5 * RUN, reader)
+    extents = cache.policy._extents
+    assert [extents[number].uses for number in (0, 1, 2, 5)] == [2, 3, 0, 3]
+
+
+def test_a_block_that_is_used_while_its_extent_goes_stays(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    assert cache.policy.evict() == 0
+    assert cache.use(5, "second")
+    assert [cache.policy.evict() for _ in range(RUN)] == [1, 2, 3, 4, 6, 7, RUN, RUN + 1]
+    assert 5 in cache.policy
+
+
+def test_blocks_that_a_reader_is_on_its_way_to_go_last(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    for key in range(RUN, 3 * RUN):
+        cache.policy.expect(key)
+    evicted = [cache.policy.evict() for _ in range(ROOM - 1)]
+    assert evicted == [*range(RUN), *range(3 * RUN, ROOM - 1), *range(RUN, 3 * RUN)]
+
+
+def test_a_block_that_is_expected_while_its_extent_goes_stays(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    assert cache.policy.evict() == 0
+    cache.policy.expect(5)
+    cache.policy.expect(6)
+    assert [cache.policy.evict() for _ in range(RUN)] == [1, 2, 3, 4, 7, RUN, RUN + 1, RUN + 2]
+    assert cache.runs()[0] == range(5, 7)
+
+
+def test_a_block_that_comes_back_while_its_extent_goes_is_not_the_next_to_go(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    assert cache.policy.evict() == 0
+    cache.policy.insert(0, 1, "second", extent=0)
+    assert [cache.policy.evict() for _ in range(RUN)] == [*range(1, RUN), RUN]
+
+
+def test_a_removed_block_leaves_the_others_of_its_extent(cache: Cache) -> None:
+    cache.scan(range(ROOM), "first")
+    cache.policy.remove(1)
+    assert (len(cache.policy), cache.policy.size_bytes) == (ROOM - 1, ROOM - 1)
+    assert [cache.policy.evict() for _ in range(3)] == [0, 2, 3]
+    cache.policy.remove(4)
+    assert cache.policy.evict() == 5
+
+
+def test_a_reader_keeps_the_block_that_it_is_at_when_there_is_no_room_for_extents() -> None:
+    readers = 3
+    cache = Cache(capacity=2 * RUN)
+    for turn in range(4 * 100):
+        for reader in range(readers):
+            cache.use(10_000 * RUN * reader + turn // 4, reader)
+    assert len(cache.fetched) == readers * 100, "no block was fetched twice"
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4 * RUN), st.integers(0, ROOM)), min_size=20, max_size=60)
+
+"""Which reader goes on, by how many blocks, and how far behind it somebody then looks for a block."""
+
+
+@given(
+    starts=st.tuples(*[st.integers(0, 4 * ROOM)] * 4),
+    steps=STEPS,
+    touches=st.integers(1, 3),
+    removed=st.sets(st.integers(0, 8 * ROOM), max_size=3),
+)
+def test_after_any_history_what_stays_is_long_runs(
+    starts: tuple[int, ...], steps: list[tuple[int, int, int]], touches: int, removed: set[int]
+) -> None:
+    """Each reader leaves an end where it began and one where it is; one extent is going."""
+    cache = Cache()
+    at = list(starts)
+    for reader, blocks, behind in steps:
+        for _ in range(blocks):
+            for _ in range(touches):
+                cache.use(at[reader], reader)
+            at[reader] += 1
+        if at[reader] - behind in cache.policy:
+            cache.use(at[reader] - behind, "seeker")
+    for key in removed:
+        cache.policy.remove(key)
+    readers = {reader for reader, _, _ in steps}
+    assert len(cache.crumbs()) <= 2 * len(readers) + 1 + 2 * len(removed)
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+def test_scans_side_by_side_leave_few_crumbs_beside_what_is_shared(cache: Cache, readers: int) -> None:
+    shared = range(1_000_000, 1_000_000 + 12 * RUN)
+    for consumer in "abcd":
+        cache.scan(shared, consumer)
+    for turn in range(20 * ROOM):
+        for reader in range(readers):
+            cache.use(10_000 * RUN * reader + turn, reader)
+        if turn % 3 == 0:
+            cache.use(shared[turn // 3 % len(shared)], "abcd"[turn // 3 // len(shared) % 4])
+    assert len(cache.crumbs()) <= 2 * readers + 1
+    assert sum(key in cache.policy for key in shared) > 0.9 * len(shared)

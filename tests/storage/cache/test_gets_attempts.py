@@ -1,8 +1,11 @@
 """What becomes of a GET that fails or is late: attempts, and second transfers."""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from storage.cache.gets import WATCH_S
 from storage.cache.pace import NEVER, SEEN_MIN, SLOW_S_MIN, Pace
@@ -33,9 +36,37 @@ FIRST_BYTE_S = 0.08
 TROUBLE = RetriableRemoteStorageError("503")
 
 
+@pytest.fixture(autouse=True)
+def still_clock(request: pytest.FixtureRequest) -> None:
+    """In these tests time passes only as they say, or as `autojump` does."""
+    if not request.node.get_closest_marker("autojump"):
+        request.node.add_marker(pytest.mark.trio(run=on_still_clock), append=False)
+
+
+def on_still_clock(function: Callable[[], Awaitable[object]], **how: Any) -> object:
+    return trio.run(function, **{**how, "clock": MockClock()})
+
+
 @pytest.fixture
 def segment() -> ScriptedSegment:
     return ScriptedSegment()
+
+
+@pytest.fixture
+def world(nursery: trio.Nursery) -> GetWorld:
+    return GetWorld(nursery)
+
+
+@pytest.fixture
+def hedging(nursery: trio.Nursery) -> GetWorld:
+    """It knows when an answer is late."""
+    return GetWorld(nursery, pace=knows_answers())
+
+
+@pytest.fixture
+def splitting(nursery: trio.Nursery) -> GetWorld:
+    """It knows when a body is late."""
+    return GetWorld(nursery, pace=knows_speed())
 
 
 def knows_answers(gets_per_minute_min: int = 50, gets: int = 100, seen: int = 100) -> Pace:
@@ -55,50 +86,48 @@ def knows_speed() -> Pace:
     return pace
 
 
-async def passes(clock: trio.testing.MockClock, seconds: float) -> None:
+async def passes(seconds: float) -> None:
     """So much time passes, and whoever waited for it has run."""
-    await trio.testing.wait_all_tasks_blocked()
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    await wait_all_tasks_blocked()
     clock.jump(seconds)
-    await trio.testing.wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
 
 
 # --- late answers ---
 
 
-async def test_a_late_answer_gets_a_second_get_which_wins(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, late = GetWorld(nursery, pace=knows_answers()), Gate()
+async def test_a_late_answer_gets_a_second_get_which_wins(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    late = Gate()
     segment.script(Script(begins=late))
-    flights = world.want(segment, range(6))
+    flights = hedging.want(segment, range(6))
     await late.reached()
-    await passes(mock_clock, WATCH_S)
-    await passes(mock_clock, FIRST_BYTE_S - WATCH_S - 0.001)
+    await passes(WATCH_S)
+    await passes(FIRST_BYTE_S - WATCH_S - 0.001)
     assert len(segment.gets) == 1
-    await passes(mock_clock, WATCH_S)
+    await passes(WATCH_S)
     assert [bytes((await flight.wait()).data) for flight in flights] == expected(segment, range(6))
     assert segment.ranges() == [(0, 5), (0, 5)]
     await segment.gets[1].closed()  # its thread does so after it has posted the last block
     assert not segment.gets[0].is_closed, "the loser has not answered yet"
     late.release()
     await segment.gets[0].closed()
-    await until(lambda: world.sample("gets_total", object="log") == 2)
-    assert world.sample("get_first_byte_seconds_count") == 2
+    await until(lambda: hedging.sample("gets_total", object="log") == 2)
+    assert hedging.sample("get_first_byte_seconds_count") == 2
     assert segment.gets[0].read_bytes <= BLOCK_BYTES
-    assert world.numbers() == list(range(6))
-    assert (world.sample("get_hedges_total"), world.sample("get_hedges_won_total")) == (1, 1)
-    assert (world.sample("gets_total", outcome="ok"), world.sample("gets_total", outcome="cancelled")) == (1, 1)
-    assert (world.budget.held, world.gets.slots.busy) == (0, 0)
+    assert hedging.numbers() == list(range(6))
+    assert (hedging.sample("get_hedges_total"), hedging.sample("get_hedges_won_total")) == (1, 1)
+    assert (hedging.sample("gets_total", outcome="ok"), hedging.sample("gets_total", outcome="cancelled")) == (1, 1)
+    assert (hedging.budget.held, hedging.gets.slots.busy) == (0, 0)
 
 
-async def test_a_second_get_that_answers_later_is_stopped(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, first, second = GetWorld(nursery, pace=knows_answers()), Gate(), Gate()
+async def test_a_second_get_that_answers_later_is_stopped(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    first, second = Gate(), Gate()
     segment.script(Script(begins=first), Script(begins=second))
-    flights = world.want(segment, range(6))
+    flights = hedging.want(segment, range(6))
     await first.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     await second.reached()
     first.release()
     for flight in flights:
@@ -106,8 +135,8 @@ async def test_a_second_get_that_answers_later_is_stopped(
     second.release()
     await segment.gets[1].closed()
     assert segment.gets[1].read_bytes <= BLOCK_BYTES, "it ends between two blocks"
-    assert world.numbers() == list(range(6))
-    assert (world.sample("get_hedges_total"), world.sample("get_hedges_won_total")) == (1, 0)
+    assert hedging.numbers() == list(range(6))
+    assert (hedging.sample("get_hedges_total"), hedging.sample("get_hedges_won_total")) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +150,7 @@ async def test_a_second_get_that_answers_later_is_stopped(
     ids=["below its rate", "turned off", "too little seen", "nobody waits"],
 )
 async def test_a_late_answer_is_waited_for_when(
-    nursery: trio.Nursery,
-    mock_clock: trio.testing.MockClock,
-    segment: ScriptedSegment,
-    pace: Pace,
-    may_wait: bool,
+    nursery: trio.Nursery, segment: ScriptedSegment, pace: Pace, may_wait: bool
 ) -> None:
     world, late = GetWorld(nursery, pace=pace), Gate()
     segment.script(Script(begins=late))
@@ -135,48 +160,42 @@ async def test_a_late_answer_is_waited_for_when(
         world.ahead(segment, range(1))
     await late.reached()
     for _ in range(3):
-        await passes(mock_clock, 20)
+        await passes(20)
     late.release()
     await world.landed_at_least(1)
     assert (len(segment.gets), world.sample("get_hedges_total")) == (1, 0)
 
 
-async def test_an_answer_that_was_late_before_anybody_waited_gets_a_second_get_then(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, late = GetWorld(nursery, pace=knows_answers()), Gate()
+async def test_an_answer_late_before_anybody_waits_has_a_second(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    late = Gate()
     segment.script(Script(begins=late))
-    world.ahead(segment, range(4))
+    hedging.ahead(segment, range(4))
     await late.reached()
-    await passes(mock_clock, 1)
-    flight = world.want(segment, range(1, 2))[0]
-    await passes(mock_clock, WATCH_S)
+    await passes(1)
+    flight = hedging.want(segment, range(1, 2))[0]
+    await passes(WATCH_S)
     assert len(segment.gets) == 1, "nobody waits for the block that comes next"
-    world.want(segment, range(1))
-    await passes(mock_clock, WATCH_S)
+    hedging.want(segment, range(1))
+    await passes(WATCH_S)
     await flight.wait()
     assert segment.ranges() == [(0, 3), (0, 3)]
     late.release()
 
 
-async def test_a_get_that_was_not_sent_yet_is_not_late(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+async def test_a_get_that_was_not_sent_yet_is_not_late(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
     """It waited for room, and a second one joined it there."""
     world = GetWorld(nursery, pace=knows_answers(), budget_bytes=4 * MIB)
     assert world.budget.try_acquire(4 * MIB)
     flight = world.want(segment, range(1))[0]
     for _ in range(3):
-        await passes(mock_clock, 1)
+        await passes(1)
     assert world.sample("get_hedges_total") == 0
     world.budget.release(4 * MIB)
     await flight.wait()
     assert (len(segment.gets), world.budget.held) == (1, 0)
 
 
-async def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_much(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock
-) -> None:
+async def test_a_store_slow_for_all_is_not_asked_twice_as_much(nursery: trio.Nursery) -> None:
     world = GetWorld(nursery, gets_max=16, pace=knows_answers(0, gets=30))
     segments, gates = [ScriptedSegment(1, name=str(number)) for number in range(10)], list[Gate]()
     for segment in segments:
@@ -186,141 +205,126 @@ async def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_much(
     for first in gates[::2]:
         await first.reached()
     for _ in range(3):
-        await passes(mock_clock, 10)
+        await passes(10)
     assert world.sample("get_hedges_total") == 2, "forty GETs so far, one second GET for twenty"
     for gate in gates:
         gate.release()
     await world.landed_at_least(10)
 
 
-async def test_a_refused_get_does_not_fail_while_its_second_may_answer(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, first, second = GetWorld(nursery, pace=knows_answers()), Gate(), Gate()
+async def test_a_refused_get_waits_for_its_second_to_answer(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    first, second = Gate(), Gate()
     segment.script(Script(begins=first, refusal=TROUBLE), Script(begins=second))
-    flight = world.want(segment, range(1))[0]
+    flight = hedging.want(segment, range(1))[0]
     await first.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     await second.reached()
     first.release()
-    await until(lambda: world.sample("gets_total", outcome="retriable") == 1)
+    await until(lambda: hedging.sample("gets_total", outcome="retriable") == 1)
     second.release()
     await flight.wait()
-    assert (len(segment.gets), world.sample("get_retries_total")) == (2, 0)
-    assert world.sample("get_hedges_won_total") == 0, "there was nobody left to win against"
+    assert (len(segment.gets), hedging.sample("get_retries_total")) == (2, 0)
+    assert hedging.sample("get_hedges_won_total") == 0, "there was nobody left to win against"
 
 
-async def test_when_both_fail_there_is_another_attempt(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, first, second = GetWorld(nursery, pace=knows_answers()), Gate(), Gate()
+async def test_when_both_fail_there_is_another_attempt(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    first, second = Gate(), Gate()
     segment.script(Script(begins=first, refusal=TROUBLE), Script(begins=second, refusal=TROUBLE))
-    flights = world.want(segment, range(3))
+    flights = hedging.want(segment, range(3))
     await first.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     await second.reached()
     first.release()
-    await until(lambda: world.sample("gets_total", outcome="retriable") == 1)
+    await until(lambda: hedging.sample("gets_total", outcome="retriable") == 1)
     second.release()
-    await until(lambda: world.sample("get_retries_total") == 1)
-    await passes(mock_clock, 10)
+    await until(lambda: hedging.sample("get_retries_total") == 1)
+    await passes(10)
     for flight in flights:
         await flight.wait()
     assert segment.ranges() == [(0, 2)] * 3
-    assert world.budget.held == 0
+    assert hedging.budget.held == 0
 
 
-async def test_when_both_are_refused_for_good_the_get_fails_once(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, first = GetWorld(nursery, pace=knows_answers()), Gate()
+async def test_when_both_are_refused_for_good_the_get_fails_once(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    first = Gate()
     denied = RemoteAccessDeniedError("403")
     segment.script(Script(begins=first, refusal=denied), Script(refusal=denied))
-    flight = world.want(segment, range(1))[0]
+    flight = hedging.want(segment, range(1))[0]
     await first.reached()
-    await passes(mock_clock, 1)
-    await until(lambda: world.sample("gets_total", outcome="denied") == 1)
-    assert world.gets.want_if_under_way(segment.key(0)), "the first may answer"
+    await passes(1)
+    await until(lambda: hedging.sample("gets_total", outcome="denied") == 1)
+    assert hedging.gets.want_if_under_way(segment.key(0)), "the first may answer"
     first.release()
     with pytest.raises(RemoteAccessDeniedError):
         await flight.wait()
-    assert world.sample("gets_total", outcome="denied") == 2
-    assert world.sample("cache_fill_failures_total") == 1
-    assert (world.budget.held, world.gets.slots.busy) == (0, 0)
+    assert hedging.sample("gets_total", outcome="denied") == 2
+    assert hedging.sample("cache_fill_failures_total") == 1
+    assert (hedging.budget.held, hedging.gets.slots.busy) == (0, 0)
 
 
 # --- slow bodies ---
 
 
-async def test_a_slow_body_is_gone_on_with_by_a_second_get(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, stall = GetWorld(nursery, pace=knows_speed()), Gate()
+async def test_a_slow_body_is_gone_on_with_by_a_second_get(splitting: GetWorld, segment: ScriptedSegment) -> None:
+    stall = Gate()
     segment.script(Script(holds={3: stall}))
-    flights = world.want(segment, range(12))
+    flights = splitting.want(segment, range(12))
     await flights[2].wait()
     await stall.reached()
-    await passes(mock_clock, SLOW_S_MIN - 0.001)
+    await passes(SLOW_S_MIN - 0.001)
     assert len(segment.gets) == 1
-    await passes(mock_clock, WATCH_S)
+    await passes(WATCH_S)
     assert [bytes((await flight.wait()).data) for flight in flights] == expected(segment, range(12))
     assert segment.ranges() == [(0, 11), (3, 11)]
-    assert (world.sample("get_splits_total"), world.sample("get_hedges_total")) == (1, 0)
-    assert (world.budget.held, world.gets.slots.busy) == (0, 0)
+    assert (splitting.sample("get_splits_total"), splitting.sample("get_hedges_total")) == (1, 0)
+    assert (splitting.budget.held, splitting.gets.slots.busy) == (0, 0)
     stall.release()
-    await until(lambda: world.sample("gets_total", outcome="cancelled") == 1)
+    await until(lambda: splitting.sample("gets_total", outcome="cancelled") == 1)
     assert segment.gets[0].read_bytes == 4 * BLOCK_BYTES, "its thread ends between two blocks"
-    assert world.numbers() == list(range(12)), "what it brings late is not landed again"
+    assert splitting.numbers() == list(range(12)), "what it brings late is not landed again"
 
 
-async def test_a_slow_body_that_moves_on_first_goes_on_alone(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, stall, late = GetWorld(nursery, pace=knows_speed()), Gate(), Gate()
+async def test_a_slow_body_that_moves_on_first_goes_on_alone(splitting: GetWorld, segment: ScriptedSegment) -> None:
+    stall, late = Gate(), Gate()
     segment.script(Script(holds={3: stall}), Script(begins=late))
-    flights = world.want(segment, range(12))
+    flights = splitting.want(segment, range(12))
     await stall.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     await late.reached()
     stall.release()
     await flights[11].wait()
     late.release()
     await segment.gets[1].closed()
     assert segment.gets[1].read_bytes <= BLOCK_BYTES
-    assert world.numbers() == list(range(12))
-    assert world.sample("get_hedges_won_total") == 0
+    assert splitting.numbers() == list(range(12))
+    assert splitting.sample("get_hedges_won_total") == 0
 
 
-async def test_what_the_loser_had_read_by_then_does_not_stop_the_winner(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+async def test_what_the_loser_had_read_does_not_stop_the_winner(splitting: GetWorld, segment: ScriptedSegment) -> None:
     """Both brought blocks in the same turn of the loop: each stopped the other, and nobody brought the rest."""
-    world = GetWorld(nursery, pace=knows_speed())
     first, again, second, on = (Gate() for _ in range(4))
     segment.script(Script(holds={3: first, 6: again}), Script(holds={3: second, 4: on}))
-    flights = world.want(segment, range(12))
+    flights = splitting.want(segment, range(12))
     await first.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     await second.reached()
     # Nothing here lets the loop run: it finds block 3 of the second GET, then blocks 3, 4 and 5 of the first.
     second.release()
     wait_until(lambda: on.is_reached, "the winner's block")
     first.release()
     wait_until(lambda: again.is_reached, "the loser's blocks")
-    await until(lambda: world.numbers() == list(range(6)))
+    await until(lambda: splitting.numbers() == list(range(6)))
     for gate in (on, again):
         gate.release()
     await flights[11].wait()
-    assert world.numbers() == list(range(12))
-    assert world.sample("get_hedges_won_total") == 1
+    assert splitting.numbers() == list(range(12))
+    assert splitting.sample("get_hedges_won_total") == 1
     await until(lambda: not segment.open_gets)
-    assert world.budget.held == 0
+    assert splitting.budget.held == 0
 
 
 @pytest.mark.parametrize("why", ["nobody waits", "the usual speed is unknown", "the store throttles"])
-async def test_a_slow_body_is_waited_for_when(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment, why: str
-) -> None:
+async def test_a_slow_body_is_waited_for_when(nursery: trio.Nursery, segment: ScriptedSegment, why: str) -> None:
     stall = Gate()
     world = GetWorld(nursery, pace=Pace(8) if why == "the usual speed is unknown" else knows_speed())
     segment.script(Script(holds={0: stall}))
@@ -334,15 +338,13 @@ async def test_a_slow_body_is_waited_for_when(
             async with world.throttle.admitted():
                 raise ThrottledError("503")
     for _ in range(3):
-        await passes(mock_clock, 20)
+        await passes(20)
     stall.release()
     await world.landed_at_least(12)
     assert (segment.ranges(), world.sample("get_splits_total")) == ([(0, 11)], 0)
 
 
-async def test_what_is_usual_may_become_known_while_somebody_waits(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+async def test_what_is_usual_may_become_known_meanwhile(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
     """Nobody looked at a GET that was sent before anything was known."""
     world, stall, other_body = GetWorld(nursery, pace=Pace(8)), Gate(), Gate()
     segment.script(Script(holds={0: stall}))
@@ -352,10 +354,10 @@ async def test_what_is_usual_may_become_known_while_somebody_waits(
     other.script(Script(holds={0: other_body}))
     world.ahead(other, range(12))
     await other_body.reached()
-    await passes(mock_clock, 1)
+    await passes(1)
     other_body.release()
     await until(lambda: world.sample("gets_total", outcome="ok") == 1)
-    await passes(mock_clock, 10)
+    await passes(10)
     for flight in flights:
         await flight.wait()
     assert segment.ranges() == [(0, 2), (0, 2)]
@@ -365,10 +367,8 @@ async def test_what_is_usual_may_become_known_while_somebody_waits(
 # --- attempts ---
 
 
-async def test_a_retry_asks_for_the_rest_and_loses_and_repeats_nothing(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world = GetWorld(nursery)
+@pytest.mark.autojump
+async def test_a_retry_asks_for_the_rest_and_repeats_nothing(world: GetWorld, segment: ScriptedSegment) -> None:
     segment.script(Script(fails={4: TROUBLE}), Script(refusal=TROUBLE), Script(fails={4: TROUBLE}))
     with pytest.raises(RetriableRemoteStorageError):
         await world.fetch(segment, range(10))
@@ -381,40 +381,33 @@ async def test_a_retry_asks_for_the_rest_and_loses_and_repeats_nothing(
     assert world.budget.held == 0
 
 
-async def test_progress_gives_a_get_its_attempts_back(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world = GetWorld(nursery)
+@pytest.mark.autojump
+async def test_progress_gives_a_get_its_attempts_back(world: GetWorld, segment: ScriptedSegment) -> None:
     segment.script(*[Script(fails={number: TROUBLE}) for number in range(1, 9)])
     assert await world.fetch(segment, range(10)) == expected(segment, range(10))
     assert world.numbers() == list(range(10))
 
 
-async def test_read_ahead_is_tried_again_too_and_keeps_its_room_meanwhile(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world = GetWorld(nursery)
+async def test_read_ahead_is_tried_again_and_keeps_its_room(world: GetWorld, segment: ScriptedSegment) -> None:
     segment.script(Script(fails={4: TROUBLE}))
     world.ahead(segment, range(10))
     await until(lambda: world.sample("get_retries_total") == 1)
     assert world.budget.held == 6 * BLOCK_BYTES + 2 * MIB
     assert world.gets.slots.busy == 1
-    await passes(mock_clock, 10)
+    await passes(10)
     await world.landed_at_least(10)
     assert (world.budget.held, world.held_bytes_max) == (0, 10 * BLOCK_BYTES + 2 * MIB)
 
 
-async def test_the_store_is_left_alone_as_long_as_it_asks(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+@pytest.mark.autojump
+async def test_the_store_is_left_alone_as_long_as_it_asks(world: GetWorld, segment: ScriptedSegment) -> None:
     segment.script(Script(refusal=RetriableRemoteStorageError("503", retry_after_s=4.0)))
-    await GetWorld(nursery).fetch(segment, range(1))
+    await world.fetch(segment, range(1))
     assert trio.current_time() == pytest.approx(4.0)
 
 
-async def test_a_fresh_segment_that_is_not_there_yet_is_asked_for_again(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+@pytest.mark.autojump
+async def test_a_fresh_segment_not_there_is_asked_for_again(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
     world = GetWorld(nursery, now_ms=FINISHED_MS + 10_000)
     segment.script(Script(refusal=RemoteResourceNotFoundError("404")))
     await world.fetch(segment, range(1))
@@ -425,11 +418,9 @@ async def test_a_fresh_segment_that_is_not_there_yet_is_asked_for_again(
     assert world.sample("gets_total", outcome="not_found") == 4
 
 
-async def test_a_silent_body_is_gone_on_with_by_one_other_get(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
+async def test_a_silent_body_is_gone_on_with_by_one_other_get(world: GetWorld, segment: ScriptedSegment) -> None:
     """At once: the clock of this test stands still."""
-    world, silent = GetWorld(nursery), StalledTransferError("no byte for 3 s")
+    silent = StalledTransferError("no byte for 3 s")
     segment.script(Script(fails={4: silent}), Script(fails={6: silent}))
     assert await world.fetch(segment, range(10)) == expected(segment, range(10))
     assert segment.ranges() == [(0, 9), (4, 9), (6, 9)], "what came in between gives the GET its attempts back"
@@ -441,19 +432,16 @@ async def test_a_silent_body_is_gone_on_with_by_one_other_get(
 
 
 @pytest.mark.parametrize("error", [RemoteResourceNotFoundError("404"), RemoteAccessDeniedError("403"), OSError("?")])
-async def test_what_will_not_pass_fails_at_once(
-    nursery: trio.Nursery, segment: ScriptedSegment, error: Exception
-) -> None:
+async def test_what_will_not_pass_fails_at_once(world: GetWorld, segment: ScriptedSegment, error: Exception) -> None:
     segment.script(Script(refusal=error))
-    world = GetWorld(nursery)
     with pytest.raises(type(error)):
         await world.fetch(segment, range(3))
     assert segment.ranges() == [(0, 2)]
     assert await world.fetch(segment, range(1)) == [segment.block(0)], "nothing is remembered"
 
 
-async def test_bad_bytes_are_fetched_afresh_once(nursery: trio.Nursery, segment: ScriptedSegment) -> None:
-    world, bad = GetWorld(nursery), Script(fails={2: CorruptObjectError("bad tag")})
+async def test_bad_bytes_are_fetched_afresh_once(world: GetWorld, segment: ScriptedSegment) -> None:
+    bad = Script(fails={2: CorruptObjectError("bad tag")})
     segment.script(bad)
     assert await world.fetch(segment, range(4)) == expected(segment, range(4))
     assert segment.ranges() == [(0, 3), (2, 3)]
@@ -467,11 +455,10 @@ async def test_bad_bytes_are_fetched_afresh_once(nursery: trio.Nursery, segment:
 # --- a store that asks for fewer GETs ---
 
 
-async def test_gets_that_are_throttled_together_slow_down_together(
-    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
-) -> None:
+@pytest.mark.autojump
+async def test_gets_that_are_throttled_together_slow_down_together(world: GetWorld) -> None:
     """Each backed off by itself, for about as long as the others: eight refused GETs were eight GETs again."""
-    world, begin = GetWorld(nursery), Gate()
+    begin = Gate()
     segments = [ScriptedSegment(2, name=str(number)) for number in range(8)]
     gates = [Gate() for _ in segments]
     for segment, gate in zip(segments, gates, strict=True):
@@ -483,7 +470,7 @@ async def test_gets_that_are_throttled_together_slow_down_together(
     await until(lambda: world.sample("gets_total", outcome="throttled") == 8)
     await trio.sleep(60)  # all that are allowed to be are sent again, and none of them ends
     await until(lambda: sum(len(segment.gets) for segment in segments) >= 12)
-    await trio.testing.wait_all_tasks_blocked()
+    await wait_all_tasks_blocked()
     assert sum(len(segment.gets) == 2 for segment in segments) == 4
     assert world.sample("gets_limit") == 4
     for gate in gates:
@@ -494,17 +481,15 @@ async def test_gets_that_are_throttled_together_slow_down_together(
     assert all(len(segment.gets) == 2 for segment in segments)
 
 
-async def test_a_store_that_asks_for_fewer_gets_is_not_sent_a_second_for_a_late_answer(
-    nursery: trio.Nursery, mock_clock: trio.testing.MockClock, segment: ScriptedSegment
-) -> None:
-    world, late = GetWorld(nursery, pace=knows_answers()), Gate()
+async def test_a_throttling_store_is_sent_no_second_if_late(hedging: GetWorld, segment: ScriptedSegment) -> None:
+    late = Gate()
     segment.script(Script(refusal=ThrottledError("503")), Script(begins=late))
-    flight = world.want(segment, range(1))[0]
-    await until(lambda: world.sample("gets_total", outcome="throttled") == 1)
-    await passes(mock_clock, 1)
+    flight = hedging.want(segment, range(1))[0]
+    await until(lambda: hedging.sample("gets_total", outcome="throttled") == 1)
+    await passes(1)
     await late.reached()
     for _ in range(3):
-        await passes(mock_clock, 1)
+        await passes(1)
     late.release()
     await flight.wait()
-    assert (len(segment.gets), world.sample("get_hedges_total")) == (2, 0)
+    assert (len(segment.gets), hedging.sample("get_hedges_total")) == (2, 0)

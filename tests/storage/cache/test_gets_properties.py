@@ -250,9 +250,7 @@ def test_each_block_comes_once_or_fails_and_the_budget_holds(
     budget_mib=st.integers(1, 12),
     end_s=st.sampled_from([0.0, 0.02, 0.31, 1.5]),
 )
-def test_whenever_the_application_ends_every_flight_does(
-    steps: list[Step], delays_s: list[float], budget_mib: int, end_s: float
-) -> None:
+def test_every_flight_ends_at_shutdown(steps: list[Step], delays_s: list[float], budget_mib: int, end_s: float) -> None:
     delays = Delays()
     segment = DelayedSegment(Lateness(delays, delays_s))
     seen = Seen()

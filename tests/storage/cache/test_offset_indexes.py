@@ -1,22 +1,28 @@
-"""Offset indexes in memory: rebuilt when missing or wrong. What holds for all parts: `test_segment_parts`."""
+"""Offset indexes in memory: rebuilt when missing or wrong; time indexes: an empty one in place of one that is wrong.
+
+What holds for all parts: `test_segment_parts`."""
 
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from metrics.cache_meters import GetObject
 from storage.cache import segment_parts
 from storage.cache.segment_parts import FAILURE_AGE_S_MAX
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType
+from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
+from tests.support.index_writer import encode_time_index
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, filled_segment
 from tests.support.tier import Tier, open_tier
 
 SEGMENT = filled_segment(0, batch_count=60)
 REBUILDS = ("tidegate_index_rebuilds_total", {"index": "offset"})
+TIME_REBUILDS = ("tidegate_index_rebuilds_total", {"index": "time"})
 
 
 @pytest.fixture
@@ -25,7 +31,7 @@ def tier(nursery: trio.Nursery) -> Tier:
 
 
 @pytest.fixture
-def metadata(tier: Tier) -> RemoteLogSegmentMetadata:
+def metadata(tier: Tier) -> Metadata:
     return tier.logs[0][0]
 
 
@@ -37,7 +43,7 @@ RIGHT = answers(OffsetIndex(SEGMENT.offset_index, 0))
 
 
 @pytest.mark.parametrize("content", [b"x", b"\xff" * 8, SEGMENT.offset_index * 2])
-async def test_a_corrupt_index_is_rebuilt(tier: Tier, metadata: RemoteLogSegmentMetadata, content: bytes) -> None:
+async def test_a_corrupt_index_is_rebuilt(tier: Tier, metadata: Metadata, content: bytes) -> None:
     tier.store.replace(content, index_type=IndexType.OFFSET)
     assert answers(await tier.indexes.get(metadata)) == RIGHT
     assert tier.sample(*REBUILDS) == 1
@@ -52,15 +58,7 @@ async def test_an_index_that_leads_out_of_its_segment_is_rebuilt(nursery: trio.N
     assert tier.sample(*REBUILDS) == 1
 
 
-async def test_a_missing_index_is_rebuilt(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
-    tier.store.fail(RemoteResourceNotFoundError("gone"), index_type=IndexType.OFFSET)
-    assert answers(await tier.indexes.get(metadata)) == RIGHT
-    assert tier.sample(*REBUILDS) == 1
-
-
-async def test_an_index_fetched_for_later_is_there_and_rebuilt_only_by_who_asks(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_an_index_fetched_for_later_is_there_and_rebuilt_only_by_who_asks(tier: Tier, metadata: Metadata) -> None:
     tier.store.fail(RemoteResourceNotFoundError("gone"), index_type=IndexType.OFFSET)
     tier.indexes.fetch_soon(metadata)
     tier.indexes.fetch_soon(metadata)
@@ -74,9 +72,7 @@ async def test_an_index_fetched_for_later_is_there_and_rebuilt_only_by_who_asks(
     assert tier.store.index_fetches() == 2
 
 
-async def test_who_asks_while_an_index_is_fetched_for_later_has_it_rebuilt_once(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_who_asks_while_an_index_is_fetched_for_later_has_it_rebuilt_once(tier: Tier, metadata: Metadata) -> None:
     tier.store.fail(RemoteResourceNotFoundError("gone"), index_type=IndexType.OFFSET, times=None)
 
     async def ask() -> None:
@@ -102,16 +98,14 @@ async def test_an_empty_index_is_an_index(nursery: trio.Nursery) -> None:
     assert (tier.store.index_fetches(), tier.sample(*REBUILDS)) == (1, 0)
 
 
-async def test_without_index_and_log_nothing_can_be_rebuilt(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_without_index_and_log_nothing_can_be_rebuilt(tier: Tier, metadata: Metadata) -> None:
     tier.store.inner.delete_log_segment_data(metadata)
     with pytest.raises(RemoteResourceNotFoundError):
         await tier.indexes.get(metadata)
     assert tier.sample(*REBUILDS) == 0
 
 
-async def test_a_rebuild_does_not_take_an_index_that_is_fetched_once_more_for_its_own(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_a_rebuild_does_not_take_an_index_fetched_again_for_its_own(tier: Tier, metadata: Metadata) -> None:
     """One that misleads may have been evicted, and be on its way again, when a reader has it rebuilt."""
     misled = await tier.indexes.get(metadata)
     tier.indexes.drop_segment(metadata.segment_id.id)
@@ -127,9 +121,7 @@ async def test_a_rebuild_does_not_take_an_index_that_is_fetched_once_more_for_it
     assert tier.sample(*REBUILDS) == 2
 
 
-async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_a_rebuild_that_is_asked_for_replaces_what_is_there(tier: Tier, metadata: Metadata) -> None:
     tier.store.replace(b"", index_type=IndexType.OFFSET)
     assert len(await tier.indexes.get(metadata)) == 0
     assert answers(await tier.indexes.rebuild(metadata, "a test")) == RIGHT
@@ -150,7 +142,7 @@ async def test_a_cold_index_costs_a_manifest_and_itself(nursery: trio.Nursery) -
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_rebuilt(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     tier = open_tier(nursery, [SEGMENT], now_ms=lambda: FIRST_TIMESTAMP_MS + age_ms)
     absent = RemoteResourceNotFoundError("not yet")
@@ -160,7 +152,7 @@ async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_re
     assert tier.sample("tidegate_gets_total", {"outcome": "not_found"}) == attempts
 
 
-async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: Metadata) -> None:
     await tier.indexes.rebuild(metadata, "a test")
     assert [gets(tier, kind) for kind in GetObject] == [1, 0, 0]
     assert tier.sample("tidegate_get_bytes_total", {"outcome": "ok"}) == len(SEGMENT.log)
@@ -173,16 +165,14 @@ async def test_the_gets_of_a_rebuild_are_counted(tier: Tier, metadata: RemoteLog
 
 
 async def test_an_index_that_needs_no_get_is_not_counted_as_one(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
+    tier: Tier, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OpenedBytes, "fetches_index", lambda _self, _type: False)
     await tier.indexes.get(metadata)
     assert gets(tier, GetObject.INDEX) == 0
 
 
-async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
-    autojump_clock: trio.testing.MockClock, tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_a_broken_log_rests_for_half_a_minute(autojump_clock: MockClock, tier: Tier, metadata: Metadata) -> None:
     tier.store.replace(b"x", index_type=IndexType.OFFSET)
     tier.store.cut_log(metadata, 5000, times=1)
     for _ in range(3):
@@ -196,9 +186,7 @@ async def test_a_broken_log_is_not_scanned_again_for_half_a_minute(
     assert len(tier.store.log_fetches()) == 2
 
 
-async def test_an_index_that_comes_back_is_used_whatever_the_log_was(
-    tier: Tier, metadata: RemoteLogSegmentMetadata
-) -> None:
+async def test_an_index_that_comes_back_is_used_whatever_the_log_was(tier: Tier, metadata: Metadata) -> None:
     tier.store.replace(b"x", index_type=IndexType.OFFSET, times=CORRUPT_ATTEMPTS_MAX)
     tier.store.cut_log(metadata, 5000)
     with pytest.raises(CorruptObjectError):
@@ -206,7 +194,7 @@ async def test_an_index_that_comes_back_is_used_whatever_the_log_was(
     assert answers(await tier.indexes.get(metadata)) == RIGHT
 
 
-async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_trouble_in_a_rebuild_is_not_remembered(tier: Tier, metadata: Metadata) -> None:
     tier.store.break_body(RetriableRemoteStorageError("reset"), after_bytes=10)
     with pytest.raises(RetriableRemoteStorageError):
         await tier.indexes.rebuild(metadata, "a test")
@@ -228,3 +216,17 @@ async def test_of_broken_logs_the_latest_are_remembered(nursery: trio.Nursery, m
 
 def gets(tier: Tier, kind: GetObject) -> float:
     return tier.sample("tidegate_gets_total", {"object": kind.value})
+
+
+# --- time indexes ---
+
+
+@pytest.mark.parametrize("content", [b"x", b"\xff" * 12, SEGMENT.time_index * 2, encode_time_index(0, [(5, 600)])])
+async def test_an_empty_time_index_stands_in_for_a_wrong_one(tier: Tier, metadata: Metadata, content: bytes) -> None:
+    tier.store.replace(content, index_type=IndexType.TIMESTAMP)
+    index = await tier.storage.parts.time_indexes.get(metadata)
+    assert (len(index), index.lookup(2**62)) == (0, (-1, 0))
+    assert tier.sample(*TIME_REBUILDS) == 1
+    assert await tier.storage.parts.time_indexes.get(metadata) is index
+    assert tier.sample(*TIME_REBUILDS) == 1
+    assert tier.store.log_fetches() == []

@@ -1,9 +1,16 @@
-"""How many GETs at once, how large, and when one is late."""
+"""How many GETs at once, how large, when one is late, and one limit for all when the store asks for fewer."""
+
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from metrics.cache_meters import GetMeter
+from metrics.registry import Registry
 from storage.cache.pace import (
     BEST_PERIOD_S,
     CROWDED,
@@ -29,7 +36,10 @@ from storage.cache.pace import (
     STEP,
     WEIGHT,
     Pace,
+    Throttle,
 )
+from storage.errors import RetriableRemoteStorageError, ThrottledError
+from storage.object_store.retries import RETRY_AFTER_S_MAX
 
 MB = 1_000_000
 NOW_S = 1000.0
@@ -50,18 +60,21 @@ def ends(
         pace.on_end(now_s, bytes_per_s, 1.0, all_in_use=all_in_use, bodies=bodies)
 
 
+@pytest.fixture
+def pace() -> Pace:
+    return Pace(32)
+
+
 # --- how fast a connection is ---
 
 
-def test_speed_is_unknown_until_a_get_has_ended() -> None:
-    pace = Pace(32)
+def test_speed_is_unknown_until_a_get_has_ended(pace: Pace) -> None:
     assert pace.connection_bytes_per_s is None
     assert not pace.is_link_free
     assert pace.delay_bytes == 0
 
 
-def test_speed_is_a_mean_that_follows_the_latest_gets() -> None:
-    pace = Pace(32)
+def test_speed_is_a_mean_that_follows_the_latest_gets(pace: Pace) -> None:
     pace.on_end(NOW_S, 20 * MB, 0.5, all_in_use=True)
     assert pace.connection_bytes_per_s == 40 * MB
     pace.on_end(NOW_S, 20 * MB, 1.0, all_in_use=True)
@@ -70,15 +83,13 @@ def test_speed_is_a_mean_that_follows_the_latest_gets() -> None:
     assert pace.connection_bytes_per_s == pytest.approx(20 * MB, rel=0.01)
 
 
-def test_bodies_that_were_there_at_once_say_nothing() -> None:
-    pace = Pace(32)
+def test_bodies_that_were_there_at_once_say_nothing(pace: Pace) -> None:
     pace.on_end(NOW_S, SAMPLE_BYTES_MIN - 1, 1.0, all_in_use=True)
     pace.on_end(NOW_S, 100 * MB, 0.0, all_in_use=True)
     assert (pace.connection_bytes_per_s, pace.gets) == (None, GETS_START)
 
 
-def test_what_comes_in_an_answers_delay_is_read_rather_than_asked_for() -> None:
-    pace = Pace(32)
+def test_what_comes_in_an_answers_delay_is_read_rather_than_asked_for(pace: Pace) -> None:
     ends(pace, 60 * MB)
     assert pace.delay_bytes == 0, "no answer was seen yet"
     pace.on_begun(0.03)
@@ -95,29 +106,25 @@ def test_there_are_no_more_gets_than_there_may_be() -> None:
     assert pace.gets == 10
 
 
-def test_gets_are_added_while_connections_stay_fast() -> None:
-    pace = Pace(32)
+def test_gets_are_added_while_connections_stay_fast(pace: Pace) -> None:
     assert pace.gets == GETS_START
     ends(pace, 60 * MB, 4)
     assert pace.gets == GETS_START + 4, "as fast as ever"
 
 
-def test_fewer_are_added_once_connections_are_a_little_slower() -> None:
-    pace = Pace(32)
+def test_fewer_are_added_once_connections_are_a_little_slower(pace: Pace) -> None:
     ends(pace, 60 * MB, 30, all_in_use=False)
     ends(pace, 54 * MB, 60, all_in_use=False)
     ends(pace, 54 * MB, 4)
     assert pace.gets == GETS_START + 4 * STEP
 
 
-def test_gets_are_not_added_while_fewer_are_used() -> None:
-    pace = Pace(32)
+def test_gets_are_not_added_while_fewer_are_used(pace: Pace) -> None:
     ends(pace, 60 * MB, 20, all_in_use=False)
     assert pace.gets == GETS_START
 
 
-def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> None:
-    pace = Pace(32)
+def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few(pace: Pace) -> None:
     ends(pace, 60 * MB)
     ends(pace, 2 * MB, 100)
     assert pace.gets == GETS_MIN
@@ -128,20 +135,17 @@ def test_gets_are_taken_away_once_connections_are_crowded_down_to_a_few() -> Non
 
 
 @pytest.mark.parametrize(
-    ("fraction", "change"),
-    [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)],
+    ("fraction", "change"), [(FAST + 0.01, 1), (FAST - 0.01, 0), (CROWDED + 0.01, 0), (CROWDED - 0.01, -1)]
 )
-def test_between_fast_and_crowded_nothing_changes(fraction: float, change: int) -> None:
-    pace = Pace(32)
+def test_between_fast_and_crowded_nothing_changes(pace: Pace, fraction: float, change: int) -> None:
     ends(pace, 100 * MB, all_in_use=False)
     ends(pace, fraction * 100 * MB, 60, all_in_use=False)  # the mean is that part of the best now
     ends(pace, fraction * 100 * MB, 40)
     assert (pace.gets > GETS_START) - (pace.gets < GETS_START) == change
 
 
-def test_fewer_gets_that_bring_less_are_added_again() -> None:
+def test_fewer_gets_that_bring_less_are_added_again(pace: Pace) -> None:
     """Each is slow for another reason than the link: the processor is busy, say."""
-    pace = Pace(32)
     for bodies in (GETS_START, *(round(pace.gets) for _ in range(100))):
         pace.on_end(NOW_S, 60 * MB, 1.0, all_in_use=False, bodies=bodies)
     seen = []
@@ -152,9 +156,8 @@ def test_fewer_gets_that_bring_less_are_added_again() -> None:
     assert seen[-1] == GETS_START, "where they brought most"
 
 
-def test_the_most_is_forgotten_as_the_best_is() -> None:
+def test_the_most_is_forgotten_as_the_best_is(pace: Pace) -> None:
     """What a link gave before it became slower for good is no reason for more GETs."""
-    pace = Pace(32)
     ends(pace, 60 * MB, 10, all_in_use=False)
     period_s = 2 * BEST_PERIOD_S + 1
     ends(pace, 10 * MB, 60, now_s=NOW_S + period_s, link_bytes_per_s=100 * MB)
@@ -162,9 +165,8 @@ def test_the_most_is_forgotten_as_the_best_is() -> None:
     assert pace.gets == GETS_MIN
 
 
-def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
+def test_the_best_is_forgotten_after_a_minute_or_so(pace: Pace) -> None:
     """A link that has become slower for good is full at another speed."""
-    pace = Pace(32)
     ends(pace, 100 * MB)
     ends(pace, 20 * MB, 60, now_s=NOW_S + BEST_PERIOD_S + 1)
     assert pace.gets == GETS_MIN
@@ -176,15 +178,13 @@ def test_the_best_is_forgotten_after_a_minute_or_so() -> None:
     assert pace.is_link_free
 
 
-def test_after_a_long_pause_nothing_is_known_of_the_best() -> None:
-    pace = Pace(32)
+def test_after_a_long_pause_nothing_is_known_of_the_best(pace: Pace) -> None:
     ends(pace, 100 * MB)
     ends(pace, 20 * MB, 1, now_s=NOW_S + 2 * BEST_PERIOD_S)
     assert pace.is_link_free
 
 
-def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be() -> None:
-    pace = Pace(32)
+def test_the_link_is_free_while_connections_are_as_fast_as_they_can_be(pace: Pace) -> None:
     ends(pace, 100 * MB)
     assert pace.is_link_free
     ends(pace, (1 - (1 - FREE) / WEIGHT) * 100 * MB + MB)
@@ -214,8 +214,7 @@ def test_gets_grow_with_what_their_stream_has_asked_for(asked_bytes: int, size_b
     ("bytes_per_s", "size_bytes"),
     [(1e9, GET_BYTES), (20e6, GET_BYTES), (5e6, round(5e6 * GET_S)), (1e5, SHORT_GET_BYTES_MIN)],
 )
-def test_a_get_lasts_a_second_at_most_within_bounds(bytes_per_s: float, size_bytes: int) -> None:
-    pace = Pace(32)
+def test_a_get_lasts_a_second_at_most_within_bounds(pace: Pace, bytes_per_s: float, size_bytes: int) -> None:
     pace.on_end(NOW_S, 2 * MIB, 2 * MIB / bytes_per_s, all_in_use=True)
     assert pace.get_bytes(10**12) == size_bytes
 
@@ -302,22 +301,19 @@ def test_at_most_one_get_in_twenty_gets_a_second_for_its_answer(wants: list[bool
 # --- slow bodies ---
 
 
-def test_without_a_usual_speed_no_body_is_slow() -> None:
-    pace = Pace(32)
+def test_without_a_usual_speed_no_body_is_slow(pace: Pace) -> None:
     assert pace.body_late_after_s(1) is None
     assert not pace.take_second(NOW_S + 100, NOW_S, has_begun=True, next_bytes=1)
 
 
-def test_a_body_is_slow_below_a_quarter_of_the_usual_speed() -> None:
-    pace = Pace(32)
+def test_a_body_is_slow_below_a_quarter_of_the_usual_speed(pace: Pace) -> None:
     ends(pace, 40 * MB)
     assert pace.body_late_after_s(16 * MB) == pytest.approx(16 / (SLOW_FRACTION * 40))
     assert not pace.take_second(NOW_S + 1.59, NOW_S, has_begun=True, next_bytes=16 * MB)
     assert pace.take_second(NOW_S + 1.61, NOW_S, has_begun=True, next_bytes=16 * MB)
 
 
-def test_half_a_second_must_pass_before_a_body_is_slow() -> None:
-    pace = Pace(32)
+def test_half_a_second_must_pass_before_a_body_is_slow(pace: Pace) -> None:
     ends(pace, 1000 * MB)
     assert pace.body_late_after_s(1 * MB) == SLOW_S_MIN
     assert pace.knows_late(NOW_S)
@@ -345,3 +341,146 @@ def test_what_it_says_stays_within_bounds(gets_max: int, samples: list[tuple[flo
         pace.on_end(now_s, size_bytes, body_s, all_in_use=all_in_use)
         assert min(GETS_MIN, gets_max) <= pace.gets <= gets_max
         assert SHORT_GET_BYTES_MIN <= pace.get_bytes(size_bytes) <= GET_BYTES
+
+
+# --- one limit for all GETs of a store that asks for fewer: how it falls, how it comes back, who waits ---
+
+
+GETS_MAX = 16
+SLOW_DOWN = ThrottledError("503")
+
+
+class World:
+    """GETs that begin when they may and end when the test says so."""
+
+    def __init__(self, nursery: trio.Nursery, gets_max: int = GETS_MAX) -> None:
+        self.registry = Registry()
+        self.throttle = Throttle(gets_max, GetMeter(self.registry))
+        self.in_flight: list[Get] = []
+        self._nursery = nursery
+
+    async def send(self, count: int) -> Sequence["Get"]:
+        """So many more; those that are in flight then."""
+        for _ in range(count):
+            self._nursery.start_soon(Get().run, self)
+        return await self.now()
+
+    async def now(self) -> Sequence["Get"]:
+        """Those in flight when all has come to rest."""
+        await wait_all_tasks_blocked()
+        return tuple(self.in_flight)
+
+    async def end(self, *errors: Exception | None) -> Sequence["Get"]:
+        """So many GETs end thus, the oldest first; those in flight then."""
+        for get, error in zip(await self.now(), errors, strict=False):
+            get.end(error)
+        return await self.now()
+
+    @property
+    def limit(self) -> float | None:
+        return self.registry.sample_value("tidegate_gets_limit", {})
+
+
+class Get:
+    def __init__(self) -> None:
+        self._ended = trio.Event()
+        self._error: Exception | None = None
+        self.sent_s = 0.0
+
+    def end(self, error: Exception | None) -> None:
+        self._error = error
+        self._ended.set()
+
+    async def run(self, world: World) -> None:
+        with suppress(RetriableRemoteStorageError):  # what it was told to end with
+            async with world.throttle.admitted():
+                self.sent_s = trio.current_time()
+                world.in_flight.append(self)
+                try:
+                    await self._ended.wait()
+                finally:
+                    world.in_flight.remove(self)
+                if self._error is not None:
+                    raise self._error
+
+
+async def test_without_a_complaint_nothing_waits(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    world = World(nursery)
+    assert len(await world.send(5 * GETS_MAX)) == 5 * GETS_MAX
+    await world.end(*[RetriableRemoteStorageError("500")] * 20)
+    assert (world.limit, world.throttle.is_on) == (GETS_MAX, False)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_burst_of_complaints_halves_the_limit_once(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    """Each GET waited by itself and was sent again with all others: the store met the same burst as before."""
+    world = World(nursery)
+    await world.send(12)
+    await world.send(12)
+    mock_clock.jump(0.1)
+    assert len(await world.end(*[SLOW_DOWN] * 24)) == 0
+    assert (world.limit, world.throttle.is_on) == (12, True)
+    mock_clock.jump(0.1)
+    assert len(await world.send(24)) == 12
+    mock_clock.jump(0.1)
+    await world.end(SLOW_DOWN)
+    assert world.limit == 6
+    assert len(await world.end(*[SLOW_DOWN] * 11)) == 6, "of the same round trip"
+    assert world.limit == 6
+    nursery.cancel_scope.cancel()
+
+
+async def test_one_get_at_a_time_is_the_least(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    world = World(nursery)
+    for _ in range(4):
+        await world.send(2)
+        mock_clock.jump(0.1)
+        await world.end(SLOW_DOWN)
+    assert world.limit == 1
+    assert len(await world.now()) == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_round_of_successes_allows_about_one_more(nursery: trio.Nursery, mock_clock: MockClock) -> None:
+    world = World(nursery, gets_max=6)
+    await world.send(4)
+    mock_clock.jump(0.1)
+    await world.end(*[SLOW_DOWN] * 4)
+    limits = []
+    while world.throttle.is_on:
+        limits.append(world.limit)
+        mock_clock.jump(0.1)
+        in_flight = await world.send(10 - len(world.in_flight))
+        mock_clock.jump(0.1)
+        await world.end(*[None] * len(in_flight))
+    assert limits == [2, 2, 3, 4, 5]
+    assert world.limit == 6
+    assert len(await world.send(20)) >= 20
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("asked_s", "waited_s"), [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)])
+async def test_retry_after_keeps_all_others_back_too(
+    nursery: trio.Nursery, autojump_clock: MockClock, asked_s: float, waited_s: float
+) -> None:
+    world = World(nursery)
+    await world.send(4)
+    await world.end(ThrottledError("503", retry_after_s=asked_s))
+    assert [get.sent_s for get in await world.end(None, None, None)] == []
+    nursery.start_soon(world.send, 2)
+    await trio.sleep(waited_s + 0.1)
+    assert [get.sent_s for get in await world.now()] == [waited_s] * 2
+    nursery.cancel_scope.cancel()
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    world = World(nursery)
+    await world.send(2)
+    await world.end(SLOW_DOWN)
+    with trio.move_on_after(1) as scope:
+        async with world.throttle.admitted():
+            raise AssertionError("the other GET is in flight")
+    assert scope.cancelled_caught
+    await world.end(None)
+    async with world.throttle.admitted():
+        pass

@@ -305,9 +305,7 @@ async def test_reads_go_on_while_a_segment_is_being_opened(world: World) -> None
 @pytest.mark.parametrize(
     ("error", "level"), [(RemoteResourceNotFoundError("gone"), "debug"), (ValueError("a bug"), "warning")]
 )
-async def test_a_segment_that_cannot_be_opened_is_met_by_its_reader_and_nobody_else(
-    world: World, error: Exception, level: str
-) -> None:
+async def test_a_segment_that_cannot_be_opened_is_met_by_its_reader(world: World, error: Exception, level: str) -> None:
     world.open_errors[1] = error
     with structlog.testing.capture_logs() as logs:
         await world.scan(0, range(BLOCKS))

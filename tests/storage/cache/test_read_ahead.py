@@ -50,9 +50,7 @@ def test_otherwise_the_second_sequential_read_does(world: World) -> None:
 
 
 @pytest.mark.parametrize(("answer_bytes", "window_bytes"), [(20_000, 2 * MIB), (100_000, 3_200_000), (MIB, 4 * MIB)])
-def test_the_first_window_is_some_answers_within_its_two_bounds(
-    world: World, answer_bytes: int, window_bytes: int
-) -> None:
+def test_the_first_window_is_some_answers_within_bounds(world: World, answer_bytes: int, window_bytes: int) -> None:
     world.read(0, 0, answer_bytes)
     assert world.read_ahead.reach("one", world.blocks(world.segments[0]), answer_bytes) is not None
     (stream,) = world.read_ahead._recent
@@ -281,9 +279,7 @@ def test_the_line_is_bounded_however_often_streams_are_read(world: World) -> Non
         max_size=60,
     )
 )
-def test_the_nearest_of_all_that_may_ask_is_found_none_is_lost_and_none_is_stale(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_of_all_that_may_ask_the_nearest_is_found_and_none_is_lost(steps: list[tuple[str, int, int]]) -> None:
     """A model without a heap: of streams that were read, or have asked, since they were last passed over, the least."""
     world = World([segment(0, 4 * GIB)], pulls=False, total_bytes_max=64 * MIB)
     position = {str(reader): reader * 512 * MIB for reader in range(8)}

@@ -8,17 +8,12 @@ that was asked for is unread until it is read or dropped.
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from metrics.cache_meters import ReadAheadMeter
-from metrics.registry import Registry
-from storage.cache.blocks import BlockGrid, BlockKey, SegmentBlocks, block_grid
+from storage.cache.blocks import BlockKey
 from storage.cache.pace import GET_BYTES
-from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, STREAMS_PER_PARTITION_MAX, Read, ReadAhead
-from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tests.support.opened_bytes import OpenedBytes
-from tests.support.segments import topic_partition, uuid_of
+from storage.cache.read_ahead import IDLE_S, SEGMENTS_AHEAD_MAX, STREAMS_PER_PARTITION_MAX, Read
+from storage.model import RemoteLogSegmentMetadata
+from tests.support.read_ahead_world import MIB, World, segment
 
-MIB = 1024 * 1024
-PARTITION = topic_partition()
 READERS = st.sampled_from(["one", "two", "three"])
 
 
@@ -33,45 +28,21 @@ class ReadAheadMachine(RuleBasedStateMachine):
         chunk_bytes=st.sampled_from([1, 300_000, 4 * MIB, 40 * MIB]),
     )
     def start(self, sizes: list[int], stream_bytes_max: int, total_bytes_max: int, chunk_bytes: int) -> None:
-        self.now_s = 0.0
-        self.segments = [
-            RemoteLogSegmentMetadata(
-                RemoteLogSegmentId(PARTITION, uuid_of(str(n))), 10 * n, 10 * n + 9, 0, 1, 0, size, {0: 0}
-            )
-            for n, size in enumerate(sizes)
-        ]
-        self.total_bytes_max = total_bytes_max
-        self.stream_bytes_max = stream_bytes_max
-        self.chunk_bytes = chunk_bytes
-        self.read_ahead = ReadAhead(
-            stream_bytes_max,
-            total_bytes_max,
-            meter=ReadAheadMeter(Registry()),
-            clock=lambda: self.now_s,
-            streams_max=20,
-        )
+        self.segments = [segment(number, size) for number, size in enumerate(sizes)]
+        self.world = World(self.segments, stream_bytes_max, total_bytes_max, chunk_bytes=chunk_bytes, streams_max=20)
+        self.read_ahead = self.world.read_ahead
         self.position = {"one": (0, 0), "two": (0, 0), "three": (0, 0)}
-        self.opening: list[RemoteLogSegmentMetadata] = []
+        self.opening = list[RemoteLogSegmentMetadata]()
         self.unread = set[BlockKey]()
 
-    def grid(self, segment: RemoteLogSegmentMetadata) -> BlockGrid:
-        return block_grid(self.chunk_bytes, segment.segment_size_bytes, MIB)
-
-    def following(self, of: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        return next((candidate for candidate in self.segments if candidate.start_offset > of.end_offset), None)
-
-    def blocks(self, segment: RemoteLogSegmentMetadata) -> SegmentBlocks:
-        opened = OpenedBytes(segment, lambda: b"", lambda index_type: b"", chunk_bytes=self.chunk_bytes)
-        return SegmentBlocks(segment, opened, self.grid(segment))
-
     def read(self, reader: str, index: int, start: int, size: int, *, waited: bool, is_cut: bool = True) -> None:
-        segment = self.segments[index]
-        end = min(start + size, segment.segment_size_bytes)
+        read_from = self.segments[index]
+        end = min(start + size, read_from.segment_size_bytes)
         if start < end:
-            source = self.blocks(segment)
+            source = self.world.blocks(read_from)
             numbers = range(source.grid.number_at(start), source.grid.number_at(end - 1) + 1)
             self.unread.difference_update(source.key(number) for number in numbers)
-            found = self.read_ahead.on_read(Read(reader, source, start, end, waited, is_cut, self.following))
+            found = self.read_ahead.on_read(Read(reader, source, start, end, waited, is_cut, self.world.following))
             assert len(found) <= SEGMENTS_AHEAD_MAX
             assert [ahead.segment.start_offset for ahead in found] == sorted(
                 {ahead.segment.start_offset for ahead in found}
@@ -101,14 +72,14 @@ class ReadAheadMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.opening)
     @rule(data=st.data(), succeeds=st.booleans())
     def open_a_segment(self, data: st.DataObject, succeeds: bool) -> None:
-        segment = data.draw(st.sampled_from(self.opening))
-        self.opening = [other for other in self.opening if other is not segment]
+        opened = data.draw(st.sampled_from(self.opening))
+        self.opening = [other for other in self.opening if other is not opened]
         if succeeds:
-            segment_id = segment.segment_id.id
+            segment_id = opened.segment_id.id
             is_wanted = any(
                 ahead.segment_id == segment_id for stream in self.read_ahead._recent for ahead in stream.segments
             )
-            assert self.read_ahead.opened(self.blocks(segment)) == is_wanted
+            assert self.read_ahead.opened(self.world.blocks(opened)) == is_wanted
 
     @rule(gets=st.integers(1, 40))
     def start_gets(self, gets: int) -> None:
@@ -154,17 +125,18 @@ class ReadAheadMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 30.0, IDLE_S]))
     def wait(self, seconds: float) -> None:
-        self.now_s += seconds
+        self.world.now_s += seconds
         self.read_ahead.drop_idle()
         if seconds >= IDLE_S:
             assert (len(self.read_ahead), self.read_ahead.streams_with_window) == (0, 0)
 
     @invariant()
     def windows_are_inside_the_limits(self) -> None:
-        smallest_bytes = max(2 * self.grid(each).block_bytes * self.grid(each).unit_blocks for each in self.segments)
+        grids = [self.world.blocks(each).grid for each in self.segments]
+        smallest_bytes = max(2 * grid.block_bytes * grid.unit_blocks for grid in grids)
         for stream in self.read_ahead._recent:
-            assert stream.window_bytes <= min(self.stream_bytes_max, self.total_bytes_max)
-            share = self.total_bytes_max // max(1, self.read_ahead.streams_with_window)
+            assert stream.window_bytes <= min(self.world.stream_bytes_max, self.world.total_bytes_max)
+            share = self.world.total_bytes_max // max(1, self.read_ahead.streams_with_window)
             assert self.read_ahead.window(stream) <= max(share, smallest_bytes)
 
     @invariant()

@@ -1,18 +1,22 @@
 """What holds for manifests and indexes alike: one load however many ask, within limits, patient with the fresh, gone
-with the deleted. What is a kind's own is tested beside: `test_offset_indexes`, `test_time_indexes`,
+with the deleted; and the table that holds them. What is a kind's own is tested beside: `test_offset_indexes`,
 `test_transaction_indexes`."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from metrics.cache_meters import CacheMeter, GetMeter
 from metrics.registry import Registry
 from storage.cache.pace import Throttle
+from storage.cache.segment_entries import SegmentEntries
 from storage.cache.segment_parts import ObjectGets, SegmentParts
 from storage.errors import (
     CorruptObjectError,
@@ -22,7 +26,8 @@ from storage.errors import (
     RetriableRemoteStorageError,
 )
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType, Uuid
+from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.retries import ATTEMPTS_MAX, BACKOFF_S_MIN, CORRUPT_ATTEMPTS_MAX
 from tests.support.opened_bytes import MEMORY_BYTES
 from tests.support.scripted_store import ScriptedStore
@@ -78,7 +83,7 @@ def tier(nursery: trio.Nursery) -> Tier:
 
 
 @pytest.fixture
-def metadata(tier: Tier) -> RemoteLogSegmentMetadata:
+def metadata(tier: Tier) -> Metadata:
     return tier.logs[0][0]
 
 
@@ -88,8 +93,12 @@ def fresh(nursery: trio.Nursery) -> Tier:
     return open_tier(nursery, SEGMENTS, chunk_bytes=1000, now_ms=lambda: FIRST_TIMESTAMP_MS + 1000)
 
 
-async def test_many_who_ask_cost_one_load(tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind) -> None:
-    part = kind.part(tier.storage.parts)
+@pytest.fixture
+def part(tier: Tier, kind: Kind) -> Any:
+    return kind.part(tier.storage.parts)
+
+
+async def test_many_who_ask_cost_one_load(part: Any, tier: Tier, metadata: Metadata, kind: Kind) -> None:
     assert part.resident(metadata) is None
     async with trio.open_nursery() as askers:
         for _ in range(4):
@@ -100,10 +109,7 @@ async def test_many_who_ask_cost_one_load(tier: Tier, metadata: RemoteLogSegment
     assert tier.sample("tidegate_opened_segments") == tier.store.opens() == 1
 
 
-async def test_what_is_in_memory_is_there_without_an_await(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind
-) -> None:
-    part = kind.part(tier.storage.parts)
+async def test_what_is_in_memory_is_there_without_an_await(part: Any, metadata: Metadata) -> None:
     await part.get(metadata)
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -112,9 +118,8 @@ async def test_what_is_in_memory_is_there_without_an_await(
 
 
 async def test_trouble_that_stays_is_an_error_and_not_remembered(
-    autojump_clock: trio.testing.MockClock, tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind
+    part: Any, autojump_clock: MockClock, tier: Tier, metadata: Metadata, kind: Kind
 ) -> None:
-    part = kind.part(tier.storage.parts)
     tier.store.fail(RetriableRemoteStorageError("503"), **kind.asked, times=ATTEMPTS_MAX)
     with pytest.raises(RetriableRemoteStorageError):
         await part.get(metadata)
@@ -125,9 +130,7 @@ async def test_trouble_that_stays_is_an_error_and_not_remembered(
     assert tier.sample("tidegate_index_rebuilds_total") == 0
 
 
-async def test_an_object_of_a_fresh_segment_is_waited_for(
-    autojump_clock: trio.testing.MockClock, fresh: Tier, kind: Kind
-) -> None:
+async def test_an_object_of_a_fresh_segment_is_waited_for(autojump_clock: MockClock, fresh: Tier, kind: Kind) -> None:
     fresh.store.fail(NOT_YET, **kind.asked, times=ATTEMPTS_MAX - 1)
     started_at = trio.current_time()
     part = kind.part(fresh.storage.parts)
@@ -138,17 +141,14 @@ async def test_an_object_of_a_fresh_segment_is_waited_for(
     assert fresh.sample("tidegate_index_rebuilds_total") == 0
 
 
-async def test_what_was_hurt_on_its_way_is_fetched_once_more(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind
-) -> None:
+async def test_what_was_hurt_on_its_way_is_fetched_once_more(tier: Tier, metadata: Metadata, kind: Kind) -> None:
     tier.store.fail(CorruptObjectError("hurt"), **kind.asked, times=CORRUPT_ATTEMPTS_MAX - 1)
     await kind.part(tier.storage.parts).get(metadata)
     assert kind.part(tier.storage.parts).size_bytes == kind.size_bytes
     assert tier.sample("tidegate_index_rebuilds_total") == 0
 
 
-async def test_a_load_outlives_who_asked(tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind) -> None:
-    part = kind.part(tier.storage.parts)
+async def test_a_load_outlives_who_asked(part: Any, tier: Tier, metadata: Metadata, kind: Kind) -> None:
     with tier.store.held(**kind.asked) as gate:
         async with trio.open_nursery() as askers:
             askers.start_soon(part.get, metadata)
@@ -159,10 +159,7 @@ async def test_a_load_outlives_who_asked(tier: Tier, metadata: RemoteLogSegmentM
     assert kind.loads(tier.store) == 1
 
 
-async def test_a_deleted_segments_part_leaves_at_once(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind
-) -> None:
-    part = kind.part(tier.storage.parts)
+async def test_a_deleted_segments_part_leaves_at_once(part: Any, tier: Tier, metadata: Metadata) -> None:
     await part.get(metadata)
     for _ in range(2):
         tier.storage.parts.drop_segment(metadata.segment_id.id)
@@ -171,9 +168,8 @@ async def test_a_deleted_segments_part_leaves_at_once(
 
 
 async def test_a_load_under_way_does_not_land_after_its_segment_was_deleted(
-    nursery: trio.Nursery, tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind
+    part: Any, nursery: trio.Nursery, tier: Tier, metadata: Metadata, kind: Kind
 ) -> None:
-    part = kind.part(tier.storage.parts)
     with tier.store.held(**kind.asked) as gate:
         nursery.start_soon(part.get, metadata)
         await trio.to_thread.run_sync(gate.wait_for_callers, 1)
@@ -212,7 +208,7 @@ async def test_the_least_recently_used_leaves(nursery: trio.Nursery, tier: Tier,
     ],
 )
 async def test_a_manifest_that_stays_wrong_or_away_is_an_error_for_all_kinds(
-    tier: Tier, metadata: RemoteLogSegmentMetadata, kind: Kind, error: RemoteStorageError, cause: str, attempts: int
+    tier: Tier, metadata: Metadata, kind: Kind, error: RemoteStorageError, cause: str, attempts: int
 ) -> None:
     tier.store.fail(error, manifest=True, times=attempts)
     with pytest.raises(type(error)):
@@ -223,9 +219,7 @@ async def test_a_manifest_that_stays_wrong_or_away_is_an_error_for_all_kinds(
     await kind.part(tier.storage.parts).get(metadata)
 
 
-async def test_a_fresh_segments_manifest_that_stays_away_is_absent_as_the_store_says_it(
-    autojump_clock: trio.testing.MockClock, fresh: Tier
-) -> None:
+async def test_a_fresh_manifest_that_stays_away_is_absent(autojump_clock: MockClock, fresh: Tier) -> None:
     fresh.store.fail(NOT_YET, manifest=True, times=ATTEMPTS_MAX)
     with pytest.raises(RemoteResourceNotFoundError, match="not yet"):
         await fresh.storage.parts.opened.get(fresh.logs[0][0])
@@ -238,8 +232,82 @@ async def test_a_format_without_a_manifest_costs_no_get(nursery: trio.Nursery) -
     assert (tier.store.opens(), tier.sample("tidegate_gets_total", {"object": "manifest"})) == (1, 0)
 
 
-async def test_metadata_that_names_no_object_is_no_failed_get(tier: Tier, metadata: RemoteLogSegmentMetadata) -> None:
+async def test_metadata_that_names_no_object_is_no_failed_get(tier: Tier, metadata: Metadata) -> None:
     tier.store.fail(IllegalMetadataError("no name"), manifest=True)
     with pytest.raises(IllegalMetadataError):
         await tier.storage.parts.opened.get(metadata)
     assert tier.sample("tidegate_gets_total") == 0
+
+
+A, B = Uuid(b"a" * 16), Uuid(b"b" * 16)
+Load = Callable[[], Awaitable[tuple[str, int]]]
+
+
+def after(event: trio.Event, value: str = "value", size_bytes: int = 1) -> Load:
+    async def load() -> tuple[str, int]:
+        await event.wait()
+        return value, size_bytes
+
+    return load
+
+
+def at_once(value: str, size_bytes: int = 1) -> Load:
+    async def load() -> tuple[str, int]:
+        await trio.lowlevel.checkpoint()
+        return value, size_bytes
+
+    return load
+
+
+@pytest.fixture
+def entries(nursery: trio.Nursery) -> SegmentEntries[str]:
+    return SegmentEntries(nursery, bytes_max=10)
+
+
+async def test_a_load_replaces_what_is_there(entries: SegmentEntries[str]) -> None:
+    await entries.start(A, at_once("old", 3)).wait()
+    await entries.start(A, at_once("new", 4)).wait()
+    assert (entries.resident(A), entries.size_bytes) == ("new", 4)
+
+
+async def test_nobody_waits_for_ever_when_the_application_ends() -> None:
+    async with trio.open_nursery() as waiters, trio.open_nursery() as application:
+        entries: SegmentEntries[str] = SegmentEntries(application, bytes_max=10)
+        flight = entries.start(A, after(trio.Event()))
+
+        async def wait() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await flight.wait()
+
+        waiters.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        application.cancel_scope.cancel()
+    with pytest.raises(RuntimeError):
+        entries.start(B, at_once("late"))
+
+
+async def test_changes_are_told(nursery: trio.Nursery) -> None:
+    told: list[int] = []
+    entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, on_change=told.append)
+    await entries.start(A, at_once("a")).wait()
+    await entries.start(B, at_once("b")).wait()
+    entries.drop(A)
+    assert told == [1, 2, 1]
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 15)), max_size=40))
+def test_the_limits_hold_but_for_one_large_entry(sizes: list[tuple[int, int]]) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            entries: SegmentEntries[str] = SegmentEntries(nursery, bytes_max=10, entries_max=4)
+            kept: dict[Uuid, int] = {}
+            for name, size_bytes in sizes:
+                segment_id = Uuid(bytes([name]) * 16)
+                await entries.start(segment_id, at_once(str(name), size_bytes)).wait()
+                kept[segment_id] = size_bytes
+                assert entries.resident(segment_id) == str(name)
+                kept = {key: size for key, size in kept.items() if entries.resident(key) is not None}
+                assert (len(entries), entries.size_bytes) == (len(kept), sum(kept.values()))
+                assert len(kept) == 1 or (len(kept) <= 4 and entries.size_bytes <= 10)
+
+    trio.run(main)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from storage.cache import segment_parts
 from storage.cache.segment_parts import TransactionIndexes
@@ -27,9 +28,7 @@ def segment_at(base_offset: int, *, aborts: int = 1) -> SyntheticSegment:
     return build_segment([data_batch(base_offset, record_count=10)], aborted=aborted)
 
 
-def open_tier_without_flags(
-    nursery: trio.Nursery, segments: Sequence[SyntheticSegment], *, age_ms: int = FRESH_MS
-) -> Tier:
+def open_unflagged_tier(nursery: trio.Nursery, segments: Sequence[SyntheticSegment], *, age_ms: int = FRESH_MS) -> Tier:
     """As brokers before 4.0 leave it: no segment says that it has no transaction index."""
     store, logs = MemoryStore(), []
     for segment in segments:
@@ -41,7 +40,7 @@ def open_tier_without_flags(
 
 @pytest.fixture
 def tier(nursery: trio.Nursery) -> Tier:
-    return open_tier_without_flags(nursery, [segment_at(0), segment_at(10, aborts=0), segment_at(20, aborts=3)])
+    return open_unflagged_tier(nursery, [segment_at(0), segment_at(10, aborts=0), segment_at(20, aborts=3)])
 
 
 def of(tier: Tier, number: int) -> RemoteLogSegmentMetadata:
@@ -73,9 +72,7 @@ async def test_an_index_of_no_entries_is_remembered_as_empty(tier: Tier) -> None
     assert cache_of(tier).is_known_empty(of(tier, 0))
 
 
-async def test_of_the_empty_ones_the_first_remembered_is_forgotten_first(
-    tier: Tier, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_the_empty_ones_the_oldest_is_forgotten_first(tier: Tier, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_parts, "EMPTY_MAX", 2)
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     for number in (0, 1, 2):
@@ -99,9 +96,9 @@ async def test_a_deleted_segments_index_is_forgotten(tier: Tier) -> None:
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_empty(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
     tier.store.fail(ABSENT, index_type=TRANSACTION, times=None)
     assert len(await cache_of(tier).get(of(tier, 0))) == 0
     assert tier.store.index_fetches(TRANSACTION) == attempts
@@ -109,10 +106,10 @@ async def test_an_index_absent_soon_after_finished_is_waited_for_before_it_is_em
 
 @pytest.mark.parametrize(("age_ms", "attempts"), [(FRESH_MS - 1, ATTEMPTS_MAX), (FRESH_MS, 1)])
 async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
+    autojump_clock: MockClock, nursery: trio.Nursery, age_ms: int, attempts: int
 ) -> None:
     """It was taken for "no aborts" and remembered."""
-    tier = open_tier_without_flags(nursery, [segment_at(0)], age_ms=age_ms)
+    tier = open_unflagged_tier(nursery, [segment_at(0)], age_ms=age_ms)
     tier.store.fail(IndexLostError("a.indexes is gone"), index_type=TRANSACTION, times=None)
     with pytest.raises(CorruptObjectError, match=r"transaction index of .*: a\.indexes is gone"):
         await cache_of(tier).get(of(tier, 0))
@@ -132,10 +129,8 @@ async def test_an_index_that_is_lost_is_corruption_and_not_remembered(
     ],
     ids=["cut", "unknown version", "marker behind the segment", "marker before the segment"],
 )
-async def test_a_corrupt_index_is_fetched_once_more_and_then_an_error(
-    nursery: trio.Nursery, base_offset: int, content: bytes
-) -> None:
-    tier = open_tier_without_flags(nursery, [segment_at(base_offset)])
+async def test_a_corrupt_index_is_an_error_in_the_end(nursery: trio.Nursery, base_offset: int, content: bytes) -> None:
+    tier = open_unflagged_tier(nursery, [segment_at(base_offset)])
     tier.store.replace(content, index_type=TRANSACTION, times=CORRUPT_ATTEMPTS_MAX)
     with pytest.raises(CorruptObjectError, match="transaction index of"):
         await cache_of(tier).get(of(tier, 0))

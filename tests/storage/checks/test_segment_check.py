@@ -1,7 +1,7 @@
 """Every planted fault is found, once, and nothing else; healthy tiers have no findings."""
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,23 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.checks.finding import Finding, FindingKind
-from storage.checks.segment_check import check_segment
+from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.log.log_walk import Depth, LogWalk
+from storage.log.segment_scan import LogWindow
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
-from tests.support.checked_tier import (
-    CheckedTier,
-    aiven_tier,
-    cut,
-    flip,
-    local_tier,
-    no_wait,
-)
+from tests.support.checked_tier import CheckedTier, aiven_tier, cut, flip, local_tier, no_wait
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
 from tests.support.index_writer import encode_leader_epochs
+from tests.support.one_segment import OneSegment
 from tests.support.scripted_store import ScriptedStore
-from tests.support.segments import build_segment, data_batch, publish, topic_partition
+from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, publish, topic_partition
 
 OpenTier = Callable[[Path], CheckedTier]
 FORMATS: dict[str, OpenTier] = {
@@ -58,13 +54,17 @@ def local(tmp_path: Path) -> CheckedTier:
     return local_tier(tmp_path)
 
 
-def the_finding(tier: CheckedTier, metadata: RemoteLogSegmentMetadata, suffix: str) -> Finding:
-    """The only one, which names that object."""
+def path_of(tier: CheckedTier, number: int, suffix: str) -> Path:
+    return tier.path(tier.metadatas[number], suffix)
+
+
+def the_finding(tier: CheckedTier, number: int, suffix: str) -> Finding:
+    """The only one, which names that object of the segment with this number."""
     (finding,) = tier.findings()
-    assert finding.segment == uuid_to_text(metadata.segment_id.id)
+    assert finding.segment == uuid_to_text(tier.metadatas[number].segment_id.id)
     assert (finding.topic, finding.partition) == ("orders", 0)
     assert finding.object_name is not None
-    assert str(tier.path(metadata, suffix)).endswith(finding.object_name)
+    assert str(path_of(tier, number, suffix)).endswith(finding.object_name)
     return finding
 
 
@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_a_batch_is_found(tier: CheckedTier, number: int) -> No
 
 
 def test_faults_far_apart_are_found_each(local: CheckedTier) -> None:
-    path = local.path(local.metadatas[0], "log")
+    path = path_of(local, 0, "log")
     size = local.metadatas[0].segment_size_bytes
     for position in (100, size // 2, size - 5):
         flip(path, position)
@@ -133,7 +133,7 @@ def test_faults_far_apart_are_found_each(local: CheckedTier) -> None:
 
 def test_chunks_that_cannot_be_decoded_are_found_each(tmp_path: Path) -> None:
     tier = aiven_tier(tmp_path, encryption=True)
-    path = tier.path(tier.metadatas[0], "log")
+    path = path_of(tier, 0, "log")
     for position in (100, path.stat().st_size // 2):
         flip(path, position)
     assert [finding.kind for finding in tier.findings()] == [FindingKind.OBJECT_CORRUPT] * 2
@@ -156,15 +156,14 @@ def test_any_changed_byte_of_a_log_is_found_once(local: CheckedTier, data: st.Da
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 500, -1])
 def test_a_truncated_log_is_found(tier: CheckedTier, size_bytes: int) -> None:
-    metadata = tier.metadatas[1]
-    cut(tier.path(metadata, "log"), size_bytes)
-    assert the_finding(tier, metadata, "log").kind is FindingKind.OBJECT_SIZE
+    cut(path_of(tier, 1, "log"), size_bytes)
+    assert the_finding(tier, 1, "log").kind is FindingKind.OBJECT_SIZE
 
 
 def test_a_log_with_more_behind_its_end_is_found(tier: CheckedTier) -> None:
-    path = tier.path(tier.metadatas[0], "log")
+    path = path_of(tier, 0, "log")
     path.write_bytes(path.read_bytes() + b"x")
-    assert the_finding(tier, tier.metadatas[0], "log").kind is FindingKind.OBJECT_SIZE
+    assert the_finding(tier, 0, "log").kind is FindingKind.OBJECT_SIZE
 
 
 def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> None:
@@ -185,17 +184,15 @@ def test_a_log_without_batches_in_its_middle_is_found(local: CheckedTier) -> Non
 
 @pytest.mark.parametrize("suffix", LOCAL_SUFFIXES)
 def test_an_absent_object_is_found(local: CheckedTier, suffix: str) -> None:
-    metadata = local.metadatas[1]
-    local.path(metadata, suffix).unlink()
-    finding = the_finding(local, metadata, suffix)
+    path_of(local, 1, suffix).unlink()
+    finding = the_finding(local, 1, suffix)
     assert finding.kind is (FindingKind.INDEX if suffix == "txnindex" else FindingKind.OBJECT_MISSING)
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
 def test_an_absent_object_of_aivens_format_is_found(aiven: CheckedTier, suffix: str) -> None:
-    metadata = aiven.metadatas[1]
-    aiven.path(metadata, suffix).unlink()
-    assert the_finding(aiven, metadata, suffix).kind is FindingKind.OBJECT_MISSING
+    path_of(aiven, 1, suffix).unlink()
+    assert the_finding(aiven, 1, suffix).kind is FindingKind.OBJECT_MISSING
 
 
 def test_metadata_without_any_object_are_found_once(tier: CheckedTier) -> None:
@@ -217,62 +214,47 @@ def test_metadata_without_any_object_are_found_once(tier: CheckedTier) -> None:
     + [("leader_epoch_checkpoint", position) for position in (0, 2, 4, 8, 10)],
 )
 def test_a_flipped_bit_in_an_index_is_found(local: CheckedTier, suffix: str, position: int) -> None:
-    metadata = local.metadatas[1]
-    flip(local.path(metadata, suffix), position)
-    assert the_finding(local, metadata, suffix).kind is FindingKind.INDEX
+    flip(path_of(local, 1, suffix), position)
+    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot", "leader_epoch_checkpoint"])
-@pytest.mark.parametrize("size_bytes", [-1, 3])
+@pytest.mark.parametrize("size_bytes", [-1, 3, 0])
 def test_a_truncated_index_is_found(local: CheckedTier, suffix: str, size_bytes: int) -> None:
-    metadata = local.metadatas[1]
-    cut(local.path(metadata, suffix), size_bytes)
-    assert the_finding(local, metadata, suffix).kind is FindingKind.INDEX
-
-
-@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot", "leader_epoch_checkpoint"])
-def test_an_emptied_index_is_found(local: CheckedTier, suffix: str) -> None:
-    metadata = local.metadatas[1]
-    cut(local.path(metadata, suffix), 0)
-    assert the_finding(local, metadata, suffix).kind is FindingKind.INDEX
+    cut(path_of(local, 1, suffix), size_bytes)
+    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
 
 
 @pytest.mark.parametrize(("suffix", "entry_bytes"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
 @pytest.mark.parametrize("entries", [1, 2])
-def test_an_index_cut_between_two_entries_is_found(
-    local: CheckedTier, suffix: str, entry_bytes: int, entries: int
-) -> None:
-    metadata = local.metadatas[1]
+def test_an_index_cut_between_entries_is_found(local: CheckedTier, suffix: str, entry_bytes: int, entries: int) -> None:
     if suffix == "txnindex":
         entries += 1  # of the last one the transaction began in another segment
-    cut(local.path(metadata, suffix), -entries * entry_bytes)
-    assert the_finding(local, metadata, suffix).kind is FindingKind.INDEX
+    cut(path_of(local, 1, suffix), -entries * entry_bytes)
+    assert the_finding(local, 1, suffix).kind is FindingKind.INDEX
 
 
 def test_a_flipped_bit_in_the_indexes_of_aivens_format_is_found(aiven: CheckedTier) -> None:
-    metadata = aiven.metadatas[1]
-    flip(aiven.path(metadata, "indexes"), 3)
-    assert the_finding(aiven, metadata, "indexes").kind is FindingKind.INDEX
+    flip(path_of(aiven, 1, "indexes"), 3)
+    assert the_finding(aiven, 1, "indexes").kind is FindingKind.INDEX
 
 
 def test_indexes_that_are_no_indexes_at_all_are_found_once(tmp_path: Path) -> None:
     tier = aiven_tier(tmp_path, encryption=True)
-    path = tier.path(tier.metadatas[1], "indexes")
+    path = path_of(tier, 1, "indexes")
     path.write_bytes(bytes(path.stat().st_size))
-    assert the_finding(tier, tier.metadatas[1], "indexes").kind is FindingKind.OBJECT_CORRUPT
+    assert the_finding(tier, 1, "indexes").kind is FindingKind.OBJECT_CORRUPT
 
 
 @pytest.mark.parametrize("size_bytes", [0, 100, -1])
 def test_a_truncated_object_of_indexes_is_found(aiven: CheckedTier, size_bytes: int) -> None:
-    metadata = aiven.metadatas[1]
-    cut(aiven.path(metadata, "indexes"), size_bytes)
-    assert the_finding(aiven, metadata, "indexes").kind is FindingKind.OBJECT_SIZE
+    cut(path_of(aiven, 1, "indexes"), size_bytes)
+    assert the_finding(aiven, 1, "indexes").kind is FindingKind.OBJECT_SIZE
 
 
 def test_a_checkpoint_of_another_history_is_found(local: CheckedTier) -> None:
-    metadata = local.metadatas[2]
-    local.path(metadata, "leader_epoch_checkpoint").write_bytes(encode_leader_epochs([(0, 0), (2, 300)]))
-    assert the_finding(local, metadata, "leader_epoch_checkpoint").kind is FindingKind.INDEX
+    path_of(local, 2, "leader_epoch_checkpoint").write_bytes(encode_leader_epochs([(0, 0), (2, 300)]))
+    assert the_finding(local, 2, "leader_epoch_checkpoint").kind is FindingKind.INDEX
 
 
 # --- manifests ---
@@ -280,9 +262,8 @@ def test_a_checkpoint_of_another_history_is_found(local: CheckedTier) -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 10, -1])
 def test_a_truncated_manifest_is_found(aiven: CheckedTier, size_bytes: int) -> None:
-    metadata = aiven.metadatas[0]
-    cut(aiven.path(metadata, "rsm-manifest"), size_bytes)
-    assert the_finding(aiven, metadata, "rsm-manifest").kind is FindingKind.MANIFEST
+    cut(path_of(aiven, 0, "rsm-manifest"), size_bytes)
+    assert the_finding(aiven, 0, "rsm-manifest").kind is FindingKind.MANIFEST
 
 
 @pytest.mark.parametrize(
@@ -304,23 +285,22 @@ def test_a_truncated_manifest_is_found(aiven: CheckedTier, size_bytes: int) -> N
     ],
 )
 def test_a_flipped_bit_in_a_manifest_is_found(aiven: CheckedTier, member: bytes) -> None:
-    metadata = aiven.metadatas[2]
-    path = aiven.path(metadata, "rsm-manifest")
+    path = path_of(aiven, 2, "rsm-manifest")
     flip(path, path.read_bytes().index(member) + len(member))
-    assert the_finding(aiven, metadata, "rsm-manifest").kind is FindingKind.MANIFEST
+    assert the_finding(aiven, 2, "rsm-manifest").kind is FindingKind.MANIFEST
 
 
 @pytest.mark.parametrize("member", [b'"dataKey":"key1:', b'"aad":"', b'"encrypti'])
 def test_a_manifest_by_which_nothing_can_be_decrypted_is_found_once(tmp_path: Path, member: bytes) -> None:
     tier = aiven_tier(tmp_path, compression=True, encryption=True)
-    path = tier.path(tier.metadatas[2], "rsm-manifest")
+    path = path_of(tier, 2, "rsm-manifest")
     flip(path, path.read_bytes().index(member) + len(member), mask=0x02)
-    assert the_finding(tier, tier.metadatas[2], "rsm-manifest").kind is FindingKind.MANIFEST
+    assert the_finding(tier, 2, "rsm-manifest").kind is FindingKind.MANIFEST
 
 
 def test_metadata_that_are_not_the_manifests_are_found(aiven: CheckedTier) -> None:
     aiven.metadatas[0] = replace(aiven.metadatas[0], max_timestamp_ms=aiven.metadatas[0].max_timestamp_ms + 1)
-    finding = the_finding(aiven, aiven.metadatas[0], "rsm-manifest")
+    finding = the_finding(aiven, 0, "rsm-manifest")
     assert finding.kind is FindingKind.MANIFEST
     assert "maxTimestampMs" in finding.detail
 
@@ -353,7 +333,7 @@ def test_exchanged_objects_of_aivens_format_are_found(aiven: CheckedTier, suffix
 
 
 def exchange(tier: CheckedTier, suffix: str, one: int, other: int) -> list[str]:
-    paths = [tier.path(tier.metadatas[number], suffix) for number in (one, other)]
+    paths = [path_of(tier, number, suffix) for number in (one, other)]
     contents = [path.read_bytes() for path in paths]
     for path, content in zip(paths, reversed(contents), strict=True):
         path.write_bytes(content)
@@ -393,3 +373,109 @@ def test_a_check_holds_little_of_a_large_segment(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert (report.findings, report.batches) == ((), 9)
     assert peak_bytes < 6 * mib
+
+
+# --- batches against metadata: offsets, leader epochs, timestamps ---
+
+
+FOUR = [data_batch(offset, record_count=5) for offset in (0, 5, 10, 15)]
+
+
+def check(
+    batches: Sequence[bytes],
+    *,
+    start: int = 0,
+    end: int = 19,
+    epochs: Mapping[int, int] | None = None,
+    max_timestamp_ms: int | None = None,
+) -> LogCheck:
+    segment = build_segment(list(batches))
+    metadata = replace(
+        metadata_of(topic_partition(), segment),
+        start_offset=start,
+        end_offset=end,
+        segment_leader_epochs=epochs or {0: start},
+    )
+    if max_timestamp_ms is not None:
+        metadata = replace(metadata, max_timestamp_ms=max_timestamp_ms)
+    size_bytes = len(segment.log)
+    window = LogWindow(OneSegment(segment), metadata, size_bytes, piece_bytes=size_bytes, range_bytes=size_bytes)
+    checked = LogCheck(metadata, "a.log")
+    checked.run(window.drive(LogWalk(metadata, 0, size_bytes, Depth.CHECKSUMS, recovers=True).steps()), ())
+    return checked
+
+
+def found(checked: LogCheck) -> list[tuple[FindingKind, int | None]]:
+    return [(finding.kind, finding.position) for finding in checked.findings]
+
+
+def test_offsets_that_follow_one_another_have_no_findings() -> None:
+    checked = check(FOUR)
+    assert checked.findings == []
+    assert (checked.batch_count, checked.record_count, checked.byte_count) == (4, 20, sum(map(len, FOUR)))
+
+
+def test_records_that_compaction_took_out_of_a_batch_are_no_gap() -> None:
+    assert check([data_batch(0, record_count=2, last_offset_delta=4), *FOUR[1:]]).findings == []
+
+
+def test_a_gap_is_found_once_where_it_ends() -> None:
+    assert found(check([FOUR[0], *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0]))]
+
+
+@pytest.mark.parametrize("base_offset", [3, 0, 7, 14, 15, 1 << 40])
+def test_a_wrong_base_offset_is_found_once(base_offset: int) -> None:
+    """As a bit flip makes it: no CRC covers it."""
+    wrong = base_offset.to_bytes(8, "big") + FOUR[1][8:]
+    assert found(check([FOUR[0], wrong, *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0]))]
+
+
+def test_a_repeated_batch_is_found_once() -> None:
+    assert found(check([FOUR[0], FOUR[1], FOUR[1], *FOUR[2:]])) == [(FindingKind.OFFSETS, len(FOUR[0] + FOUR[1]))]
+
+
+@pytest.mark.parametrize("start", [1, 20, 1000])
+def test_another_segments_log_is_found_once(start: int) -> None:
+    assert found(check(FOUR, start=start, end=start + 19)) == [(FindingKind.OFFSETS, 0)]
+
+
+def test_a_log_that_ends_before_its_segment_is_found() -> None:
+    assert found(check(FOUR[:3])) == [(FindingKind.OFFSETS, sum(map(len, FOUR[:3])))]
+
+
+def test_a_log_that_goes_on_behind_its_segment_is_found() -> None:
+    assert found(check(FOUR, end=17)) == [(FindingKind.OFFSETS, sum(map(len, FOUR[:3])))]
+
+
+def test_leader_epochs_are_the_metadatas() -> None:
+    batches = [data_batch(offset, record_count=5, leader_epoch=epoch) for offset, epoch in ((0, 2), (5, 2), (10, 5))]
+    assert check(batches, end=14, epochs={2: 0, 5: 10}).findings == []
+    assert check(batches, end=14, epochs={2: 0, 3: 10, 5: 10}).findings == [], "epoch 3 has no records"
+    assert found(check(batches, end=14, epochs={2: 0, 5: 5})) == [(FindingKind.LEADER_EPOCH, len(batches[0]))]
+
+
+def test_batches_below_the_first_epoch_that_the_metadata_know_are_not_judged() -> None:
+    assert check([data_batch(0, record_count=5, leader_epoch=1), *FOUR[1:]], epochs={0: 5}).findings == []
+
+
+def test_a_log_newer_than_its_metadata_is_found() -> None:
+    newest_ms = FIRST_TIMESTAMP_MS + 19
+    assert check(FOUR, max_timestamp_ms=newest_ms + 5).findings == [], "harmless: a look-up comes by in vain"
+    assert found(check(FOUR, max_timestamp_ms=newest_ms - 1)) == [(FindingKind.TIMESTAMP, None)]
+
+
+def test_findings_of_one_log_end_somewhere() -> None:
+    batches = [data_batch(3 * number) for number in range(FAULTS_MAX + 50)]
+    checked = check(batches, end=3 * len(batches))
+    assert len(checked.findings) == FAULTS_MAX + 1
+    assert checked.findings[-1].kind is FindingKind.NOT_CHECKED
+
+
+def test_a_log_that_is_no_log_ends_after_so_many_faults() -> None:
+    batches = [bytearray(data_batch(number, value_bytes=20)) for number in range(FAULTS_MAX + 10)]
+    for batch in batches:
+        batch[-1] ^= 1
+    checked = check([bytes(batch) for batch in batches], end=len(batches) - 1)
+    assert [finding.kind for finding in checked.findings[:-1]] == [FindingKind.BATCH_CORRUPT] * FAULTS_MAX
+    assert "the batch of offset 0: its CRC is wrong" in checked.findings[0].detail
+    assert checked.findings[-1].kind is FindingKind.NOT_CHECKED

@@ -1,11 +1,17 @@
-"""load_tier_config: serve's own file, read for its tier, with serve's checks and none of serve's other keys."""
+"""load_tier_config: serve's own file, read for its tier, with serve's checks and none of serve's other keys; and the
+settings of our own connections that come of it."""
 
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from protocol.client.connection import ClientSettings
+from protocol.client.sasl import SaslCredentials
+from storage.config.client_settings import client_settings
+from tests.support.certificates import server_certificate
 from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
 
 ROOT = Path(__file__).parents[3]
@@ -89,3 +95,32 @@ def test_an_identity_that_cannot_be_used_is_one_problem(lines: str, key: str, tm
     assert tier_problems_of(tmp_path, lines) == (
         f"{key}: OAUTHBEARER as Tidegate's own identity comes in a later version; leave the key unset",
     )
+
+
+def settings_of(folder: Path, lines: str) -> ClientSettings:
+    config = load_tier_lines(folder, lines)
+    return client_settings(config.upstream)
+
+
+def test_plaintext_has_servers_and_nothing_else(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "upstream.bootstrap.servers=a:1,[::1]:2\n")
+    assert settings.bootstrap_servers == (("a", 1), ("::1", 2))
+    assert (settings.tls, settings.sasl, settings.principal) == (None, None, "an anonymous client")
+    assert settings.client_id("spark") == f"tidegate-spark-{settings.client_host}"
+
+
+def test_sasl_over_tls_has_credentials_and_a_checking_context(tmp_path: Path) -> None:
+    certificate, _ = server_certificate(tmp_path)
+    settings = settings_of(
+        tmp_path,
+        "upstream.security.protocol=SASL_SSL\n"
+        "upstream.sasl.mechanism=SCRAM-SHA-512\n"
+        "upstream.sasl.username=carol\n"
+        "upstream.sasl.password=open sesame\n"
+        f"upstream.ssl.ca.location={certificate}\n",
+    )
+    assert settings.sasl == SaslCredentials("SCRAM-SHA-512", "carol", "open sesame")
+    assert settings.tls is not None
+    assert settings.tls.verify_mode is ssl.CERT_REQUIRED
+    assert settings.principal == "'carol'"
+    assert "open sesame" not in repr(settings)

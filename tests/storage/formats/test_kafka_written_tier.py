@@ -12,13 +12,7 @@ from storage.indexes.offset_index import OffsetIndex, build_offset_index
 from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from storage.model import (
-    IndexType,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
-)
+from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from tests.support.index_writer import (
     build_time_index,
     encode_leader_epochs,
@@ -67,9 +61,7 @@ def batches_of(log: bytes) -> Iterator[tuple[int, BatchHeader]]:
 
 
 @pytest.mark.parametrize("start_offset", START_OFFSETS_WITH_LOG)
-def test_index_entries_point_at_batches_and_hold_their_last_offsets(
-    tier: LocalTieredStorage, start_offset: int
-) -> None:
+def test_index_entries_point_at_batches_with_their_last_offsets(tier: LocalTieredStorage, start_offset: int) -> None:
     metadata = metadata_at(start_offset)
     index = OffsetIndex(tier.fetch_index(metadata, IndexType.OFFSET), start_offset)
     batches = list(batches_of(tier.fetch_log_segment(metadata, 0)))
@@ -100,15 +92,6 @@ def test_every_index_of_the_broker_is_read_and_written_again(tier: LocalTieredSt
     assert encode_leader_epochs(parse_leader_epochs(checkpoint)) == checkpoint
     snapshot = tier.fetch_index(metadata, IndexType.PRODUCER_SNAPSHOT)
     assert encode_producer_snapshot(parse_producer_snapshot(snapshot)) == snapshot
-
-
-def test_time_index_entries_hold_the_newest_timestamp_so_far(tier: LocalTieredStorage) -> None:
-    metadata = metadata_at(6000)
-    index = TimeIndex(tier.fetch_index(metadata, IndexType.TIMESTAMP), 6000)
-    batches = [header for _, header in batches_of(tier.fetch_log_segment(metadata, 0))]
-    for header in batches[1:]:
-        assert index.lookup(header.max_timestamp_ms) == (header.max_timestamp_ms, header.last_offset)
-    assert index.lookup(batches[0].max_timestamp_ms) == (-1, 6000)
 
 
 def test_the_brokers_abort_stands_in_the_segment_of_its_marker(tier: LocalTieredStorage) -> None:

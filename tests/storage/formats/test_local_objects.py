@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
-from storage.model import IndexType, RemoteLogSegmentId
+from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import ObjectContent, StoredObject
 from tests.support.segments import filled_segment, object_path, publish, topic_partition
 
@@ -17,8 +17,12 @@ def listed(tier_dir: Path, topic: str | None = None) -> list[StoredObject]:
     return list(LocalTieredStorage({"dir": str(tier_dir)}).list_objects(topic))
 
 
-def test_each_file_is_inspected_with_what_it_is_for(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+@pytest.fixture
+def metadata(tmp_path: Path) -> RemoteLogSegmentMetadata:
+    return publish(tmp_path, PARTITION, SEGMENT)
+
+
+def test_each_file_is_inspected_with_what_it_is_for(metadata: RemoteLogSegmentMetadata, tmp_path: Path) -> None:
     object_path(tmp_path, metadata, "timeindex").unlink()
     log, *indexes = LocalTieredStorage({"dir": str(tmp_path)}).inspect_segment(metadata).objects
     assert log.name == str(object_path(tmp_path, metadata, "log"))
@@ -29,16 +33,14 @@ def test_each_file_is_inspected_with_what_it_is_for(tmp_path: Path) -> None:
     assert [each.index_types[0] for each in indexes if not each.is_required] == [IndexType.TRANSACTION]
 
 
-def test_a_folder_in_a_files_place_is_no_file(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+def test_a_folder_in_a_files_place_is_no_file(metadata: RemoteLogSegmentMetadata, tmp_path: Path) -> None:
     log = object_path(tmp_path, metadata, "log")
     log.unlink()
     log.mkdir()
     assert LocalTieredStorage({"dir": str(tmp_path)}).inspect_segment(metadata).objects[0].size_bytes is None
 
 
-def test_names_are_taken_apart_from_the_right(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+def test_names_are_taken_apart_from_the_right(metadata: RemoteLogSegmentMetadata, tmp_path: Path) -> None:
     assert {stored.segment_id for stored in listed(tmp_path)} == {metadata.segment_id}
     assert {stored.segment_id for stored in listed(tmp_path, "a-b-3")} == {metadata.segment_id}
     assert listed(tmp_path, "a-b") == []
@@ -53,8 +55,7 @@ def test_names_are_taken_apart_from_the_right(tmp_path: Path) -> None:
         "00000000000000000100-short.log",
     ],
 )
-def test_a_file_with_another_name_is_nobodys(tmp_path: Path, name: str) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+def test_a_file_with_another_name_is_nobodys(metadata: RemoteLogSegmentMetadata, tmp_path: Path, name: str) -> None:
     folder = object_path(tmp_path, metadata, "log").parent
     (folder / name).write_bytes(b"12345")
     (nobodys,) = [stored for stored in listed(tmp_path) if stored.segment_id is None]

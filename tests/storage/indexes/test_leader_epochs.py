@@ -1,12 +1,16 @@
-"""Leader epoch checkpoint: its text, and texts that are refused."""
+"""The two small objects of a segment, leader epoch checkpoint and producer snapshot: content, and what is refused."""
+
+import struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
 from storage.indexes.leader_epochs import LeaderEpochs, parse_leader_epochs
-from tests.support.index_writer import encode_leader_epochs
+from storage.indexes.producer_snapshot import ProducerState, parse_producer_snapshot
+from tests.support.index_writer import encode_leader_epochs, encode_producer_snapshot
 
 
 @st.composite
@@ -75,3 +79,70 @@ def test_any_bytes_give_entries_or_a_corrupt_object(data: bytes) -> None:
     except CorruptObjectError:
         return
     assert parse_leader_epochs(encode_leader_epochs(epochs)) == epochs
+
+
+# Snapshots that a broker wrote: of no producers, and of one with an open transaction from offset 6000.
+BROKER_EMPTY = bytes.fromhex("0001 48674bc7 00000000")
+BROKER_OPEN = bytes.fromhex(
+    "0001 38d992b4 00000001"
+    "0000000000000001 0000 000000c7 0000000000001837 000000c7 0000018bcfe58fd7 ffffffff 0000000000001770"
+)
+OPEN_STATE = ProducerState(
+    producer_id=1,
+    producer_epoch=0,
+    last_sequence=199,
+    last_offset=6199,
+    offset_delta=199,
+    last_timestamp_ms=1700000010199,
+    coordinator_epoch=-1,
+    current_transaction_first_offset=6000,
+)
+int16s, int32s, int64s = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
+states = st.builds(ProducerState, int64s, int16s, int32s, int64s, int32s, int64s, int32s, int64s)
+
+
+def with_checksum(version: int, checked: bytes) -> bytes:
+    return struct.pack(">hI", version, crc32c(checked)) + checked
+
+
+def test_a_brokers_snapshots_are_read_and_written() -> None:
+    assert parse_producer_snapshot(BROKER_EMPTY) == ()
+    assert encode_producer_snapshot([]) == BROKER_EMPTY
+    assert parse_producer_snapshot(BROKER_OPEN) == (OPEN_STATE,)
+    assert encode_producer_snapshot([OPEN_STATE]) == BROKER_OPEN
+
+
+@given(st.lists(states, max_size=10))
+def test_states_and_bytes_are_each_others_inverse(producers: list[ProducerState]) -> None:
+    assert parse_producer_snapshot(encode_producer_snapshot(producers)) == tuple(producers)
+
+
+@pytest.mark.parametrize("cut", range(len(BROKER_OPEN)))
+def test_a_cut_snapshot_is_corrupt(cut: int) -> None:
+    with pytest.raises(CorruptObjectError):
+        parse_producer_snapshot(BROKER_OPEN[:cut])
+
+
+@pytest.mark.parametrize("damaged_byte", range(2, len(BROKER_OPEN)))
+def test_a_damaged_byte_breaks_the_checksum(damaged_byte: int) -> None:
+    damaged = bytearray(BROKER_OPEN)
+    damaged[damaged_byte] ^= 1
+    with pytest.raises(CorruptObjectError, match="x: checksum at byte 2 does not match"):
+        parse_producer_snapshot(bytes(damaged), "x")
+
+
+@pytest.mark.parametrize("version", [0, 2, -1])
+def test_another_version_is_corrupt(version: int) -> None:
+    with pytest.raises(CorruptObjectError, match=f"x: version {version} at byte 0"):
+        parse_producer_snapshot(with_checksum(version, bytes(4)), "x")
+
+
+@pytest.mark.parametrize("count", [-1, 1, 2**31 - 1])
+def test_a_count_that_is_not_the_lengths_is_corrupt(count: int) -> None:
+    with pytest.raises(CorruptObjectError, match=f"x: {count} entries at byte 6 do not fill 10 bytes"):
+        parse_producer_snapshot(with_checksum(1, struct.pack(">i", count)), "x")
+
+
+def test_trailing_bytes_are_corrupt() -> None:
+    with pytest.raises(CorruptObjectError, match="do not fill 57 bytes"):
+        parse_producer_snapshot(with_checksum(1, BROKER_OPEN[6:] + b"\x00"))

@@ -48,8 +48,12 @@ def partition_delete(state: RemotePartitionDeleteState) -> RemotePartitionDelete
     return RemotePartitionDeleteMetadata(PARTITION, state, 0, 1)
 
 
-def test_names_are_known_as_long_as_a_partition_of_theirs_is() -> None:
-    catalog = Catalog()
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog()
+
+
+def test_names_are_known_as_long_as_a_partition_of_theirs_is(catalog: Catalog) -> None:
     finish(catalog, SEGMENT, started("o", 0, 9, partition=OTHER))
     assert [catalog.knows_name(name) for name in ("orders", "events", "made-up")] == [True, False, False]
     catalog.forget(*key(OTHER))
@@ -67,8 +71,7 @@ def test_names_come_with_the_contents() -> None:
     assert not adopted.knows_name("orders")
 
 
-def test_a_name_with_two_ids_is_known_until_both_are_gone() -> None:
-    catalog = Catalog()
+def test_a_name_with_two_ids_is_known_until_both_are_gone(catalog: Catalog) -> None:
     again = TopicIdPartition(named_uuid("created again"), 0, PARTITION.topic)
     finish(catalog, SEGMENT, started("a", 0, 9, partition=again))
     catalog.forget(*KEY)
@@ -77,8 +80,7 @@ def test_a_name_with_two_ids_is_known_until_both_are_gone() -> None:
     assert not catalog.knows_name(PARTITION.topic)
 
 
-def test_segments_of_all_partitions_and_states_are_known_by_their_ids() -> None:
-    catalog = Catalog()
+def test_segments_of_all_partitions_and_states_are_known_by_their_ids(catalog: Catalog) -> None:
     copying = started("t", 0, 100, partition=OTHER)
     finish(catalog, SEGMENT)
     apply_all(catalog, copying)
@@ -87,9 +89,7 @@ def test_segments_of_all_partitions_and_states_are_known_by_their_ids() -> None:
     assert catalog.known_among(frozenset()) == set()
 
 
-def test_a_partition_never_heard_of_has_nothing() -> None:
-    catalog = Catalog()
-
+def test_a_partition_never_heard_of_has_nothing(catalog: Catalog) -> None:
     assert catalog.lookup(*KEY, 0, 0) is None
     assert catalog.find_segment(SEGMENT.segment_id) is None
     assert catalog.next_segment_with_txn_index(*KEY, 0, 0) is None
@@ -102,8 +102,7 @@ def test_a_partition_never_heard_of_has_nothing() -> None:
     assert catalog.generation(*KEY) == 0
 
 
-def test_partitions_are_kept_apart_also_with_one_segment_id() -> None:
-    catalog = Catalog()
+def test_partitions_are_kept_apart_also_with_one_segment_id(catalog: Catalog) -> None:
     finish(catalog, SEGMENT, started("s", 500, 600, partition=OTHER))
 
     assert [metadata.start_offset for metadata in catalog.list_segments(*KEY)] == [0]
@@ -115,8 +114,7 @@ def test_partitions_are_kept_apart_also_with_one_segment_id() -> None:
     assert found.topic_id_partition.topic == "orders"
 
 
-def test_a_partition_has_segments_while_one_is_finished() -> None:
-    catalog = Catalog()
+def test_a_partition_has_segments_while_one_is_finished(catalog: Catalog) -> None:
     seen = [catalog.has_segments(*KEY)]
     apply_all(catalog, SEGMENT)
     seen.append(catalog.has_segments(*KEY))
@@ -127,8 +125,7 @@ def test_a_partition_has_segments_while_one_is_finished() -> None:
     assert seen == [False, False, True, False, False]
 
 
-def test_each_change_of_a_partition_gives_a_generation_never_seen_before() -> None:
-    catalog = Catalog()
+def test_each_change_of_a_partition_gives_a_generation_never_seen_before(catalog: Catalog) -> None:
     finish(catalog, started("o", 0, 9, partition=OTHER))
     others = catalog.generation(*key(OTHER))
     seen = [catalog.generation(*KEY)]
@@ -142,8 +139,7 @@ def test_each_change_of_a_partition_gives_a_generation_never_seen_before() -> No
     assert catalog.generation(*key(OTHER)) == others
 
 
-def test_a_deleted_partition_is_forgotten() -> None:
-    catalog = Catalog()
+def test_a_deleted_partition_is_forgotten(catalog: Catalog) -> None:
     finish(catalog, SEGMENT, started("o", 0, 9, partition=OTHER))
     removed: list[RemoteLogSegmentId] = []
     catalog.on_segment_removed(removed.append)
@@ -159,8 +155,7 @@ def test_a_deleted_partition_is_forgotten() -> None:
     assert removed == [SEGMENT.segment_id]
 
 
-def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins() -> None:
-    catalog = Catalog()
+def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins(catalog: Catalog) -> None:
     removed: list[tuple[RemoteLogSegmentId, bool]] = []
     catalog.on_segment_removed(lambda segment_id: removed.append((segment_id, catalog.has_segments(*KEY))))
     finish(catalog, SEGMENT)
@@ -173,8 +168,7 @@ def test_listeners_hear_of_a_segment_as_soon_as_its_deletion_begins() -> None:
     assert removed == [(SEGMENT.segment_id, False)] * 2
 
 
-def test_nobody_is_told_of_segments_that_went_before_the_metadata_was_read() -> None:
-    catalog = Catalog()
+def test_nobody_is_told_of_segments_that_went_before_the_metadata_was_read(catalog: Catalog) -> None:
     removed: list[RemoteLogSegmentId] = []
     catalog.on_segment_removed(removed.append)
     for record in (SEGMENT, moved(SEGMENT, COPY_FINISHED), moved(SEGMENT, DELETE_STARTED)):
@@ -183,8 +177,7 @@ def test_nobody_is_told_of_segments_that_went_before_the_metadata_was_read() -> 
     assert removed == [SEGMENT.segment_id]
 
 
-def test_a_listener_that_fails_is_logged_and_the_next_is_called() -> None:
-    catalog = Catalog()
+def test_a_listener_that_fails_is_logged_and_the_next_is_called(catalog: Catalog) -> None:
     removed: list[RemoteLogSegmentId] = []
 
     def fail(_: RemoteLogSegmentId) -> None:
@@ -231,17 +224,15 @@ def test_a_refused_partition_stays_refused_until_it_is_forgotten() -> None:
     assert catalog.has_segments(*key(OTHER))
 
 
-def test_an_illegal_first_segment_leaves_no_partition_behind() -> None:
-    catalog = Catalog()
+def test_an_illegal_first_segment_leaves_no_partition_behind(catalog: Catalog) -> None:
     with pytest.raises(IllegalMetadataError):
         catalog.apply(started("s", 0, 2**63), initialized=True)
 
     assert not catalog.contents().topics
 
 
-def test_emptied_partitions_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emptied_partitions_are_remembered_up_to_a_limit(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog_module, "EMPTIED_PARTITIONS_MAX", 2)
-    catalog = Catalog()
     for partition in (PARTITION, OTHER, THIRD):
         segment = started("s", 0, 9, partition=partition)
         finish(catalog, segment)
@@ -251,8 +242,7 @@ def test_emptied_partitions_are_remembered_up_to_a_limit(monkeypatch: pytest.Mon
     assert highest == [None, 9, 9]
 
 
-def test_readers_see_whole_segments_while_writers_write() -> None:
-    catalog = Catalog()
+def test_readers_see_whole_segments_while_writers_write(catalog: Catalog) -> None:
     partitions = [named_partition("orders", number) for number in range(4)]
     finished = threading.Event()
 
@@ -290,10 +280,9 @@ CUSTOM_METADATA_BYTES = 80
 
 
 @pytest.mark.parametrize("segments", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_a_segment_takes_at_most_400_bytes(segments: int) -> None:
+def test_a_segment_takes_at_most_400_bytes(catalog: Catalog, segments: int) -> None:
     """Of 200 partitions, two epochs each, with custom metadata, all containers included. Tracing makes this slow."""
     partitions = [named_partition("orders", number) for number in range(PARTITIONS)]
-    catalog = Catalog()
     gc.collect()
     tracemalloc.start()
     try:
@@ -319,11 +308,10 @@ def _copy_one(catalog: Catalog, partitions: list[TopicIdPartition], number: int,
 
 
 @pytest.mark.parametrize("segments", [4_000, pytest.param(500_000, marks=pytest.mark.long)])
-def test_segments_that_are_long_gone_leave_nothing_behind(segments: int) -> None:
+def test_segments_that_are_long_gone_leave_nothing_behind(catalog: Catalog, segments: int) -> None:
     """A metadata topic from its beginning: of each partition 20 segments live at a time, at the end none."""
     partitions = [named_partition("orders", number) for number in range(50)]
     lifetime = 20 * len(partitions)
-    catalog = Catalog()
     for number in range(2 * lifetime):
         _copy_one(catalog, partitions, number, 10**9)
         _delete_one(catalog, partitions, number - lifetime)
@@ -353,8 +341,7 @@ def _delete_one(catalog: Catalog, partitions: list[TopicIdPartition], number: in
             catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 8, state, 1, None), initialized=False)
 
 
-def test_what_it_takes_in_memory_grows_with_what_it_holds() -> None:
-    catalog = Catalog()
+def test_what_it_takes_in_memory_grows_with_what_it_holds(catalog: Catalog) -> None:
     sizes = [catalog.memory_bytes()]
     for number in range(2):
         finish(catalog, *(started(f"{number} {name}", name, name + 1) for name in range(0, 1000, 2)))

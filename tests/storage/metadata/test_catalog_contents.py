@@ -1,8 +1,10 @@
-"""A catalog that went through a snapshot is the same catalog: now, and whatever comes after."""
+"""A catalog that went through a snapshot is the same catalog, now and whatever comes after; the columns and the arena
+that it consists of."""
 
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,12 +13,17 @@ from hypothesis import strategies as st
 from storage.errors import IllegalMetadataError, RemoteStorageError
 from storage.metadata import catalog as catalog_module
 from storage.metadata.catalog import Catalog, CatalogContents
+from storage.metadata.epoch_state import Arena, SegmentColumns
 from storage.metadata.serde import MetadataRecord
 from storage.metadata.snapshot_stream import UnreadableSnapshotError
 from storage.model import (
+    CustomMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    Uuid,
 )
 from tests.support.catalog_answers import answers, contents_of, round_trip, snapshot_bytes
 from tests.support.metadata_records import (
@@ -74,9 +81,7 @@ def applied(catalog: Catalog, new_records: Sequence[MetadataRecord]) -> list[obj
 
 
 @given(before=st.lists(records(), max_size=60), after=st.lists(records(), max_size=30))
-def test_the_catalog_answers_and_goes_on_as_if_there_had_been_no_restart(
-    before: list[MetadataRecord], after: list[MetadataRecord]
-) -> None:
+def test_the_catalog_goes_on_as_if_never_restarted(before: list[MetadataRecord], after: list[MetadataRecord]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog_module, "EMPTIED_PARTITIONS_MAX", EMPTIED_MAX)
         catalog = Catalog(SEGMENTS_MAX)
@@ -197,10 +202,94 @@ def lose_all_rows(contents: CatalogContents) -> None:
         (lose_all_rows, "different lengths"),
     ],
 )
-def test_contents_that_do_not_fit_together_are_unreadable(
-    spoil: Callable[[CatalogContents], None], reason: str
-) -> None:
+def test_contents_that_do_not_fit_are_unreadable(spoil: Callable[[CatalogContents], None], reason: str) -> None:
     contents = filled().contents()
     spoil(contents)
     with pytest.raises(UnreadableSnapshotError, match=reason):
         contents_of(snapshot_bytes(contents))
+
+
+THREE_EPOCHS = replace(
+    started("s", 10, 99, {1: 10, 4: 50, 7: 80}, txn_index_empty=True), custom_metadata=CustomMetadata(b"where")
+)
+
+
+@pytest.mark.parametrize(
+    "metadata", [started("s", 0, 9), THREE_EPOCHS, replace(THREE_EPOCHS, custom_metadata=CustomMetadata(b""))]
+)
+def test_a_row_gives_back_what_was_put_in(metadata: RemoteLogSegmentMetadata) -> None:
+    columns = SegmentColumns()
+    columns.insert(started("other", 5, 6))
+    row = columns.insert(metadata)
+
+    assert columns.metadata(row, PARTITION) == metadata
+
+
+def test_ranges_of_the_epochs_in_a_segment() -> None:
+    columns = SegmentColumns()
+    row = columns.insert(THREE_EPOCHS)
+
+    assert columns.epoch_ranges(row) == [(1, 10, 49), (4, 50, 79), (7, 80, 99)]
+    assert [columns.last_offset_of_epoch(row, epoch) for epoch in (1, 4, 7)] == [49, 79, 99]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        started("s", 0, 2**63),
+        started("s", 0, 1, {2**31: 0}),
+        started("s", 0, 1, {0: 2**63}),
+        replace(started("s", 0, 1), broker_id=2**31),
+        replace(started("s", 0, 1), segment_id=RemoteLogSegmentId(PARTITION, Uuid(b"short"))),
+    ],
+)
+def test_a_number_out_of_range_leaves_no_row_behind(metadata: RemoteLogSegmentMetadata) -> None:
+    columns = SegmentColumns()
+    with pytest.raises(IllegalMetadataError):
+        columns.insert(metadata)
+
+    assert columns.insert(started("good", 0, 1)) == 0
+    assert columns.metadata(0, PARTITION) == started("good", 0, 1)
+
+
+def test_an_update_out_of_range_changes_nothing_that_is_looked_up() -> None:
+    columns = SegmentColumns()
+    row = columns.insert(started("s", 0, 1))
+    with pytest.raises(IllegalMetadataError):
+        columns.update(row, replace(moved(started("s", 0, 1), COPY_FINISHED), broker_id=2**31))
+
+    assert not columns.is_finished(row)
+
+
+def test_freed_room_is_used_again_by_the_same_size() -> None:
+    arena = Arena()
+    first = arena.put(b"a" * 20)
+    arena.put(b"b" * 20)
+
+    arena.release(first, 20)
+
+    assert arena.put(b"c" * 30) == first
+    assert arena.get(first, 30) == b"c" * 30
+
+
+def test_an_empty_string_takes_no_room_and_frees_none() -> None:
+    arena = Arena()
+    arena.release(arena.put(b""), 0)
+    arena.release(arena.put(b""), 0)
+
+    assert arena.put(b"x") == arena.put(b"") - 16
+
+
+@given(st.lists(st.binary(max_size=70) | st.none(), max_size=60))
+def test_strings_never_overlap(steps: list[bytes | None]) -> None:
+    """A None gives the oldest string back."""
+    arena = Arena()
+    kept: list[tuple[int, bytes]] = []
+    for blob in steps:
+        if blob is not None:
+            kept.append((arena.put(blob), blob))
+        elif kept:
+            position, oldest = kept.pop(0)
+            arena.release(position, len(oldest))
+
+        assert [arena.get(position, len(content)) for position, content in kept] == [content for _, content in kept]

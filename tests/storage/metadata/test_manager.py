@@ -15,15 +15,9 @@ from structlog.testing import capture_logs
 from storage.errors import MetadataNotReadyError, RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
-from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
+from storage.metadata.manager import TopicBasedRemoteLogMetadataManager as Manager
 from storage.metadata.serde import MetadataRecord
-from storage.model import (
-    CustomMetadata,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
-)
+from storage.model import CustomMetadata, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.writing.metadata_records import encode
 from tests.support.metadata_event_log import HeldBackEventLog, InProcessMetadataEventLog
 from tests.support.metadata_records import (
@@ -59,8 +53,8 @@ def event_log() -> HeldBackEventLog:
 
 
 @pytest.fixture
-def manager(event_log: HeldBackEventLog) -> TopicBasedRemoteLogMetadataManager:
-    return TopicBasedRemoteLogMetadataManager(event_log, publish_timeout_s=10)
+def manager(event_log: HeldBackEventLog) -> Manager:
+    return Manager(event_log, publish_timeout_s=10)
 
 
 def publish(event_log: HeldBackEventLog, *records: MetadataRecord) -> None:
@@ -76,7 +70,7 @@ def test_following_all_goes_on_where_a_catalog_ended(event_log: HeldBackEventLog
     publish(event_log, *copied(SEGMENT))
     catalog = Catalog()
     finish(catalog, SEGMENT)
-    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+    manager = Manager(event_log, catalog)
     changes = catalog.changes
     manager.follow_all({HOME: 2})
     assert catalog.changes == changes
@@ -87,9 +81,7 @@ def test_following_all_goes_on_where_a_catalog_ended(event_log: HeldBackEventLog
     assert not catalog.has_segments(PARTITION.topic_id, PARTITION.partition)
 
 
-def test_following_all_reads_every_partition_of_the_log(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_following_all_reads_every_partition_of_the_log(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
     manager.follow_all()
     manager.follow_all()
@@ -101,9 +93,7 @@ def test_following_all_reads_every_partition_of_the_log(
     assert manager.is_ready(STRANGER)
 
 
-def test_a_lookup_fails_closed_only_while_its_own_partition_is_behind(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_a_lookup_fails_only_while_its_own_partition_is_behind(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT))
     event_log.hold()
     manager.follow_all()
@@ -120,9 +110,7 @@ def test_a_lookup_fails_closed_only_while_its_own_partition_is_behind(
     assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
 
 
-def test_progress_is_told_after_the_records_were_applied(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_progress_is_told_after_the_records_were_applied(event_log: HeldBackEventLog, manager: Manager) -> None:
     told: list[tuple[int, int, bool]] = []
     manager.on_progress(
         lambda number, position: told.append((number, position, manager.catalog.has_segments(*key(PARTITION))))
@@ -134,9 +122,7 @@ def test_progress_is_told_after_the_records_were_applied(
     assert told == [(HOME, 1, False), (HOME, 2, True)]
 
 
-def test_records_of_partitions_not_followed_are_skipped(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_records_of_partitions_not_followed_are_skipped(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
     manager.on_partition_leadership_changes([PARTITION], [])
 
@@ -145,9 +131,7 @@ def test_records_of_partitions_not_followed_are_skipped(
     assert not manager.is_ready(NEIGHBOUR)
 
 
-def test_a_neighbour_that_comes_later_has_the_log_read_again(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_a_neighbour_that_comes_later_has_the_log_read_again(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
     manager.on_partition_leadership_changes([PARTITION], [])
     generation = manager.catalog.generation(*key(PARTITION))
@@ -165,9 +149,7 @@ def test_a_neighbour_that_comes_later_has_the_log_read_again(
     assert not [entry for entry in logs if entry["log_level"] != "debug"]
 
 
-def test_a_stopped_partition_is_forgotten_while_its_neighbour_stays(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_a_stopped_partition_goes_and_its_neighbour_stays(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
     manager.on_partition_leadership_changes([PARTITION, NEIGHBOUR], [])
 
@@ -178,9 +160,7 @@ def test_a_stopped_partition_is_forgotten_while_its_neighbour_stays(
     assert len(list(manager.list_remote_log_segments(NEIGHBOUR))) == 2
 
 
-def test_following_all_takes_over_from_following_some(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_following_all_takes_over_from_following_some(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, *copied(SEGMENT), *copied(started("n", 0, 9, partition=NEIGHBOUR)))
     manager.on_partition_leadership_changes([PARTITION], [])
     manager.follow_all()
@@ -192,7 +172,7 @@ def test_following_all_takes_over_from_following_some(
 
 
 def test_a_change_is_seen_by_every_manager_on_the_log(event_log: HeldBackEventLog) -> None:
-    writer, reader = (TopicBasedRemoteLogMetadataManager(event_log) for _ in range(2))
+    writer, reader = (Manager(event_log) for _ in range(2))
     writer.follow_all()
     reader.follow_all()
 
@@ -203,9 +183,7 @@ def test_a_change_is_seen_by_every_manager_on_the_log(event_log: HeldBackEventLo
         assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
 
 
-def test_a_caller_waits_until_its_own_record_came_back(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_a_caller_waits_until_its_own_record_came_back(event_log: HeldBackEventLog, manager: Manager) -> None:
     manager.follow_all()
     event_log.hold()
     adding = threading.Thread(target=lambda: manager.add_remote_log_segment_metadata(SEGMENT))
@@ -222,7 +200,7 @@ def test_a_caller_waits_until_its_own_record_came_back(
 
 
 def test_a_record_that_does_not_come_back_in_time_is_retriable(event_log: HeldBackEventLog) -> None:
-    manager = TopicBasedRemoteLogMetadataManager(event_log, publish_timeout_s=0.01)
+    manager = Manager(event_log, publish_timeout_s=0.01)
     manager.follow_all()
     event_log.hold()
 
@@ -230,7 +208,7 @@ def test_a_record_that_does_not_come_back_in_time_is_retriable(event_log: HeldBa
         manager.add_remote_log_segment_metadata(SEGMENT)
 
 
-def test_closing_frees_those_who_wait(event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager) -> None:
+def test_closing_frees_those_who_wait(event_log: HeldBackEventLog, manager: Manager) -> None:
     manager.follow_all()
     event_log.hold()
     errors: list[Exception] = []
@@ -259,7 +237,7 @@ BAD_RECORDS: list[tuple[bytes, str]] = [
 
 @pytest.mark.parametrize(("value", "reason"), BAD_RECORDS)
 def test_a_record_that_cannot_be_decoded_is_logged_counted_and_skipped(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, value: bytes, reason: str
+    event_log: HeldBackEventLog, manager: Manager, value: bytes, reason: str
 ) -> None:
     manager.follow_all()
     with capture_logs() as logs:
@@ -275,9 +253,7 @@ def test_a_record_that_cannot_be_decoded_is_logged_counted_and_skipped(
 
 
 @pytest.mark.parametrize("record", [moved(SEGMENT, DELETE_STARTED), started("s", 0, 9, state=COPY_FINISHED)])
-def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, record: MetadataRecord
-) -> None:
+def test_an_illegal_record_is_skipped(event_log: HeldBackEventLog, manager: Manager, record: MetadataRecord) -> None:
     manager.follow_all()
     with capture_logs() as logs:
         publish(event_log, record)
@@ -286,9 +262,7 @@ def test_a_record_that_breaks_the_rules_is_logged_counted_and_skipped(
     assert [entry["event"] for entry in logs] == ["metadata_record_rejected"]
 
 
-def test_while_loading_an_end_without_its_beginning_is_dropped_in_silence(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_while_loading_an_end_without_a_beginning_is_dropped(event_log: HeldBackEventLog, manager: Manager) -> None:
     publish(event_log, moved(started("old", 0, 9), DELETE_STARTED), *copied(SEGMENT))
     manager.follow_all()
 
@@ -296,9 +270,7 @@ def test_while_loading_an_end_without_its_beginning_is_dropped_in_silence(
     assert manager.remote_log_segment_metadata(PARTITION, 0, 5) is not None
 
 
-def test_an_unexpected_error_costs_one_record_only(
-    event_log: HeldBackEventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unexpected_error_costs_one_record(event_log: HeldBackEventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = Catalog()
     apply = catalog.apply
 
@@ -308,7 +280,7 @@ def test_an_unexpected_error_costs_one_record_only(
         return apply(record, initialized=initialized, is_keyed=is_keyed)
 
     monkeypatch.setattr(catalog, "apply", fail_once)
-    manager = TopicBasedRemoteLogMetadataManager(event_log, catalog)
+    manager = Manager(event_log, catalog)
     manager.follow_all()
     with capture_logs() as logs:
         publish(event_log, SEGMENT, *copied(started("next", 10, 19)))
@@ -319,7 +291,7 @@ def test_an_unexpected_error_costs_one_record_only(
 
 
 def test_a_null_value_carries_no_information(event_log: HeldBackEventLog) -> None:
-    manager = TopicBasedRemoteLogMetadataManager(event_log)
+    manager = Manager(event_log)
     manager.follow_all()
     event_log.deliver(HOME, b"key", None)
     event_log.deliver(HOME, None, None)
@@ -333,9 +305,7 @@ def segment_key(segment: RemoteLogSegmentMetadata, state: int) -> bytes:
     return struct.pack(">16si16sb", partition.topic_id, partition.partition, segment.segment_id.id, state)
 
 
-def test_of_a_compacted_log_what_is_left_of_a_segment_is_enough(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_of_a_compacted_log_what_is_left_of_a_segment_is_enough(event_log: HeldBackEventLog, manager: Manager) -> None:
     """The latest record of each key is left: of `s0` its completion with all fields, of `s1` its beginning and its
     end, of `s2` its end alone."""
     manager.follow_all()
@@ -353,9 +323,7 @@ def test_of_a_compacted_log_what_is_left_of_a_segment_is_enough(
     assert manager.rejected_records == manager.undecodable_records == 0
 
 
-def test_without_keys_nothing_can_have_been_compacted_away(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_without_keys_nothing_can_have_been_compacted_away(event_log: HeldBackEventLog, manager: Manager) -> None:
     manager.follow_all()
     publish(event_log, replace(SEGMENT, state=COPY_FINISHED), *copied(started("t", 10, 19)))
     publish(event_log, moved(started("t", 10, 19), DELETE_FINISHED))
@@ -375,9 +343,7 @@ def test_without_keys_nothing_can_have_been_compacted_away(
         pytest.param(b"99Ua091BQDeyDAqtDCo4bQ:orders:0:9:0:UPDATE", False, id="of the other draft"),
     ],
 )
-def test_a_tombstone_says_that_a_segment_is_gone(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager, key: bytes, is_gone: bool
-) -> None:
+def test_a_tombstone_ends_a_segment(event_log: HeldBackEventLog, manager: Manager, key: bytes, is_gone: bool) -> None:
     """Only somebody who was away while its other records were compacted away learns it from that."""
     manager.follow_all()
     publish(event_log, *copied(SEGMENT))
@@ -390,9 +356,7 @@ def test_a_tombstone_says_that_a_segment_is_gone(
     assert manager.rejected_records == manager.undecodable_records == 0
 
 
-def test_a_log_that_cannot_be_trusted_makes_every_partition_not_ready(
-    event_log: HeldBackEventLog, manager: TopicBasedRemoteLogMetadataManager
-) -> None:
+def test_a_log_that_cannot_be_trusted_leaves_nothing_ready(event_log: HeldBackEventLog, manager: Manager) -> None:
     manager.follow_all()
     event_log.failure_reason = "the topic grew"
 
@@ -401,16 +365,14 @@ def test_a_log_that_cannot_be_trusted_makes_every_partition_not_ready(
         manager.highest_offset_for_epoch(PARTITION, 0)
 
 
-NOT_AFTER_CLOSE: list[Callable[[TopicBasedRemoteLogMetadataManager], object]] = [
+NOT_AFTER_CLOSE: list[Callable[[Manager], object]] = [
     lambda manager: manager.follow_all(),
     lambda manager: manager.on_partition_leadership_changes([STRANGER], []),
 ]
 
 
 @pytest.mark.parametrize("call", NOT_AFTER_CLOSE)
-def test_nothing_is_followed_after_close(
-    manager: TopicBasedRemoteLogMetadataManager, call: Callable[[TopicBasedRemoteLogMetadataManager], object]
-) -> None:
+def test_nothing_is_followed_after_close(manager: Manager, call: Callable[[Manager], object]) -> None:
     manager.close()
     with pytest.raises(MetadataNotReadyError, match="closed"):
         call(manager)
@@ -422,7 +384,7 @@ def test_the_metadata_topic_of_a_real_broker_gives_its_segments() -> None:
     for line in vector("aiven-tier", "rlmm.jsonl").read_text().splitlines():
         record = json.loads(line)
         assert event_log.publish(record["partition"], bytes.fromhex(record["value"])) == record["offset"]
-    manager = TopicBasedRemoteLogMetadataManager(event_log)
+    manager = Manager(event_log)
     manager.follow_all()
 
     checked = 0

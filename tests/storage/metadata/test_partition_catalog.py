@@ -1,6 +1,9 @@
-"""The rules of docs/kafka-tier.md#states on one partition, through the catalog; cases of docs/kafka-tier.md#cases."""
+"""The rules of docs/kafka-tier.md#states on one partition, through the catalog; cases of docs/kafka-tier.md#cases; and
+which segments and offsets are on the upstream leader's history."""
 
+import itertools
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -9,7 +12,14 @@ import pytest
 from storage.errors import RemoteResourceNotFoundError
 from storage.metadata.catalog import Catalog
 from storage.metadata.epoch_state import BLOCK_ROWS
-from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from storage.metadata.partition_catalog import (
+    LeaderEpochLineage,
+    filter_epochs,
+    is_legal_transition,
+    is_possible_when_compacted,
+)
+from storage.model import RemoteLogSegmentMetadata
+from storage.model import RemoteLogSegmentState as State
 from tests.support.metadata_records import (
     COPY_FINISHED,
     COPY_STARTED,
@@ -22,6 +32,7 @@ from tests.support.metadata_records import (
     name_of,
     started,
 )
+from tests.support.segments import filled_segment, metadata_of
 
 S0 = started("s0", 0, 100, {0: 0, 1: 20, 2: 80})
 S1 = started("s1", 101, 200, {2: 101})
@@ -36,7 +47,7 @@ def catalog() -> Catalog:
     return Catalog()
 
 
-def listed(catalog: Catalog, epoch: int | None = None) -> list[RemoteLogSegmentState]:
+def listed(catalog: Catalog, epoch: int | None = None) -> list[State]:
     return [metadata.state for metadata in catalog.list_segments(*KEY, epoch)]
 
 
@@ -106,9 +117,7 @@ def test_a_copy_given_up_is_deleted_without_having_been_finished(catalog: Catalo
 
 
 @pytest.mark.parametrize("deletion", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
-def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(
-    catalog: Catalog, deletion: tuple[RemoteLogSegmentState, ...]
-) -> None:
+def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(catalog: Catalog, deletion: tuple[State, ...]) -> None:
     """A copy that never finished must not be taken off those that did: its epoch would never be asked for."""
     apply_all(catalog, S0, *(moved(S0, state) for state in deletion))
     assert catalog.epochs(*KEY) == ()
@@ -129,9 +138,7 @@ def test_an_epoch_is_known_once_a_copy_given_up_is_repeated(
         ((COPY_FINISHED, DELETE_STARTED), COPY_FINISHED),
     ],
 )
-def test_an_illegal_transition_is_dropped(
-    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...], target: RemoteLogSegmentState
-) -> None:
+def test_an_illegal_transition_is_dropped(catalog: Catalog, path: tuple[State, ...], target: State) -> None:
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     before = catalog.list_segments(*KEY)
     generation = catalog.generation(*KEY)
@@ -143,9 +150,7 @@ def test_an_illegal_transition_is_dropped(
 
 
 @pytest.mark.parametrize("path", [(), (COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED), (DELETE_STARTED,)])
-def test_of_a_compacted_log_the_end_of_a_segment_is_believed_in_any_state(
-    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]
-) -> None:
+def test_of_a_compacted_log_a_segments_end_is_believed_in_any_state(catalog: Catalog, path: tuple[State, ...]) -> None:
     finish(catalog, S1)
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     assert catalog.apply(moved(S0, DELETE_FINISHED), initialized=True, is_keyed=True)
@@ -169,7 +174,7 @@ def test_of_a_compacted_log_a_whole_record_stands_for_itself(catalog: Catalog) -
 
 
 @pytest.mark.parametrize("path", [(COPY_FINISHED,), (DELETE_STARTED,)])
-def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]) -> None:
+def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[State, ...]) -> None:
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
 
     assert not catalog.apply(S0, initialized=True)
@@ -177,9 +182,7 @@ def test_a_segment_cannot_begin_again(catalog: Catalog, path: tuple[RemoteLogSeg
 
 
 @pytest.mark.parametrize("path", [(COPY_FINISHED,), (COPY_FINISHED, DELETE_STARTED)])
-def test_a_repeated_record_is_legal_and_changes_nothing(
-    catalog: Catalog, path: tuple[RemoteLogSegmentState, ...]
-) -> None:
+def test_a_repeated_record_is_legal_and_changes_nothing(catalog: Catalog, path: tuple[State, ...]) -> None:
     apply_all(catalog, S0, *(moved(S0, state) for state in path))
     view = (catalog.list_segments(*KEY), catalog.list_segments(*KEY, 1), catalog.epochs(*KEY))
     has_segments = catalog.has_segments(*KEY)
@@ -201,9 +204,7 @@ def test_a_first_record_again_replaces_the_first(catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("others", [(), (S1,)])
-def test_an_unknown_segment_is_an_error_once_initialized(
-    catalog: Catalog, others: tuple[RemoteLogSegmentMetadata, ...]
-) -> None:
+def test_once_initialized_it_must_be_known(catalog: Catalog, others: tuple[RemoteLogSegmentMetadata, ...]) -> None:
     finish(catalog, *others)
 
     assert not catalog.apply(moved(S0, COPY_FINISHED), initialized=False)
@@ -296,14 +297,8 @@ def test_the_first_segment_that_reaches_an_offset_and_a_time_is_found(catalog: C
         )
         return None if found is None else found.start_offset
 
-    assert [first(0, 100), first(9, 0), first(10, 0), first(0, 101), first(0, 201), first(30, 0)] == [
-        0,
-        0,
-        20,
-        20,
-        None,
-        None,
-    ]
+    starts = [first(0, 100), first(9, 0), first(10, 0), first(0, 101), first(0, 201), first(30, 0)]
+    assert starts == [0, 0, 20, 20, None, None]
     assert first(0, 0, early) == 20
     finish(catalog, middle)
     assert first(0, 101) == 10
@@ -341,9 +336,7 @@ def test_a_look_up_by_time_looks_at_few_segments(catalog: Catalog, segments: int
     assert sum(column.looked_at for column in counted) <= 4 * BLOCK_ROWS
 
 
-def test_look_ups_by_time_find_what_a_search_through_all_segments_finds(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_ups_by_time_find_what_a_search_of_all_finds(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.metadata.epoch_state.BLOCK_ROWS", 4)
     chance = random.Random(20)
     known: list[RemoteLogSegmentMetadata] = []
@@ -371,3 +364,132 @@ def test_the_size_of_an_epoch_counts_all_that_is_listed(catalog: Catalog) -> Non
     apply_all(catalog, S2)
 
     assert [catalog.log_size(*KEY, epoch) for epoch in (0, 2, 9)] == [2**31 - 1, 2**31 - 1 + 2_000, 0]
+
+
+LEGAL_MOVES = {(0, 1), (0, 2), (1, 2), (2, 3)}
+
+
+@pytest.mark.parametrize(("current", "target"), list(itertools.product(State, repeat=2)))
+def test_a_transition_between_two_states(current: State, target: State) -> None:
+    assert is_legal_transition(current, target) is (current == target or (int(current), int(target)) in LEGAL_MOVES)
+
+
+@pytest.mark.parametrize("target", State)
+def test_a_segment_begins_by_being_copied(target: State) -> None:
+    assert is_legal_transition(None, target) is (target is State.COPY_SEGMENT_STARTED)
+
+
+@pytest.mark.parametrize(("current", "target"), list(itertools.product(State, repeat=2)))
+def test_compaction_leaves_out_moves_but_never_turns_them_round(current: State, target: State) -> None:
+    assert is_possible_when_compacted(current, target) is (int(current) <= int(target))
+    if is_legal_transition(current, target):
+        assert is_possible_when_compacted(current, target)
+
+
+LINEAGE = LeaderEpochLineage(7, {0: (0, 10), 1: (1, 20), 2: (2, 30), 3: (3, 40), 4: (4, 50), 5: (5, 70), 7: (7, 90)})
+
+"""Starts {0:0, 1:10, 2:20, 3:30, 4:40, 5:50, 7:70}: the lineage of docs/kafka-tier.md#cases."""
+
+
+TEMPLATE = metadata_of(PARTITION, filled_segment())
+
+
+def segment(start_offset: int, end_offset: int, epochs: Mapping[int, int]) -> RemoteLogSegmentMetadata:
+    return replace(TEMPLATE, start_offset=start_offset, end_offset=end_offset, segment_leader_epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "end_offset", "epochs", "is_held"),
+    [
+        (15, 35, {1: 15, 2: 20, 3: 30}, True),
+        (15, 19, {1: 15}, True),
+        (0, 5, {0: 0}, True),
+        (70, 75, {7: 70}, True),
+        (15, 29, {1: 15, 2: 20}, True),
+        (55, 85, {5: 55, 6: 60, 7: 70}, False),  # epoch 6 is not known upstream
+        (15, 45, {1: 15, 2: 20, 4: 40}, False),  # it lacks epoch 3
+        (15, 35, {1: 15, 2: 20}, False),  # epoch 2 ended at 30
+        (15, 20, {1: 15}, False),  # epoch 1 ended at 20
+        (15, 35, {1: 15, 2: 21, 3: 30}, False),  # another border
+    ],
+)
+def test_borders_decide_what_is_held(start_offset: int, end_offset: int, epochs: dict[int, int], is_held: bool) -> None:
+    assert LINEAGE.holds(segment(start_offset, end_offset, epochs)) is is_held
+    assert LINEAGE.holds(segment(start_offset, end_offset, epochs), start_offset) is is_held
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch"),
+    [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3), (69, 5), (70, 7), (89, 7), (90, None), (2**62, None)],
+)
+def test_an_offset_has_the_epoch_that_ends_behind_it(offset: int, epoch: int | None) -> None:
+    assert LINEAGE.epoch_for(offset) == epoch
+
+
+def test_the_current_epoch_ends_where_the_log_did_when_upstream_was_asked() -> None:
+    assert (LINEAGE.end_offset(7), LINEAGE.end_offset(5), LINEAGE.end_offset(6)) == (90, 70, None)
+    assert LINEAGE.holds(segment(70, 89, {7: 70}))
+    assert not LINEAGE.holds(segment(70, 90, {7: 70}))
+
+
+def test_an_epoch_that_upstream_does_not_know_is_not_live() -> None:
+    lineage = LeaderEpochLineage(9, {3: (2, 30), 4: (4, 40), 5: (-1, -1)})
+    assert list(lineage.epochs) == [4]
+    assert (lineage.end_offset(3), lineage.end_offset(5)) == (None, None)
+    assert not lineage.holds(segment(25, 29, {3: 25}))
+
+
+def test_offsets_behind_the_last_live_epoch_have_none() -> None:
+    lineage = LeaderEpochLineage(9, {4: (4, 40)})
+    assert (lineage.epoch_for(39), lineage.epoch_for(40)) == (4, None)
+    assert not lineage.holds(segment(30, 39, {4: 30}), 40)
+
+
+def test_without_answers_nothing_is_held() -> None:
+    lineage = LeaderEpochLineage(0, {})
+    assert (list(lineage.epochs), lineage.epoch_for(0)) == ([], None)
+    assert not lineage.holds(segment(0, 5, {0: 0}))
+
+
+def test_it_knows_what_was_asked_also_where_the_answer_was_no() -> None:
+    lineage = LeaderEpochLineage(9, {3: (2, 30), 4: (4, 40)})
+    assert lineage.knows([3, 4])
+    assert lineage.knows([])
+    assert not lineage.knows([4, 5])
+
+
+def test_epochs_without_records_do_not_count() -> None:
+    """Epochs 0 and 1 began at the offset where 2 did; upstream has forgotten them and answers for neither."""
+    lineage = LeaderEpochLineage(3, {0: (-1, -1), 1: (-1, -1), 2: (2, 30), 3: (3, 99)})
+    assert lineage.holds(segment(0, 40, {0: 0, 1: 0, 2: 0, 3: 30}))
+
+
+def test_epochs_below_the_log_start_are_not_looked_at() -> None:
+    """The log start moved to 25, inside epoch 2: upstream answers 25 for every older epoch it is asked about."""
+    lineage = LeaderEpochLineage(3, {0: (0, 25), 1: (1, 25), 2: (2, 30), 3: (3, 99)})
+    partly_below = segment(5, 40, {0: 5, 1: 10, 2: 20, 3: 30})
+    assert lineage.epoch_for(25) == 2
+    assert lineage.holds(partly_below, 25)
+    assert lineage.holds(partly_below, 35)
+    assert not lineage.holds(partly_below)
+
+
+def test_a_segment_that_ended_before_the_offsets_epoch_is_not_held() -> None:
+    assert not LINEAGE.holds(segment(15, 19, {1: 15}), 25)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "filtered"),
+    [
+        (
+            {0: 0, 1: 0, 2: 0, 3: 30, 4: 40, 5: 60, 6: 60, 7: 70, 8: 70},
+            {2: 0, 3: 30, 4: 40, 6: 60, 8: 70},
+        ),
+        ({0: 0, 1: 0, 2: 0}, {2: 0}),
+        ({3: 7}, {3: 7}),
+        ({}, {}),
+        ({5: 60, 0: 0, 4: 60}, {0: 0, 5: 60}),
+    ],
+)
+def test_epochs_without_records_are_left_out(epochs: dict[int, int], filtered: dict[int, int]) -> None:
+    assert filter_epochs(epochs) == filtered

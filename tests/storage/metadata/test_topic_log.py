@@ -100,9 +100,7 @@ async def test_an_idle_partition_is_asked_once_per_long_poll(topic: FakeMetadata
     assert seen.offsets == {}
 
 
-async def test_a_lost_leader_is_a_problem_until_the_partition_is_read_again(
-    topic: FakeMetadataTopic, seen: Seen
-) -> None:
+async def test_a_lost_leader_is_a_problem_until_it_is_read_again(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, b"a", b"b")
     topic.faults["fetch"] = [None, LOST_LEADER, LOST_LEADER, OSError("reset")]
     with capture_logs() as logs:
@@ -155,9 +153,7 @@ async def test_one_partition_in_trouble_does_not_hold_up_the_others(topic: FakeM
     assert seen.offsets == {0: [0], 1: [0]}
 
 
-async def test_answers_that_begin_below_the_asked_offset_deliver_nothing_twice(
-    topic: FakeMetadataTopic, seen: Seen
-) -> None:
+async def test_answers_from_below_the_asked_offset_deliver_nothing_twice(topic: FakeMetadataTopic, seen: Seen) -> None:
     topic.append(0, *[b"x"] * 25)
     async with running(topic) as log:
         log.subscribe({0: 13}, seen.deliver)
@@ -293,11 +289,7 @@ async def test_a_zero_topic_id_is_not_ready_until_the_brokers_know_better(topic:
     ],
 )
 async def test_a_topic_that_changes_is_one_log_line_and_never_trusted_again(
-    topic: FakeMetadataTopic,
-    seen: Seen,
-    topic_id: bytes,
-    partition_count: int,
-    reason: str,
+    topic: FakeMetadataTopic, seen: Seen, topic_id: bytes, partition_count: int, reason: str
 ) -> None:
     with capture_logs() as logs:
         async with running(topic) as log:
@@ -364,7 +356,7 @@ async def test_a_truncated_log_is_a_problem_and_not_a_step_back(topic: FakeMetad
     assert [position for position, _ in seen.progress[0]] == [0, 10]
 
 
-async def test_a_tail_without_records_is_stepped_over(topic: FakeMetadataTopic, seen: Seen) -> None:
+async def test_a_tail_without_records_is_stepped_over(seen: Seen) -> None:
     """Control batches or compaction may leave the last offsets without records; readiness must not wait for them."""
 
     class CompactedTail(FakeMetadataTopic):

@@ -3,7 +3,7 @@
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from storage.object_store.http_get import (
     ConnectionPool,
     plain_head,
 )
-from tests.support.scripted_http import ScriptedHttp, Then, response, scripted_http
+from tests.support.scripted_http import ScriptedHttp, Then, response
 
 REQUEST = b"GET /a HTTP/1.1\r\nhost:x\r\n\r\n"
 BODY = bytes(range(256)) * 40
@@ -145,9 +145,7 @@ HEAD = head_of("HTTP/1.1 206 P", "Content-Length: 10240")
 
 
 @pytest.mark.parametrize("cut", [1, len(HEAD) - 3, len(HEAD) - 1, len(HEAD), len(HEAD) + 5, len(HEAD) + len(BODY)])
-def test_a_head_is_received_in_any_pieces_and_no_byte_of_the_body_with_it(
-    ends: tuple[Connection, socket.socket], cut: int
-) -> None:
+def test_a_head_is_received_in_any_pieces_without_its_body(ends: tuple[Connection, socket.socket], cut: int) -> None:
     connection, server = ends
     data = HEAD + BODY
     server.sendall(data[:cut])
@@ -196,12 +194,6 @@ def test_a_replay_begins_with_what_was_received(ends: tuple[Connection, socket.s
 # --- the pool ---
 
 
-@pytest.fixture
-def http() -> Iterator[ScriptedHttp]:
-    with scripted_http() as server:
-        yield server
-
-
 class World:
     def __init__(self, http: ScriptedHttp, idle_max: int) -> None:
         self.now_s = 0.0
@@ -229,23 +221,17 @@ def received(answer: Answer) -> bytes:
 
 
 @pytest.fixture
-def open_world(http: ScriptedHttp) -> Iterator[Callable[..., World]]:
-    worlds: list[World] = []
-
-    def open_world(idle_max: int = 10) -> World:
-        worlds.append(World(http, idle_max))
-        return worlds[-1]
-
-    yield open_world
-    for world in worlds:
-        world.pool.close()
-        for opened in world.opened:
-            opened.close()
+def world(request: pytest.FixtureRequest, http: ScriptedHttp) -> Iterator[World]:
+    """A parameter is how many idle connections it keeps."""
+    world = World(http, getattr(request, "param", 10))
+    yield world
+    world.pool.close()
+    for opened in world.opened:
+        opened.close()
 
 
-def test_the_connection_that_was_used_last_serves_first(http: ScriptedHttp, open_world: Callable[..., World]) -> None:
+def test_the_connection_that_was_used_last_serves_first(http: ScriptedHttp, world: World) -> None:
     http.answer(response(206, BODY))
-    world = open_world()
     answers = [world.get() for _ in range(3)]
     for answer in answers:
         assert received(answer) == BODY
@@ -256,11 +242,9 @@ def test_the_connection_that_was_used_last_serves_first(http: ScriptedHttp, open
     assert [opened.fileno() >= 0 for opened in world.opened] == [False, False, True]
 
 
-def test_no_connection_is_kept_beyond_the_bound_or_its_time(
-    http: ScriptedHttp, open_world: Callable[..., World]
-) -> None:
+@pytest.mark.parametrize("world", [2], indirect=True)
+def test_no_connection_is_kept_beyond_the_bound_or_its_time(http: ScriptedHttp, world: World) -> None:
     http.answer(response(206, BODY))
-    world = open_world(idle_max=2)
     for answer in [world.get() for _ in range(5)]:
         received(answer)
     assert sum(opened.fileno() >= 0 for opened in world.opened) == 2
@@ -272,17 +256,12 @@ def test_no_connection_is_kept_beyond_the_bound_or_its_time(
 @pytest.mark.parametrize("then", ["close", "reset"])
 @pytest.mark.parametrize("is_noticed", [True, False], ids=["before the request", "after it"])
 def test_a_connection_that_ended_while_idle_is_replaced_silently(
-    http: ScriptedHttp,
-    open_world: Callable[..., World],
-    monkeypatch: pytest.MonkeyPatch,
-    then: Then,
-    is_noticed: bool,
+    http: ScriptedHttp, world: World, monkeypatch: pytest.MonkeyPatch, then: Then, is_noticed: bool
 ) -> None:
     if not is_noticed:
         monkeypatch.setattr(Connection, "is_quiet", lambda _: True)
     http.answer(response(206, BODY), then=then)
     http.answer(response(206, BODY))
-    world = open_world()
     try:
         world.fetch()
     except ConnectionError:
@@ -291,38 +270,33 @@ def test_a_connection_that_ended_while_idle_is_replaced_silently(
     assert len(http.requests) == 2
 
 
-def test_an_answer_that_had_begun_is_not_asked_for_again(http: ScriptedHttp, open_world: Callable[..., World]) -> None:
+def test_an_answer_that_had_begun_is_not_asked_for_again(http: ScriptedHttp, world: World) -> None:
     http.answer(response(206, BODY))
     http.answer(b"HTTP", then="close")
-    world = open_world()
     world.fetch()
     with pytest.raises(ConnectionEndedError):
         world.fetch()
     assert len(http.requests) == 2
 
 
-def test_a_new_connection_that_ends_at_once_is_an_error(http: ScriptedHttp, open_world: Callable[..., World]) -> None:
+def test_a_new_connection_that_ends_at_once_is_an_error(http: ScriptedHttp, world: World) -> None:
     http.answer(b"", then="close")
     with pytest.raises(ConnectionEndedError):
-        open_world().fetch()
+        world.fetch()
     assert len(http.requests) == 1
 
 
-def test_bytes_that_nobody_asked_for_are_nobodys_answer(http: ScriptedHttp, open_world: Callable[..., World]) -> None:
+def test_bytes_that_nobody_asked_for_are_nobodys_answer(http: ScriptedHttp, world: World) -> None:
     http.answer(response(206, BODY) + response(206, b"another's"))
     http.answer(response(206, BODY))
-    world = open_world()
     assert world.fetch() == BODY
     assert world.fetch() == BODY
     assert http.connections == 2
 
 
 @pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
-def test_a_connection_with_an_unread_body_or_an_announced_end_is_closed(
-    http: ScriptedHttp, open_world: Callable[..., World], headers: dict[str, str]
-) -> None:
+def test_an_unread_body_or_an_announced_end_closes(http: ScriptedHttp, world: World, headers: dict[str, str]) -> None:
     http.answer(response(206, BODY, headers))
-    world = open_world()
     answer = world.get()
     answer.receive(memoryview(bytearray(len(BODY) if headers else 10)), LIMIT_S)
     answer.finish()
@@ -330,22 +304,16 @@ def test_a_connection_with_an_unread_body_or_an_announced_end_is_closed(
 
 
 @pytest.mark.parametrize("whole_bytes_max", [0, len(BODY)])
-def test_a_small_answer_gives_its_connection_back_when_it_is_replayed(
-    http: ScriptedHttp, open_world: Callable[..., World], whole_bytes_max: int
-) -> None:
+def test_a_small_replay_gives_its_connection_back(http: ScriptedHttp, world: World, whole_bytes_max: int) -> None:
     whole = response(503, BODY)
     http.answer(whole)
-    world = open_world()
     with world.get().replay(whole_bytes_max) as replay:
         assert replay.read(len(whole)) == whole
     assert (world.opened[0].fileno() >= 0) == (whole_bytes_max > 0)
 
 
-def test_a_closed_pool_keeps_nothing_and_asks_nobody_again(
-    http: ScriptedHttp, open_world: Callable[..., World]
-) -> None:
+def test_a_closed_pool_keeps_nothing_and_asks_nobody_again(http: ScriptedHttp, world: World) -> None:
     http.answer(response(206, BODY))
-    world = open_world()
     answers = [world.get() for _ in range(2)]
     received(answers[0])
     world.pool.close()

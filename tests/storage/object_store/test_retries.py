@@ -58,9 +58,7 @@ def test_progress_gives_the_attempts_back(attempts: Attempts) -> None:
 
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [(3.0, 3.0), (3600.0, RETRY_AFTER_S_MAX)])
-def test_the_store_is_left_alone_as_long_as_it_asks_within_a_cap(
-    attempts: Attempts, asked_s: float, waited_s: float
-) -> None:
+def test_the_store_is_left_alone_as_it_asks_within_a_cap(attempts: Attempts, asked_s: float, waited_s: float) -> None:
     assert attempts.delay_after_s(RetriableRemoteStorageError("503", retry_after_s=asked_s)) == waited_s
 
 
@@ -70,12 +68,9 @@ def test_retry_after_does_not_shorten_the_back_off(attempts: Attempts) -> None:
     assert delay_s >= BACKOFF_S_MIN
 
 
-def test_bad_bytes_get_one_fresh_get_at_once(attempts: Attempts) -> None:
-    assert [attempts.delay_after_s(CORRUPT) for _ in range(2)] == [0, None]
-
-
-def test_silence_gets_one_other_get_at_once(attempts: Attempts) -> None:
-    assert [attempts.delay_after_s(STALLED) for _ in range(2)] == [0, None]
+@pytest.mark.parametrize("error", [CORRUPT, STALLED])
+def test_bad_bytes_and_silence_get_one_other_get_at_once(attempts: Attempts, error: Exception) -> None:
+    assert [attempts.delay_after_s(error) for _ in range(2)] == [0, None]
 
 
 def test_silence_is_one_of_the_attempts_in_all(attempts: Attempts) -> None:
@@ -90,13 +85,7 @@ def test_bad_bytes_after_trouble_still_get_their_fresh_get(attempts: Attempts) -
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        RemoteResourceNotFoundError("404"),
-        RemoteAccessDeniedError("403"),
-        InvalidRangeError("416"),
-        ValueError("a bug"),
-    ],
+    "error", [ABSENT, RemoteAccessDeniedError("403"), InvalidRangeError("416"), ValueError("a bug")]
 )
 def test_everything_else_fails_at_once(attempts: Attempts, error: Exception) -> None:
     assert attempts.delay_after_s(error) is None

@@ -3,7 +3,7 @@
 import random
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,18 +13,12 @@ from storage.object_store import s3
 from storage.object_store.s3 import S3Store, SdkBody
 from storage.object_store.s3_config import ChecksumMode
 from tests.support.certificates import server_certificate
-from tests.support.s3_server import S3Server
-from tests.support.scripted_http import ScriptedHttp, response, scripted_http
+from tests.support.s3_stores import OpenS3, ranged
+from tests.support.scripted_http import ScriptedHttp, scripted_http
 from tests.support.waiting import wait_until
 
 BODY = random.Random(7).randbytes(5 * 64 * 1024 + 17)
 LARGE = 64 * 1024 + 1
-
-
-@pytest.fixture
-def http() -> Iterator[ScriptedHttp]:
-    with scripted_http() as server:
-        yield server
 
 
 @pytest.fixture(params=["http", "https"])
@@ -37,26 +31,6 @@ def any_http(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
     with scripted_http(tls) as server:
         yield server
-
-
-@pytest.fixture
-def open_store(request: pytest.FixtureRequest) -> Iterator[Callable[..., S3Store]]:
-    stores = []
-    name = "any_http" if "any_http" in request.fixturenames else "http"
-    server: ScriptedHttp = request.getfixturevalue(name)
-
-    def open_store(read_timeout_s: float = 5.0, **changes: object) -> S3Store:
-        settings = S3Server(server.endpoint_url).settings("tier", read_timeout_s=read_timeout_s, **changes)
-        stores.append(S3Store(settings))
-        return stores[-1]
-
-    yield open_store
-    for store in stores:
-        store.close()
-
-
-def ranged(body: bytes = BODY) -> bytes:
-    return response(206, body, {"Content-Range": f"bytes 0-{len(body) - 1}/{len(body)}"})
 
 
 def read(store: S3Store, pieces: list[int]) -> bytes:
@@ -76,21 +50,17 @@ def read(store: S3Store, pieces: list[int]) -> bytes:
 @pytest.mark.parametrize(
     "pieces", [[len(BODY)], [LARGE], [LARGE, 1], [1, LARGE], [100, LARGE, 9000], [len(BODY) - 1], [len(BODY) - LARGE]]
 )
-def test_pieces_large_and_small_give_the_body_and_the_connection_back(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], pieces: list[int]
-) -> None:
+def test_any_pieces_give_body_and_connection_back(http: ScriptedHttp, open_store: OpenS3, pieces: list[int]) -> None:
     store = open_store()
     for _ in range(3):
-        http.answer(ranged())
+        http.answer(ranged(BODY))
         assert read(store, pieces) == BODY
     assert http.connections == 1
 
 
-def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(
-    http: ScriptedHttp, open_store: Callable[..., S3Store]
-) -> None:
+def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(http: ScriptedHttp, open_store: OpenS3) -> None:
     store = open_store(read_timeout_s=0.2)
-    http.answer(ranged())
+    http.answer(ranged(BODY))
     http.answer(b"", then="stall")
     assert read(store, [LARGE]) == BODY
     with pytest.raises(RetriableRemoteStorageError):
@@ -100,12 +70,13 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(
 @pytest.mark.parametrize("sent_bytes", [0, 200, LARGE, len(BODY) - 1])
 @pytest.mark.parametrize("then", ["stall", "close", "reset"])
 def test_a_large_body_that_breaks_is_retriable(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
+    http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
 ) -> None:
     monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
-    http.answer(ranged()[: len(ranged()) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
-    http.answer(ranged())
+    whole = ranged(BODY)
+    http.answer(whole[: len(whole) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
+    http.answer(ranged(BODY))
     with pytest.raises(RetriableRemoteStorageError) as raised:
         read(store, [len(BODY)])
     assert isinstance(raised.value, StalledTransferError) == (then == "stall")
@@ -117,20 +88,18 @@ def test_a_large_body_that_breaks_is_retriable(
 
 @pytest.mark.parametrize("pieces", [[len(BODY)], [100]])
 def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
-    any_http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, pieces: list[int]
+    any_http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, pieces: list[int]
 ) -> None:
     monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
-    any_http.answer(ranged()[:-1], then="stall")
+    any_http.answer(ranged(BODY)[:-1], then="stall")
     with pytest.raises(StalledTransferError):
         read(store, pieces)
 
 
-def test_a_connection_of_the_sdk_gets_its_own_time_out_back(
-    any_http: ScriptedHttp, open_store: Callable[..., S3Store]
-) -> None:
+def test_a_connection_of_the_sdk_gets_its_own_time_out_back(any_http: ScriptedHttp, open_store: OpenS3) -> None:
     store = open_store(read_timeout_s=60.0, response_checksums=ChecksumMode.WHEN_SUPPORTED)
-    any_http.answer(ranged())
+    any_http.answer(ranged(BODY))
     stream = store.get("key", 0, len(BODY))
     source = stream._source
     assert isinstance(source, SdkBody)
@@ -143,9 +112,7 @@ def test_a_connection_of_the_sdk_gets_its_own_time_out_back(
 # --- many at once, and the end of all ---
 
 
-def test_as_many_connections_are_kept_as_were_used_at_once(
-    http: ScriptedHttp, open_store: Callable[..., S3Store]
-) -> None:
+def test_as_many_connections_are_kept_as_were_used_at_once(http: ScriptedHttp, open_store: OpenS3) -> None:
     """With 65 GETs at once one connection of them was opened again for each GET: the pool kept 64, whatever
     `tier.concurrent.gets.max` allowed."""
     store = open_store()
@@ -157,10 +124,12 @@ def test_as_many_connections_are_kept_as_were_used_at_once(
     assert http.connections == 70
 
 
-@pytest.mark.parametrize("sent", [b"", ranged()[:-1], ranged()[: 1000 - len(BODY)]], ids=["no answer", "most", "some"])
+@pytest.mark.parametrize(
+    "sent", [b"", ranged(BODY)[:-1], ranged(BODY)[: 1000 - len(BODY)]], ids=["no answer", "most", "some"]
+)
 @pytest.mark.parametrize("piece_bytes", [len(BODY), 100])
-def test_closing_the_store_ends_what_a_thread_waits_for(
-    any_http: ScriptedHttp, open_store: Callable[..., S3Store], sent: bytes, piece_bytes: int
+def test_closing_the_store_ends_waits(
+    any_http: ScriptedHttp, open_store: OpenS3, sent: bytes, piece_bytes: int
 ) -> None:
     """It was waited for as long as an answer is, and the process with it."""
     store = open_store(read_timeout_s=60.0)

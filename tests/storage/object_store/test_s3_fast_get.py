@@ -6,7 +6,7 @@ import pstats
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +22,10 @@ from storage.object_store.s3_fast_get import SigningKeys
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.certificates import server_certificate
 from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.s3_stores import BODY, OpenS3, ranged
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
 from tests.support.versitygw import versitygw
 
-BODY = bytes(range(256)) * 40
 PART_BYTES = 5 * 1024 * 1024
 CALLS_MAX = 160
 """Of Python functions and C functions, for a GET of one piece. boto3 makes 4,200, in 1.6 to 2.1 ms."""
@@ -33,31 +33,13 @@ CALLS_MAX = 160
 THROUGH_SDK = {"response_checksums": ChecksumMode.WHEN_SUPPORTED}
 
 
-def ranged(body: bytes = BODY, start: int = 0) -> bytes:
-    return response(206, body, {"Content-Range": f"bytes {start}-{start + len(body) - 1}/{start + len(body)}"})
-
-
 def is_fast(store: S3Store) -> bool:
     return store._made().fast_gets._learn() is not None
 
 
 @pytest.fixture
-def http() -> Iterator[ScriptedHttp]:
-    with scripted_http() as server:
-        yield server
-
-
-@pytest.fixture
-def open_store() -> Iterator[Callable[..., S3Store]]:
-    stores: list[S3Store] = []
-
-    def open_store(server: ScriptedHttp | S3Server, bucket: str = "tier", **changes: object) -> S3Store:
-        stores.append(S3Store(S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})))
-        return stores[-1]
-
-    yield open_store
-    for store in stores:
-        store.close()
+def store(open_store: OpenS3) -> S3Store:
+    return open_store()
 
 
 class SdkGets:
@@ -102,9 +84,7 @@ class TestFastGetsOfAnotherS3(ObjectStoreContract):
 
 @pytest.mark.needs("versitygw")
 @pytest.mark.parametrize("key", ["a b+c~d_e.f-g", "100%", "%2F", "tier/é→/x", "a=b&c?d#e", "(!'*)@:;,$"])
-def test_any_key_is_signed_as_the_server_checks_it(
-    gateway: S3Server, open_store: Callable[..., S3Store], key: str
-) -> None:
+def test_any_key_is_signed_as_the_server_checks_it(gateway: S3Server, open_store: OpenS3, key: str) -> None:
     store = open_store(gateway, gateway.make_bucket())
     store.put(key, BODY)
     sdk_gets = SdkGets(store)
@@ -114,7 +94,7 @@ def test_any_key_is_signed_as_the_server_checks_it(
 
 
 @pytest.mark.needs("versitygw")
-def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: Callable[..., S3Store]) -> None:
+def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: OpenS3) -> None:
     bucket = gateway.make_bucket()
     good, bad = (
         open_store(gateway, bucket),
@@ -129,9 +109,8 @@ def test_a_wrong_secret_is_denied_in_one_request(gateway: S3Server, open_store: 
 # --- what boto3 is asked ---
 
 
-def test_boto3_is_asked_once_how_gets_are_sent(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_boto3_is_asked_once_how_gets_are_sent(store: S3Store, http: ScriptedHttp) -> None:
     http.answer(ranged())
-    store = open_store(http)
     sdk_gets = SdkGets(store)
     for _ in range(5):
         assert fetched(store, "a/b c", 0, len(BODY)) == BODY
@@ -139,9 +118,8 @@ def test_boto3_is_asked_once_how_gets_are_sent(http: ScriptedHttp, open_store: C
     assert http.requests == ["GET /tier/a/b%20c HTTP/1.1"] * 5
 
 
-def test_a_get_costs_few_calls(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_a_get_costs_few_calls(store: S3Store, http: ScriptedHttp) -> None:
     http.answer(ranged())
-    store = open_store(http)
     fetched(store, "a", 0, len(BODY))
     with cProfile.Profile() as profile:
         fetched(store, "a", 0, len(BODY))
@@ -154,7 +132,7 @@ def test_a_get_costs_few_calls(http: ScriptedHttp, open_store: Callable[..., S3S
     ids=["path", "virtual", "anonymous"],
 )
 def test_a_request_says_what_boto3_says(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+    http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     if "path_style" in changes:
         # A bucket's name goes before a host's name, not before an address.
@@ -163,7 +141,7 @@ def test_a_request_says_what_boto3_says(
         address = socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: address)
     http.answer(ranged())
-    store = open_store(http, **changes)
+    store = open_store(**changes)
     fetched(store, "a key", 0, len(BODY))
     with patch.object(store._made().fast_gets, "begin", lambda *_: None):
         fetched(store, "a key", 0, len(BODY))
@@ -182,7 +160,7 @@ def test_a_request_says_what_boto3_says(
 
 @pytest.mark.parametrize("reason", ["checksums", "a proxy", "a header", "another signature"])
 def test_gets_that_are_not_of_the_known_kind_are_boto3s(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch, reason: str
+    http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     http.answer(ranged())
     if reason == "a proxy":
@@ -192,7 +170,7 @@ def test_gets_that_are_not_of_the_known_kind_are_boto3s(
             monkeypatch.delenv(name, raising=False)
         store = open_store(S3Server("http://store.example"))
     else:
-        store = open_store(http, **(THROUGH_SDK if reason == "checksums" else {}))
+        store = open_store(**(THROUGH_SDK if reason == "checksums" else {}))
 
     def change(request: Any, **_: Any) -> None:
         if reason == "a header":
@@ -208,20 +186,16 @@ def test_gets_that_are_not_of_the_known_kind_are_boto3s(
 
 
 @pytest.mark.parametrize("keys", [SigningKeys("id\n", "secret"), None], ids=["not for a header", "none any more"])
-def test_credentials_that_cannot_be_sent_are_boto3s_to_judge(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], keys: SigningKeys | None
-) -> None:
+def test_unsendable_credentials_are_boto3s(store: S3Store, http: ScriptedHttp, keys: SigningKeys | None) -> None:
     http.answer(ranged())
-    store = open_store(http)
     fetched(store, "a", 0, len(BODY))
     with patch.object(store._made().fast_gets, "_keys", lambda: keys):
         assert fetched(store, "a", 0, len(BODY)) == BODY
     assert "Credential=test-access-key/" in http.heads[1]
 
 
-def test_threads_that_begin_together_ask_boto3_once(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_threads_that_begin_together_ask_boto3_once(store: S3Store, http: ScriptedHttp) -> None:
     http.answer(ranged())
-    store = open_store(http)
     sdk_gets, barrier = SdkGets(store), threading.Barrier(8)
 
     def get(_: int) -> bytes:
@@ -236,12 +210,9 @@ def test_threads_that_begin_together_ask_boto3_once(http: ScriptedHttp, open_sto
 # --- answers that boto3 judges ---
 
 
-def test_an_answer_in_chunks_is_read_and_the_next_gets_are_boto3s(
-    http: ScriptedHttp, open_store: Callable[..., S3Store]
-) -> None:
+def test_an_answer_in_chunks_is_read_and_the_next_gets_are_boto3s(store: S3Store, http: ScriptedHttp) -> None:
     head = f"HTTP/1.1 206 P\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-{len(BODY) - 1}/*\r\n\r\n".encode()
     http.answer(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
-    store = open_store(http)
     sdk_gets = SdkGets(store)
     for _ in range(3):
         assert fetched(store, "a", 0, len(BODY)) == BODY
@@ -251,12 +222,12 @@ def test_an_answer_in_chunks_is_read_and_the_next_gets_are_boto3s(
 
 
 def test_how_gets_are_sent_is_learnt_again_when_boto3_found_another_way(
-    http: ScriptedHttp, open_store: Callable[..., S3Store], monkeypatch: pytest.MonkeyPatch
+    http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
     http.answer(s3_error(503, "SlowDown"))
     http.answer(ranged())
-    store = open_store(http, attempts_max=2)
+    store = open_store(attempts_max=2)
     sdk_gets = SdkGets(store)
     for _ in range(3):
         assert fetched(store, "a", 0, len(BODY)) == BODY
@@ -265,9 +236,8 @@ def test_how_gets_are_sent_is_learnt_again_when_boto3_found_another_way(
     assert len(http.requests) == 4
 
 
-def test_an_error_keeps_its_connection_and_the_way(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_an_error_keeps_its_connection_and_the_way(store: S3Store, http: ScriptedHttp) -> None:
     http.answer(s3_error(503, "SlowDown", {"Retry-After": "7"}))
-    store = open_store(http)
     sdk_gets = SdkGets(store)
     for _ in range(3):
         with pytest.raises(ThrottledError):
@@ -310,9 +280,7 @@ LONG = "x" * 70_000
         (s3_error(301, "PermanentRedirect", {"x-amz-bucket-region": "eu-north-1"}), "keep"),
     ],
 )
-def test_every_answer_has_the_outcome_that_it_has_through_boto3(
-    open_store: Callable[..., S3Store], answer: bytes, then: Then
-) -> None:
+def test_every_answer_has_the_outcome_that_it_has_through_boto3(open_store: OpenS3, answer: bytes, then: Then) -> None:
     outcomes = []
     for changes in ({}, THROUGH_SDK):
         with scripted_http() as http:
@@ -329,9 +297,7 @@ def test_every_answer_has_the_outcome_that_it_has_through_boto3(
     assert outcomes[0] == outcomes[1]
 
 
-def test_no_connection_has_the_outcome_that_it_has_through_boto3(
-    open_store: Callable[..., S3Store], tmp_path: Path
-) -> None:
+def test_no_connection_has_the_outcome_that_it_has_through_boto3(open_store: OpenS3, tmp_path: Path) -> None:
     """Nobody listens; a certificate that nobody vouches for."""
     certificate, key = server_certificate(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -349,9 +315,9 @@ def test_no_connection_has_the_outcome_that_it_has_through_boto3(
     assert outcomes[2] == BODY
 
 
-def test_a_token_is_sent(http: ScriptedHttp, open_store: Callable[..., S3Store]) -> None:
+def test_a_token_is_sent(http: ScriptedHttp, open_store: OpenS3) -> None:
     http.answer(ranged())
-    store = open_store(http, credentials=StaticCredentials("id", "secret", "a-token"))
+    store = open_store(credentials=StaticCredentials("id", "secret", "a-token"))
     fetched(store, "a", 0, len(BODY))
     assert is_fast(store)
     assert "x-amz-security-token:a-token" in http.heads[0]

@@ -190,9 +190,7 @@ def test_any_bytes_are_sizes_or_refused(binary: bytes) -> None:
 
 
 @given(data=st.data(), chunk_bytes=st.integers(1, 50), file_bytes=st.integers(1, 1000))
-def test_both_kinds_find_what_a_walk_over_the_chunks_finds(
-    data: st.DataObject, chunk_bytes: int, file_bytes: int
-) -> None:
+def test_both_kinds_find_what_a_walk_of_chunks_finds(data: st.DataObject, chunk_bytes: int, file_bytes: int) -> None:
     count = -(-file_bytes // chunk_bytes)
     sizes = data.draw(st.lists(st.integers(0, 2000), min_size=count, max_size=count))
     variable = VariableChunkIndex.of_sizes(chunk_bytes, file_bytes, sizes)

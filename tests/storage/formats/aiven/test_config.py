@@ -115,7 +115,7 @@ def test_iceberg_is_refused_in_one_sentence() -> None:
     )
 
 
-def test_messages_have_the_prefix_that_the_broker_has(tmp_path: Path) -> None:
+def test_messages_have_the_prefix_that_the_broker_has() -> None:
     with pytest.raises(StorageConfigError, match=r"^own\.chunk\.size=0 "):
         aiven_config({"chunk.size": "0"}, prefix="own.")
     with pytest.raises(StorageConfigError, match=r"^own\.encryption\.key\.pairs is not set"):

@@ -13,18 +13,11 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
-    StorageConfigError,
 )
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
 from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path, object_key
-from storage.model import (
-    CustomMetadata,
-    IndexType,
-    LogSegmentData,
-    RemoteLogSegmentMetadata,
-    uuid_to_text,
-)
+from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
 from storage.remote_storage_manager import RemoteStorageManager
@@ -144,11 +137,7 @@ def store(tmp_path: Path) -> ScriptedObjectStore:
 
 
 def written(
-    store: ObjectStore,
-    *,
-    prefix: str = PREFIX,
-    fields: tuple[str, ...] = (),
-    key_pair: Mapping[str, str] | None = None,
+    store: ObjectStore, *, prefix: str = PREFIX, fields: tuple[str, ...] = (), key_pair: Mapping[str, str] | None = None
 ) -> RemoteLogSegmentMetadata:
     options = AivenWriterOptions(key_prefix=prefix, chunk_bytes=CHUNK_BYTES, key_pair=key_pair, custom_fields=fields)
     return replace(METADATA, custom_metadata=write_segment(store, METADATA, SEGMENT.objects(), options))
@@ -206,40 +195,8 @@ def test_the_configured_place_is_tried_when_the_recorded_one_is_empty(store: Scr
     opened.fetch_index(IndexType.OFFSET)
     keys = [key for key, _, _ in store.gets()]
     # What the manifest taught holds for log and indexes.
-    assert keys == [
-        f"old/{PATH}.rsm-manifest",
-        f"{PREFIX}{PATH}.rsm-manifest",
-        f"{PREFIX}{PATH}.log",
-        f"{PREFIX}{PATH}.indexes",
-    ]
-
-
-def test_log_and_indexes_may_be_elsewhere_than_the_manifest(store: ScriptedObjectStore) -> None:
-    # As after a change of key.prefix and a tool that wrote the manifests anew where the plug-in looks for them.
-    written(store, prefix="old/")
-    move(store, f"old/{PATH}.rsm-manifest", f"{PREFIX}{PATH}.rsm-manifest")
-    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
-    opened = manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
-    store.calls.clear()
-    for _ in range(2):
-        opened.open_stream(0, 10).close()
-        assert opened.fetch_index(IndexType.OFFSET) == SEGMENT.offset_index
-    assert [key for key, _, _ in store.gets()] == [
-        f"{PREFIX}{PATH}.log",
-        f"old/{PATH}.log",
-        f"{PREFIX}{PATH}.indexes",
-        f"old/{PATH}.indexes",
-        f"old/{PATH}.log",
-        f"old/{PATH}.indexes",
-    ]
-
-
-def test_a_segment_in_neither_place_is_not_found_at_both(store: ScriptedObjectStore) -> None:
-    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
-    with pytest.raises(RemoteResourceNotFoundError) as caught:
-        manager_of(store).open_log_segment(replace(METADATA, custom_metadata=recorded))
-    for prefix in ("old/", PREFIX):
-        assert f"{prefix}{PATH}.rsm-manifest" in str(caught.value)
+    there = [f"{PREFIX}{PATH}{suffix}" for suffix in (".rsm-manifest", ".log", ".indexes")]
+    assert keys == [f"old/{PATH}.rsm-manifest", *there]
 
 
 def test_custom_metadata_that_cannot_be_read_are_corrupt(store: ScriptedObjectStore) -> None:
@@ -270,11 +227,6 @@ def test_what_is_no_manifest_is_refused_by_name(store: ScriptedObjectStore, cont
         manager_of(store).open_log_segment(metadata)
     assert f"{PATH}.rsm-manifest" in str(caught.value)
     assert store.streams_open == 0
-
-
-def test_iceberg_mode_is_refused_by_configuration(store: ScriptedObjectStore) -> None:
-    with pytest.raises(StorageConfigError, match=r"segment\.format=iceberg"):
-        manager_of(store, segment_format="iceberg")
 
 
 def test_an_encrypted_segment_needs_its_key_pair(store: ScriptedObjectStore, tmp_path: Path) -> None:
@@ -351,7 +303,7 @@ def test_this_version_copies_and_deletes_nothing(store: ScriptedObjectStore, tmp
     assert store.calls == []
 
 
-def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore, tmp_path: Path) -> None:
+def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore) -> None:
     assert manager_of(store).identity == f"aiven-v1 {store.identity} {PREFIX}"
     assert manager_of(store).identity != AivenRemoteStorageManager({}, store=store).identity
 

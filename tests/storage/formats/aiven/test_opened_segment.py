@@ -83,11 +83,14 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, World]:
     return {mode: write_log(tmp_path_factory.mktemp("worlds"), mode) for mode in MODES}
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> ScriptedObjectStore:
+    return ScriptedObjectStore(FileSystemStore(tmp_path))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @given(cuts=st.lists(st.integers(0, len(LOG)), min_size=2, max_size=8))
-def test_any_range_in_any_pieces_is_that_slice_of_the_log(
-    worlds: Mapping[str, World], mode: str, cuts: list[int]
-) -> None:
+def test_any_range_in_any_pieces_is_a_slice_of_the_log(worlds: Mapping[str, World], mode: str, cuts: list[int]) -> None:
     cuts.sort()
     assume(cuts[0] < cuts[-1])
     with closing(worlds[mode].segment.open_stream(cuts[0], cuts[-1])) as stream:
@@ -118,9 +121,7 @@ def test_a_plain_log_is_read_from_any_byte_to_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", CODED_MODES)
-def test_a_read_of_one_chunk_hands_out_what_was_decoded(
-    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_chunk_is_handed_out_as_it_was_decoded(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = write_log(tmp_path, mode)
     decoded: list[int] = []
     decode = AivenSegment.decode
@@ -228,8 +229,7 @@ def test_a_chunk_of_no_bytes_is_corrupt(tmp_path: Path) -> None:
         stream.read(10)
 
 
-def test_chunks_too_large_to_decode_are_refused_and_plain_ones_are_not(tmp_path: Path) -> None:
-    store = ScriptedObjectStore(FileSystemStore(tmp_path))
+def test_chunks_too_large_to_decode_are_refused_and_plain_ones_are_not(store: ScriptedObjectStore) -> None:
     large = CHUNK_BYTES_MAX + 1
     message = f"chunks of up to {large} bytes, and at most {CHUNK_BYTES_MAX} can be decoded"
     for sizes, file_bytes in (([10], large), ([large], 100)):
@@ -239,8 +239,7 @@ def test_chunks_too_large_to_decode_are_refused_and_plain_ones_are_not(tmp_path:
     assert segment_of(store, "plain", [large], large, 2**30 - 1).chunk_bytes == 1
 
 
-def test_indexes_are_found_decrypted_or_absent(tmp_path: Path) -> None:
-    store = ScriptedObjectStore(FileSystemStore(tmp_path))
+def test_indexes_are_found_decrypted_or_absent(store: ScriptedObjectStore) -> None:
     for mode in ("plain", "encrypted"):
         cipher = cipher_of(mode)
         contents = [b"offsets", b"times" * 3]
@@ -286,8 +285,7 @@ def test_an_index_that_the_manifest_names_is_lost_if_its_object_is_not_there(tmp
     assert segment.fetch_index(IndexType.OFFSET) == b""
 
 
-def test_an_index_has_a_limit(tmp_path: Path) -> None:
-    store = ScriptedObjectStore(FileSystemStore(tmp_path))
+def test_an_index_has_a_limit(store: ScriptedObjectStore) -> None:
     indexes = {**NO_INDEXES, IndexType.OFFSET: StoredIndex(0, INDEX_BYTES_MAX + 1)}
     manifest = Manifest(FixedChunkIndex(10, 10, 10, 10), indexes, compression=False)
     segment = AivenSegment(SegmentObjects(store, [PLACE]), manifest, None)
@@ -296,14 +294,12 @@ def test_an_index_has_a_limit(tmp_path: Path) -> None:
     assert store.calls == []
 
 
-def test_an_empty_segment_opens(tmp_path: Path) -> None:
-    store = ScriptedObjectStore(FileSystemStore(tmp_path))
+def test_an_empty_segment_opens(store: ScriptedObjectStore) -> None:
     manifest = Manifest(FixedChunkIndex(10, 0, 10, 0), NO_INDEXES, compression=False)
     assert AivenSegment(SegmentObjects(store, [PLACE]), manifest, None).size_bytes == 0
 
 
-def test_memory_is_that_of_the_chunk_index(tmp_path: Path) -> None:
-    store = ScriptedObjectStore(FileSystemStore(tmp_path))
+def test_memory_is_that_of_the_chunk_index(store: ScriptedObjectStore) -> None:
     small = segment_of(store, "zstd", [10], 100, 100)
     large = segment_of(store, "zstd", [10] * 10_000, 10_000, 1)
     assert 39_000 < large.memory_bytes - small.memory_bytes < 41_000

@@ -1,8 +1,11 @@
-"""PlainObjects: Kafka's names as keys, its configuration, and what a store answers.
+"""Objects with Kafka's names, in a store (PlainObjects) and in a folder (LocalTieredStorage): what they are called, the
+configuration, what a store and an operating system answer.
 
 What every format does is in tests/contract/remote_storage_manager.py.
 """
 
+import errno
+import os
 import re
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +24,8 @@ from storage.errors import (
 from storage.formats.local_tiered_storage import IGNORED_KEYS, ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import KEYS, PlainObjects
 from storage.indexes.transaction_index import AbortedTransaction
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType
+from storage.model import RemoteLogSegmentMetadata as Metadata
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.s3 import S3Store
 from tests.support.s3_server import S3Server
@@ -63,9 +67,15 @@ def scripted(tmp_path: Path) -> ScriptedObjectStore:
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> RemoteLogSegmentMetadata:
+def published(tmp_path: Path) -> Metadata:
     """A segment of LocalTieredStorage in the folder of `scripted`."""
     return publish(tmp_path / "tier", PARTITION, SEGMENT)
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> Metadata:
+    """A segment of LocalTieredStorage in the test's folder."""
+    return publish(tmp_path, PARTITION, SEGMENT)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -84,8 +94,7 @@ def test_keys_are_the_names_that_kafka_gives_its_files(tmp_path: Path) -> None:
     assert tree(tmp_path / "ours") == tree(tmp_path / "kafkas" / ROOT_DIRECTORY_NAME)
 
 
-def test_the_prefix_is_put_in_front_as_it_is(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+def test_the_prefix_is_put_in_front_as_it_is(metadata: Metadata, tmp_path: Path) -> None:
     manager = open_folder(tmp_path, key_prefix=f"{ROOT_DIRECTORY_NAME}/")
     assert manager.fetch_log_segment(metadata, 0) == SEGMENT.log
     assert {stored.segment_id for stored in manager.list_objects()} == {metadata.segment_id}
@@ -107,8 +116,7 @@ def test_odd_topics_are_written_read_and_listed(tmp_path: Path, topic: str) -> N
     assert {stored.segment_id for stored in manager.list_objects()} == {metadata.segment_id, other.segment_id}
 
 
-def test_keys_of_another_pattern_are_nobodys(tmp_path: Path) -> None:
-    metadata = publish(tmp_path, PARTITION, SEGMENT)
+def test_keys_of_another_pattern_are_nobodys(metadata: Metadata, tmp_path: Path) -> None:
     root = tmp_path / ROOT_DIRECTORY_NAME
     folder = object_path(tmp_path, metadata, "log").parent.name
     log = object_path(tmp_path, metadata, "log").name
@@ -130,7 +138,7 @@ def test_keys_of_another_pattern_are_nobodys(tmp_path: Path) -> None:
     assert len(list(manager.list_objects("orders"))) == 6
 
 
-def test_a_delete_leaves_what_is_not_the_segments(tmp_path: Path, published: RemoteLogSegmentMetadata) -> None:
+def test_a_delete_leaves_what_is_not_the_segments(tmp_path: Path, published: Metadata) -> None:
     root = tmp_path / "tier" / ROOT_DIRECTORY_NAME
     stranger = object_path(tmp_path / "tier", published, "log").with_name("notes.txt")
     stranger.write_text("not a segment")
@@ -217,9 +225,7 @@ async def test_a_reader_reads_it_like_the_files(nursery: trio.Nursery, s3_endpoi
     manager.close()
 
 
-def test_an_opened_segment_has_no_chunks_and_costs_little(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
-) -> None:
+def test_an_opened_segment_has_no_chunks(scripted: ScriptedObjectStore, published: Metadata) -> None:
     opened = PlainObjects({}, store=scripted).open_log_segment(published)
     assert (opened.chunk_bytes, opened.stored_bytes(3, 10)) == (1, 7)
     assert 0 < opened.memory_bytes < 4096
@@ -228,7 +234,7 @@ def test_an_opened_segment_has_no_chunks_and_costs_little(
 
 @pytest.mark.parametrize("size_bytes", [0, 5, 20])
 def test_a_log_that_ends_before_its_size_is_corrupt(
-    tmp_path: Path, scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, size_bytes: int
+    tmp_path: Path, scripted: ScriptedObjectStore, published: Metadata, size_bytes: int
 ) -> None:
     path = object_path(tmp_path / "tier", published, "log")
     path.write_bytes(SEGMENT.log[:size_bytes])
@@ -244,9 +250,7 @@ def test_a_log_that_ends_before_its_size_is_corrupt(
     "error",
     [RetriableRemoteStorageError("503", retry_after_s=2.0), RemoteAccessDeniedError("403"), CorruptObjectError("sum")],
 )
-def test_errors_of_the_store_are_passed_on(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, error: RemoteStorageError
-) -> None:
+def test_store_errors_go_through(scripted: ScriptedObjectStore, published: Metadata, error: RemoteStorageError) -> None:
     manager = PlainObjects({}, store=scripted)
     scripted.fail(error, times=3)
     for call in (
@@ -259,9 +263,7 @@ def test_errors_of_the_store_are_passed_on(
         assert caught.value is error
 
 
-def test_a_body_that_breaks_is_closed_and_its_error_passed_on(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata
-) -> None:
+def test_a_body_that_breaks_is_closed_and_its_error_told(scripted: ScriptedObjectStore, published: Metadata) -> None:
     manager = PlainObjects({}, store=scripted)
     scripted.reset("*", after_bytes=10, times=None)
     with pytest.raises(RetriableRemoteStorageError):
@@ -275,7 +277,7 @@ def test_a_body_that_breaks_is_closed_and_its_error_passed_on(
 
 
 def test_objects_beyond_the_limits_are_refused_before_they_are_read(
-    scripted: ScriptedObjectStore, published: RemoteLogSegmentMetadata, monkeypatch: pytest.MonkeyPatch
+    scripted: ScriptedObjectStore, published: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = PlainObjects({}, store=scripted)
     index_bytes = len(SEGMENT.leader_epoch_checkpoint)
@@ -321,3 +323,176 @@ def test_local_tiered_storage_reads_what_was_copied(tmp_path: Path) -> None:
     assert local.fetch_log_segment(metadata, 0) == SEGMENT.log
     for index_type in IndexType:
         assert local.fetch_index(metadata, index_type) == SEGMENT.objects()[index_type.value]
+
+
+def open_tier(tier_dir: Path, **config: str) -> LocalTieredStorage:
+    return LocalTieredStorage({"dir": str(tier_dir), **config})
+
+
+def test_a_copy_is_laid_out_as_kafka_lays_it_out(tmp_path: Path) -> None:
+    metadata = publish(tmp_path / "kafkas", PARTITION, SEGMENT)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    open_tier(tmp_path / "ours").copy_log_segment_data(metadata, data)
+    assert len(tree(tmp_path / "ours")) == 6
+    assert tree(tmp_path / "ours") == tree(tmp_path / "kafkas")
+
+
+def test_opening_reading_and_deleting_create_nothing(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path / "tier")
+    metadata = metadata_of(PARTITION, SEGMENT)
+    with pytest.raises(RemoteResourceNotFoundError):
+        tier.fetch_log_segment(metadata, 0)
+    tier.delete_log_segment_data(metadata)
+    tier.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_delete_leaves_the_partitions_folder_and_other_files(metadata: Metadata, tmp_path: Path) -> None:
+    stranger = object_path(tmp_path, metadata, "log").with_name("notes.txt")
+    stranger.write_text("not a segment")
+    open_tier(tmp_path).delete_log_segment_data(metadata)
+    assert list(stranger.parent.iterdir()) == [stranger]
+
+
+def test_a_delete_does_nothing_while_deletes_are_disabled(metadata: Metadata, tmp_path: Path) -> None:
+    open_tier(tmp_path, **{"delete.enable": "false"}).delete_log_segment_data(metadata)
+    assert len(tree(tmp_path)) == 6
+
+
+def test_close_deletes_nothing_whatever_kafkas_test_keys_say(metadata: Metadata, tmp_path: Path) -> None:
+    tier = open_tier(tmp_path, **dict.fromkeys(IGNORED_KEYS, "true"))
+    tier.close()
+    assert tier.fetch_log_segment(metadata, 0, 10) == SEGMENT.log[:11]
+
+
+@pytest.mark.parametrize("config", [{}, {"dir": ""}, {"dir": "  "}, {"directory": "x"}])
+def test_a_tier_needs_a_directory(config: dict[str, str]) -> None:
+    with pytest.raises(StorageConfigError, match=r"rsm\.config\.dir"):
+        LocalTieredStorage(config)
+
+
+def test_delete_enable_is_true_or_false(tmp_path: Path) -> None:
+    with pytest.raises(StorageConfigError, match=r"delete\.enable of LocalTieredStorage is 'maybe'"):
+        open_tier(tmp_path, **{"delete.enable": "maybe"})
+    open_tier(tmp_path, **{"delete.enable": " TRUE "})
+
+
+def test_a_relative_directory_is_fixed_when_the_tier_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = publish(tmp_path / "tier", PARTITION, SEGMENT)
+    monkeypatch.chdir(tmp_path)
+    tier = open_tier(Path("tier"))
+    monkeypatch.chdir("/")
+    assert tier.fetch_log_segment(metadata, 0) == SEGMENT.log
+
+
+def test_a_copy_that_fails_midway_leaves_no_final_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_the_disk(file_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    data = segment_files(tmp_path / "local", SEGMENT)
+    tier = open_tier(tmp_path / "tier")
+    monkeypatch.setattr(os, "fsync", fill_the_disk)
+    with pytest.raises(RetriableRemoteStorageError, match="No space left"):
+        tier.copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
+    assert tree(tmp_path / "tier") == {}
+
+
+def test_the_log_appears_after_its_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    appeared: list[str] = []
+    replace = Path.replace
+
+    def recording_replace(self: Path, target: Path) -> Path:
+        appeared.append(target.suffix)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", recording_replace)
+    data = segment_files(tmp_path / "local", SEGMENT)
+    open_tier(tmp_path / "tier").copy_log_segment_data(metadata_of(PARTITION, SEGMENT), data)
+    assert len(appeared) == 6
+    assert appeared[-1] == ".log"
+
+
+@pytest.mark.parametrize(
+    ("number", "error_type"),
+    [
+        (errno.ENOENT, RemoteResourceNotFoundError),
+        (errno.EACCES, RemoteAccessDeniedError),
+        (errno.EPERM, RemoteAccessDeniedError),
+        (errno.EIO, RetriableRemoteStorageError),
+        (errno.EMFILE, RetriableRemoteStorageError),
+        (errno.ESTALE, RetriableRemoteStorageError),
+    ],
+)
+def test_errors_of_the_operating_system_say_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error_type: type[RemoteStorageError]
+) -> None:
+    def failing_open(path: Path, flags: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    monkeypatch.setattr(os, "open", failing_open)
+    with pytest.raises(RemoteStorageError) as caught:
+        open_tier(tmp_path).fetch_log_segment(metadata, 0)
+    assert type(caught.value) is error_type
+    assert str(object_path(tmp_path, metadata, "log")) in str(caught.value)
+
+
+def test_a_name_that_the_file_system_cannot_hold_is_no_reason_to_retry(tmp_path: Path) -> None:
+    # Legal in Kafka, but with partition and topic id behind it longer than a file system's 255 bytes.
+    publish(tmp_path, PARTITION, SEGMENT)
+    metadata = metadata_of(topic_partition("x" * 249), SEGMENT)
+    with pytest.raises(RemoteStorageError) as caught:
+        open_tier(tmp_path).fetch_log_segment(metadata, 0)
+    assert type(caught.value) is RemoteStorageError
+
+
+# --- streams ---
+
+
+def test_identity_is_the_format_and_its_folder(tmp_path: Path) -> None:
+    assert open_tier(tmp_path).identity == f"local-tiered-storage {tmp_path / 'kafka-tiered-storage'}"
+
+
+def test_an_opened_file_has_no_chunks_and_costs_little(tmp_path: Path) -> None:
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    assert (opened.chunk_bytes, opened.stored_bytes(3, 10)) == (1, 7)
+    assert 0 < opened.memory_bytes < 4096
+
+
+def test_short_reads_are_continued_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv = os.preadv
+
+    def short_read(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        return preadv(descriptor, [buffers[0][:7]], offset)
+
+    monkeypatch.setattr(os, "preadv", short_read)
+    opened = open_tier(tmp_path).open_log_segment(publish(tmp_path, PARTITION, SEGMENT))
+    with closing(opened.open_stream(3, 100)) as stream:
+        assert stream.read(97) == SEGMENT.log[3:100]
+
+
+def test_a_stream_reads_on_when_its_file_is_deleted(tmp_path: Path) -> None:
+    tier, metadata = open_tier(tmp_path), publish(tmp_path, PARTITION, SEGMENT)
+    with closing(tier.open_log_segment(metadata).open_stream(0, 100)) as stream:
+        tier.delete_log_segment_data(metadata)
+        assert stream.read(100) == SEGMENT.log[:100]
+
+
+def test_errors_of_the_system_within_a_stream_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing_read(file_descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    metadata = publish(tmp_path, PARTITION, SEGMENT)
+    monkeypatch.setattr(os, "preadv", failing_read)
+    with closing(open_tier(tmp_path).open_log_segment(metadata).open_stream(0, 10)) as stream:
+        with pytest.raises(RetriableRemoteStorageError) as caught:
+            stream.read(10)
+        assert str(object_path(tmp_path, metadata, "log")) in str(caught.value)
+
+
+def test_a_log_that_is_cut_is_told_with_its_path(metadata: Metadata, tmp_path: Path) -> None:
+    path = object_path(tmp_path, metadata, "log")
+    os.truncate(path, 20)
+    wanted = f"{path}: bytes 5 to 99 of {len(SEGMENT.log)} wanted, and the object ends at 20"
+    with pytest.raises(CorruptObjectError, match=re.escape(wanted)):
+        open_tier(tmp_path).open_log_segment(metadata).open_stream(5, 100)

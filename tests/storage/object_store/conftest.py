@@ -1,0 +1,31 @@
+"""Fixtures of the S3 stores' tests: a server that answers as a test says, and stores of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from storage.object_store.s3 import S3Store
+from tests.support.s3_server import S3Server
+from tests.support.s3_stores import OpenS3
+from tests.support.scripted_http import ScriptedHttp, scripted_http
+
+
+@pytest.fixture
+def http() -> Iterator[ScriptedHttp]:
+    with scripted_http() as server:
+        yield server
+
+
+@pytest.fixture
+def open_store(request: pytest.FixtureRequest) -> Iterator[OpenS3]:
+    """Without a server, one of `any_http` where the test uses that, and of `http` elsewhere."""
+    stores = list[S3Store]()
+
+    def open_store(server: ScriptedHttp | S3Server | None = None, bucket: str = "tier", **changes: object) -> S3Store:
+        server = server or request.getfixturevalue("any_http" if "any_http" in request.fixturenames else "http")
+        stores.append(S3Store(S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
