@@ -101,7 +101,9 @@ def world() -> OneSegment:
     window_bytes=st.integers(40, 6000),
     gets_ahead_max=st.integers(1, 5),
 )
-def test_each_batch_is_handed_out_once(sizes: list[int], chunk_bytes: int, window_bytes: int, gets_ahead_max: int) -> None:
+def test_each_batch_is_handed_out_once(
+    sizes: list[int], chunk_bytes: int, window_bytes: int, gets_ahead_max: int
+) -> None:
     world = OneSegment(
         build_segment([data_batch(n, value_bytes=size) for n, size in enumerate(sizes)]), chunk_bytes=chunk_bytes
     )
