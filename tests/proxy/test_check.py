@@ -96,14 +96,8 @@ class World:
     def describe_configs(self, request: Any) -> Values:
         others = {"read_only": False, "is_sensitive": False, "synonyms": (), "documentation": None}
         configs = [{"name": name, "value": value, **others} for name, value in self.configs.items()]
-        result = {
-            "error_code": self.configs_code,
-            "error_message": None,
-            "resource_type": 2,
-            "resource_name": request.resources[0].resource_name,
-            "configs": configs,
-        }
-        return {"results": [result]}
+        result = {"error_code": self.configs_code, "error_message": None, "resource_type": 2, "configs": configs}
+        return {"results": [{**result, "resource_name": request.resources[0].resource_name}]}
 
 
 @pytest.fixture

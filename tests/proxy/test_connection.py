@@ -1,5 +1,6 @@
 """A client connection between scripted ends: what passes, in which order, and how it ends."""
 
+import itertools
 import struct
 from collections.abc import Sequence
 
@@ -17,7 +18,17 @@ from proxy.connection.connection import LAST_ANSWER_STALL_S, ConnectionLimits
 from proxy.connection.request_handlers import Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
 from tests.support import kio_frames
-from tests.support.memory_transport import HEARTBEAT, LIMITS, Conversation, conversation, framed, request, response
+from tests.support.memory_transport import (
+    HEARTBEAT,
+    LIMITS,
+    Conversation,
+    MemoryTransport,
+    RemoteEnd,
+    conversation,
+    framed,
+    request,
+    response,
+)
 
 NODE = NodeAddress(3, "kafka-3.internal", 9092)
 PIECES = [1, 7, None]
@@ -46,6 +57,26 @@ def exchanged(correlation_id: int, size: int = len(fetch(1)) - 4) -> bytes:
     return struct.pack(">i", size) + b"exchanged " + struct.pack(">i", correlation_id)
 
 
+async def send_in_pieces(talk: Conversation, stream: bytes, splits: list[int]) -> None:
+    """The client sends it in pieces of these sizes, again and again."""
+    position = 0
+    for size in itertools.cycle(splits):
+        await talk.client.send(stream[position : position + size])
+        await trio.testing.wait_all_tasks_blocked()
+        position += size
+        if position >= len(stream):
+            break
+
+
+async def take_slowly(receiver: RemoteEnd, size: int, source: MemoryTransport, sink: MemoryTransport) -> None:
+    """What was received and not yet sent stays within one buffer."""
+    received_before, sent_before = source.received_bytes, sink.sent_bytes
+    while size:
+        size -= len(await receiver.receive_exactly(min(size, 100_000)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (source.received_bytes - received_before) - (sink.sent_bytes - sent_before) <= 256 * 1024
+
+
 # What passes.
 
 
@@ -71,12 +102,7 @@ def test_any_split_of_what_a_client_sends_passes_unchanged(bodies: list[bytes], 
 
     async def talk_in_pieces() -> None:
         async with conversation() as talk:
-            position = 0
-            while position < len(stream):
-                size = splits[position % len(splits)]
-                await talk.client.send(stream[position : position + size])
-                await trio.testing.wait_all_tasks_blocked()
-                position += size
+            await send_in_pieces(talk, stream, splits)
             await talk.upstream.expect(stream)
 
     trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -172,14 +198,7 @@ async def test_large_frames_stream_in_bounded_memory(to_upstream: bool) -> None:
             source, sink = sink, source
             sender, receiver, frame = receiver, sender, response(1, body)
         nursery.start_soon(sender.send, frame)
-        left = len(frame)
-        sent_before = sink.sent_bytes
-        received_before = source.received_bytes
-        while left:
-            left -= len(await receiver.receive_exactly(min(left, 100_000)))
-            await trio.testing.wait_all_tasks_blocked()
-            held = (source.received_bytes - received_before) - (sink.sent_bytes - sent_before)
-            assert held <= 256 * 1024
+        await take_slowly(receiver, len(frame), source, sink)
         assert source.largest_receive_bytes <= 256 * 1024
 
 

@@ -48,9 +48,8 @@ async def test_the_answer_keeps_the_requests_order_and_names_each_partition_once
     asked = [ask(cold[2], 1200), ask(other, 5), ask(gone, 5), ask(cold[0], 5), ask(other, 1300), ask(cold[3], 5)]
     asked[4] = replace(asked[4], partition=1)
     response = await world.client().fetch(asked)
-    assert [(answer.topic_id, answer.partition) for answer in response.partitions] == [
-        (entry.topic_id, entry.partition) for entry in asked
-    ]
+    answered = [(answer.topic_id, answer.partition) for answer in response.partitions]
+    assert answered == [(entry.topic_id, entry.partition) for entry in asked]
     assert codes_of(response) == [0, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0, ErrorCode.UNKNOWN_TOPIC_ID, 0]
 
 

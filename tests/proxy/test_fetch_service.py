@@ -106,12 +106,8 @@ async def test_both_places_are_read_from_the_tier_if_that_is_preferred(world: Ti
     partition = world.add_partition(local_log_start_offset=500, high_watermark=1500)
     world.settings = FetchSettings(authority_age_s_max=0, fetch_wait_s_max=0.5, linger_s=0.02, read_prefer_tier=True)
     client = world.client()
-    assert [await served_by(world, client, partition, offset) for offset in (499, 500, 999, 1000)] == [
-        "tier",
-        "tier",
-        "tier",
-        "relay",
-    ]
+    found = [await served_by(world, client, partition, offset) for offset in (499, 500, 999, 1000)]
+    assert found == ["tier", "tier", "tier", "relay"]
     assert await client.is_relayed([ask(partition, 999)], isolation_level=READ_COMMITTED)
 
 

@@ -14,6 +14,7 @@ from proxy.connection.server import Server
 from proxy.process.life_cycle import LifeCycle, SystemdNotify
 from proxy.process.reload import Cause, Reloader
 from proxy.readiness import Readiness
+from tests.proxy.test_admin import make_ready
 
 
 class ScriptedServer:
@@ -66,11 +67,6 @@ class ScriptedApplication:
             self.steps.append("snapshot")
         self.steps.append("ended")
 
-    def become_ready(self) -> None:
-        self.readiness.catalog_live(0)
-        self.readiness.upstream_answered(1)
-        self.readiness.tier_answered()
-
 
 class World:
     """A life cycle under way, with its signals."""
@@ -103,16 +99,16 @@ async def world(nursery: trio.Nursery) -> World:
 
 async def test_ready_is_said_once_when_it_is(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
-    world.application.become_ready()
+    make_ready(world.application.readiness)
     await wait_all_tasks_blocked()
-    world.application.become_ready()
+    make_ready(world.application.readiness)
     await wait_all_tasks_blocked()
     assert capsys.readouterr().err == "ready: scripted\n"
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT])
 async def test_a_first_signal_drains_and_ends_when_nobody_is_left(world: World, number: int) -> None:
-    world.application.become_ready()
+    make_ready(world.application.readiness)
     with structlog.testing.capture_logs() as logs:
         await world.signal(number)
         assert world.application.scripted_server.drained

@@ -10,13 +10,7 @@ from protocol.list_offsets import LIST_OFFSETS_VERSION_MAX, LIST_OFFSETS_VERSION
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN_S_MIN, SPELL_S_MIN
 from proxy.offsets.service import LOOKUP_TIMEOUT_S, ListOffsetsService
-from storage.errors import (
-    CorruptObjectError,
-    RemoteAccessDeniedError,
-    RemoteResourceNotFoundError,
-    RetriableRemoteStorageError,
-    ThrottledError,
-)
+from storage import errors
 from storage.log.batch_records import ScanLimitError
 from storage.log.timestamp_search import FoundTimestamp
 from tests.support.offsets_world import BROKERS_OWN, OffsetsWorld, request_of
@@ -192,7 +186,7 @@ async def test_the_longer_throttle_time_is_told(world: OffsetsWorld) -> None:
 
 async def test_a_segment_that_retention_took_is_asked_of_the_broker(world: OffsetsWorld) -> None:
     partition = world.add()
-    world.search.results[partition] = RemoteResourceNotFoundError("no log")
+    world.search.results[partition] = errors.RemoteResourceNotFoundError("no log")
     world.search.on_search = lambda: world.tier_world.catalog.forget(partition.topic_id, 0)
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]
 
@@ -228,7 +222,7 @@ async def test_the_brokers_error_wins_and_is_not_waited_for(world: OffsetsWorld,
 async def test_the_tier_is_searched_for_what_the_broker_allowed_and_not_before(world: OffsetsWorld) -> None:
     """Failed before: a client without rights had indexes and logs fetched, and used up the try after trouble."""
     refused, allowed = world.add("orders", 0), world.add("orders", 1, segments=[(5, 999, 9000)])
-    world.search.results = {refused: CorruptObjectError("garbage"), allowed: FOUND}
+    world.search.results = {refused: errors.CorruptObjectError("garbage"), allowed: FOUND}
     assert await world.answers([("orders", 0, 4000)]) == [BROKERS]  # from here on the tier is left alone
     world.search.results[refused] = FOUND
     await trio.sleep(SPELL_S_MIN)
@@ -254,7 +248,8 @@ async def test_a_high_watermark_that_lags_is_no_answer_to_a_time(world: OffsetsW
 
 
 @pytest.mark.parametrize(
-    "fault", [RemoteResourceNotFoundError("gone"), CorruptObjectError("garbage"), KeyError("a fault of ours")]
+    "fault",
+    [errors.RemoteResourceNotFoundError("gone"), errors.CorruptObjectError("garbage"), KeyError("a fault of ours")],
 )
 async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next(world: OffsetsWorld, fault: Exception) -> None:
     """Failed before: the client got UNKNOWN_SERVER_ERROR for as long as the fault lasted."""
@@ -267,7 +262,7 @@ async def test_a_look_up_that_fails_is_the_brokers_and_so_are_the_next(world: Of
     assert await world.answers([("orders", 0, 4000)]) == [OURS]
 
 
-@pytest.mark.parametrize("fault", [RetriableRemoteStorageError("reset"), ThrottledError("503")])
+@pytest.mark.parametrize("fault", [errors.RetriableRemoteStorageError("reset"), errors.ThrottledError("503")])
 async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_later(world: OffsetsWorld, fault: Exception) -> None:
     bad, good = world.add("orders", 0), world.add("orders", 1)
     world.search.results = {bad: fault, good: FOUND}
@@ -278,7 +273,7 @@ async def test_a_look_up_that_fails_for_a_moment_is_to_come_again_later(world: O
 
 async def test_a_broker_gets_no_more_failed_look_ups_at_a_time_than_it_may(world: OffsetsWorld) -> None:
     partitions = [world.add("orders", number) for number in range(6)]
-    world.search.results = dict.fromkeys(partitions, RemoteAccessDeniedError("no"))
+    world.search.results = dict.fromkeys(partitions, errors.RemoteAccessDeniedError("no"))
     answers = await world.answers([("orders", number, 4000) for number in range(6)])
     assert answers == [BROKERS] * 4 + [(ErrorCode.REPLICA_NOT_AVAILABLE, -1, -1, -1)] * 2
 

@@ -3,7 +3,6 @@
 All of it failed before: every such handshake was refused.
 """
 
-import itertools
 import struct
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from metrics.meters import CloseCause
 from tests.proxy.test_before_sign_in import FETCH_ANSWER, answer_fetch, handshake
-from tests.proxy.test_connection import assert_closed, fetch
+from tests.proxy.test_connection import assert_closed, fetch, send_in_pieces, take_slowly
 from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
 
 PIECES = [1, 7, None]
@@ -92,13 +91,7 @@ def test_a_whole_sign_in_sent_at_once_in_any_pieces_passes_unchanged(name: str, 
     async def talk_in_pieces() -> None:
         async with conversation() as talk, trio.open_nursery() as nursery:
             nursery.start_soon(answer_each, talk, sent, answered)
-            stream, position = b"".join(sent), 0
-            for size in itertools.cycle(splits):
-                await talk.client.send(stream[position : position + size])
-                await trio.testing.wait_all_tasks_blocked()
-                position += size
-                if position >= len(stream):
-                    break
+            await send_in_pieces(talk, b"".join(sent), splits)
             await talk.client.expect(*answered)
 
     trio.run(talk_in_pieces, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -168,15 +161,10 @@ async def test_a_raw_token_larger_than_a_broker_takes_ends_the_connection(size: 
 async def test_the_largest_raw_token_streams_in_bounded_memory() -> None:
     token = framed(b"t" * 512 * 1024)
     async with conversation(lockstep=True) as talk, trio.open_nursery() as nursery:
-        source, sink = talk.client_transport, talk.upstream_transport
         nursery.start_soon(signing_in, talk, "PLAIN")
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(talk.client.send, token)
-        left, received_before, sent_before = len(token), source.received_bytes, sink.sent_bytes
-        while left:
-            left -= len(await talk.upstream.receive_exactly(min(left, 100_000)))
-            await trio.testing.wait_all_tasks_blocked()
-            assert (source.received_bytes - received_before) - (sink.sent_bytes - sent_before) <= 256 * 1024
+        await take_slowly(talk.upstream, len(token), talk.client_transport, talk.upstream_transport)
 
 
 async def test_a_drain_ends_a_raw_sign_in_after_the_answer_under_way() -> None:

@@ -21,14 +21,8 @@ from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.process import upkeep
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX
+from storage import errors
 from storage.cache.gets import Slots
-from storage.errors import (
-    MetadataNotReadyError,
-    RemoteAccessDeniedError,
-    RemoteResourceNotFoundError,
-    RemoteStoreNotFoundError,
-    RetriableRemoteStorageError,
-)
 from tests.support.waiting import settled, until
 
 
@@ -198,7 +192,7 @@ class ScriptedCatalog:
 
     def partition_count(self) -> int:
         if self.count is None:
-            raise MetadataNotReadyError("not described")
+            raise errors.MetadataNotReadyError("not described")
         return self.count
 
     def failure(self) -> str | None:
@@ -287,7 +281,7 @@ class ScriptedStore:
     def fetch_index(self, segment: str, _index_type: object) -> bytes:
         self._answer(segment)
         if segment in self.absent:
-            raise RemoteResourceNotFoundError(f"{segment} is not there")
+            raise errors.RemoteResourceNotFoundError(f"{segment} is not there")
         return b""
 
     def _answer(self, question: str) -> None:
@@ -320,7 +314,7 @@ async def watched(store: ScriptedStore, *, is_live: bool = True) -> AsyncIterato
 
 async def test_an_empty_tier_is_asked_too(store: ScriptedStore, mock_clock: MockClock) -> None:
     # Failed before: it counted as answering, so a rollout with a wrong secret passed.
-    store.segments, store.error = [], RemoteAccessDeniedError("SignatureDoesNotMatch (HTTP 403)")
+    store.segments, store.error = [], errors.RemoteAccessDeniedError("SignatureDoesNotMatch (HTTP 403)")
     async with watched(store) as events:
         await store.wait_asked("itself", "itself")
         assert store.state() == (ConditionState.PENDING, "SignatureDoesNotMatch (HTTP 403)")
@@ -354,7 +348,7 @@ async def test_a_tier_that_fails_degrades_once_it_has_answered(store: ScriptedSt
     async with watched(store) as events:
         await store.wait_asked("itself", "orders-0")
         assert store.state()[0] is ConditionState.MET
-        store.error = RetriableRemoteStorageError("503 slow down")
+        store.error = errors.RetriableRemoteStorageError("503 slow down")
         await step(mock_clock, upkeep.TIER_INTERVAL_S)
         await store.wait_asked("orders-0")
         assert store.state() == (ConditionState.DEGRADED, "503 slow down")
@@ -380,7 +374,7 @@ async def test_a_segment_that_was_deleted_meanwhile_has_another_asked_for(store:
 
 @pytest.mark.usefixtures("mock_clock")
 async def test_a_bucket_that_is_gone_is_not_a_segment_that_was_deleted(store: ScriptedStore) -> None:
-    store.error = RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
+    store.error = errors.RemoteStoreNotFoundError("NoSuchBucket (HTTP 404)")
     async with watched(store):
         await store.wait_asked("itself", "orders-0")
         assert store.state() == (ConditionState.PENDING, "NoSuchBucket (HTTP 404)")
