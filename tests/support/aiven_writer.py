@@ -16,7 +16,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.formats.aiven.config import CUSTOM_METADATA_FIELDS, KeyRing
+from storage.formats.aiven.config import KeyRing
 from storage.formats.aiven.manifest import (
     FixedChunkIndex,
     Manifest,
@@ -179,9 +179,6 @@ def _stored_indexes(
 
 
 def _custom_metadata(remote_size_bytes: int, path: str, options: AivenWriterOptions) -> CustomMetadata | None:
-    unknown = set(options.custom_fields) - set(CUSTOM_METADATA_FIELDS)
-    if unknown:
-        raise ValueError(f"no such custom metadata: {', '.join(sorted(unknown))}")
     return encode_custom_metadata(
         CustomMetadataFields(
             remote_size_bytes=remote_size_bytes if "REMOTE_SIZE" in options.custom_fields else None,
