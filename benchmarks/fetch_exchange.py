@@ -12,10 +12,8 @@ the largest session as for the smallest. Exit code 1 when an answer through Tide
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,10 +28,11 @@ from rich.table import Table
 from benchmarks.support.bare_fetch import BareClient
 from benchmarks.support.copies import counting_tidegate
 from benchmarks.support.exchanges import Exchanges, Wanted, exchange_for
-from benchmarks.support.stage import JARS, JVM_OPTIONS, Address, Stage, stage_on
+from benchmarks.support.stage import JVM_OPTIONS, Address, Stage, stage_on
 from benchmarks.support.tidegate_usage import cpu_s
 from proxy.config.model import LogFormat
 from proxy.process.logs import configure_logs
+from tests.support.kafka import own_cluster
 from tools.demo.kafka_cluster import KafkaCluster
 
 RECORD_BYTES = 1024
@@ -80,13 +79,9 @@ def main() -> int:
     if options.partitions < 1 or options.seconds <= 0 or options.rounds < 1:
         parser.error("at least one partition, one round and more than 0 s")
     configure_logs("warning", LogFormat.CONSOLE)
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
-    try:
-        with KafkaCluster(jars=JARS, work=folder, jvm_options=JVM_OPTIONS) as cluster:
-            topics = fill_topics(cluster, "exchange", options.partitions)
-            cells = measure(cluster, folder, topics, options.seconds, options.rounds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with own_cluster(jvm_options=JVM_OPTIONS) as cluster:
+        topics = fill_topics(cluster, "exchange", options.partitions)
+        cells = measure(cluster, cluster.work, topics, options.seconds, options.rounds)
     _show(cells, as_json=options.json)
     return 1 if any(cell.through_errors for cell in cells) else 0
 
@@ -212,15 +207,7 @@ def _show(cells: Sequence[Cell], *, as_json: bool) -> None:
         print(json.dumps({"cells": [asdict(cell) for cell in cells], "unchanged_largest_to_smallest": ratio}, indent=2))
         return
     table = Table(title="one Fetch exchange", box=SIMPLE_HEAVY, pad_edge=False, title_justify="left")
-    for heading in (
-        "partitions",
-        "direct µs",
-        "through µs",
-        "Tidegate CPU µs",
-        "copied bytes",
-        "answer bytes",
-        "errors",
-    ):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right")
     table.columns[0].justify = "left"
     for cell in cells:

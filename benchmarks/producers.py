@@ -11,9 +11,7 @@ reads of the tier.
 
 import argparse
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,10 +30,11 @@ from benchmarks.support.producer_report import (
     Run,
     show,
 )
-from benchmarks.support.stage import JARS, JVM_OPTIONS, PARTITIONS, Stage, bootstrap_of, fill_topic, stage_on
+from benchmarks.support.stage import JVM_OPTIONS, PARTITIONS, TIERED_CONFIGS, Stage, bootstrap_of, fill_topic, stage_on
 from benchmarks.support.steady_producer import SteadyProducer
 from benchmarks.support.tidegate_usage import cpu_s
 from benchmarks.support.tier_usage import tier_usage
+from tests.support.kafka import own_cluster
 from tools.demo.kafka_cluster import KafkaCluster
 
 TOPICS = ("produced", "backfill-0", "backfill-1")
@@ -43,12 +42,6 @@ BACKFILL_TOPICS = len(TOPICS) - 1
 BACKFILLS = BACKFILL_TOPICS * PARTITIONS
 RECORDS_PER_S = 400
 RECORD_BYTES = 1024
-TIERED = {
-    "remote.storage.enable": "true",
-    "retention.ms": "-1",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "local.retention.bytes": "1",
-}
 SIDES = (ALONE, THROUGH_TIDEGATE, THROUGH_BROKER)
 SETTLE_S = 1.0
 """Between the backfills' start and the first record, and behind the last."""
@@ -161,15 +154,11 @@ def _account(report: ProducerReport, name: str, rate: float, runs: dict[str, Run
 @contextmanager
 def sides(options: Options) -> Iterator[Sides]:
     """A broker, and all else on it."""
-    work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
-    try:
-        with (
-            KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster,
-            sides_on(cluster, work, options, TOPICS, TIERED) as ready,
-        ):
-            yield ready
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with (
+        own_cluster(jvm_options=JVM_OPTIONS) as cluster,
+        sides_on(cluster, cluster.work, options, TOPICS, TIERED_CONFIGS) as ready,
+    ):
+        yield ready
 
 
 @contextmanager

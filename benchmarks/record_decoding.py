@@ -12,7 +12,6 @@ import argparse
 import json
 import random
 import statistics
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import lz4.frame  # type: ignore[import-untyped]  # it ships neither types nor stubs
 import pyarrow as pa
-import zstandard
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 from rich.box import SIMPLE_HEAVY
@@ -36,16 +33,16 @@ from pipeline.schema import DEFAULT_COLUMNS, arrow_schema
 from pipeline.tasks import ReadOptions
 from protocol.record_batches import read_header
 from storage.log.log_walk import WalkedBatch
+from tests.support.segments import FIRST_TIMESTAMP_MS, Record, encode_record
+from tests.support.timed_batches import LZ4, NONE, ZSTD, compressed, framed_batch
 
 TOPIC, PARTITION = "orders", 3
-FIRST_TIMESTAMP_MS = 1_700_000_000_000
 RECORD_BYTES = (100, 1000)
 BATCH_BYTES = (16 * 1000, 1000 * 1000)
-CODECS = {"none": 0, "lz4": 3, "zstd": 4}
+CODECS = {"none": NONE, "lz4": LZ4, "zstd": ZSTD}
 COLUMNS_ALONE = ("offset", "timestamp")
 FLOOR = 1.0
 
-_CHECKED = struct.Struct(">hiqqqhii")
 _WORDS = [random.Random(number).randbytes(4).hex().encode() for number in range(300)]
 
 Read = Callable[[Sequence[bytes]], list[pa.RecordBatch]]
@@ -183,31 +180,21 @@ def make_batches(plain_bytes: int, record_bytes: int, batch_bytes: int, codec: i
     blobs, offset, size_bytes = [], 0, 0
     count = batch_bytes // record_bytes
     while size_bytes < plain_bytes:
-        plain = b"".join(encode_record(rng, record_bytes, number) for number in range(count))
-        body = plain if codec == 0 else zstandard.compress(plain) if codec == 4 else lz4.frame.compress(plain)
-        first_ms = FIRST_TIMESTAMP_MS + offset
-        checked = _CHECKED.pack(codec, count - 1, first_ms, first_ms + count, -1, -1, -1, count) + body
-        # Nobody here looks at the CRC.
-        blobs.append(struct.pack(">qiibI", offset, 9 + len(checked), 0, 2, 0) + checked)
+        plain = b"".join(
+            encode_record(record_of(rng, record_bytes, number), number, number // 3) for number in range(count)
+        )
+        times = (FIRST_TIMESTAMP_MS + offset, FIRST_TIMESTAMP_MS + offset + count)
+        body = compressed(codec, plain)
+        blobs.append(framed_batch(offset, body, flags=codec, last_delta=count - 1, times=times, record_count=count))
         offset += count
         size_bytes += len(plain)
     return blobs, offset, size_bytes
 
 
-def encode_record(rng: random.Random, record_bytes: int, number: int) -> bytes:
-    """A record of about so many bytes: words, which compress as text does, under a short key."""
+def record_of(rng: random.Random, record_bytes: int, number: int) -> Record:
+    """One of about so many bytes: words, which compress as text does, under a short key."""
     value = b" ".join(rng.choices(_WORDS, k=record_bytes // 9 + 1))[: record_bytes - 20]
-    body = b"\0" + varint(number // 3) + varint(number) + varint(10) + b"key-%06d" % (number % 10**6)
-    body += varint(len(value)) + value + b"\0"
-    return varint(len(body)) + body
-
-
-def varint(value: int) -> bytes:
-    raw, out = value << 1, bytearray()
-    while raw >= 0x80:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
+    return Record(b"key-%06d" % (number % 10**6), value)
 
 
 # --- the report ---

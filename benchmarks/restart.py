@@ -25,10 +25,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support.metadata_topic import fill_metadata_topic
-from benchmarks.support.stage import JARS, JVM_OPTIONS
+from benchmarks.support.stage import JVM_OPTIONS
 from benchmarks.support.tidegate_usage import cpu_s
+from benchmarks.support.tier_usage import peak_rss_bytes
 from metrics.meters import SnapshotOutcome
 from storage.metadata.snapshot import SNAPSHOT_NAME
+from tests.support.needs import JARS
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.tidegate_process import Tidegate
 
@@ -77,11 +79,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.segments < options.partitions or options.partitions < 1 or options.rounds < 1:
         parser.error("at least one round, one partition, and one segment in each partition")
-    work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
-    try:
-        result = measure(work, options.segments, options.partitions, options.rounds)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="tidegate-benchmark-", ignore_cleanup_errors=True) as work:
+        result = measure(Path(work), options.segments, options.partitions, options.rounds)
     show(result, as_json=options.json)
     return 1 if result.complaints else 0
 
@@ -150,7 +149,7 @@ def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) ->
         ready_s, used_s = time.monotonic() - began_s, cpu_s(tidegate.pid)
         if not line.endswith(f"segments {segments}"):
             raise RuntimeError(f"not what was produced: {line}")
-        return Start(ready_s, used_s, _memory_bytes(tidegate.pid), _outcome(tidegate))
+        return Start(ready_s, used_s, peak_rss_bytes(tidegate.pid), _outcome(tidegate))
     finally:
         tidegate.stop()
 
@@ -162,15 +161,6 @@ def _ready_line(tidegate: Tidegate, until_s: float) -> str:
                 return line.strip()
         time.sleep(POLL_S)
     raise RuntimeError(f"not ready after {READY_S_MAX:g} s:\n{tidegate.log_tail()}")
-
-
-def _memory_bytes(pid: int) -> int:
-    """The process's peak resident memory; 0 where there is no /proc."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
-    except FileNotFoundError:
-        return 0
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def _outcome(tidegate: Tidegate) -> SnapshotOutcome:

@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support.comparison import Report, Row, show
 from benchmarks.support.options import parse_options
-from benchmarks.support.stage import Stage, bootstrap_of, set_up
+from benchmarks.support.stage import TIERED_CONFIGS, Stage, bootstrap_of, set_up
 from pipeline.session import start_session
 from tests.support.spark_cluster import cluster_python
 from tools.spark_package.build import build
@@ -38,12 +38,6 @@ from tools.spark_package.build import build
 RECORD_SIZES = (100, 1024)
 TIER_FLOOR, TIER_AIM = 1.0, 2.0
 SPARK_JARS = Path(__file__).resolve().parents[1] / "build" / "spark" / "jars"
-TOPIC_CONFIGS = {
-    "remote.storage.enable": "true",
-    "retention.ms": "-1",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "local.retention.bytes": "1",
-}
 SPARK = {
     "spark.master": "local[2]",
     "spark.driver.memory": "2g",
@@ -75,7 +69,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tidegate-benchmark-") as folder, cluster_session(Path(folder)) as spark:
         for record_bytes in RECORD_SIZES:
             with set_up(
-                megabytes=options.megabytes, topic_configs=TOPIC_CONFIGS, is_tiered=True, record_bytes=record_bytes
+                megabytes=options.megabytes, topic_configs=TIERED_CONFIGS, is_tiered=True, record_bytes=record_bytes
             ) as stage:
                 measure(spark, stage, record_bytes, options.rounds, report)
     show(report, as_json=options.as_json)

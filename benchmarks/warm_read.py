@@ -16,16 +16,10 @@ from benchmarks.support.bare_fetch import learn_requests, read_for
 from benchmarks.support.comparison import Report, show
 from benchmarks.support.consumer import consume_for
 from benchmarks.support.options import Options, parse_options
-from benchmarks.support.stage import Stage, bootstrap_of, set_up
+from benchmarks.support.stage import TIERED_CONFIGS, Stage, bootstrap_of, set_up
 from benchmarks.support.throughput import Bars, compare
 
 BARS = Bars(floor=1.0, aim=1.5)
-TOPIC_CONFIGS = {
-    "remote.storage.enable": "true",
-    "retention.ms": "-1",
-    "segment.bytes": str(16 * 1024 * 1024),
-    "local.retention.bytes": "1",
-}
 
 
 def main() -> int:
@@ -33,7 +27,7 @@ def main() -> int:
     # All of the data, and room to spare: what is evicted is not warm.
     properties = {"cache.memory.bytes": str(options.megabytes * 1_250_000)}
     with set_up(
-        megabytes=options.megabytes, topic_configs=TOPIC_CONFIGS, is_tiered=True, tidegate_properties=properties
+        megabytes=options.megabytes, topic_configs=TIERED_CONFIGS, is_tiered=True, tidegate_properties=properties
     ) as stage:
         report = measure(stage, options)
     show(report, as_json=options.as_json)

@@ -69,6 +69,21 @@ def test_what_a_folder_names_to_be_read_first_is_there() -> None:
     none_of(found)
 
 
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+def test_every_test_that_the_conformance_table_names_exists() -> None:
+    named = NAMED_TEST.findall(text_of(ROOT / "docs" / "conformance.md"))
+    assert len(named) > 60
+    none_of(
+        [
+            f"{path}::{test}"
+            for path, test in named
+            if not (ROOT / path).is_file() or (test and f"def {test}(" not in text_of(ROOT / path))
+        ]
+    )
+
+
 GONE = re.compile(r"\bdesign (?:§|L\d)|spec/(?:kafka-remote|aiven-format)|\blaw L\d")
 """Notes of the project's beginning, which are not in the repository."""
 

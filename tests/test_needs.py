@@ -39,20 +39,17 @@ pytest.skip("needs vectors: for the whole file", allow_module_level=True)
 """
 
 
-def test_a_skip_for_want_of_a_kind_is_known_by_its_reason() -> None:
-    found = needs.kind_of_skip(needs.kind("kcat").reason)
-    assert found is not None
-    assert found.name == "kcat"
-
-
-def test_a_helper_may_skip_in_its_own_words() -> None:
-    found = needs.kind_of_skip("shared vectors absent: kafka/some.json (set TIDEGATE_VECTORS)")
-    assert found is not None
-    assert found.name == "vectors"
-
-
-def test_any_other_reason_is_of_no_kind() -> None:
-    assert needs.kind_of_skip("not today") is None
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (needs.kind("kcat").reason, "kcat"),
+        # A helper may skip in its own words.
+        ("shared vectors absent: kafka/some.json (set TIDEGATE_VECTORS)", "vectors"),
+        ("not today", None),
+    ],
+)
+def test_a_skip_for_want_of_a_kind_is_known_by_its_reason(reason: str, name: str | None) -> None:
+    assert getattr(needs.kind_of_skip(reason), "name", None) == name
 
 
 def test_absent_vectors_are_excused_and_absent_tools_are_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

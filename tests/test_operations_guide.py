@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from proxy.config.model import SERVE_KEYS
+from tests.test_tidy import PACKAGE_FILES, ROOT, text_of
 
-ROOT = Path(__file__).parents[1]
 OPERATIONS = ROOT / "docs" / "operations.md"
 GETTING_STARTED = ROOT / "docs" / "getting-started.md"
 GUIDES = (OPERATIONS, GETTING_STARTED)
 RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
-PACKAGES = ("metrics", "pipeline", "protocol", "proxy", "storage")
-
 FAILURES_MIN = 25
 
 KAFKAS_OWN = {
@@ -49,26 +47,21 @@ _METRIC = re.compile(r"\b(?:tidegate|kafka_server|kafka_log|process|python)_[a-z
 _LOG = re.compile(r"\blog ((?:`[^`]+`(?:, )?)+)")
 
 
-def _text(path: Path) -> str:
-    return path.read_text("utf-8")
-
-
 def _prose(path: Path) -> str:
     """A document without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", _text(path), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^```.*?^```$", "", text_of(path), flags=re.DOTALL | re.MULTILINE)
 
 
 @functools.cache
 def _sentences() -> list[str]:
     """All texts of the code, with … for what is filled in."""
     found: list[str] = []
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(_text(path))):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
-                elif isinstance(node, ast.JoinedStr):
-                    found.append("".join(_filled_in(part) for part in node.values))
+    for path in PACKAGE_FILES:
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                found.append("".join(_filled_in(part) for part in node.values))
     return found
 
 
@@ -82,7 +75,7 @@ def _is_said(sentence: str) -> bool:
 
 
 def _failure_rows() -> Iterator[list[str]]:
-    _, _, tables = _text(OPERATIONS).partition("\n## Failure table\n")
+    _, _, tables = text_of(OPERATIONS).partition("\n## Failure table\n")
     for line in tables.splitlines():
         if line.startswith("| ") and not line.startswith("| what you see "):
             yield [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -91,9 +84,9 @@ def _failure_rows() -> Iterator[list[str]]:
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
 def test_metrics_are_exported(path: Path) -> None:
     reference = {
-        name.removesuffix("_bucket") for name in re.findall(r"`([a-z0-9_]+)`", _text(ROOT / "docs" / "metrics.md"))
+        name.removesuffix("_bucket") for name in re.findall(r"`([a-z0-9_]+)`", text_of(ROOT / "docs" / "metrics.md"))
     }
-    named = {found for found in _METRIC.findall(_text(path)) if found not in LIBRARYS_METRICS}
+    named = {found for found in _METRIC.findall(text_of(path)) if found not in LIBRARYS_METRICS}
     assert not {name for name in named if name not in reference}
 
 
@@ -114,13 +107,13 @@ def test_keys_are_in_the_tables(path: Path) -> None:
 
 def test_properties_of_the_guides_are_keys() -> None:
     for path in GUIDES:
-        for block in re.findall(r"^```properties\n(.*?)^```$", _text(path), re.DOTALL | re.MULTILINE):
+        for block in re.findall(r"^```properties\n(.*?)^```$", text_of(path), re.DOTALL | re.MULTILINE):
             for line in block.splitlines():
                 assert line.partition("=")[0] in SERVE_KEYS.by_name, line
 
 
 def test_log_events_are_logged() -> None:
-    events = [event for spans in _LOG.findall(_text(OPERATIONS)) for event in _SPAN.findall(spans)]
+    events = [event for spans in _LOG.findall(text_of(OPERATIONS)) for event in _SPAN.findall(spans)]
     assert len(events) > FAILURES_MIN
     assert not [event for event in events if event not in _sentences()]
 
@@ -143,8 +136,8 @@ def test_the_failure_table_quotes_what_is_said() -> None:
 
 
 def test_each_alert_has_its_section() -> None:
-    alerts = set(re.findall(r"^\s*- alert: (\w+)$", _text(RULES), re.MULTILINE))
-    _, _, behind = _text(OPERATIONS).partition("\n## Alerts\n")
+    alerts = set(re.findall(r"^\s*- alert: (\w+)$", text_of(RULES), re.MULTILINE))
+    _, _, behind = text_of(OPERATIONS).partition("\n## Alerts\n")
     section, _, _ = behind.partition("\n## ")
     assert alerts == set(re.findall(r"^### (\w+)$", section, re.MULTILINE))
     for part in section.split("\n### ")[1:]:

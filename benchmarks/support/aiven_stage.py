@@ -8,8 +8,6 @@ a read that is long enough to measure.
 """
 
 import random
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,22 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from benchmarks.support.cold_options import VARIANTS, ColdOptions
 from benchmarks.support.shaped_store import ShapedStore, shaped_store
-from benchmarks.support.stage import JARS, JVM_OPTIONS
+from benchmarks.support.stage import JVM_OPTIONS
 from protocol.record_batches import iterate_batches
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.segment_files import LOG_SUFFIX
-from storage.metadata.serde import decode
-from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from storage.model import RemoteLogSegmentMetadata
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import s3_settings
+from tests.support.aiven_tier import PREFIX, STORAGE_MANAGER_CLASS, finished_segments
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
+from tests.support.kafka import TIERED, own_cluster
 from tests.support.segments import object_path
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
-from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 LONG_PARTITIONS = 2
 VALUE_BYTES = 1000
@@ -48,12 +46,8 @@ _POOL_BYTES = 32 * MIB
 _QUEUE_RECORDS_MAX = 90_000
 _FLUSH_S = 120.0
 _TIERED_S = 300.0
-_READ_S = 30.0
 _ACTIVE_BYTES = MIB // 4
 """Behind each partition's last whole segment, so that it is closed and tiered."""
-
-STORAGE_MANAGER_CLASS = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
-PREFIX = "rsm.config."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +100,27 @@ class ColdStage:
 @contextmanager
 def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
     """A stage with what the options ask for."""
-    work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
     partitions, segment_bytes = max(options.partitions), options.segment_mib * MIB
     counts = segment_counts(options.megabytes * 1_000_000, segment_bytes, partitions)
     link = {
         "first_byte_ms": options.first_byte_ms,
         "connection_megabytes_per_s": options.connection_megabytes_per_s,
     }
-    try:
-        with (
-            KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster,
-            shaped_store(work, options.schemes, **link) as store,
-        ):
-            pair = make_key_pair(work / "keys", "benchmark")
-            keys = {name: _variant_keys(name, options.chunk_kib * 1024, pair) for name in options.variants}
-            topics = {}
-            for batch_kib in options.batch_kib:
-                name = f"benchmark-cold-{batch_kib}k"
-                segments = _fill_tier(cluster, name, batch_kib, counts, segment_bytes)
-                publish = partial(_publish, cluster.tier_dir, store, segments)
-                with ThreadPoolExecutor(2) as threads:
-                    objects = dict(zip(keys, threads.map(publish, keys.values()), strict=True))
-                topics[batch_kib] = ColdTopic(name, segments, _batch_bytes(cluster.tier_dir, segments[0][0]), objects)
-            yield ColdStage(cluster, store, work, partitions, topics, keys)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with (
+        own_cluster(jvm_options=JVM_OPTIONS) as cluster,
+        shaped_store(cluster.work, options.schemes, **link) as store,
+    ):
+        pair = make_key_pair(cluster.work / "keys", "benchmark")
+        keys = {name: _variant_keys(name, options.chunk_kib * 1024, pair) for name in options.variants}
+        topics = {}
+        for batch_kib in options.batch_kib:
+            name = f"benchmark-cold-{batch_kib}k"
+            segments = _fill_tier(cluster, name, batch_kib, counts, segment_bytes)
+            publish = partial(_publish, cluster.tier_dir, store, segments)
+            with ThreadPoolExecutor(2) as threads:
+                objects = dict(zip(keys, threads.map(publish, keys.values()), strict=True))
+            topics[batch_kib] = ColdTopic(name, segments, _batch_bytes(cluster.tier_dir, segments[0][0]), objects)
+        yield ColdStage(cluster, store, cluster.work, partitions, topics, keys)
 
 
 def segment_counts(total_bytes: int, segment_bytes: int, partitions: int) -> list[int]:
@@ -150,13 +140,7 @@ def _variant_keys(name: str, chunk_bytes: int, pair: Mapping[str, str]) -> dict[
 def _fill_tier(
     cluster: KafkaCluster, topic: str, batch_kib: int, counts: Sequence[int], segment_bytes: int
 ) -> dict[int, list[RemoteLogSegmentMetadata]]:
-    configs = {
-        "remote.storage.enable": "true",
-        "retention.ms": "-1",
-        "segment.bytes": str(segment_bytes),
-        "local.retention.bytes": "1",
-    }
-    cluster.create_topic(topic, len(counts), configs)
+    cluster.create_topic(topic, len(counts), {**TIERED, "segment.bytes": str(segment_bytes)})
     _produce(cluster.bootstrap_servers, topic, batch_kib, [count * segment_bytes + _ACTIVE_BYTES for count in counts])
 
     def only_active_is_local(offsets: PartitionOffsets) -> bool:
@@ -164,7 +148,7 @@ def _fill_tier(
         return is_tiered and _local_logs(cluster, topic) == len(counts)
 
     offsets = cluster.wait_tiered(topic, until=only_active_is_local, timeout_s=_TIERED_S)
-    segments = _finished_segments(cluster.bootstrap_servers, topic)
+    segments = _segments_of(cluster, topic)
     for partition, known in offsets.items():
         found = segments.get(partition, [])
         if not found or found[-1].end_offset != known.latest_tiered_offset:
@@ -211,40 +195,13 @@ def _produce(bootstrap_servers: str, topic: str, batch_kib: int, partition_bytes
         raise RuntimeError(f"{left} records were not produced in {_FLUSH_S:g} s")
 
 
-def _finished_segments(bootstrap_servers: str, topic: str) -> dict[int, list[RemoteLogSegmentMetadata]]:
-    """Those of a topic by the metadata topic, each partition's in order of offsets."""
-    started: dict[bytes, RemoteLogSegmentMetadata] = {}
-    finished: dict[int, list[RemoteLogSegmentMetadata]] = {}
-    for value in _metadata_values(bootstrap_servers):
-        record = decode(value)
-        if isinstance(record, RemoteLogSegmentMetadata):
-            started[record.segment_id.id] = record
-        elif isinstance(record, RemoteLogSegmentMetadataUpdate):
-            segment = started[record.segment_id.id]
-            is_finished = record.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-            if is_finished and segment.topic_id_partition.topic == topic:
-                finished.setdefault(segment.topic_id_partition.partition, []).append(segment)
-    return {partition: sorted(found, key=lambda each: each.start_offset) for partition, found in finished.items()}
-
-
-def _metadata_values(bootstrap_servers: str) -> Iterator[bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark", "enable.auto.commit": False})
-    try:
-        partitions = [TopicPartition("__remote_log_metadata", number, 0) for number in range(METADATA_PARTITIONS)]
-        left = sum(consumer.get_watermark_offsets(each, timeout=_READ_S)[1] for each in partitions)
-        consumer.assign(partitions)
-        while left:
-            messages = consumer.consume(left, _READ_S)
-            if not messages:
-                raise RuntimeError(f"{left} records of the metadata topic did not come in {_READ_S:g} s")
-            for message in messages:
-                value = message.value()
-                if value is None or message.error():
-                    raise RuntimeError(f"the metadata topic: {message.error()}")
-                yield value
-            left -= len(messages)
-    finally:
-        consumer.close()
+def _segments_of(cluster: KafkaCluster, topic: str) -> dict[int, list[RemoteLogSegmentMetadata]]:
+    """A topic's finished ones by the metadata topic, each partition's in order of offsets."""
+    found: dict[int, list[RemoteLogSegmentMetadata]] = {}
+    for segment in sorted(finished_segments(cluster), key=lambda each: each.start_offset):
+        if segment.topic_id_partition.topic == topic:
+            found.setdefault(segment.topic_id_partition.partition, []).append(segment)
+    return found
 
 
 def _publish(

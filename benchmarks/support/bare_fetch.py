@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Self
 
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import FetchPartition, FetchRequest, encode_request
+from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest, encode_request
 from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
 from protocol.wire.identifiers import ApiKey
@@ -147,6 +147,17 @@ def fetch_request(
         FetchPartition(None, topic_id, partition, -1, offset, -1, -1, partition_bytes_max)
         for partition, offset in offsets.items()
     ]
+    return fetch_frame(partitions, max_wait_ms=max_wait_ms)
+
+
+def fetch_frame(
+    partitions: Sequence[FetchPartition],
+    *,
+    max_wait_ms: int,
+    session_id: int = NO_SESSION_ID,
+    session_epoch: int = SESSIONLESS_EPOCH,
+) -> bytes:
+    """A Fetch as a whole frame."""
     request = FetchRequest(
         api_version=FETCH_VERSION,
         correlation_id=_CORRELATION_ID,
@@ -156,10 +167,10 @@ def fetch_request(
         min_bytes=1,
         max_bytes=_FETCH_BYTES_MAX,
         isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
+        session_id=session_id,
+        session_epoch=session_epoch,
         session_epoch_position=None,
-        partitions=partitions,
+        partitions=[*partitions],
         rack_id="",
     )
     return encode_request(
@@ -169,6 +180,8 @@ def fetch_request(
         max_wait_ms=max_wait_ms,
         min_bytes=1 if max_wait_ms else 0,
         max_bytes=_FETCH_BYTES_MAX,
+        session_id=session_id,
+        session_epoch=session_epoch,
     )
 
 

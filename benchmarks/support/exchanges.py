@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient
+from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, fetch_frame
 from benchmarks.support.stage import Address
 from protocol.fetch.messages import (
     NO_SESSION_ID,
     SESSIONLESS_EPOCH,
     FetchPartition,
-    FetchRequest,
     FetchResponse,
     decode_request,
-    encode_request,
 )
 from protocol.fetch.response import decode_response
 from protocol.wire.framing import decode_request_header
@@ -23,7 +21,6 @@ from protocol.wire.framing import decode_request_header
 PARTITION_BYTES_MAX = 16 * 1024
 """Times 1,000 it stays below the broker's `fetch.max.bytes`, so every partition has its share."""
 
-FETCH_BYTES_MAX = 50 * 1024 * 1024
 SESSION_EPOCH_LAST = 2**31 - 1
 WARM_UP_EXCHANGES = 5
 FULL_EPOCH = 0
@@ -112,31 +109,7 @@ def _frame(wanted: Sequence[Wanted], session_id: int, session_epoch: int) -> byt
         FetchPartition(None, each.topic_id, each.partition, -1, each.offset, -1, -1, PARTITION_BYTES_MAX)
         for each in wanted
     ]
-    request = FetchRequest(
-        api_version=FETCH_VERSION,
-        correlation_id=7,
-        client_id="benchmark",
-        replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES_MAX,
-        isolation_level=0,
-        session_id=session_id,
-        session_epoch=session_epoch,
-        session_epoch_position=None,
-        partitions=partitions,
-        rack_id="",
-    )
-    return encode_request(
-        request,
-        partitions,
-        correlation_id=request.correlation_id,
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=FETCH_BYTES_MAX,
-        session_id=session_id,
-        session_epoch=session_epoch,
-    )
+    return fetch_frame(partitions, max_wait_ms=0, session_id=session_id, session_epoch=session_epoch)
 
 
 def _require_good(response: FetchResponse) -> None:

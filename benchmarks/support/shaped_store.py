@@ -21,8 +21,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from tests.support.certificates import server_certificate
+from tests.support.needs import TOOLS
+from tests.support.s3_server import CREDENTIALS, REGION, S3Server
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_process import JavaProcess
 from tools.demo.kafka_properties import HOST
@@ -30,11 +33,7 @@ from tools.demo.kafka_properties import HOST
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-TOOLS = Path(__file__).resolve().parents[2] / "build" / "tools"
 BUCKET = "tier"
-REGION = "us-east-1"
-# Of a server that lives for a few minutes, on loopback.
-ACCESS_KEY_ID, SECRET_ACCESS_KEY = "benchmark", "benchmark-secret"
 
 _READY_TIMEOUT_S = 20.0
 _POLL_S = 0.1
@@ -52,7 +51,7 @@ class Way:
 
     def tidegate_keys(self) -> dict[str, str]:
         """What a broker's properties would hold to reach the bucket this way, without `rsm.config.`."""
-        return _tidegate_keys(self.url)
+        return S3Server(self.url).config(BUCKET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class ShapedStore:
 
     def plain_keys(self) -> dict[str, str]:
         """The same as `Way.tidegate_keys`, past the slow link."""
-        return _tidegate_keys(self.plain_url)
+        return S3Server(self.plain_url).config(BUCKET)
 
 
 @contextmanager
@@ -81,7 +80,7 @@ def shaped_store(
     certificate, key = server_certificate(work)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, objects, ignore_errors=True)
-        stack.enter_context(_environment("AWS_CA_BUNDLE", str(certificate)))
+        stack.enter_context(mock.patch.dict(os.environ, AWS_CA_BUNDLE=str(certificate)))
         api = f"{HOST}:{free_port()}"
         link = _start(stack, work, "toxiproxy-server", "-host", HOST, "-port", api.rpartition(":")[2])
         _wait_answers(f"http://{api}/version", certificate)
@@ -93,7 +92,8 @@ def shaped_store(
             gateway = _start(
                 stack,
                 work,
-                *("versitygw", "--port", server, "--access", ACCESS_KEY_ID, "--secret", SECRET_ACCESS_KEY, *tls),
+                *("versitygw", "--port", server, *tls),
+                *("--access", CREDENTIALS.access_key_id, "--secret", CREDENTIALS.secret_access_key),
                 # Without it every GET would pay for a connection of its own.
                 *("--region", REGION, "--keep-alive", "--quiet", "posix", str(objects)),
             )
@@ -102,22 +102,8 @@ def shaped_store(
             _wait_answers(servers[scheme], certificate)
             _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
         store = ShapedStore(servers[schemes[0]], ways)
-        client = s3_client(store.plain_url)
-        client.create_bucket(Bucket=BUCKET)
-        client.close()
+        S3Server(store.plain_url).make_bucket(BUCKET)
         yield store
-
-
-def _tidegate_keys(url: str) -> dict[str, str]:
-    return {
-        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
-        "storage.s3.bucket.name": BUCKET,
-        "storage.s3.region": REGION,
-        "storage.s3.endpoint.url": url,
-        "storage.s3.path.style.access.enabled": "true",
-        "storage.aws.access.key.id": ACCESS_KEY_ID,
-        "storage.aws.secret.access.key": SECRET_ACCESS_KEY,
-    }
 
 
 def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> "S3Client":
@@ -129,8 +115,8 @@ def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> 
         "s3",
         endpoint_url=endpoint_url,
         region_name=REGION,
-        aws_access_key_id=ACCESS_KEY_ID,
-        aws_secret_access_key=SECRET_ACCESS_KEY,
+        aws_access_key_id=CREDENTIALS.access_key_id,
+        aws_secret_access_key=CREDENTIALS.secret_access_key,
         config=Config(max_pool_connections=connections_max, s3={"addressing_style": "path"}),
     )
 
@@ -143,19 +129,6 @@ def _start(stack: ExitStack, work: Path, tool: str, *arguments: str) -> JavaProc
     process = JavaProcess(tool, (str(path), *arguments), work / f"{tool}.log")
     stack.callback(process.kill)
     return process
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _shape(

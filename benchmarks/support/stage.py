@@ -3,8 +3,6 @@
 Both sides of every comparison are this one broker, in one run: directly, and through this one Tidegate.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +10,15 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from tests.support.kafka import TIERED, own_cluster
+from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 from tools.demo.tidegate_process import Tidegate
-
-JARS = Path(__file__).resolve().parents[2] / "build" / "kafka" / "libs"
 
 JVM_OPTIONS = ("-Xms1g", "-Xmx1g")
 """The JVM's own compilers and collector: the fast start of tests and demo costs a broker half its speed."""
 
+TIERED_CONFIGS = {**TIERED, "segment.bytes": str(16 * 1024 * 1024)}
 PARTITIONS = 2
 RECORD_BYTES = 1024
 BATCH_BYTES = 64 * 1024
@@ -54,16 +53,12 @@ def set_up(
     record_bytes: int = RECORD_BYTES,
 ) -> Iterator[Stage]:
     """Start a broker, and a stage on it."""
-    work = Path(tempfile.mkdtemp(prefix="tidegate-benchmark-"))
-    try:
-        with KafkaCluster(jars=JARS, work=work, jvm_options=JVM_OPTIONS) as cluster:
-            offsets = fill_topic(
-                cluster, "benchmark", megabytes, topic_configs, is_tiered=is_tiered, record_bytes=record_bytes
-            )
-            with stage_on(cluster, "benchmark", offsets, work, tidegate_properties) as stage:
-                yield stage
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with own_cluster(jvm_options=JVM_OPTIONS) as cluster:
+        offsets = fill_topic(
+            cluster, "benchmark", megabytes, topic_configs, is_tiered=is_tiered, record_bytes=record_bytes
+        )
+        with stage_on(cluster, "benchmark", offsets, cluster.work, tidegate_properties) as stage:
+            yield stage
 
 
 @contextmanager
@@ -83,8 +78,8 @@ def stage_on(
     )
     tidegate.start()
     try:
-        through = _address(tidegate.wait_ready())
-        yield Stage(cluster, tidegate, topic, offsets, _address(cluster.bootstrap_servers), through)
+        through = address_of(tidegate.wait_ready())
+        yield Stage(cluster, tidegate, topic, offsets, address_of(cluster.bootstrap_servers), through)
     finally:
         tidegate.stop()
 
@@ -138,8 +133,3 @@ def bootstrap_of(address: Address) -> str:
 
 def _local_segments(cluster: KafkaCluster, topic: str) -> int:
     return sum(1 for _ in cluster.broker(1).data_dir.glob(f"{topic}-[0-9]/*.log"))
-
-
-def _address(server: str) -> Address:
-    host, _, port = server.rpartition(":")
-    return host, int(port)

@@ -69,7 +69,7 @@ def tier_usage(tidegate: Tidegate) -> TierUsage:
         fallback_refused=total("tidegate_fallback_refused_total"),
         readahead_used_bytes=total("tidegate_readahead_used_bytes_total"),
         readahead_wasted_bytes=total("tidegate_readahead_wasted_bytes_total"),
-        peak_rss_bytes=_peak_rss_bytes(tidegate.pid),
+        peak_rss_bytes=peak_rss_bytes(tidegate.pid),
     )
 
 
@@ -82,7 +82,7 @@ def _samples(exposition: str) -> dict[tuple[str, frozenset[str]], float]:
     }
 
 
-def _peak_rss_bytes(pid: int) -> int:
+def peak_rss_bytes(pid: int) -> int:
     """VmHWM of proc(5); 0 where there is no /proc."""
     try:
         status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")

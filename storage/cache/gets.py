@@ -17,7 +17,6 @@ Rule 5. A block lands where it is kept before those who wait for it wake. If tha
 One task and one worker thread run each transfer; all but `Transfer.run` is in the trio thread.
 """
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -50,6 +49,9 @@ DEMANDED_SLOTS = 8
 
 WATCH_S = 0.05
 """How often GETs that somebody waits for are looked at."""
+
+FORGOTTEN_MAX = 1000
+"""Segments that were deleted last; a read ends in seconds."""
 
 POST_BYTES = 4 * 1024 * 1024
 """So often it is told of blocks that nobody waits for."""
@@ -204,7 +206,6 @@ class _Get:
     """A run of blocks that one GET is to bring; those before `next_number` have come, `left` are still wanted.
 
     `is_read_ahead`: nobody waits for one of them yet. `reserved_bytes`: what it holds of the budget.
-    `is_forgotten`: the segment was deleted.
     """
 
     owner: "Gets"
@@ -214,7 +215,6 @@ class _Get:
     left: int
     is_read_ahead: bool
     reserved_bytes: int = 0
-    is_forgotten: bool = False
     is_done: bool = False
     has_second: bool = False
     attempts: Attempts = field(default_factory=Attempts)
@@ -269,6 +269,7 @@ class Gets:
         # Each slot may have a second transfer. Losers may outlive their GETs: then new ones wait for their threads.
         self._limiter = trio.CapacityLimiter(2 * gets_max)
         self._wanted: dict[BlockKey, _Wanted] = {}
+        self._forgotten: dict[Uuid, None] = {}  # oldest first
         self._read_over: dict[BlockKey, _Get] = {}
         """Blocks that were here when a GET was sent over them. One that is evicted before it comes is wanted of it."""
         self._line: deque[_Get] = deque()
@@ -415,10 +416,11 @@ class Gets:
         return wanted.flight
 
     def forget_segment(self, segment_id: Uuid) -> None:
-        """A segment was deleted: what is under way of it still reaches those who wait, and is not kept."""
-        for get in itertools.chain(self._running, self._line):
-            if get.source.segment.segment_id.id == segment_id:
-                get.is_forgotten = True
+        """A segment was deleted: what is under way of it still reaches those who wait, and is not kept. Nor is what a
+        reader that has begun asks for later."""
+        self._forgotten[segment_id] = None
+        if len(self._forgotten) > FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
 
     # --- what runs when ---
 
@@ -604,7 +606,7 @@ class Gets:
         self._take(get, key, wanted)
         self._cache.on_fill(len(block.data), trio.current_time() - wanted.wanted_s)
         try:
-            if not get.is_forgotten:
+            if key.segment_id not in self._forgotten:
                 self._land(key, block, wanted.demanded)
         except Exception as error:  # this runs in trio's own task, which must live on
             _log.warning("block_not_kept", segment=str(get.source.segment.segment_id), block=number, exc_info=True)

@@ -1,10 +1,9 @@
 """boto3 in a process of its own: what it reads, what it reports, how it fails."""
 
-import boto3
 import pytest
 
 from benchmarks.support.bare_store import RANGE_BYTES, Boto3Process
-from benchmarks.support.shaped_store import ACCESS_KEY_ID, BUCKET, REGION, SECRET_ACCESS_KEY
+from benchmarks.support.shaped_store import BUCKET, s3_client
 from tests.support.s3_server import s3_server
 
 SIZE_BYTES = RANGE_BYTES + 1000
@@ -12,14 +11,8 @@ SIZE_BYTES = RANGE_BYTES + 1000
 
 def test_it_reads_every_byte_and_reports_its_own_processor_time(capfd: pytest.CaptureFixture[str]) -> None:
     with s3_server() as server:
-        client = boto3.client(
-            "s3",
-            endpoint_url=server.endpoint_url,
-            region_name=REGION,
-            aws_access_key_id=ACCESS_KEY_ID,
-            aws_secret_access_key=SECRET_ACCESS_KEY,
-        )
-        client.create_bucket(Bucket=BUCKET)
+        server.make_bucket(BUCKET)
+        client = s3_client(server.endpoint_url)
         client.put_object(Bucket=BUCKET, Key="log", Body=bytes(SIZE_BYTES))
         client.close()
         with Boto3Process(server.endpoint_url) as process:

@@ -1,17 +1,20 @@
 """Each script once, on little data and in fractions of a second: that it runs and accounts, not how fast it is."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import cold_read, fetch_exchange, relay, warm_read
+from benchmarks import cold_read, fetch_exchange, producers, relay, warm_read
 from benchmarks.support.aiven_stage import cold_stage
 from benchmarks.support.bare_fetch import learn_requests, read_for
-from benchmarks.support.cold_options import ColdOptions
+from benchmarks.support.cold_options import ColdOptions, parse_cold_options
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
-from benchmarks.support.stage import fill_topic, stage_on
+from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
 from tests.support.kafka import fresh_name
+from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
 
 BRIEF = Options(rounds=1, seconds=0.1, megabytes=8, as_json=False)
@@ -37,7 +40,7 @@ def test_the_relay_is_measured_and_all_bytes_are_accounted_for(
 
 def test_the_warm_tier_is_measured_without_a_get(kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = fresh_name("benchmark-warm")
-    configs = {**warm_read.TOPIC_CONFIGS, "segment.bytes": str(1024 * 1024)}
+    configs = {**TIERED_CONFIGS, "segment.bytes": str(1024 * 1024)}
     offsets = fill_topic(kafka, topic, BRIEF.megabytes, configs, is_tiered=True)
     assert all(known.local_log_start_offset > 0 for known in offsets.values())
     with stage_on(kafka, topic, offsets, tmp_path) as stage:
@@ -89,8 +92,7 @@ def test_cold_reads_are_measured_over_both_schemes() -> None:
 def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
     topic = fresh_name("benchmark-short")
     offsets = fill_topic(kafka, topic, BRIEF.megabytes, {}, is_tiered=False)
-    host, _, port = kafka.bootstrap_servers.rpartition(":")
-    address = (host, int(port))
+    address = address_of(kafka.bootstrap_servers)
     ends = {partition: known.high_watermark for partition, known in offsets.items()}
     (step, *_) = learn_requests(address, topic, ends)
     promised_more = type(step)(step.frame, step.answer_bytes * 2)
@@ -98,12 +100,22 @@ def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
         read_for(address, [promised_more], 0.1)
 
 
-@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--seconds", "0"], ["--megabytes", "1"], ["--rounds", "x"]])
-def test_options_out_of_range_are_refused(arguments: list[str]) -> None:
+parse_usual_options = partial(parse_options, "a benchmark", megabytes=100)
+OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
+    (parse_usual_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rounds x"]),
+    (producers.parse_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rate 0"]),
+    (parse_cold_options, ["--megabytes 1", "--chunk-kib 0", "--streams -1", "--first-byte-ms -1", "--segment-mib x"]),
+    (parse_cold_options, ["--batch-kib 0", "--batch-kib 4,x", "--variants lz4", "--caches none", "--partitions 9"]),
+    (parse_cold_options, ["--rounds 0", "--scheme ftp"]),
+]
+
+
+@pytest.mark.parametrize(("parse", "words"), [(parse, words) for parse, lines in OUT_OF_RANGE for words in lines])
+def test_options_out_of_range_are_refused(parse: Callable[..., object], words: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        parse_options("a benchmark", megabytes=100, arguments=arguments)
+        parse(arguments=words.split())
     assert caught.value.code == 2
 
 
 def test_options_have_defaults() -> None:
-    assert parse_options("a benchmark", megabytes=100, arguments=[]) == Options(5, 1.5, 100, as_json=False)
+    assert parse_usual_options(arguments=[]) == Options(5, 1.5, 100, as_json=False)

@@ -8,25 +8,15 @@ from protocol.fetch.messages import (
     PartitionAnswer,
     key_of,
     last_mentions,
-    require_version,
     topic_key,
 )
-from protocol.wire.errors import ErrorCode, LocalProtocolError
+from protocol.wire.errors import LocalProtocolError
 
 TOPIC_ID = bytes(range(16))
 
 
 def question(topic: str | None, topic_id: bytes | None) -> FetchPartition:
     return FetchPartition(topic, topic_id, 0, -1, 0, -1, -1, 1)
-
-
-def test_an_error_answer_holds_nothing_but_the_error() -> None:
-    answer = PartitionAnswer.error("t", TOPIC_ID, 3, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    assert (answer.topic, answer.topic_id, answer.partition, answer.error_code) == ("t", TOPIC_ID, 3, 6)
-    assert (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset) == (-1, -1, -1)
-    assert (answer.aborted_transactions, answer.preferred_read_replica, answer.tags) == (None, -1, NO_TAGS)
-    assert (answer.records_bytes, answer.records_are_null) == (0, False)
 
 
 def test_records_are_measured_over_their_buffers() -> None:
@@ -46,12 +36,6 @@ def test_the_other_kind_of_name_is_no_name() -> None:
     for topic_id in (None, b"", TOPIC_ID + b"x"):
         with pytest.raises(LocalProtocolError, match="topic id"):
             topic_key(question("t", topic_id), 13)
-
-
-@pytest.mark.parametrize("version", [-1, 3, 19])
-def test_versions_that_are_not_decoded_are_our_own_mistake(version: int) -> None:
-    with pytest.raises(LocalProtocolError):
-        require_version(version)
 
 
 def test_of_a_partition_named_twice_the_first_place_and_the_last_wish_count() -> None:

@@ -23,6 +23,7 @@ from protocol.fetch.messages import (
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
+from tests.support.hostile_bytes import assert_read_or_refused_when_changed, assert_refused_when_cut
 
 FETCH = 1
 VERSIONS = range(FETCH_VERSION_MIN, FETCH_VERSION_MAX + 1)
@@ -82,12 +83,12 @@ def message(version: int, given_topics: Topics, **more: object) -> Any:
     return kio_frames.fill(kio_frames.schema(FETCH, version, kind="request"), values | more)
 
 
-def decode(frame: bytes) -> FetchRequest:
+def decode(frame: bytes | memoryview) -> FetchRequest:
     view = memoryview(frame)
     return decode_request(view, decode_request_header(view))
 
 
-def encode_again(request: FetchRequest, version: int | None = None) -> bytes:
+def encode_again(request: FetchRequest, version: int | None = None, **more: Any) -> bytes:
     return encode_request(
         request,
         request.partitions,
@@ -98,6 +99,7 @@ def encode_again(request: FetchRequest, version: int | None = None) -> bytes:
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         api_version=version,
+        **more,
     )
 
 
@@ -198,10 +200,7 @@ def test_a_truncated_request_is_the_peers_error(version: int) -> None:
     data = [{"topic": "a", "topic_id": id_of(9), "partitions": (1, 2)}]
     forgetting = kio_frames.request_frame(message(version, SAMPLE_TOPICS, forgotten_topics_data=data))
     for frame in (forgetting, with_unknown_tags(version)):
-        decode(frame)
-        for size in range(len(frame)):
-            with pytest.raises(PeerProtocolError):
-                decode(frame[:size])
+        assert_refused_when_cut(decode, frame)
 
 
 @every_version
@@ -214,12 +213,7 @@ def test_trailing_bytes_are_the_peers_error(version: int) -> None:
 @every_version
 def test_any_bytes_decode_or_are_the_peers_error(version: int) -> None:
     frame = kio_frames.request_frame(message(version, SAMPLE_TOPICS))
-    for position in range(8 + 4, len(frame)):
-        for byte in (0x00, 0x7F, 0x80, 0xFF):
-            try:
-                decode(frame[:position] + bytes([byte]) + frame[position + 1 :])
-            except PeerProtocolError:
-                continue
+    assert_read_or_refused_when_changed(decode, frame, range(8 + 4, len(frame)))
 
 
 @every_version
@@ -232,18 +226,7 @@ def test_forgotten_topics_are_seen(version: int, forgotten: bool) -> None:
     expected = [(name, topic_id, number) for number in (1, 2, 3)] if forgotten and version >= 7 else []
     request = decode(frame)
     assert request.forgotten == expected
-    written = encode_request(
-        request,
-        request.partitions,
-        correlation_id=request.correlation_id,
-        max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
-        session_id=request.session_id,
-        session_epoch=request.session_epoch,
-        forgotten=request.forgotten,
-    )
-    assert written == frame
+    assert encode_again(request, forgotten=request.forgotten) == frame
 
 
 @every_version

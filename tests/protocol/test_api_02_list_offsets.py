@@ -25,6 +25,7 @@ from protocol.list_offsets import (
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from tests.support import kio_frames
+from tests.support.hostile_bytes import assert_read_or_refused_when_changed, assert_refused_when_cut
 
 LIST_OFFSETS = 2
 VERSIONS = range(LIST_OFFSETS_VERSION_MIN, LIST_OFFSETS_VERSION_MAX + 1)
@@ -73,7 +74,7 @@ def response_frame(version: int, items: list[ListOffsetsAnswer]) -> bytes:
     return kio_frames.response_frame(kio_frames.fill(kio_frames.schema(LIST_OFFSETS, version), values))
 
 
-def decode(frame: bytes) -> ListOffsetsRequest:
+def decode(frame: bytes | memoryview) -> ListOffsetsRequest:
     view = memoryview(frame)
     return decode_request(view, decode_request_header(view))
 
@@ -138,29 +139,21 @@ def test_unknown_tags_survive(version: int) -> None:
 @every_version
 def test_truncated_and_trailing_bytes_are_the_peers_error(version: int) -> None:
     request, response = tagged_request(version), tagged_response(version)
-    for size in [*range(len(request)), len(request) + 1]:
-        with pytest.raises(PeerProtocolError):
-            decode((request + b"\x00")[:size])
-    for size in [*range(len(response)), len(response) + 1]:
-        with pytest.raises(PeerProtocolError):
-            decode_response(memoryview(response + b"\x00")[:size], version)
+    assert_refused_when_cut(decode, request)
+    assert_refused_when_cut(lambda cut: decode_response(cut, version), response)
+    with pytest.raises(PeerProtocolError):
+        decode(request + b"\x00")
+    with pytest.raises(PeerProtocolError):
+        decode_response(memoryview(response + b"\x00"), version)
 
 
 @every_version
 def test_any_bytes_decode_or_are_the_peers_error(version: int) -> None:
     request, response = tagged_request(version), tagged_response(version)
-    for position in range(8, len(response)):
-        for byte in (b"\x00", b"\x7f", b"\x80", b"\xff"):
-            try:
-                decode_response(memoryview(response[:position] + byte + response[position + 1 :]), version)
-            except PeerProtocolError:
-                continue
-    for position in range(12, len(request)):
-        for byte in (b"\x00", b"\x7f", b"\x80", b"\xff"):
-            try:
-                decode(request[:position] + byte + request[position + 1 :])
-            except PeerProtocolError:
-                continue
+    assert_read_or_refused_when_changed(decode, request, range(12, len(request)))
+    assert_read_or_refused_when_changed(
+        lambda changed: decode_response(changed, version), response, range(8, len(response))
+    )
 
 
 @pytest.mark.parametrize("count", [-1, -2, 1000, 2**31 - 1])

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
-from protocol.wire.find_coordinator import BATCHED_FROM, locate
+from protocol.wire.addresses import find_nodes, rewrite
+from protocol.wire.find_coordinator import BATCHED_FROM
 from protocol.wire.identifiers import ApiKey
 from tests.support import kio_frames
 
@@ -22,18 +22,12 @@ def frame_of(api_version: int, *coordinators: dict[str, Any]) -> memoryview:
     return memoryview(kio_frames.response_frame(message))
 
 
+@pytest.mark.parametrize("node", [NO_NODE, {"node_id": 3, "host": "", "port": 0}], ids=["none", "empty-host"])
 @every_version
-def test_no_node_is_left_alone(api_version: int) -> None:
-    frame = frame_of(api_version, NO_NODE)
+def test_no_node_and_one_with_an_empty_host_are_left_alone(api_version: int, node: dict[str, Any]) -> None:
+    frame = frame_of(api_version, node)
 
     assert find_nodes(ApiKey.FIND_COORDINATOR, api_version, frame) == []
-    assert rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {}) == frame
-
-
-@every_version
-def test_a_node_with_an_empty_host_is_left_alone(api_version: int) -> None:
-    frame = frame_of(api_version, {"node_id": 3, "host": "", "port": 0})
-
     assert rewrite(ApiKey.FIND_COORDINATOR, api_version, frame, {3: ("edge", 1)}) == frame
 
 
@@ -46,11 +40,3 @@ def test_good_and_failed_coordinators_in_one_answer(api_version: int) -> None:
 
     moved = {"node_id": 3, "host": "edge.example.org", "port": 19095}
     assert rewritten == frame_of(api_version, failed, moved, failed)
-
-
-@every_version
-def test_the_shapes_differ_in_where_the_address_stands(api_version: int) -> None:
-    layout = locate(frame_of(api_version, SOME_NODE), api_version)
-
-    assert [site.address for site in layout.sites] == [NodeAddress(3, "kafka-3", 9092)]
-    assert layout.flexible == (api_version >= 3)

@@ -18,7 +18,6 @@ from protocol.client.messages import (
     APIS,
     FETCH,
     LIST_OFFSETS,
-    METADATA,
     Api,
     decode_response,
     encode_request,
@@ -128,17 +127,6 @@ def test_an_unknown_error_code_is_a_protocol_error() -> None:
     frame[4:6] = struct.pack(">h", 30000)
     with pytest.raises(UpstreamProtocolError):
         decode_response(API_VERSIONS, 3, frame, "b")
-
-
-def test_a_broker_too_old_for_our_api_versions_is_named_as_such() -> None:
-    answer_of_version_0 = struct.pack(">ihi", 1, 35, 0)
-    with pytest.raises(UpstreamUnsupportedError, match=r"older than Kafka 2\.8"):
-        decode_response(API_VERSIONS, 3, answer_of_version_0, "b")
-
-
-def test_garbage_is_a_protocol_error() -> None:
-    with pytest.raises(UpstreamProtocolError):
-        decode_response(METADATA, 12, bytes(4) + b"\xff" * 40, "b")
 
 
 def test_the_zero_topic_id_is_none_for_kio_and_back() -> None:

@@ -63,10 +63,15 @@ def request_of(version: int, session: tuple[int, int], wanted: Sequence[tuple[in
     return fetch_of(asks(wanted, version), api_version=version, session_id=session_id, session_epoch=epoch)
 
 
-def begun(table: SessionTable, request: FetchRequest, now_s: float) -> FetchSession | None:
-    """What a full Fetch opens, if there is room for it."""
+def begun(table: SessionTable, request: FetchRequest, now_s: float = 0.0) -> FetchSession:
+    """What a full Fetch opens, as there is room for it."""
     session = FetchSession(request)
-    return session if table.begin(session, now_s) else None
+    assert table.begin(session, now_s)
+    return session
+
+
+def is_refused(table: SessionTable, request: FetchRequest, now_s: float = 0.0) -> bool:
+    return not table.begin(FetchSession(request), now_s)
 
 
 class SessionConversation(RuleBasedStateMachine):
@@ -84,11 +89,10 @@ class SessionConversation(RuleBasedStateMachine):
     def open(self, version: int, wanted: list[tuple[int, int]], closes: int, told: st.DataObject) -> None:
         request = request_of(version, (closes, 0), wanted)
         assert (self.table.close(closes) is not None) == (self.model.pop(closes, None) is not None)
-        session = begun(self.table, request, 0.0)
         if len(self.model) == CONNECTION_SESSIONS_MAX:
-            assert session is None
+            assert is_refused(self.table, request)
             return
-        assert session is not None
+        session = begun(self.table, request)
         model = ModelSession(version >= 13, [])
         model.merge(request)
         answers = [answer_of(asked, **told.draw(answered)) for asked in session.asked()]
@@ -213,15 +217,13 @@ def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
     counts: list[int] = []
     slots = SessionSlots(sessions_max=2, on_changed=counts.append)
     tables = [SessionTable(slots) for _ in range(3)]
-    first, second = (begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0) for table in tables[:2])
-    assert first is not None
-    assert second is not None
+    first, second = (begun(table, request_of(17, (0, 0), [(0, 0)])) for table in tables[:2])
     for table, session in zip(tables, (first, second), strict=False):
         table.give_id(session)
     assert tables[0].note(first, request_of(17, (first.session_id, 1)), 60.0)
     late = request_of(17, (0, 0), [(0, 0)])
-    assert begun(tables[2], late, IDLE_S_MIN - 1) is None
-    assert begun(tables[2], late, IDLE_S_MIN) is not None
+    assert is_refused(tables[2], late, IDLE_S_MIN - 1)
+    begun(tables[2], late, IDLE_S_MIN)
     gone = tables[1].find(request_of(17, (second.session_id, 1)))
     assert gone == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert tables[0].find(request_of(17, (first.session_id, 2))) is first
@@ -231,10 +233,9 @@ def test_a_full_cache_gives_no_session_until_one_is_idle() -> None:
 def test_partitions_are_counted_in_all_sessions_together() -> None:
     slots = SessionSlots(partitions_max=5)
     tables = [SessionTable(slots) for _ in range(2)]
-    first = begun(tables[0], request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0)
-    assert first is not None
-    assert begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(3)]), 0.0) is None
-    assert begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(2)]), 0.0) is not None
+    first = begun(tables[0], request_of(17, (0, 0), [(n, 0) for n in range(3)]))
+    assert is_refused(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(3)]))
+    begun(tables[1], request_of(17, (0, 0), [(n, 0) for n in range(2)]))
     assert slots.partitions == 5
     tables[0].give_id(first)
     grown = request_of(17, (first.session_id, 1), [(4, 0)])
@@ -243,10 +244,13 @@ def test_partitions_are_counted_in_all_sessions_together() -> None:
     assert (slots.sessions, slots.partitions) == (1, 2)
 
 
-def opened(table: SessionTable, partitions: int, now_s: float = 0.0, first: int = 0) -> FetchSession | None:
-    session = begun(table, request_of(17, (0, 0), [(first + n, 0) for n in range(partitions)]), now_s)
-    if session is not None:
-        table.give_id(session)
+def opening(partitions: int, first: int = 0) -> FetchRequest:
+    return request_of(17, (0, 0), [(first + n, 0) for n in range(partitions)])
+
+
+def opened(table: SessionTable, partitions: int, now_s: float = 0.0, first: int = 0) -> FetchSession:
+    session = begun(table, opening(partitions, first), now_s)
+    table.give_id(session)
     return session
 
 
@@ -264,18 +268,15 @@ def test_a_connection_that_took_all_loses_it_when_others_want_their_share() -> N
     slots = SessionSlots(partitions_max=100)
     greedy, modest, third = (SessionTable(slots) for _ in range(3))
     taken = [opened(greedy, 25, first=25 * number) for number in range(4)]
-    assert None not in taken
-    assert opened(greedy, 1) is None, "it has more than its share, and there is nobody else to take from"
+    assert is_refused(greedy, opening(1)), "it has more than its share, and there is nobody else to take from"
     session = opened(modest, 10)
-    assert session is not None
     assert (slots.sessions, slots.partitions) == (1, 10)
-    gone = [table_session for table_session in taken if table_session is not None]
     assert all(
-        greedy.find(request_of(17, (each.session_id, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND for each in gone
+        greedy.find(request_of(17, (each.session_id, 1))) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND for each in taken
     )
-    assert opened(greedy, 90) is not None
-    assert opened(third, 34) is None, "more than a third"
-    assert opened(third, 33) is not None
+    opened(greedy, 90)
+    assert is_refused(third, opening(34)), "more than a third"
+    opened(third, 33)
     assert (slots.sessions, slots.partitions) == (2, 43)
     assert goes_on(modest, session)
 
@@ -284,8 +285,7 @@ def test_a_session_that_was_taken_away_meanwhile_is_not_noted() -> None:
     slots = SessionSlots(partitions_max=10)
     table, other = SessionTable(slots), SessionTable(slots)
     session = opened(table, 10)
-    assert session is not None
-    assert opened(other, 1) is not None
+    opened(other, 1)
     assert not table.note(session, request_of(17, (session.session_id, 1)), 1.0)
     assert (slots.sessions, slots.partitions) == (1, 1)
 
@@ -293,11 +293,10 @@ def test_a_session_that_was_taken_away_meanwhile_is_not_noted() -> None:
 def test_an_idle_session_goes_before_one_in_use() -> None:
     slots = SessionSlots(partitions_max=10)
     idle, busy, third = (SessionTable(slots) for _ in range(3))
-    assert opened(idle, 3) is not None
+    opened(idle, 3)
     session = opened(busy, 7)
-    assert session is not None
     assert goes_on(busy, session, IDLE_S_MIN)
-    assert opened(third, 3, IDLE_S_MIN) is not None
+    opened(third, 3, IDLE_S_MIN)
     assert goes_on(busy, session, IDLE_S_MIN)
 
 
@@ -308,9 +307,11 @@ def test_whatever_is_opened_nobody_is_refused_his_share(openings: list[tuple[int
     held: list[list[FetchSession]] = [[] for _ in tables]
     for number, partitions in openings:
         kept = [each for each in held[number] if tables[number].find(going_on(each)) is each]
-        session = opened(tables[number], partitions)
+        session = FetchSession(opening(partitions))
+        is_begun = tables[number].begin(session, 0.0)
         assert slots.partitions <= 60
-        if session is not None:
+        if is_begun:
+            tables[number].give_id(session)
             held[number] = [*kept, session]
         else:
             assert sum(map(len, kept)) + partitions > 60 // 4
@@ -345,8 +346,7 @@ def test_a_partition_takes_no_more_memory_than_is_counted_for_it(version: int) -
 
 def test_what_is_not_read_is_upstreams_for_good() -> None:
     table = SessionTable(SessionSlots())
-    session = begun(table, fetch_of([], is_unread=True), 0.0)
-    assert session is not None
+    session = begun(table, fetch_of([], is_unread=True))
     session.become_relayed(7)
     table.give_id(session, 7)
     assert table.note(session, request_of(17, (7, 1), [(0, 0)]), 1.0)
@@ -359,8 +359,6 @@ def test_a_session_that_grows_too_large_is_upstreams_or_ends(monkeypatch: pytest
     slots = SessionSlots()
     table = SessionTable(slots)
     relayed, ours = opened(table, 2), opened(table, 2)
-    assert relayed is not None
-    assert ours is not None
     relayed.become_relayed(7)
     for session in (relayed, ours):
         more = request_of(17, (session.session_id, 1), [(9, 0)]) if grows else fetch_of([], is_unread=True)
@@ -372,11 +370,10 @@ def test_a_session_that_grows_too_large_is_upstreams_or_ends(monkeypatch: pytest
 def test_a_connection_that_opens_session_after_session_keeps_the_latest_ones() -> None:
     slots = SessionSlots()
     table = SessionTable(slots)
-    opening = request_of(17, (0, 0), [(0, 0)])
     for number in range(CONNECTION_SESSIONS_MAX):
-        assert begun(table, opening, float(number)) is not None
-    assert begun(table, opening, 40.0) is None
-    assert begun(table, opening, IDLE_S_MIN) is not None
+        begun(table, opening(1), float(number))
+    assert is_refused(table, opening(1), 40.0)
+    begun(table, opening(1), IDLE_S_MIN)
     assert slots.sessions == CONNECTION_SESSIONS_MAX
     table.clear()
     assert (slots.sessions, slots.partitions) == (0, 0)
@@ -387,8 +384,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
     table = SessionTable(SessionSlots(), lambda: next(ids))
     given_ids = []
     for wanted_id in (0, 7, 9):
-        session = begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0)
-        assert session is not None
+        session = begun(table, opening(1))
         table.give_id(session, wanted_id)
         given_ids.append(session.session_id)
     assert given_ids == [7, 8, 9]
@@ -397,8 +393,7 @@ def test_an_id_that_is_taken_is_not_given_again() -> None:
 def test_a_session_that_was_dropped_gets_no_id() -> None:
     slots = SessionSlots()
     table = SessionTable(slots)
-    session = begun(table, request_of(17, (0, 0), [(0, 0)]), 0.0)
-    assert session is not None
+    session = begun(table, opening(1))
     table.drop(session)
     table.drop(session)
     table.give_id(session, 9)

@@ -4,7 +4,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -21,10 +21,7 @@ from protocol.wire.framing import (
     frame_size,
     pooled_buffers,
 )
-
-
-def framed(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
+from tests.support.kio_frames import with_length
 
 
 def receive(buffer: FrameBuffer, data: bytes) -> None:
@@ -36,6 +33,13 @@ def receive(buffer: FrameBuffer, data: bytes) -> None:
         space[:taken] = rest[:taken]
         buffer.received(taken)
         rest = rest[taken:]
+
+
+def read_quietly(buffer: FrameBuffer) -> None:
+    """Until it may become small."""
+    for _ in range(QUIET_READS_MAX + 1):
+        receive(buffer, b"heartbeat")
+        buffer.consume(9)
 
 
 def take_frames(buffer: FrameBuffer) -> list[bytes]:
@@ -65,8 +69,9 @@ def test_a_bad_length_is_the_peers_error(length: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=3 * IDLE_BUFFER_BYTES), max_size=6), st.lists(st.integers(1, 5000), min_size=1))
+@example([b"", b"a", b"bc" * 300], [1])
 def test_any_split_of_a_stream_gives_the_same_frames(payloads: list[bytes], splits: list[int]) -> None:
-    stream = b"".join(map(framed, payloads))
+    stream = b"".join(map(with_length, payloads))
     buffer = FrameBuffer()
     frames = []
     position = 0
@@ -78,29 +83,6 @@ def test_any_split_of_a_stream_gives_the_same_frames(payloads: list[bytes], spli
 
     assert frames == payloads
     assert len(buffer) == 0
-
-
-def test_frames_that_come_byte_by_byte_are_found() -> None:
-    payloads = [b"", b"a", b"bc" * 300]
-    buffer = FrameBuffer()
-    frames = []
-    for byte in b"".join(map(framed, payloads)):
-        receive(buffer, bytes([byte]))
-        frames += take_frames(buffer)
-
-    assert frames == payloads
-
-
-def test_bytes_after_a_frame_stay_for_the_next() -> None:
-    buffer = FrameBuffer()
-    receive(buffer, framed(b"first") + b"\x00\x00")
-
-    assert take_frames(buffer) == [b"first"]
-    assert bytes(buffer.view[buffer.start : buffer.end]) == b"\x00\x00"
-
-
-def test_a_new_buffer_is_small() -> None:
-    assert FrameBuffer().capacity_bytes == IDLE_BUFFER_BYTES
 
 
 def test_a_read_that_fills_the_buffer_makes_it_big() -> None:
@@ -115,9 +97,7 @@ def test_quiet_reads_give_the_big_buffer_back() -> None:
     buffer = FrameBuffer()
     receive(buffer, bytes(IDLE_BUFFER_BYTES))
     buffer.consume(IDLE_BUFFER_BYTES)
-    for _ in range(QUIET_READS_MAX + 1):
-        receive(buffer, b"heartbeat")
-        buffer.consume(9)
+    read_quietly(buffer)
     assert buffer.capacity_bytes == RECEIVE_BUFFER_BYTES
 
     buffer.prepare()
@@ -200,9 +180,7 @@ def test_a_reserved_size_between_idle_and_busy_does_not_stay_for_ever() -> None:
     quiet.reserve(5000)
     receive(quiet, bytes(4999))
     quiet.consume(4999)
-    for _ in range(QUIET_READS_MAX + 1):
-        receive(quiet, b"x")
-        quiet.consume(1)
+    read_quietly(quiet)
     quiet.prepare()
     assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
 
@@ -291,9 +269,7 @@ def test_a_small_buffer_stays_and_a_quiet_big_one_becomes_small() -> None:
     assert small.capacity_bytes == IDLE_BUFFER_BYTES
 
     quiet = busy_buffer()
-    for _ in range(QUIET_READS_MAX + 1):
-        receive(quiet, b"heartbeat")
-        quiet.consume(9)
+    read_quietly(quiet)
     quiet.rest()
     assert quiet.capacity_bytes == IDLE_BUFFER_BYTES
 

@@ -1,7 +1,6 @@
 """Kafka's primitive encodings: round trips, kio as the oracle, and nothing but PeerProtocolError for bad bytes."""
 
 import io
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +11,7 @@ from kio.static.primitive import uvarint
 
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import STRING_BYTES_MAX, Cursor, write_array_length, write_string, write_uvarint
+from tests.support.hostile_bytes import assert_refused_when_cut
 
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 flexibilities = st.booleans()
@@ -58,9 +58,7 @@ def test_a_read_takes_its_own_bytes_and_no_others(name: str, before: bytes, afte
 def test_a_read_cut_at_any_byte_is_the_peers_error(name: str) -> None:
     raw, read, _ = READS[name]
 
-    for size in range(len(raw)):
-        with pytest.raises(PeerProtocolError):
-            read(Cursor(memoryview(raw)[:size]))
+    assert_refused_when_cut(lambda cut: read(Cursor(cut)), raw)
 
 
 @every_read
@@ -174,8 +172,3 @@ def test_any_bytes_are_read_or_are_the_peers_error(raw: bytes, name: str) -> Non
     except PeerProtocolError:
         return
     assert 0 <= cursor.position <= len(raw)
-
-
-@given(st.integers(-(2**63), 2**63 - 1))
-def test_integers_of_eight_bytes_read_back(value: int) -> None:
-    assert Cursor(memoryview(struct.pack(">q", value))).int64() == value

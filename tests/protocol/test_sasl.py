@@ -16,9 +16,8 @@ from protocol.wire.errors import PeerProtocolError
 ACCEPTED = SimpleNamespace(error_code=0, mechanisms=())
 
 
-def answer(auth_bytes: bytes = b"", *, lifetime: object = timedelta(0), code: int = 0) -> SimpleNamespace:
-    message = None if code == 0 else "Authentication failed"
-    return SimpleNamespace(error_code=code, error_message=message, auth_bytes=auth_bytes, session_lifetime=lifetime)
+def answer(auth_bytes: bytes = b"", *, lifetime: object = timedelta(0)) -> SimpleNamespace:
+    return SimpleNamespace(error_code=0, error_message=None, auth_bytes=auth_bytes, session_lifetime=lifetime)
 
 
 def asked_bytes(step: object) -> bytes:
@@ -40,7 +39,9 @@ def end(steps: SignIn, response: SimpleNamespace) -> float:
 def test_plain_takes_two_questions_and_acts_as_nobody_else() -> None:
     steps = sign_in(SaslCredentials("PLAIN", "alice", "open sesame"))
     assert next(steps) == Question(SASL_HANDSHAKE, {"mechanism": "PLAIN"})
-    assert asked_bytes(steps.send(ACCEPTED)) == b"\0alice\0open sesame"
+    step = steps.send(ACCEPTED)
+    assert asked_bytes(step) == b"\0alice\0open sesame"
+    assert "open sesame" not in repr(step)
     assert end(steps, answer(lifetime=timedelta(seconds=90))) == 90.0
 
 
@@ -73,17 +74,6 @@ def test_a_mechanism_that_is_not_offered_lists_those_that_are() -> None:
     next(steps)
     with pytest.raises(UpstreamAuthenticationError, match="SCRAM-SHA-256 for 'alice'; it offers GSSAPI, PLAIN"):
         steps.send(SimpleNamespace(error_code=33, mechanisms=("GSSAPI", "PLAIN")))
-
-
-def test_a_refusal_names_principal_and_mechanism_but_no_password() -> None:
-    credentials = SaslCredentials("PLAIN", "alice", "open sesame")
-    steps = sign_in(credentials)
-    next(steps)
-    step = steps.send(ACCEPTED)
-    with pytest.raises(UpstreamAuthenticationError) as caught:
-        steps.send(answer(code=58))
-    assert str(caught.value) == "PLAIN for 'alice' failed: Authentication failed"
-    assert "open sesame" not in repr(credentials) + repr(step)
 
 
 def test_a_refused_token_is_ended_as_the_rfc_says() -> None:

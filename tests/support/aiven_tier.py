@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -56,24 +57,17 @@ class AivenTier:
         return {"remote.log.storage.manager.class.name": STORAGE_MANAGER_CLASS, **prefixed}
 
 
-def publish_tier(
-    kafka: KafkaCluster,
-    s3: S3Server,
-    topics: Collection[str],
-    folder: Path,
-    *,
-    compression: bool = False,
-    encryption: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> AivenTier:
-    """Write all finished segments of these topics into a new bucket; key files go to `folder`."""
+def publish_tier(kafka: KafkaCluster, s3: S3Server, topics: Collection[str], folder: Path, **written: Any) -> AivenTier:
+    """Write all finished segments of these topics into a new bucket; key files go to `folder`.
+
+    Args:
+        written: as of `publish_segments`.
+    """
     segments = [each for each in finished_segments(kafka) if each.topic_id_partition.topic in topics]
     segments.sort(
         key=lambda each: (each.topic_id_partition.topic, each.topic_id_partition.partition, each.start_offset)
     )
-    return publish_segments(
-        kafka, s3, segments, folder, compression=compression, encryption=encryption, chunk_bytes=chunk_bytes
-    )
+    return publish_segments(kafka, s3, segments, folder, **written)
 
 
 def publish_segments(

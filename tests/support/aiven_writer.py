@@ -26,7 +26,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from protocol.wire.primitives import write_string, write_uvarint
-from storage.formats.aiven.config import CUSTOM_METADATA_FIELDS
 from storage.formats.aiven.manifest import (
     INT32_MAX,
     FixedChunkIndex,
@@ -324,9 +323,6 @@ def _stored_indexes(
 
 
 def _custom_metadata(remote_size_bytes: int, path: str, options: AivenWriterOptions) -> CustomMetadata | None:
-    unknown = set(options.custom_fields) - set(CUSTOM_METADATA_FIELDS)
-    if unknown:
-        raise ValueError(f"no such custom metadata: {', '.join(sorted(unknown))}")
     return encode_custom_metadata(
         CustomMetadataFields(
             remote_size_bytes=remote_size_bytes if "REMOTE_SIZE" in options.custom_fields else None,

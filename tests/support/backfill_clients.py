@@ -15,14 +15,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self, cast
+from contextlib import closing
+from typing import Final, Self
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from tests.support.digests import Digests, Headers, TopicDigest, confluent_consumer
+from tests.support.digests import Digests, Headers, TopicDigest, confluent_consumer, fields_of
 from tests.support.kafka import fresh_name
 from tests.support.waiting import POLL_S, wait_until
 
@@ -126,9 +126,7 @@ class Backfills:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._are_stopped = True
         for thread in self._threads:
             thread.join(STALL_S)
@@ -188,23 +186,17 @@ class Backfills:
 
 
 def _read_assigned(bootstrap_servers: str, client: Backfill) -> None:
-    consumer = _confluent(bootstrap_servers, client, {})
-    try:
+    with closing(_confluent(bootstrap_servers, client, {})) as consumer:
         consumer.assign([TopicPartition(client.topic, partition, OFFSET_BEGINNING) for partition in client.ends])
         _drain(consumer, client)
-    finally:
-        consumer.close()
 
 
 def _read_as_a_group(bootstrap_servers: str, client: Backfill) -> None:
     # Should it ever be sent to the beginning again, `take` says so.
     settings = {"group.id": fresh_name("restarted"), "auto.offset.reset": "earliest"}
-    consumer = _confluent(bootstrap_servers, client, settings)
-    try:
+    with closing(_confluent(bootstrap_servers, client, settings)) as consumer:
         consumer.subscribe([client.topic])
         _drain(consumer, client)
-    finally:
-        consumer.close()
 
 
 def _confluent(bootstrap_servers: str, client: Backfill, settings: Mapping[str, str]) -> Consumer:
@@ -237,15 +229,7 @@ def _drain(consumer: Consumer, client: Backfill) -> None:
                 assert error.code() in TRANSPORT_ERRORS, str(error)
                 client.transport_errors += 1
                 continue
-            partition, offset = message.partition(), message.offset()
-            key, value = message.key(), message.value()
-            assert partition is not None
-            assert offset is not None
-            assert key is None or isinstance(key, bytes)
-            assert value is None or isinstance(value, bytes)
-            # Consumed ones are a list of pairs.
-            headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-            client.take(partition, offset, message.timestamp()[1], key, value, headers)
+            client.take(*fields_of(message))
 
 
 def _read_with_aiokafka(bootstrap_servers: str, client: Backfill) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from protocol.record_batches import HEADER_BYTES, read_header
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, address_of
 from tools.demo.kafka_cluster import KafkaCluster, KafkaClusterError, PartitionOffsets
 
 SETTLED_TIMEOUT_S = 120.0
@@ -122,7 +122,7 @@ def partition_offsets(cluster: KafkaCluster, counts: Mapping[str, int]) -> Parti
     """The frontiers of all partitions in a handful of questions."""
     asked = [(topic, partition) for topic, count in counts.items() for partition in range(count)]
     kinds = ((-2, 0), (-4, 0), (-5, 0), (-1, 0), (-1, 1))
-    with _client(cluster) as client:
+    with RawClient(*address_of(cluster.bootstrap_servers)) as client:
         columns = [_listed(client, asked, timestamp, isolation) for timestamp, isolation in kinds]
     return {
         key: (PartitionOffsets(*(column[key] for column in columns[:4])), columns[4][key])
@@ -133,7 +133,7 @@ def partition_offsets(cluster: KafkaCluster, counts: Mapping[str, int]) -> Parti
 
 def look_up(cluster: KafkaCluster, topics: Sequence[str]) -> Iterator[KnownPartition]:
     """All partitions of settled topics."""
-    with _client(cluster) as client:
+    with RawClient(*address_of(cluster.bootstrap_servers)) as client:
         described = {str(topic.name): topic for topic in client.metadata(list(topics)).topics}
     counts = {topic: len(described[topic].partitions) for topic in topics}
     for (topic, partition), (offsets, stable) in partition_offsets(cluster, counts).items():
@@ -149,11 +149,6 @@ def look_up(cluster: KafkaCluster, topics: Sequence[str]) -> Iterator[KnownParti
             tuple(segment_starts(cluster, topic, partition)),
             _batches(cluster, topic, partition),
         )
-
-
-def _client(cluster: KafkaCluster) -> RawClient:
-    host, _, port = cluster.bootstrap_servers.rpartition(":")
-    return RawClient(host, int(port))
 
 
 def _partition_counts(cluster: KafkaCluster, topics: Mapping[str, object]) -> dict[str, int]:

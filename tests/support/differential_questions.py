@@ -9,18 +9,17 @@ import bisect
 import datetime
 import itertools
 import random
-import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tests.support.differential_known import KnownPartition
-from tests.support.kio_frames import TAGGED_HEADER, encode, fill, schema, with_length
+from tests.support.kio_frames import fill, request_frame, schema
 from tests.support.raw_client import FETCH, LIST_OFFSETS
 
 OFFSET_FOR_LEADER_EPOCH = 23
-CLIENT_ID = b"differential"
+CLIENT_ID = "differential"
 
 FETCH_WAIT_MS = 5000
 """Never waited for, as min_bytes is 0; Tidegate takes it as its own deadline."""
@@ -73,10 +72,7 @@ class FetchQuestion:
     min_bytes: int = 0
     shares_budget: bool = False
     has_unknown_tags: bool = False
-
-    @property
-    def api_key(self) -> int:
-        return FETCH
+    api_key: ClassVar[int] = FETCH
 
     @property
     def kind(self) -> str:
@@ -93,14 +89,8 @@ class OffsetsQuestion:
     isolation: int = 0
     current_leader_epoch: int = NO_EPOCH
     has_unknown_tags: bool = False
-
-    @property
-    def api_key(self) -> int:
-        return LIST_OFFSETS
-
-    @property
-    def kind(self) -> str:
-        return KINDS[2]
+    api_key: ClassVar[int] = LIST_OFFSETS
+    kind: ClassVar[str] = KINDS[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +102,8 @@ class EpochQuestion:
     targets: tuple[tuple[str, int, int], ...]
     current_leader_epoch: int = NO_EPOCH
     has_unknown_tags: bool = False
-
-    @property
-    def api_key(self) -> int:
-        return OFFSET_FOR_LEADER_EPOCH
-
-    @property
-    def kind(self) -> str:
-        return KINDS[3]
+    api_key: ClassVar[int] = OFFSET_FOR_LEADER_EPOCH
+    kind: ClassVar[str] = KINDS[3]
 
 
 Question = FetchQuestion | OffsetsQuestion | EpochQuestion
@@ -316,11 +300,7 @@ def frame_of(question: Question) -> bytes:
     """The question as a whole request frame; its number is the correlation id."""
     request_type = schema(question.api_key, question.version, kind="request", unknown_tag=question.has_unknown_tags)
     message = fill(request_type, _values_of(question))
-    head = struct.pack(">hhih", question.api_key, question.version, question.number, len(CLIENT_ID)) + CLIENT_ID
-    tags = b""
-    if request_type.__header_schema__.__flexible__:
-        tags = TAGGED_HEADER if question.has_unknown_tags else b"\x00"
-    return with_length(head + tags + encode(message))
+    return request_frame(message, question.number, CLIENT_ID, unknown_tag=question.has_unknown_tags)
 
 
 def _values_of(question: Question) -> dict[str, object]:

@@ -9,6 +9,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
 
 from tests.support.differential_known import local_logs, look_up, segment_starts, tiered_logs
 from tests.support.differential_schedule import (
@@ -22,11 +23,11 @@ from tests.support.differential_schedule import (
     Step,
     Timestamps,
 )
+from tests.support.filled_topics import FIRST_TIMESTAMP_MS as FIRST_TIMESTAMP_MS
+from tests.support.filled_topics import TIMESTAMP_STEP_MS as TIMESTAMP_STEP_MS
 from tests.support.kafka import Record, produce
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
 
-FIRST_TIMESTAMP_MS = 1_700_000_000_000
-TIMESTAMP_STEP_MS = 10
 TRANSACTION_TIMEOUT_MS = 900_000
 TIMEOUT_S = 60.0
 QUIETLY: Mapping[str, str | int] = {"log_level": 0}
@@ -111,7 +112,7 @@ class ScheduleRunner:
         for number in range(written, written + step.records):
             at_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number
             producer.produce(step.topic, b"%d " % number * 20, b"key", step.partition, timestamp=at_ms)
-        flush(producer)
+        _flush(producer)
         self._written[step.topic, step.partition] += step.records
 
     def _end(self, key: tuple[str, int], *, commits: bool) -> None:
@@ -167,6 +168,12 @@ def admin_client(cluster: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIETLY})
 
 
+def create_topics(cluster: KafkaCluster, wanted: Sequence[NewTopic]) -> None:
+    admin = admin_client(cluster)  # named: it would end with the call
+    for made in admin.create_topics(list(wanted), operation_timeout=30).values():
+        made.result(30)
+
+
 def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS) -> Producer:
     producer = Producer(
         {
@@ -184,10 +191,24 @@ def transactional_producer(cluster: KafkaCluster, name: str, *, timeout_ms: int 
     return producer
 
 
-def flush(producer: Producer) -> None:
+def _flush(producer: Producer) -> None:
     """What was produced since the last flush is one batch to a partition: linger is longer than that takes."""
     left = producer.flush(TIMEOUT_S)
     assert not left, f"{left} records are not written"
+
+
+def send(producer: Producer, topic: str, count: int) -> None:
+    """A batch of its own in partition 0."""
+    for number in range(count):
+        producer.produce(topic, b"%d " % number * 20, b"key", 0, timestamp=FIRST_TIMESTAMP_MS + number)
+    _flush(producer)
+
+
+def transaction(producer: Producer, topic: str, count: int, *, commits: bool) -> None:
+    """One batch and its marker."""
+    producer.begin_transaction()
+    send(producer, topic, count)
+    end_transaction(producer, commits=commits)
 
 
 def end_transaction(producer: Producer, *, commits: bool) -> None:

@@ -18,16 +18,16 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.differential_known import KnownPartition, local_logs, look_up, wait_all_settled
 from tests.support.differential_schedule import Schedule
 from tests.support.differential_steps import (
-    FIRST_TIMESTAMP_MS,
-    TIMESTAMP_STEP_MS,
     ScheduleRunner,
-    admin_client,
     alter_configs,
+    create_topics,
     delete_records,
     end_transaction,
-    flush,
+    send,
+    transaction,
     transactional_producer,
 )
+from tests.support.filled_topics import FIRST_TIMESTAMP_MS, TIMESTAMP_STEP_MS, varied_records
 from tests.support.kafka import TIERED, Record, produce, small_segments
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -136,19 +136,18 @@ def _create(cluster: KafkaCluster, schedule: Schedule) -> None:
     wanted += [NewTopic(topic, 1, 1, config=dict(_TRANSACTIONAL)) for topic in (LOCAL_ABORT, EARLY_ABORTS)]
     wanted += [NewTopic(HOLES, 1, 1, config=dict(UNCLEANED))]
     wanted += [NewTopic(topic.name, topic.partitions, 1, config=dict(topic.configs)) for topic in schedule.topics]
-    admin = admin_client(cluster)
-    for made in admin.create_topics(wanted, operation_timeout=30).values():
-        made.result(30)
+    create_topics(cluster, wanted)
 
 
 def _fill(cluster: KafkaCluster, part: int, parts: int) -> None:
     """One part of the records of each plain topic."""
     for plan in _PLANS:
         share = plan.count // parts
+        records = varied_records(plan.name, plan.count, plan.value_bytes, plan.partitions)
         produce(
             cluster,
             plan.topic,
-            itertools.islice(_records(plan), part * share, (part + 1) * share),
+            itertools.islice(records, part * share, (part + 1) * share),
             batch_num_messages=plan.batch_records,
             batch_size=1_000_000,
             linger_ms=1000,
@@ -156,34 +155,7 @@ def _fill(cluster: KafkaCluster, part: int, parts: int) -> None:
         )
 
 
-def _records(plan: _Plan) -> Iterator[Record]:
-    """Timestamps go up by steps, one in ten is out of order."""
-    chance = random.Random(plan.name)
-    low, high = plan.value_bytes
-    for number in range(plan.count):
-        size = chance.randrange(low, high)
-        value = chance.randbytes(size // 2) + b"." * (size - size // 2)
-        timestamp_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number
-        if chance.random() < 0.1:
-            timestamp_ms -= chance.randrange(500)
-        key = None if number % 7 == 0 else b"key-%d" % (number % 31)
-        yield Record(number % plan.partitions, key, value or None, (("n", b"%d" % number),), timestamp_ms)
-
-
 # --- transactions ---
-
-
-def _send(producer: Producer, topic: str, count: int) -> None:
-    """A batch of its own."""
-    for number in range(count):
-        producer.produce(topic, b"%d " % number * 20, b"key", 0, timestamp=FIRST_TIMESTAMP_MS + number)
-    flush(producer)
-
-
-def _transaction(producer: Producer, topic: str, count: int, *, commits: bool) -> None:
-    producer.begin_transaction()
-    _send(producer, topic, count)
-    end_transaction(producer, commits=commits)
 
 
 def _fill_early_aborts(cluster: KafkaCluster) -> None:
@@ -191,12 +163,12 @@ def _fill_early_aborts(cluster: KafkaCluster) -> None:
     chance = random.Random(EARLY_ABORTS)
     slow, quick = (transactional_producer(cluster, f"{PREFIX}-{name}") for name in ("slow", "quick"))
     slow.begin_transaction()
-    _send(slow, EARLY_ABORTS, 5)
+    send(slow, EARLY_ABORTS, 5)
     for number in range(14):
-        _transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=number % 3 > 0)
+        transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=number % 3 > 0)
     end_transaction(slow, commits=False)
     for _ in range(26):
-        _transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=True)
+        transaction(quick, EARLY_ABORTS, chance.randrange(1, 30), commits=True)
 
 
 def _begin_transaction(cluster: KafkaCluster) -> Producer:
@@ -207,22 +179,22 @@ def _begin_transaction(cluster: KafkaCluster) -> Producer:
         transactional_producer(cluster, f"{PREFIX}-{name}", timeout_ms=OPEN_TRANSACTION_MS)
         for name in ("slow-too", "quick-too")
     )
-    _transaction(quick, topic, 10, commits=True)
+    transaction(quick, topic, 10, commits=True)
     slow.begin_transaction()
-    _send(slow, topic, 3)
+    send(slow, topic, 3)
     for number in range(20):
-        _transaction(quick, topic, chance.randrange(1, 30), commits=number % 4 > 0)
+        transaction(quick, topic, chance.randrange(1, 30), commits=number % 4 > 0)
     end_transaction(slow, commits=False)
     for _ in range(14):
-        _transaction(quick, topic, chance.randrange(1, 30), commits=True)
+        transaction(quick, topic, chance.randrange(1, 30), commits=True)
     slow.begin_transaction()
-    _send(slow, topic, 4)
+    send(slow, topic, 4)
     begun_in = _active_segment(cluster, topic)
     while _active_segment(cluster, topic) == begun_in:
-        _transaction(quick, topic, 2, commits=True)
+        transaction(quick, topic, 2, commits=True)
     end_transaction(slow, commits=False)
     quick.begin_transaction()
-    _send(quick, topic, 6)
+    send(quick, topic, 6)
     return quick
 
 

@@ -14,6 +14,7 @@ from tests.support.differential_known import KnownPartition
 from tests.support.differential_schedule import Schedule, draw_schedule
 from tests.support.differential_topics import CLUSTER_PROPERTIES, differential_topics
 from tests.support.kafka import own_cluster
+from tests.support.raw_client import address_of
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -46,8 +47,7 @@ class DifferentialWorld:
 
     @property
     def broker_address(self) -> tuple[str, int]:
-        host, _, port = self.cluster.bootstrap_servers.rpartition(":")
-        return host, int(port)
+        return address_of(self.cluster.bootstrap_servers)
 
 
 @contextmanager

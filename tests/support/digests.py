@@ -17,6 +17,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -35,6 +36,8 @@ JAVA_SOURCE = ROOT / "tests" / "integration" / "java" / "ConsumerDigest.java"
 JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 
 _POLL_S = 0.2
+_PYTHON_SETTINGS: Settings = {"enable_auto_commit": False, "auto_offset_reset": "none", "fetch_max_wait_ms": 100}
+"""Of kafka-python and of aiokafka."""
 _KCAT_FORMAT = "%p %o %T %K %S\n%k%s%h\n"
 
 
@@ -79,14 +82,9 @@ class TopicDigest:
 
     def add_message(self, message: Message) -> tuple[int, int]:
         """Take a record of confluent-kafka's; its partition and offset."""
-        partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
-        # Produced ones may hold text or a mapping, consumed ones are bytes and a list of pairs.
-        key, value = message.key(), message.value()
-        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-        self.add(partition, offset, message.timestamp()[1], key, value, headers)
-        return partition, offset
+        fields = fields_of(message)
+        self.add(*fields)
+        return fields[:2]
 
     def result(self) -> Digests:
         return {
@@ -95,6 +93,17 @@ class TopicDigest:
             )
             for partition, each in sorted(self._hashes.items())
         }
+
+
+def fields_of(message: Message) -> tuple[int, int, int, bytes | None, bytes | None, Headers]:
+    """Of a consumed record of confluent-kafka's: what `TopicDigest.add` takes."""
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    # Produced ones may hold text or a mapping, consumed ones are bytes and a list of pairs.
+    key, value = message.key(), message.value()
+    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return partition, offset, message.timestamp()[1], key, value, headers
 
 
 def confluent_consumer(bootstrap_servers: str, isolation: Isolation, settings: Settings | None = None) -> Consumer:
@@ -122,12 +131,9 @@ def read_with_confluent(
     settings: Settings | None = None,
 ) -> Digests:
     """librdkafka, assigned."""
-    consumer = confluent_consumer(bootstrap_servers, isolation, settings)
-    try:
+    with closing(confluent_consumer(bootstrap_servers, isolation, settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in ends])
         return drain_confluent(consumer, ends)
-    finally:
-        consumer.close()
 
 
 def read_with_confluent_group(
@@ -135,12 +141,9 @@ def read_with_confluent_group(
 ) -> Digests:
     """librdkafka, as the only member of a group that has committed nothing yet."""
     settings = {"group.id": group, "group.protocol": protocol, "auto.offset.reset": "earliest"}
-    consumer = confluent_consumer(bootstrap_servers, isolation, settings)
-    try:
+    with closing(confluent_consumer(bootstrap_servers, isolation, settings)) as consumer:
         consumer.subscribe([topic])
         return drain_confluent(consumer, ends)
-    finally:
-        consumer.close()
 
 
 def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
@@ -170,36 +173,22 @@ def read_with_kafka_python(
     with warnings.catch_warnings():
         # It loads its schemas by a call that Python 3.11 alone deprecates; some when imported, some when first used.
         warnings.filterwarnings("ignore", category=DeprecationWarning, message="(read|open)_text is deprecated")
-        return _read_with_kafka_python(bootstrap_servers, topic, ends, isolation)
+        from kafka import KafkaConsumer
+        from kafka import TopicPartition as PythonTopicPartition
 
-
-def _read_with_kafka_python(
-    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
-) -> Digests:
-    from kafka import KafkaConsumer
-    from kafka import TopicPartition as PythonTopicPartition
-
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers.split(","),
-        isolation_level=isolation,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        fetch_max_wait_ms=100,
-    )
-    digest = TopicDigest(ends)
-    deadline_s = time.monotonic() + READ_TIMEOUT_S
-    try:
-        of_partition = {PythonTopicPartition(topic, partition): end for partition, end in ends.items()}
-        consumer.assign(list(of_partition))
-        consumer.seek_to_beginning()
-        while any(consumer.position(partition) < end for partition, end in of_partition.items()):
-            assert time.monotonic() < deadline_s, f"no end in {READ_TIMEOUT_S:g} s"
-            for records in consumer.poll(timeout_ms=200, max_records=2000).values():
-                for each in records:
-                    digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
-    finally:
-        consumer.close()
-    return digest.result()
+        digest, deadline_s = TopicDigest(ends), time.monotonic() + READ_TIMEOUT_S
+        servers = bootstrap_servers.split(",")
+        consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level=isolation, **_PYTHON_SETTINGS)
+        with closing(consumer):
+            of_partition = {PythonTopicPartition(topic, partition): end for partition, end in ends.items()}
+            consumer.assign(list(of_partition))
+            consumer.seek_to_beginning()
+            while any(consumer.position(partition) < end for partition, end in of_partition.items()):
+                assert time.monotonic() < deadline_s, f"no end in {READ_TIMEOUT_S:g} s"
+                for records in consumer.poll(timeout_ms=200, max_records=2000).values():
+                    for each in records:
+                        digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
+        return digest.result()
 
 
 def read_with_aiokafka(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
@@ -210,13 +199,7 @@ def read_with_aiokafka(bootstrap_servers: str, topic: str, ends: Mapping[int, in
 async def _read_with_aiokafka(
     bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
 ) -> Digests:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
-        isolation_level=isolation,
-        enable_auto_commit=False,
-        auto_offset_reset="none",
-        fetch_max_wait_ms=100,
-    )
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, isolation_level=isolation, **_PYTHON_SETTINGS)
     digest = TopicDigest(ends)
     await consumer.start()
     try:

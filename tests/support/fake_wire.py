@@ -13,7 +13,7 @@ do. Everything a test may change while it runs is an attribute.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -81,15 +81,8 @@ class FakeBrokerLog:
         self.waits = True
         self._appended = trio.Event()
 
-    def add(
-        self,
-        partition: TopicIdPartition,
-        *,
-        local_log_start_offset: int = 1000,
-        high_watermark: int = 1000,
-        log_start_offset: int = 0,
-    ) -> FakePartitionLog:
-        log = FakePartitionLog(partition, log_start_offset, local_log_start_offset, high_watermark)
+    def add(self, partition: TopicIdPartition, **fields: Any) -> FakePartitionLog:
+        log = FakePartitionLog(partition, **fields)
         self.logs[partition.topic_id, partition.partition] = log
         return log
 

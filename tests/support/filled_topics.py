@@ -20,6 +20,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_PARTITION = 1500
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 TIMESTAMPS_SPAN_MS = 1_000_000
+TIMESTAMP_STEP_MS = 10
 TRANSACTIONS = 12
 ABORTED_TRANSACTIONS = 4
 RECORDS_PER_TRANSACTION = 20
@@ -83,6 +84,19 @@ def odd_records(partition: int) -> Iterator[Record]:
         timestamp_ms = FIRST_TIMESTAMP_MS + rng.randrange(TIMESTAMPS_SPAN_MS)
         headers = header_lists[number // 5 % len(header_lists)]
         yield Record(partition, keys[number % 4], values[number // 4 % 4], headers, timestamp_ms)
+
+
+def varied_records(name: str, count: int, value_bytes: tuple[int, int], partitions: int = 1) -> Iterator[Record]:
+    """The same each time for a name. Timestamps go up by steps, one in ten is out of order; half a value compresses."""
+    chance = random.Random(name)
+    for number in range(count):
+        size = chance.randrange(*value_bytes)
+        value = chance.randbytes(size // 2) + b"." * (size - size // 2)
+        timestamp_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number
+        if chance.random() < 0.1:
+            timestamp_ms -= chance.randrange(500)
+        key = None if number % 7 == 0 else b"key-%d" % (number % 31)
+        yield Record(number % partitions, key, value or None, (("n", b"%d" % number),), timestamp_ms)
 
 
 def settled(kafka: KafkaCluster, name: str) -> FilledTopic:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import trio
@@ -22,7 +23,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from metrics.meters import Meters
 from metrics.registry import Registry
-from protocol.fetch.messages import FetchPartition, FetchRequest
+from protocol.fetch.messages import FetchRequest
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.metadata.catalog import Catalog
@@ -30,6 +31,7 @@ from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.metadata.serde import decode
 from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 from storage.object_store.object_store import ObjectStore
+from tests.support.tier_world import ask, fetch_of
 from tests.support.vectors import vector
 
 MIB = 1024 * 1024
@@ -167,32 +169,14 @@ def fetch_request(
     wants: Sequence[tuple[TopicIdPartition, int]], *, isolation: int, max_bytes: int, partition_max_bytes: int
 ) -> FetchRequest:
     """A recorded request as the codec gives it, for these partitions from these offsets on."""
-    return FetchRequest(
+    asked = [replace(ask(partition, offset, max_bytes=partition_max_bytes), topic=None) for partition, offset in wants]
+    return fetch_of(
+        asked,
         api_version=FETCH_VERSION,
-        correlation_id=1,
-        client_id=None,
-        replica_id=-1,
         max_wait_ms=2000,
-        min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        session_id=0,
         session_epoch=-1,
-        session_epoch_position=None,
-        partitions=[
-            FetchPartition(
-                topic=None,
-                topic_id=partition.topic_id,
-                partition=partition.partition,
-                current_leader_epoch=-1,
-                fetch_offset=offset,
-                last_fetched_epoch=-1,
-                log_start_offset=-1,
-                partition_max_bytes=partition_max_bytes,
-            )
-            for partition, offset in wants
-        ],
-        rack_id="",
     )
 
 

@@ -24,7 +24,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from protocol.record_batches import iterate_batches
@@ -95,9 +94,7 @@ class HonestConsumer:
         self._say(json.dumps({**named, "ends": list(target.ends.items())}))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         assert self._process is not None
         self._process.kill()
         self._process.communicate()

@@ -19,6 +19,8 @@ from proxy.config import load
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
+from tests.support.samples import sum_of
+from tests.support.serving import before_kafka
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 
@@ -53,12 +55,7 @@ class InProcess:
 
     def sample(self, name: str, **labels: str) -> float:
         """A metric now; without all its labels the sum over the others."""
-        return sum(
-            sample.value
-            for family in self.application.meters.registry.collect()
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        return sum_of(self.application.meters.registry, name, labels)
 
     @property
     def remote_fetch_errors(self) -> float:
@@ -82,15 +79,7 @@ async def in_process(
         waits_for_tier: begin once it is ready; False: once it knows what is in the tier, whether or not that answers.
     """
     file = folder / "tidegate.properties"
-    lines = {
-        "upstream.bootstrap.servers": kafka.bootstrap_servers,
-        "broker.config": str(kafka.server_properties_path(1)),
-        "proxy.listen": "127.0.0.1:0",
-        "proxy.broker.port.start": "0",
-        "admin.listen": "127.0.0.1:0",
-        **properties,
-    }
-    file.write_text(properties_text(lines), encoding="utf-8")
+    file.write_text(properties_text({**before_kafka(kafka), **properties}), encoding="utf-8")
     config = await in_thread(lambda: load(file, {}))
     direct = ("127.0.0.1", kafka.broker(1).port)
     with trio.fail_after(time_limit_s):

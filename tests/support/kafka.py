@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Message, Producer
 
@@ -154,27 +155,11 @@ def _local_segments_max(cluster: KafkaCluster, topic: str) -> int:
 
 
 @contextmanager
-def own_cluster(
-    *,
-    brokers: int = 1,
-    separate_controller: bool | None = None,
-    sasl_plain_users: Mapping[str, str] | None = None,
-    properties: Mapping[str, str] | None = None,
-    jvm_options: Sequence[str] | None = None,
-) -> Iterator[KafkaCluster]:
-    """A cluster for one test, with its folder removed behind it."""
+def own_cluster(**options: Any) -> Iterator[KafkaCluster]:
+    """A cluster for one test, with its folder removed behind it. `options`: KafkaCluster's."""
     work = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
-    options = {} if jvm_options is None else {"jvm_options": jvm_options}
     try:
-        with KafkaCluster(
-            jars=JARS,
-            work=work,
-            brokers=brokers,
-            separate_controller=separate_controller,
-            sasl_plain_users=sasl_plain_users,
-            properties=properties,
-            **options,
-        ) as cluster:
+        with KafkaCluster(jars=JARS, work=work, **options) as cluster:
             yield cluster
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -106,11 +106,14 @@ def response_frame(message: Any, correlation_id: int = 5, *, unknown_tag: bool =
     return with_length(response_header(message, correlation_id, unknown_tag=unknown_tag) + encode(message))
 
 
-def request_frame(message: Any, *, client_id: str | None = "client", unknown_tag: bool = False) -> bytes:
-    """A whole request frame, correlation id 5."""
+def request_frame(
+    message: Any, correlation_id: int = 5, client_id: str | None = "client", *, unknown_tag: bool = False
+) -> bytes:
+    """A whole request frame."""
     header_type = message.__header_schema__
     raw = b"" if client_id is None else client_id.encode()
-    header = struct.pack(">hhih", message.__api_key__, message.__version__, 5, -1 if client_id is None else len(raw))
+    length = -1 if client_id is None else len(raw)
+    header = struct.pack(">hhih", message.__api_key__, message.__version__, correlation_id, length)
     tags = (TAGGED_HEADER if unknown_tag else b"\x00") if header_type.__flexible__ else b""
     return with_length(header + raw + tags + encode(message))
 

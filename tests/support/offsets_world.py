@@ -148,19 +148,11 @@ class OffsetsWorld:
         number: int = 0,
         *,
         segments: Sequence[tuple[int, int, int]] = ((0, 499, 5000), (500, 999, 9000)),
-        local_log_start_offset: int = 1000,
         high_watermark: int = 1500,
-        log_start_offset: int = 0,
+        **offsets: int,
     ) -> TopicIdPartition:
         """A partition whose segments (first and last offset, newest time) are in the tier, all of one leader epoch."""
-        partition = self.tier_world.add_partition(
-            topic,
-            number,
-            segments=(),
-            local_log_start_offset=local_log_start_offset,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
-        )
+        partition = self.tier_world.add_partition(topic, number, segments=(), high_watermark=high_watermark, **offsets)
         for first, last, newest_ms in segments:
             self.tier_world.add_segment(partition, first, last, newest_ms=newest_ms)
         return partition

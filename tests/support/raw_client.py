@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from protocol.fetch.response import decode_response
-from tests.support.kio_frames import encode, fill, schema, with_length
+from tests.support.kio_frames import decode, fill, schema
+from tests.support.kio_frames import request_frame as request_frame
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
@@ -213,28 +213,11 @@ class RawClient:
         version: int,
         targets: Sequence[FetchTarget],
         *,
-        isolation: int = 0,
-        max_bytes: int = 50 * 1024 * 1024,
-        max_wait_ms: int = 500,
-        min_bytes: int = 1,
-        session: tuple[int, int] = (0, -1),
-        current_leader_epoch: int = -1,
-        forgotten: Sequence[tuple[str, bytes | None, int]] = (),
         timeout_s: float | None = None,
+        **fields: Any,
     ) -> FetchResult:
-        """One Fetch; the answer's records as they came."""
-        message = fetch_request(
-            version,
-            targets,
-            isolation=isolation,
-            max_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
-            min_bytes=min_bytes,
-            session=session,
-            current_leader_epoch=current_leader_epoch,
-            forgotten=forgotten,
-        )
-        correlation_id = self.send(message)
+        """One Fetch, `fields` as in `fetch_request`; the answer's records as they came."""
+        correlation_id = self.send(fetch_request(version, targets, **fields))
         frame = self.read_frame(timeout_s)
         _check_correlation_id(frame, correlation_id)
         return fetch_result(frame, version, {topic_id: topic for topic, topic_id, *_ in targets if topic_id})
@@ -299,13 +282,10 @@ class RawClient:
         return bytes(data)
 
 
-def request_frame(message: Any, correlation_id: int, client_id: str | None = "raw-client") -> bytes:
-    """One of kio's requests as a whole frame."""
-    raw = b"" if client_id is None else client_id.encode()
-    length = -1 if client_id is None else len(raw)
-    head = struct.pack(">hhih", message.__api_key__, message.__version__, correlation_id, length)
-    tags = b"\x00" if message.__header_schema__.__flexible__ else b""
-    return with_length(head + raw + tags + encode(message))
+def address_of(server: str) -> tuple[str, int]:
+    """Of `host:port`."""
+    host, _, port = server.rpartition(":")
+    return host, int(port)
 
 
 def fetch_request(
@@ -386,12 +366,9 @@ def fetch_result(frame: bytes, version: int, topic_names: Mapping[bytes, str]) -
 
 def decode_frame(api_key: int, api_version: int, frame: bytes) -> Any:
     """kio's response in a whole frame; all of it must be used."""
-    response_type: Any = load_response_schema(api_key, api_version)
-    _, header_size = entity_reader(response_type.__header_schema__)(frame, 4)
-    message, size = entity_reader(response_type)(frame, 4 + header_size)
-    if 4 + header_size + size != len(frame):
-        raise ValueError(f"{len(frame) - 4 - header_size - size} bytes left")
-    return message
+    response_type = schema(api_key, api_version)
+    _, header_bytes = entity_reader(response_type.__header_schema__)(frame, 4)
+    return decode(response_type, frame[4 + header_bytes :])
 
 
 def _connected(host: str, port: int, timeout_s: float, receive_buffer_bytes: int | None) -> socket.socket:

@@ -15,6 +15,7 @@ from storage.cache.pace import GET_BYTES
 from storage.cache.read_ahead import Read, ReadAhead, Stream
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tests.support.opened_bytes import OpenedBytes
+from tests.support.samples import sum_of
 from tests.support.segments import topic_partition, uuid_of
 
 MIB = 1024 * 1024
@@ -121,12 +122,7 @@ class World:
         self.read_ahead.on_evicted(BlockKey(self.segments[index].segment_id.id, number))
 
     def streams(self) -> float:
-        return next(
-            sample.value
-            for family in self.metrics.collect()
-            for sample in family.samples
-            if sample.name == "tidegate_readahead_streams"
-        )
+        return sum_of(self.metrics, "tidegate_readahead_streams", {})
 
 
 def mib(first: int, end: int) -> range:

@@ -9,11 +9,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from metrics.registry import Registry
 
 
-def sum_of(registry: Registry, name: str, labels: Mapping[str, str]) -> float:
-    """The sum of all series of an exposed name that have these labels; 0 when there is none."""
+def sum_of(source: Registry | str, name: str, labels: Mapping[str, str]) -> float:
+    """The sum of all series of an exposed name that have these labels; 0 when there is none.
+
+    Args:
+        source: a registry, or the text of a page of `/metrics`.
+    """
     return sum(
         sample.value
-        for family in registry.collect()
+        for family in (text_string_to_metric_families(source) if isinstance(source, str) else source.collect())
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )

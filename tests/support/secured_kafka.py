@@ -7,11 +7,11 @@ the rights that it needs. `identity` is the `upstream.*` part of a Tidegate's co
 import ssl
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
     AclBinding,
@@ -37,6 +37,8 @@ READ, DESCRIBE, WRITE = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.W
 USERS: Final = ("tidegate", "reader", "revoked", "describer", "outsider", "checker")
 """Known to PLAIN and to both SCRAM mechanisms."""
 TIMEOUT_S: Final = 20.0
+
+Rule = TypeVar("Rule", AclBinding, AclBindingFilter)
 
 _POLL_S = 0.02
 _SESSION_LIFETIME_MS = 3_600_000
@@ -77,13 +79,13 @@ class SecuredKafka:
 
     def allow(self, user: str, operation: AclOperation, topic: str) -> None:
         """Grant, and return when the broker knows it."""
-        for future in self.admin.create_acls([self._binding(user, operation, topic)]).values():
+        for future in self.admin.create_acls([_rule(AclBinding, user, operation, topic)]).values():
             future.result(TIMEOUT_S)
         self._wait(user, operation, topic, is_there=True)
 
     def withdraw(self, user: str, operation: AclOperation, topic: str) -> None:
         """Take back, and return when the broker knows it."""
-        for future in self.admin.delete_acls([self._filter(user, operation, topic)]).values():
+        for future in self.admin.delete_acls([_rule(AclBindingFilter, user, operation, topic)]).values():
             future.result(TIMEOUT_S)
         self._wait(user, operation, topic, is_there=False)
 
@@ -93,20 +95,16 @@ class SecuredKafka:
 
     def _wait(self, user: str, operation: AclOperation, topic: str, *, is_there: bool) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
-        wanted = self._filter(user, operation, topic)
+        wanted = _rule(AclBindingFilter, user, operation, topic)
         while bool(self.admin.describe_acls(wanted).result(TIMEOUT_S)) is not is_there:
             assert time.monotonic() < deadline_s, f"the broker has not heard of {wanted}"
             time.sleep(_POLL_S)
 
-    @staticmethod
-    def _binding(user: str, operation: AclOperation, topic: str) -> AclBinding:
-        kind, pattern, allow = ResourceType.TOPIC, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-        return AclBinding(kind, topic, pattern, f"User:{user}", "*", operation, allow)
 
-    @staticmethod
-    def _filter(user: str, operation: AclOperation, topic: str) -> AclBindingFilter:
-        kind, pattern, allow = ResourceType.TOPIC, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-        return AclBindingFilter(kind, topic, pattern, f"User:{user}", "*", operation, allow)
+def _rule(
+    made: Callable[..., Rule], user: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC
+) -> Rule:
+    return made(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
 
 
 @contextmanager
@@ -165,8 +163,7 @@ def _listeners(cluster: KafkaCluster, ports: Mapping[str, int], certificate: Pat
 
 def _allow_all_groups(admin: AdminClient) -> None:
     """librdkafka asks for the coordinator of a group that it never joins."""
-    kind, pattern, allow = ResourceType.GROUP, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
-    for future in admin.create_acls([AclBinding(kind, "*", pattern, "User:*", "*", READ, allow)]).values():
+    for future in admin.create_acls([_rule(AclBinding, "*", READ, "*", ResourceType.GROUP)]).values():
         future.result(TIMEOUT_S)
 
 

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import RawClient, address_of
+from tests.support.samples import sum_of
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import properties_text
 from tools.demo.tidegate_process import bootstrap_address
 
 START_S_MAX = 30.0
+LISTENERS = {"proxy.listen": "127.0.0.1:0", "proxy.broker.port.start": "0", "admin.listen": "127.0.0.1:0"}
 LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
 
@@ -75,8 +75,7 @@ class Serving:
         return bootstrap_address(self.log())
 
     def client(self) -> RawClient:
-        host, _, port = self.bootstrap.rpartition(":")
-        return RawClient(host, int(port))
+        return RawClient(*address_of(self.bootstrap))
 
     def page(self, path: str) -> tuple[int, str]:
         """Status and body of an admin page; `admin.listen` must name its port."""
@@ -89,12 +88,7 @@ class Serving:
 
     def metric(self, sample_name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels; 0 without any."""
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(self.page("/metrics")[1])
-            for sample in family.samples
-            if sample.name == sample_name and labels.items() <= sample.labels.items()
-        )
+        return sum_of(self.page("/metrics")[1], sample_name, labels)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -114,9 +108,7 @@ def before_kafka(kafka: KafkaCluster) -> dict[str, str]:
     return {
         "upstream.bootstrap.servers": kafka.bootstrap_servers,
         "broker.config": str(kafka.server_properties_path(1)),
-        "proxy.listen": "127.0.0.1:0",
-        "proxy.broker.port.start": "0",
-        "admin.listen": "127.0.0.1:0",
+        **LISTENERS,
     }
 
 
@@ -126,7 +118,5 @@ def without_kafka(folder: Path) -> dict[str, str]:
         "remote.log.storage.manager.class.name": LOCAL_TIER,
         "remote.log.metadata.manager.class.name": "tidegate.InMemory",
         "rsm.config.dir": str(folder / "tier"),
-        "proxy.listen": "127.0.0.1:0",
-        "proxy.broker.port.start": "0",
-        "admin.listen": "127.0.0.1:0",
+        **LISTENERS,
     }

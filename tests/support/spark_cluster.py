@@ -29,7 +29,7 @@ END_S_MAX = 15.0
 OF_THE_CLUSTER = ("pyspark", "py4j", "pyarrow", "numpy")
 """Distributions that the cluster's Python has."""
 
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _POLL_S = 0.05
 
 
@@ -167,7 +167,7 @@ def _environ(folder: Path, python: Path) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "SPARK_DAEMON_MEMORY": "512m",
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK_JAVA,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "TMPDIR": str(folder / "tmp"),
         "PYSPARK_PYTHON": str(python),
     }
@@ -175,12 +175,19 @@ def _environ(folder: Path, python: Path) -> dict[str, str]:
 
 def _settings(folder: Path) -> dict[str, str]:
     return {
+        **local_settings(folder),
         "spark.driver.memory": EXECUTOR_MEMORY,
         "spark.executor.memory": EXECUTOR_MEMORY,
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
+    }
+
+
+def local_settings(folder: Path) -> dict[str, str]:
+    """Of every Spark of ours: on this machine alone, its event log below that folder."""
+    return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": _QUICK_JAVA,
-        "spark.executor.extraJavaOptions": _QUICK_JAVA,
         "spark.ui.port": "0",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "true",

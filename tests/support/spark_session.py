@@ -20,6 +20,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tests.support.needs import ROOT, SPARK_JARS
+from tests.support.spark_cluster import QUICK_JAVA, local_settings
 
 END_S_MAX = 30.0
 SOCKET_S_MAX = 120
@@ -104,25 +105,17 @@ def _launch_environ() -> Iterator[None]:
 def _settings(folder: Path) -> dict[str, str]:
     jars = ",".join(str(path) for path in sorted(SPARK_JARS.glob("*.jar")))
     return {
+        **local_settings(folder),
         "spark.master": "local[2]",
         "spark.app.name": "tidegate-tests",
         "spark.jars": jars,
         "spark.driver.memory": "1g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         # Ready sooner, at the cost of top speed.
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()} "
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()} {QUICK_JAVA}"
         ),
-        "spark.ui.port": "0",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": "60s",

@@ -11,20 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.differential_known import local_logs, partition_offsets, tiered_logs, wait_all_settled
 from tests.support.differential_steps import (
-    FIRST_TIMESTAMP_MS,
-    TIMESTAMP_STEP_MS,
-    admin_client,
+    create_topics,
     delete_records,
     end_transaction,
-    flush,
+    send,
+    transaction,
     transactional_producer,
 )
-from tests.support.filled_topics import CODECS, odd_records
+from tests.support.filled_topics import CODECS, odd_records, varied_records
 from tests.support.kafka import TIERED, Record, own_cluster, produce, small_segments
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tools.demo.kafka_cluster import KafkaCluster, PartitionOffsets
@@ -93,7 +91,7 @@ class SparkTopics:
 def filled_spark_topics() -> Iterator[SparkTopics]:
     """All of it; gone at the end."""
     with own_cluster() as cluster:
-        _create(cluster)
+        create_topics(cluster, [NewTopic(name, TOPICS[name], 1, config=dict(_CONFIGS[name])) for name in TOPICS])
         _fill(cluster, 0)
         cluster.restart_broker(1)
         _fill(cluster, 1)
@@ -102,13 +100,6 @@ def filled_spark_topics() -> Iterator[SparkTopics]:
         wait_all_settled(cluster, _CONFIGS)
         with own_tidegate(cluster) as tidegate:
             yield SparkTopics(cluster, tidegate, _look_up(cluster))
-
-
-def _create(cluster: KafkaCluster) -> None:
-    wanted = [NewTopic(name, count, 1, config=dict(_CONFIGS[name])) for name, count in TOPICS.items()]
-    admin = admin_client(cluster)  # named: it would end with the call
-    for made in admin.create_topics(wanted, operation_timeout=30).values():
-        made.result(30)
 
 
 def _fill(cluster: KafkaCluster, half: int) -> None:
@@ -129,17 +120,10 @@ def _half(records: list[Record], half: int) -> Iterator[Record]:
 
 def records_of(name: str) -> Iterator[Record]:
     """What `plain`, `trimmed` and `wide` are filled with, in order; the same each time."""
-    chance = random.Random(name)
     partitions = TOPICS[name]
-    count = WIDE_RECORDS if name == WIDE else RECORDS * partitions
-    for number in range(count):
-        size = WIDE_VALUE_BYTES if name == WIDE else chance.randrange(20, 500)
-        value = chance.randbytes(size // 2) + b"." * (size - size // 2)
-        timestamp_ms = FIRST_TIMESTAMP_MS + TIMESTAMP_STEP_MS * number
-        if chance.random() < 0.1:
-            timestamp_ms -= chance.randrange(500)
-        key = None if number % 7 == 0 else b"key-%d" % (number % 31)
-        yield Record(number % partitions, key, value, (("n", b"%d" % number),), timestamp_ms)
+    if name == WIDE:
+        return varied_records(name, WIDE_RECORDS, (WIDE_VALUE_BYTES, WIDE_VALUE_BYTES + 1))
+    return varied_records(name, RECORDS * partitions, (20, 500), partitions)
 
 
 def _transact(cluster: KafkaCluster, half: int) -> None:
@@ -147,22 +131,12 @@ def _transact(cluster: KafkaCluster, half: int) -> None:
     and committed in the second."""
     slow, quick = (transactional_producer(cluster, f"{TRANSACTIONAL}-{name}") for name in ("slow", "quick"))
     slow.begin_transaction()
-    _send(slow, _SLOW_RECORDS)
+    send(slow, TRANSACTIONAL, _SLOW_RECORDS)
     middle = len(_TRANSACTION_RECORDS) // 2
     for number in range(half * middle, (half + 1) * middle):
-        quick.begin_transaction()
-        _send(quick, _TRANSACTION_RECORDS[number])
-        end_transaction(quick, commits=number % ABORTS_EVERY > 0)
+        transaction(quick, TRANSACTIONAL, _TRANSACTION_RECORDS[number], commits=number % ABORTS_EVERY > 0)
     end_transaction(slow, commits=half == 1)
-    quick.begin_transaction()
-    _send(quick, _LAST_RECORDS)
-    end_transaction(quick, commits=True)
-
-
-def _send(producer: Producer, count: int) -> None:
-    for number in range(count):
-        producer.produce(TRANSACTIONAL, b"%d " % number * 20, b"key", 0, timestamp=FIRST_TIMESTAMP_MS + number)
-    flush(producer)
+    transaction(quick, TRANSACTIONAL, _LAST_RECORDS, commits=True)
 
 
 def _look_up(cluster: KafkaCluster) -> dict[str, SparkTopic]:

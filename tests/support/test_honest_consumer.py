@@ -3,6 +3,7 @@
 import hashlib
 import socket
 
+from protocol.record_batches import iterate_batches
 from tests.support.honest_consumer import HonestConsumer, read_once
 from tests.support.kafka import TieredTopic
 from tests.support.raw_client import RawClient
@@ -25,9 +26,8 @@ def test_each_round_has_the_brokers_own_bytes(kafka: KafkaCluster, tiered: Tiere
             while offset < end:
                 (answer,) = client.fetch(VERSION, [(tiered.name, topic_id, partition, offset, ALL_BYTES)]).partitions
                 right.update(answer.records)
-                base = len(answer.records) - last_batch_bytes(answer.records)
-                offset = int.from_bytes(answer.records[base : base + 8], "big") + 1
-                offset += int.from_bytes(answer.records[base + 23 : base + 27], "big")
+                *_, (_, base_offset, *_, last_delta) = iterate_batches([answer.records])
+                offset = base_offset + last_delta + 1
     assert digest == right.hexdigest()
     with HonestConsumer(address, tiered.name, ends) as honest:
         seen = honest.measure(0, rounds=2)
@@ -39,16 +39,6 @@ def test_each_round_has_the_brokers_own_bytes(kafka: KafkaCluster, tiered: Tiere
     assert seen.digests == {digest}
     assert (seen.reconnects, dict(seen.errors)) == (0, {})
     assert seen.answers > seen.rounds >= 2
-
-
-def last_batch_bytes(records: bytes) -> int:
-    """Of a sequence of whole batches."""
-    position = size = 0
-    while position < len(records):
-        size = 12 + int.from_bytes(records[position + 8 : position + 12], "big")
-        position += size
-    assert position == len(records)
-    return size
 
 
 def test_a_wait_that_goes_on_counts() -> None:

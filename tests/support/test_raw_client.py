@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.kafka import TieredTopic, fresh_name
-from tests.support.raw_client import FETCH, RawClient, fetch_request, fetch_result
+from tests.support.raw_client import FETCH, RawClient, address_of, fetch_request, fetch_result
 from tests.support.segments import data_batch
 from tools.demo.kafka_cluster import KafkaCluster
 
@@ -12,8 +12,7 @@ EARLIEST, LATEST = -2, -1
 
 @pytest.fixture
 def address(kafka: KafkaCluster) -> tuple[str, int]:
-    host, _, port = kafka.bootstrap_servers.rpartition(":")
-    return host, int(port)
+    return address_of(kafka.bootstrap_servers)
 
 
 @pytest.mark.parametrize("version", range(4, 19))

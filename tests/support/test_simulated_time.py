@@ -156,31 +156,6 @@ def test_a_cancelled_call_waits_for_its_thread_unless_it_may_be_abandoned(abando
     assert simulate(main, link) == pytest.approx(ended_s)
 
 
-def test_the_same_run_is_the_same_order_each_time() -> None:
-    """Given many tasks and threads that are due at the same moments, when they run again, then in the same order."""
-
-    def run() -> list[int]:
-        link, seen = SimulatedLink(FAST), list[int]()
-
-        async def main(simulation: Simulation) -> None:
-            async def one(number: int) -> None:
-                await trio.sleep(number % 3)
-                seen.append(number)
-                await trio.to_thread.run_sync(receive, link, simulation, 1_000_000)
-                seen.append(number)
-
-            async with trio.open_nursery() as nursery:
-                for number in range(30):
-                    nursery.start_soon(one, number)
-
-        simulate(main, link)
-        return seen
-
-    first = run()
-    assert sorted(first) == sorted([*range(30), *range(30)])
-    assert run() == first
-
-
 async def wait_for_ever(simulation: Simulation) -> None:
     await trio.sleep_forever()
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from tests.support.raw_client import address_of
+from tests.support.samples import sum_of
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.tidegate_process import Tidegate
 
@@ -30,8 +30,7 @@ class RunningTidegate:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, _, port = self.bootstrap_servers.rpartition(":")
-        return host, int(port)
+        return address_of(self.bootstrap_servers)
 
     def page(self, path: str) -> str:
         """A page of the admin listener."""
@@ -40,12 +39,7 @@ class RunningTidegate:
 
     def metric(self, sample_name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels; 0 without any."""
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(self.page("/metrics"))
-            for sample in family.samples
-            if sample.name == sample_name and labels.items() <= sample.labels.items()
-        )
+        return sum_of(self.page("/metrics"), sample_name, labels)
 
     def kill(self) -> None:
         """End it as a power failure would."""

@@ -11,6 +11,7 @@
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import trio
 
@@ -150,16 +151,9 @@ class Tier:
             reader=reader,
         )
 
-    async def read_bytes(
-        self,
-        offset: int,
-        *,
-        max_bytes: int = 1024 * 1024,
-        minimum_one_batch: bool = True,
-        reader: Hashable = None,
-    ) -> bytes:
+    async def read_bytes(self, offset: int, **named: Any) -> bytes:
         """The same, joined, and released; its size is checked."""
-        records = await self.read(offset, max_bytes=max_bytes, minimum_one_batch=minimum_one_batch, reader=reader)
+        records = await self.read(offset, **named)
         joined = b"".join(records.buffers)
         assert len(joined) == records.size_bytes
         records.release()
@@ -198,39 +192,19 @@ def open_tier(
     nursery: trio.Nursery,
     segments: Sequence[SyntheticSegment],
     *,
-    block_bytes: int = 4096,
-    memory_bytes_max: int = 64 * 1024 * 1024,
-    readahead_bytes_max: int = 0,
-    readahead_total_bytes_max: int | None = None,
     chunk_bytes: int = 1,
-    inflight_bytes_max: int = INFLIGHT_BYTES_MAX,
-    indexes_bytes_max: int = INFLIGHT_BYTES_MAX,
-    retention_s: float | None = None,
     partition: TopicIdPartition = PARTITION,
-    disk_blocks: DiskBlocks | None = None,
-    now_ms: Callable[[], int] = wall_clock_ms,
+    **settings: Any,
 ) -> Tier:
-    """Segments as the FINISHED segments of one partition, on one lineage."""
+    """Segments as the FINISHED segments of one partition, on one lineage. `settings`: of `open_reader`."""
     store = MemoryStore(chunk_bytes=chunk_bytes)
     metadatas = []
     for segment in segments:
         metadata = metadata_of(partition, segment)
         store.objects[metadata.segment_id.id] = segment.objects()
         metadatas.append(metadata)
-    return open_reader(
-        nursery,
-        store,
-        [(metadata, segment.log) for metadata, segment in zip(metadatas, segments, strict=True)],
-        block_bytes=block_bytes,
-        memory_bytes_max=memory_bytes_max,
-        readahead_bytes_max=readahead_bytes_max,
-        readahead_total_bytes_max=readahead_total_bytes_max,
-        inflight_bytes_max=inflight_bytes_max,
-        indexes_bytes_max=indexes_bytes_max,
-        retention_s=retention_s,
-        disk_blocks=disk_blocks,
-        now_ms=now_ms,
-    )
+    logs = [(metadata, segment.log) for metadata, segment in zip(metadatas, segments, strict=True)]
+    return open_reader(nursery, store, logs, **settings)
 
 
 def open_reader(

@@ -291,20 +291,17 @@ class TierWorld:
         number: int = 0,
         *,
         segments: Sequence[tuple[int, int]] = ((0, 499), (500, 999)),
-        local_log_start_offset: int = 1000,
-        high_watermark: int = 1000,
-        log_start_offset: int = 0,
+        **offsets: int,
     ) -> TopicIdPartition:
-        """A partition whose segments (first and last offset) are in the tier, all of one leader epoch."""
+        """A partition whose segments (first and last offset) are in the tier, all of one leader epoch.
+
+        Args:
+            offsets: fields of the broker's log: its tier ends at 1000, and so does it, unless they say otherwise.
+        """
         partition = topic_partition(topic, number)
         self.cluster.ids[topic] = self.client_of_ours.ids[topic] = partition.topic_id
         self.set_leader(partition, NODE_ID)
-        log = self.broker.add(
-            partition,
-            local_log_start_offset=local_log_start_offset,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
-        )
+        log = self.broker.add(partition, **offsets)
         log.epoch_ends[LEADER_EPOCH] = (LEADER_EPOCH, 2**62)
         for first, last in segments:
             self.add_segment(partition, first, last)

@@ -4,19 +4,16 @@
 an absent one skips and says so.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 
-_PROJECT = Path(__file__).resolve().parents[2]
+from tests.support.needs import vectors_dir
 
 
 def vector(*parts: str) -> Path:
     """A file or folder among the vectors; skips the calling test when it is absent."""
-    folder = os.environ.get("TIDEGATE_VECTORS")
-    root = Path(folder) if folder else _PROJECT.parent / "shared" / "vectors"
-    path = root.joinpath(*parts)
+    path = vectors_dir().joinpath(*parts)
     if not path.exists():
         pytest.skip(f"shared vectors absent: {'/'.join(parts)} (set TIDEGATE_VECTORS)")
     return path
