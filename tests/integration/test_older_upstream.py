@@ -45,8 +45,7 @@ def test_an_upstream_without_local_log_starts_serves_its_tier_itself(kafka: Kafk
         assert through.fetch(13, [behind]).partitions == expected
         assert expected[0].records
         # The last offset's time lies in the local log, the first one's in the tier.
-        times = [(topic.name, 0, timestamp) for timestamp in (-1, -2, -3, 0)]
-        for asked in times:
+        for asked in [(topic.name, 0, timestamp) for timestamp in (-1, -2, -3, 0)]:
             assert through.list_offsets(7, [asked]) == direct.list_offsets(7, [asked])
         # A log line of the spell, not of each request; and the tier was the broker's to read.
         assert tidegate.log().count("frontier_unknown") <= 1

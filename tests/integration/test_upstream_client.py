@@ -45,8 +45,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 
 def settings_of(guarded: SecuredKafka, protocol: str, sasl: SaslCredentials) -> ClientSettings:
-    tls = guarded.trusting if protocol.endswith("SSL") else None
-    return ClientSettings(bootstrap_servers=((HOST, guarded.ports[protocol]),), tls=tls, sasl=sasl)
+    return ClientSettings(bootstrap_servers=((HOST, guarded.ports[protocol]),), sasl=sasl)
 
 
 @pytest.fixture(scope="module")
