@@ -278,22 +278,22 @@ class TierReader(DataSourceReader):
     """A batch read."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._tasks = _task_reader(options)
+        self.options = options
+        self.tasks = _task_reader(options)
         self._pushed = PushedFilters()
         self.pushFilters = _FilterPushdown(self)
 
     def take_filters(self, filters: Sequence[Any]) -> list[Any]:
         """Take over the filters that save reading; the others are Spark's."""
         self._pushed, others = push_filters(filters)
-        self._options = self._pushed.within(self._options)
-        self._tasks = replace(self._tasks, options=self._options.read_options)
+        self.options = self._pushed.within(self.options)
+        self.tasks = replace(self.tasks, options=self.options.read_options)
         return others
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
-        options = self._options
+        options = self.options
         with open_tier(load_config(str(options.config), os.environ)) as tier:
             views = tier.view.partitions(options.selection, options.read_committed)
             wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
@@ -301,7 +301,7 @@ class TierReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None when there are no tasks."""
-        return self._tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
+        return self.tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
 
 
 class _FilterPushdown:
@@ -326,8 +326,8 @@ class TierStreamReader(DataSourceStreamReader):
     """A streaming read. The tier is opened by the first question and kept open: only in the process that plans."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._tasks = _task_reader(options)
+        self.options = options
+        self.tasks = _task_reader(options)
         self._opened = ExitStack()
         self._tier: Tier | None = None
         self._initial: StreamProgress | None = None
@@ -336,7 +336,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def __getstate__(self) -> dict[str, object]:
         # Executors read; what is open belongs to the planning process.
-        return {"_options": self._options, "_tasks": self._tasks}
+        return {"_options": self.options, "_tasks": self.tasks}
 
     def initialOffset(self) -> StreamOffset:
         """Where a new query starts: the same however often it is asked."""
@@ -344,7 +344,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def latestOffset(self) -> StreamOffset:
         """Where the next batch ends."""
-        options = self._options
+        options = self.options
         views = self._views(self._open())
         progress = self._reached or self._begun(views)
         check_same_topics(progress, views, fails_on_data_loss=options.fails_on_data_loss)
@@ -364,7 +364,7 @@ class TierStreamReader(DataSourceStreamReader):
         self._reached = ends
         if firsts.offsets == ends.offsets:
             return []
-        tier, options = self._open(), self._options
+        tier, options = self._open(), self.options
         views = self._views(tier)
         check_same_topics(ends, views, fails_on_data_loss=options.fails_on_data_loss)
         wanted = wanted_between(
@@ -378,7 +378,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return self._tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
+        return self.tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
 
     def stop(self) -> None:
         """The query has ended."""
@@ -387,13 +387,13 @@ class TierStreamReader(DataSourceStreamReader):
 
     def _open(self) -> Tier:
         if self._tier is None:
-            self._tier = self._opened.enter_context(open_tier(load_config(str(self._options.config), os.environ)))
+            self._tier = self._opened.enter_context(open_tier(load_config(str(self.options.config), os.environ)))
         return self._tier
 
     def _begun(self, views: Sequence[PartitionView]) -> StreamProgress:
         """Where a new query starts, from when it was first asked on."""
         if self._initial is None:
-            firsts = starting_offsets(views, self._options, self._open().client)
+            firsts = starting_offsets(views, self.options, self._open().client)
             if self._reached is not None:
                 # A first batch that was planned, and not finished: it ends where it ended.
                 ends = self._reached.offsets
@@ -402,7 +402,7 @@ class TierStreamReader(DataSourceStreamReader):
         return self._initial
 
     def _views(self, tier: Tier) -> list[PartitionView]:
-        return tier.view.partitions(self._options.selection, self._options.read_committed)
+        return tier.view.partitions(self.options.selection, self.options.read_committed)
 
 
 def _task_reader(options: SourceOptions) -> TaskReader:

@@ -264,7 +264,7 @@ class TierReader:
         self._indexes = parts.offset_indexes
         self._cache = cache
         self._answers = answers
-        self._prefetcher = prefetcher
+        self.prefetcher = prefetcher
         self._abort_search = AbortSearch(parts.transaction_indexes, self._find_segment, self._is_finished)
         self._given_up: dict[Hashable, set[TopicIdPartition]] = {}
         """Reads that were not waited for to the end: the next finds the blocks, and has waited all the same."""
@@ -318,8 +318,8 @@ class TierReader:
     def forget_reader(self, reader: Hashable) -> None:
         """A reader has gone: nothing is read ahead for it any more."""
         self._given_up.pop(reader, None)
-        if self._prefetcher is not None:
-            self._prefetcher.forget_reader(reader)
+        if self.prefetcher is not None:
+            self.prefetcher.forget_reader(reader)
 
     def _find_segment(
         self, partition: TopicIdPartition, offset: int, lineage: LeaderEpochLineage
@@ -369,13 +369,13 @@ class TierReader:
         """Fetch what the read is likely to need beside its index, which it would have to wait for first: offsets are
         spread about evenly over a segment. Where they are not, a GET was for nothing."""
         segment = source.segment
-        if self._prefetcher is None or asked.max_bytes < GUESS_ANSWER_BYTES_MIN:
+        if self.prefetcher is None or asked.max_bytes < GUESS_ANSWER_BYTES_MIN:
             return
         if self._indexes.resident(segment) is not None:
             return
         offsets = segment.end_offset + 1 - segment.start_offset
         position = source.grid.size_bytes * (asked.offset - segment.start_offset) // offsets
-        self._prefetcher.guess(source, position)
+        self.prefetcher.guess(source, position)
 
     async def _read_by_index(
         self, source: SegmentBlocks, index: OffsetIndex | None, asked: _Asked, room: Room, reader: Hashable
@@ -415,7 +415,7 @@ class TierReader:
         return True
 
     def _read_ahead(self, read: _Read, start: int, end: int, asked: _Asked, lineage: LeaderEpochLineage) -> None:
-        if self._prefetcher is None:
+        if self.prefetcher is None:
             return
         partition = read.source.segment.topic_id_partition
         is_cut = end - start >= asked.max_bytes or end == read.source.grid.size_bytes
@@ -423,7 +423,7 @@ class TierReader:
         def following(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
             return self._find_segment(partition, segment.end_offset + 1, lineage)
 
-        self._prefetcher.on_read(
+        self.prefetcher.on_read(
             Read(read.reader, read.source, start, end, waited=read.waited, is_cut=is_cut, following=following)
         )
 
@@ -455,8 +455,8 @@ class TierReader:
         window, max_bytes, size_bytes = read.window, asked.max_bytes, read.source.grid.size_bytes
         walk_start = entry[1]
         # What the answer is likely to need is asked for at once: its fills run side by side.
-        if self._prefetcher is not None:
-            read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self._prefetcher.room_bytes)
+        if self.prefetcher is not None:
+            read.likely_bytes = min(LIKELY_ANSWERS * max_bytes, self.prefetcher.room_bytes)
         await self._ask(read, walk_start, walk_start + min(max(max_bytes, LOOK_AHEAD_BYTES), PIECE_BYTES))
         found = await self._find(read, entry, walk_end, asked.offset)
         start = found.position

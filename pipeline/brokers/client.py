@@ -56,7 +56,7 @@ class BrokerClient:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._view = ClusterView(settings.topics_max)
         self._questions = LeaderQuestions(self._view, settings)
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
@@ -129,7 +129,7 @@ class BrokerClient:
 
     def _retrying(self, attempt: Callable[[], Steps[T]]) -> T:
         """What the conversation returns, tried until the deadline while its errors are retriable."""
-        deadline_s = self._clock() + self._settings.deadline_s
+        deadline_s = self._clock() + self.settings.deadline_s
         backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
         is_logged = False
         while True:
@@ -140,7 +140,7 @@ class BrokerClient:
                     raise
                 delay_s = backoff.next_delay_s()
                 if self._clock() + delay_s >= deadline_s:
-                    raise UpstreamDeadlineError(f"given up after {self._settings.deadline_s:g} s: {error}") from error
+                    raise UpstreamDeadlineError(f"given up after {self.settings.deadline_s:g} s: {error}") from error
                 reason = str(error)
             if not is_logged:  # a job that hangs here shall say why, once
                 _log.warning("brokers_do_not_answer", reason=reason)
@@ -168,7 +168,7 @@ class BrokerClient:
     def _learn(self, names: Sequence[str] | None) -> list[TopicMetadata]:
         question = metadata_question(names)
         failures: list[str] = []
-        nodes = self._view.metadata_sources(self._settings.bootstrap_servers, self._rank)
+        nodes = self._view.metadata_sources(self.settings.bootstrap_servers, self._rank)
         for address in dict.fromkeys((node.host, node.port) for node in nodes):
             try:
                 response = self._connection(address).request(question)
@@ -192,7 +192,7 @@ class BrokerClient:
             connection.close()
             del self._connections[address]
         try:
-            self._connections[address] = connection = BrokerConnection(*address, self._settings)
+            self._connections[address] = connection = BrokerConnection(*address, self.settings)
         except UpstreamConnectionError:
             self._failed_at_s[address] = time.monotonic()
             raise

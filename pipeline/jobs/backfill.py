@@ -200,7 +200,7 @@ def _do(spark: SparkSession, folder: JobFolder, options: BackfillOptions, step: 
     folder.delete(staging)
     rows = with_folders(read_step(spark, options, step), options)
     rows.write.mode("overwrite").partitionBy(*_folders(options)).parquet(f"{folder.root}/{staging}")
-    found = _count(spark, folder, staging, step)
+    found = count_written(spark, folder, staging, step)
     files, size_bytes = _move(folder, staging, step)
     report = {
         "step": step.number,
@@ -240,7 +240,7 @@ def _folders(options: BackfillOptions) -> tuple[str, ...]:
     return ("date",) if options.partition_by == BY_DATE else ("partition", "offset_range")
 
 
-def _count(spark: SparkSession, folder: JobFolder, staging: str, step: Step) -> list[dict[str, Any]]:
+def count_written(spark: SparkSession, folder: JobFolder, staging: str, step: Step) -> list[dict[str, Any]]:
     """What was written, from the files themselves, against what was asked for.
 
     Raises:

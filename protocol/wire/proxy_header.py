@@ -52,7 +52,7 @@ class ProxyHeaderDecoder:
         self.header: ProxyHeader | None = None
         self.taken_bytes = 0
         """How many bytes were taken from the stream."""
-        self._kept = bytearray()
+        self.kept = bytearray()
 
     def feed(self, data: bytes) -> int:
         """Take from `data`, which follows what was taken before, what belongs to the header, and say how much that is.
@@ -63,15 +63,15 @@ class ProxyHeaderDecoder:
             PeerProtocolError: this is no header, or one that is too long.
         """
         assert self.header is None, "what follows a header is not its decoder's"
-        joined = bytes(self._kept) + data[: _KEPT_BYTES_MAX - len(self._kept)]
+        joined = bytes(self.kept) + data[: _KEPT_BYTES_MAX - len(self.kept)]
         size, is_v2 = _known_size(joined)
         part = data[: size - self.taken_bytes]
-        self._kept += part[: _KEPT_BYTES_MAX - len(self._kept)]
+        self.kept += part[: _KEPT_BYTES_MAX - len(self.kept)]
         self.taken_bytes += len(part)
-        if is_v2 and len(self._kept) >= V2_HEAD_BYTES and self.taken_bytes == size:
-            self.header = _decode_v2(bytes(self._kept))
-        elif not is_v2 and self._kept.endswith(b"\r\n"):
-            self.header = _decode_v1(bytes(self._kept))
+        if is_v2 and len(self.kept) >= V2_HEAD_BYTES and self.taken_bytes == size:
+            self.header = _decode_v2(bytes(self.kept))
+        elif not is_v2 and self.kept.endswith(b"\r\n"):
+            self.header = _decode_v1(bytes(self.kept))
         return len(part)
 
 

@@ -61,7 +61,7 @@ class AddressLimits:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._connections: dict[str, int] = {}
+        self.connections: dict[str, int] = {}
         self._buckets: dict[str, _Bucket] = {}
         """The address that connected last is the last one."""
 
@@ -71,7 +71,7 @@ class AddressLimits:
         Args:
             rate_max: connections a second.
         """
-        if connections_max is not None and self._connections.get(address, 0) >= connections_max:
+        if connections_max is not None and self.connections.get(address, 0) >= connections_max:
             return RefusalReason.ADDRESS_CONNECTIONS
         if rate_max is None:
             self._buckets.clear()
@@ -80,13 +80,13 @@ class AddressLimits:
 
     def entered(self, address: str) -> None:
         """The address has one more connection."""
-        self._connections[address] = self._connections.get(address, 0) + 1
+        self.connections[address] = self.connections.get(address, 0) + 1
 
     def left(self, address: str) -> None:
         """It has one less."""
-        left = self._connections.pop(address) - 1
+        left = self.connections.pop(address) - 1
         if left:
-            self._connections[address] = left
+            self.connections[address] = left
 
     def _has_token(self, address: str, rate_max: int) -> bool:
         now_s = self._now_s()
@@ -223,9 +223,9 @@ class Slots:
         self.limits = limits
         self._now_s = now_s
         self._spells = spells
-        self._addresses = AddressLimits(now_s)
+        self.addresses = AddressLimits(now_s)
         self._slots: dict[Slot, None] = {}
-        self._unsigned: dict[Slot, None] = {}
+        self.unsigned: dict[Slot, None] = {}
         """Those that have not signed in, oldest first."""
         self._stuck: list[Slot] = []
         """Who goes by rule 3, by the last look round; the last one goes first."""
@@ -245,30 +245,30 @@ class Slots:
             has_left: whether the client has ended its side of the connection.
         """
         limits = self.limits
-        refusal = self._addresses.refusal(
+        refusal = self.addresses.refusal(
             address, connections_max=limits.connections_max_per_address, rate_max=limits.rate_max_per_address
         )
         if refusal is not None:
             return refusal
-        if self.taken < limits.connections_max and len(self._unsigned) < _unsigned_max(limits):
+        if self.taken < limits.connections_max and len(self.unsigned) < _unsigned_max(limits):
             self._spells.end(RefusalReason.FULL)
         elif self.taken > limits.connections_max or not self._make_room():
             return RefusalReason.FULL
         slot = Slot(address, close, has_left)
-        self._slots[slot] = self._unsigned[slot] = None
-        self._addresses.entered(address)
+        self._slots[slot] = self.unsigned[slot] = None
+        self.addresses.entered(address)
         return slot
 
     def on_signed_in(self, slot: Slot) -> None:
         """Its client has signed in."""
-        self._unsigned.pop(slot, None)
+        self.unsigned.pop(slot, None)
 
     def release(self, slot: Slot) -> None:
         """The connection has ended. Idempotent: one that was closed for a newcomer has been released already."""
         if slot in self._slots:
             del self._slots[slot]
-            self._unsigned.pop(slot, None)
-            self._addresses.left(slot.address)
+            self.unsigned.pop(slot, None)
+            self.addresses.left(slot.address)
 
     def look_round(self) -> Iterator[None]:
         """Look at every connection, and close those that rules 4 and 5 say; yields where others may be let run."""
@@ -286,7 +286,7 @@ class Slots:
         self._stuck = stuck[: max(0, excess)][::-1]
 
     def _make_room(self) -> bool:
-        oldest = next(iter(self._unsigned), None)
+        oldest = next(iter(self.unsigned), None)
         if oldest is not None:
             if self._spells.begins(CloseCause.NOT_SIGNED_IN):
                 _log.warning(

@@ -71,7 +71,7 @@ class TierStorage:
     answers: ByteBudget
     _read_ahead: ReadAhead
     gets: Gets
-    _removed: deque[Uuid] = field(default_factory=deque)
+    removed: deque[Uuid] = field(default_factory=deque)
     _token: trio.lowlevel.TrioToken = field(default_factory=trio.lowlevel.current_trio_token)
 
     def slots(self) -> Slots:
@@ -118,13 +118,13 @@ class TierStorage:
 
         What waits is bounded by the records between two turns of the event loop, or by the one partition that went.
         """
-        self._removed.append(segment_id.id)
+        self.removed.append(segment_id.id)
         self._token.run_sync_soon(self._drop_removed, idempotent=True)
 
     def _drop_removed(self) -> None:
-        for _ in range(min(len(self._removed), REMOVED_AT_ONCE)):
-            self.drop_segment(self._removed.popleft())
-        if self._removed:
+        for _ in range(min(len(self.removed), REMOVED_AT_ONCE)):
+            self.drop_segment(self.removed.popleft())
+        if self.removed:
             self._token.run_sync_soon(self._drop_removed, idempotent=True)
 
     def drop_segment(self, segment_id: Uuid) -> None:

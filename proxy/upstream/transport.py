@@ -180,10 +180,10 @@ async def tls_server_transport(
 class PlainTransport:
     """A transport over a trio socket."""
 
-    __slots__ = ("_peer_name", "_sending", "_since_yield_bytes", "_socket")
+    __slots__ = ("_peer_name", "_sending", "_since_yield_bytes", "socket")
 
     def __init__(self, sock: trio.socket.SocketType, peer_name: str | None = None) -> None:
-        self._socket = sock
+        self.socket = sock
         self._since_yield_bytes = 0
         self._sending = False
         self._peer_name = peer_name or peer_name_of(sock)
@@ -263,31 +263,31 @@ class PlainTransport:
     async def aclose(self) -> None:
         try:
             with trio.move_on_after(LINGER_S):
-                self._socket.shutdown(stdlib_socket.SHUT_WR)
+                self.socket.shutdown(stdlib_socket.SHUT_WR)
                 dropped_bytes = 0
-                while dropped_bytes < LINGER_BYTES_MAX and (data := await self._socket.recv(LINGER_READ_BYTES)):
+                while dropped_bytes < LINGER_BYTES_MAX and (data := await self.socket.recv(LINGER_READ_BYTES)):
                     dropped_bytes += len(data)
         except (OSError, trio.ClosedResourceError, trio.BusyResourceError):
             # The peer is gone already, or it was closed before.
             await trio.lowlevel.checkpoint()
         finally:
-            self._socket.close()
+            self.socket.close()
 
     def abort(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def _require_one_sender(self) -> None:
         if self._sending:
             raise trio.BusyResourceError(f"another task is sending to {self._peer_name}")
 
     def _descriptor(self) -> int:
-        descriptor = self._socket.fileno()
+        descriptor = self.socket.fileno()
         if descriptor < 0:
             raise trio.ClosedResourceError
         return descriptor
 
     async def _wait(self, ready: Callable[[trio.socket.SocketType], Awaitable[None]]) -> None:
-        await ready(self._socket)
+        await ready(self.socket)
         self._since_yield_bytes = 0
 
     async def _be_fair(self) -> None:
@@ -306,10 +306,10 @@ class PlainTransport:
 class TlsTransport:
     """A transport over trio.SSLStream; the handshake is done."""
 
-    __slots__ = ("_peer_name", "_stream")
+    __slots__ = ("_peer_name", "stream")
 
     def __init__(self, stream: "trio.SSLStream[trio.SocketStream]", peer_name: str | None = None) -> None:
-        self._stream = stream
+        self.stream = stream
         self._peer_name = peer_name or peer_name_of(stream.transport_stream.socket)
         _keep_alive(stream.transport_stream.socket)
 
@@ -320,7 +320,7 @@ class TlsTransport:
     @property
     def server_name(self) -> str | None:
         """The server's name in the handshake. On the server's side None, unless its context hears of it."""
-        name: str | None = self._stream.server_hostname
+        name: str | None = self.stream.server_hostname
         return name
 
     async def receive_into(self, view: memoryview) -> int:
@@ -329,7 +329,7 @@ class TlsTransport:
 
     async def receive_late(self, size_max: int, space: Callable[[], memoryview]) -> int:
         try:
-            data = await self._stream.receive_some(size_max)
+            data = await self.stream.receive_some(size_max)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
             raise self._broken(error) from error
         if data:
@@ -338,7 +338,7 @@ class TlsTransport:
 
     async def send_all(self, data: Bytes) -> None:
         try:
-            await self._stream.send_all(data)
+            await self.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, OSError) as error:
             raise self._broken(error) from error
 
@@ -350,20 +350,20 @@ class TlsTransport:
 
     async def wait_writable(self) -> None:
         try:
-            await trio.lowlevel.wait_writable(self._stream.transport_stream.socket)
+            await trio.lowlevel.wait_writable(self.stream.transport_stream.socket)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._broken(error) from error
 
     async def aclose(self) -> None:
         with trio.move_on_after(TLS_CLOSE_TIMEOUT_S):
             try:
-                await self._stream.aclose()
+                await self.stream.aclose()
             except (trio.BrokenResourceError, ssl.SSLError, OSError):
                 # the peer is gone already, so nobody misses the farewell; aclose has closed the socket
                 self.abort()
 
     def abort(self) -> None:
-        self._stream.transport_stream.socket.close()
+        self.stream.transport_stream.socket.close()
 
     def _broken(self, error: BaseException) -> TransportError:
         reason = "closed by us" if isinstance(error, trio.ClosedResourceError) else str(error.__cause__ or error)

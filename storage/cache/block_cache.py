@@ -74,15 +74,15 @@ class BlockCache:
         block_bytes: int,
         meter: CacheMeter,
     ) -> None:
-        self._memory = memory
+        self.memory = memory
         self._gets = gets
         self._reach_bytes: Callable[[Hashable, SegmentBlocks, int], int] = lambda reader, source, start: 0
         self._disk = disk
         self._disk_reads = None if disk is None else DiskReads(disk, land=self._land_read, otherwise=self._read_anew)
         self._block_bytes = block_bytes
         self._meter = meter
-        self._first_readers: dict[BlockKey, Hashable] = {}
-        self._places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
+        self.first_readers: dict[BlockKey, Hashable] = {}
+        self.places: OrderedDict[Uuid, SegmentBlocks] = OrderedDict()
         gets.deliver_to(self.land)
 
     def reach_by(self, reach_bytes: Callable[[Hashable, SegmentBlocks, int], int]) -> None:
@@ -122,21 +122,21 @@ class BlockCache:
         if missing:
             # A thread hands over several blocks at once: one that was not there yet may have come with one behind it.
             for number in missing:
-                found[number - first] = self._memory.get(source.key(number), reader)
+                found[number - first] = self.memory.get(source.key(number), reader)
             missing = [number for number in missing if found[number - first] is None]
         if not missing:
-            yield AskedBlocks(self._memory, deque(found), deque(), reader)
+            yield AskedBlocks(self.memory, deque(found), deque(), reader)
             return
         keys = [source.key(number) for number in missing]
         asked_at = time.monotonic()
-        joined = {key for key in keys if self._first_readers.setdefault(key, reader) != reader}
+        joined = {key for key in keys if self.first_readers.setdefault(key, reader) != reader}
         try:
             flights = zip(keys, self._load(source, missing, reader, likely_bytes), strict=True)
             flying = deque((flight, key if key in joined else None) for key, flight in flights)
-            yield (asked := AskedBlocks(self._memory, deque(found), flying, reader))
+            yield (asked := AskedBlocks(self.memory, deque(found), flying, reader))
         finally:
             for key in keys:
-                self._first_readers.pop(key, None)
+                self.first_readers.pop(key, None)
         if asked.waited:
             self._meter.on_fill_waited(time.monotonic() - asked_at)
 
@@ -162,7 +162,7 @@ class BlockCache:
         grid = source.grid
         first, stop = grid.number_at(start), grid.number_at(end - 1) + 1
         while first < stop and self._place(source, first) in (Place.HERE, Place.UNDER_WAY):
-            self._memory.expect(source.key(first))
+            self.memory.expect(source.key(first))
             first += 1
         if first < stop and self._place(source, first) is Place.ON_DISK:
             return self._read_disk_ahead(source, first, stop, room_bytes)
@@ -179,12 +179,12 @@ class BlockCache:
 
     def land(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from the store."""
-        reader = self._first_readers.get(key)
+        reader = self.first_readers.get(key)
         if demanded:
-            self._memory.put(key, block, reader)
+            self.memory.put(key, block, reader)
         else:
-            self._memory.put_unread(key, block)
-        source = self._places.get(key.segment_id)
+            self.memory.put_unread(key, block)
+        source = self.places.get(key.segment_id)
         if self._disk is not None and source is not None:
             self._disk.write_soon(_disk_key(source, key.number), block, reader)
 
@@ -194,10 +194,10 @@ class BlockCache:
         Only that very block: another reader may have found the same and put a fresh one in its place.
         """
         key = source.key(number)
-        resident = self._memory.peek(key)
+        resident = self.memory.peek(key)
         if resident is not None and resident is not block:
             return
-        self._memory.drop(key)
+        self.memory.drop(key)
         self._meter.on_quarantined()
         if self._disk is not None:
             self._disk.drop(_disk_key(source, number))
@@ -205,21 +205,21 @@ class BlockCache:
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a deleted segment's blocks, also those on their way."""
         self._gets.forget_segment(segment_id)
-        self._memory.drop_segment(segment_id)
-        self._places.pop(segment_id, None)
+        self.memory.drop_segment(segment_id)
+        self.places.pop(segment_id, None)
         if self._disk is not None:
             self._disk.drop_segment(segment_id)
 
     def expire(self) -> None:
         """Drop from memory what nobody has read for `cache.retention.ms`."""
-        self._memory.expire()
+        self.memory.expire()
 
     def _resident(self, source: SegmentBlocks, number: int, reader: Hashable) -> Block | None:
         key = source.key(number)
-        block = self._memory.get(key, reader)
+        block = self.memory.get(key, reader)
         if block is None and self._gets.want_if_under_way(key):
             self._gets.collect(key)
-            block = self._memory.get(key, reader)
+            block = self.memory.get(key, reader)
         if block is None:
             self._meter.on_miss(CacheLevel.MEMORY)
         else:
@@ -228,7 +228,7 @@ class BlockCache:
 
     def _place(self, source: SegmentBlocks, number: int) -> Place:
         key = source.key(number)
-        if self._memory.contains(key):
+        if self.memory.contains(key):
             return Place.HERE
         if self._want_if_under_way(key):
             return Place.UNDER_WAY
@@ -283,14 +283,14 @@ class BlockCache:
     def _land_read(self, key: BlockKey, block: Block, demanded: bool) -> None:
         """A block has come from disk."""
         if demanded:
-            self._memory.put(key, block, self._first_readers.get(key))
+            self.memory.put(key, block, self.first_readers.get(key))
         else:
-            self._memory.put_unread(key, block)
+            self.memory.put_unread(key, block)
 
     def _read_anew(self, source: SegmentBlocks, number: int) -> Flight[Block]:
         """The store's, of a block that the disk did not give: with those behind it, whose files may be no better."""
         key = source.key(number)
-        if (block := self._memory.peek(key)) is not None:  # another GET has read over it meanwhile
+        if (block := self.memory.peek(key)) is not None:  # another GET has read over it meanwhile
             flight: Flight[Block] = Flight()
             flight.land(block)
             return flight
@@ -348,15 +348,15 @@ class BlockCache:
         return [
             number
             for number in numbers
-            if not self._memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
+            if not self.memory.contains(key := source.key(number)) and not self._want_if_under_way(key)
         ]
 
     def _note_place(self, source: SegmentBlocks) -> None:
         segment_id = source.segment.segment_id.id
-        self._places[segment_id] = source
-        self._places.move_to_end(segment_id)
-        if len(self._places) > PLACES_MAX:
-            self._places.popitem(last=False)
+        self.places[segment_id] = source
+        self.places.move_to_end(segment_id)
+        if len(self.places) > PLACES_MAX:
+            self.places.popitem(last=False)
 
 
 class AskedBlocks:

@@ -188,14 +188,14 @@ class MemoryBlocks:
         self._read_ahead_meter = read_ahead_meter
         self._on_wasted = on_wasted
         self._on_evicted = on_evicted
-        self._read: dict[BlockKey, Block] = {}
+        self.read: dict[BlockKey, Block] = {}
         self._policy: ScanResistantPolicy[BlockKey] = ScanResistantPolicy()
-        self._unread: OrderedDict[BlockKey, _Unread] = OrderedDict()
+        self.unread: OrderedDict[BlockKey, _Unread] = OrderedDict()
         self._unread_bytes = 0
-        self._numbers_of: dict[Uuid, set[int]] = {}
+        self.numbers_of: dict[Uuid, set[int]] = {}
 
     def __len__(self) -> int:
-        return len(self._read) + len(self._unread)
+        return len(self.read) + len(self.unread)
 
     @property
     def size_bytes(self) -> int:
@@ -212,11 +212,11 @@ class MemoryBlocks:
 
         `reader` tells sequences of reads apart, see `eviction`.
         """
-        block = self._read.get(key)
+        block = self.read.get(key)
         if block is not None:
             self._policy.touch(key, reader, self._clock())
             return block
-        if key not in self._unread:
+        if key not in self.unread:
             return None
         block = self._take_unread(key)
         self._read_ahead_meter.on_used(len(block.data))
@@ -226,16 +226,16 @@ class MemoryBlocks:
 
     def peek(self, key: BlockKey) -> Block | None:
         """The block, read or unread; it does not count as a use."""
-        unread = self._unread.get(key)
-        return self._read.get(key) if unread is None else unread.block
+        unread = self.unread.get(key)
+        return self.read.get(key) if unread is None else unread.block
 
     def contains(self, key: BlockKey) -> bool:
         """Whether the block is here, read or unread; it does not count as a use."""
-        return key in self._read or key in self._unread
+        return key in self.read or key in self.unread
 
     def expect(self, key: BlockKey) -> None:
         """A reader is on its way to the block, if it is here."""
-        if key in self._read:
+        if key in self.read:
             self._policy.expect(key)
 
     def put(self, key: BlockKey, block: Block, reader: Hashable = None) -> None:
@@ -252,10 +252,10 @@ class MemoryBlocks:
             self._count_wasted(key, block)
             return
         while self._unread_bytes + size > self.unread_bytes_max:
-            self._waste(next(iter(self._unread)))
-        self._unread[key] = _Unread(block, self._clock())
+            self._waste(next(iter(self.unread)))
+        self.unread[key] = _Unread(block, self._clock())
         self._unread_bytes += size
-        self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
+        self.numbers_of.setdefault(key.segment_id, set()).add(key.number)
         self._report()
 
     def drop(self, key: BlockKey) -> None:
@@ -265,7 +265,7 @@ class MemoryBlocks:
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget all blocks of a segment, at once when it is deleted; unread ones are wasted."""
-        for number in tuple(self._numbers_of.get(segment_id, ())):
+        for number in tuple(self.numbers_of.get(segment_id, ())):
             self._forget(BlockKey(segment_id, number))
         self._report()
 
@@ -275,7 +275,7 @@ class MemoryBlocks:
             return
         before_s = self._clock() - self._retention_s
         idle = self._policy.idle_since(before_s)
-        idle.extend(itertools.takewhile(lambda key: self._unread[key].arrived_at_s < before_s, self._unread))
+        idle.extend(itertools.takewhile(lambda key: self.unread[key].arrived_at_s < before_s, self.unread))
         if not idle:
             return
         for key in idle:
@@ -290,14 +290,14 @@ class MemoryBlocks:
         evicted = 0
         while self._policy.size_bytes + size > self.bytes_max:
             self._unlist(victim := self._policy.evict())
-            del self._read[victim]
+            del self.read[victim]
             self._on_evicted(victim)
             evicted += 1
         if evicted:
             self._meter.on_evicted(CacheLevel.MEMORY, evicted)
-        self._read[key] = block
+        self.read[key] = block
         self._policy.insert(key, size, reader, self._clock(), extent=self._extent(key, size))
-        self._numbers_of.setdefault(key.segment_id, set()).add(key.number)
+        self.numbers_of.setdefault(key.segment_id, set()).add(key.number)
 
     def _extent(self, key: BlockKey, size_bytes: int) -> Hashable:
         # A segment's last block is shorter than the others and may make an extent by itself.
@@ -305,9 +305,9 @@ class MemoryBlocks:
         return key.segment_id, blocks, key.number // blocks
 
     def _forget(self, key: BlockKey) -> None:
-        if key in self._unread:
+        if key in self.unread:
             self._waste(key)
-        elif self._read.pop(key, None) is not None:
+        elif self.read.pop(key, None) is not None:
             self._policy.remove(key)
             self._unlist(key)
 
@@ -319,16 +319,16 @@ class MemoryBlocks:
         self._on_wasted(key)
 
     def _take_unread(self, key: BlockKey) -> Block:
-        block = self._unread.pop(key).block
+        block = self.unread.pop(key).block
         self._unread_bytes -= len(block.data)
         self._unlist(key)
         return block
 
     def _unlist(self, key: BlockKey) -> None:
-        numbers = self._numbers_of[key.segment_id]
+        numbers = self.numbers_of[key.segment_id]
         numbers.discard(key.number)
         if not numbers:
-            del self._numbers_of[key.segment_id]
+            del self.numbers_of[key.segment_id]
 
     def _report(self) -> None:
         self._meter.on_resident(CacheLevel.MEMORY, self.size_bytes + self._unread_bytes)

@@ -172,35 +172,35 @@ class DiskBlocks:
         self._meter = meter
         self._clock = clock
         self._files = BlockFiles(digest, cipher)
-        self._folder = DiskFolder(path, digest, b"" if cipher is None else cipher.key_id)
-        self._index = DiskIndex(bytes_max, retention_s)
-        self._health = DiskHealth(meter, clock)
+        self.folder = DiskFolder(path, digest, b"" if cipher is None else cipher.key_id)
+        self.index = DiskIndex(bytes_max, retention_s)
+        self.health = DiskHealth(meter, clock)
         self._folder_lock = threading.Lock()
         """Held by whoever opens, lists or closes the folder."""
         self._is_loaded = False
         self._is_lost = False
         self._is_closed = False
         try:
-            self._folder.open()
+            self.folder.open()
         except OSError as error:
             if error.errno not in _SURVIVABLE:
                 raise StorageConfigError(f"cache.path: {path}: {error.strerror}") from error
-            self._health.on_trouble(cause_of(error), error)
+            self.health.on_trouble(cause_of(error), error)
 
     @property
     def size_bytes(self) -> int:
         """What the disk is charged with: never above `bytes_max` once loaded."""
-        return self._index.size_bytes
+        return self.index.size_bytes
 
     @property
     def available(self) -> bool:
         """Whether a block is worth offering. True also when the disk has rested and nobody has tried it since."""
-        if self._is_closed or not self._health.may_write:
+        if self._is_closed or not self.health.may_write:
             return False
-        return self._is_loaded or self._is_lost or not self._health.is_good
+        return self._is_loaded or self._is_lost or not self.health.is_good
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def load(self) -> None:
         """List what an earlier process left; drop what nobody can read, what has expired, what is over budget."""
@@ -210,39 +210,39 @@ class DiskBlocks:
 
     def holds(self, key: DiskBlockKey) -> bool:
         """Whether the block is on disk, as far as known without looking. No I/O."""
-        return self._is_loaded and self._health.may_read and self._index.holds(key, self._clock())
+        return self._is_loaded and self.health.may_read and self.index.holds(key, self._clock())
 
     def holds_run(self, keys: Sequence[DiskBlockKey]) -> list[bool]:
         """The same for many blocks at once. No I/O."""
-        if not self._is_loaded or not self._health.may_read:
+        if not self._is_loaded or not self.health.may_read:
             return [False] * len(keys)
-        return self._index.holds_run(keys, self._clock())
+        return self.index.holds_run(keys, self._clock())
 
     def find(self, segment_id: Uuid, number: int) -> DiskBlockKey | None:
         """The key of the segment's block of that number, whatever its size; None if it is not on disk. No I/O."""
-        if not self._is_loaded or not self._health.may_read:
+        if not self._is_loaded or not self.health.may_read:
             return None
-        return self._index.find(segment_id, number, self._clock())
+        return self.index.find(segment_id, number, self._clock())
 
     def read(self, key: DiskBlockKey, reader: Hashable | None = None) -> bytes | bytearray | None:
         """The block's bytes, checked, in a buffer that nobody else holds; None if it is not there or bad."""
         now_s = self._clock()
-        if not self._is_loaded or not self._health.may_read:
+        if not self._is_loaded or not self.health.may_read:
             return None
-        entry = self._index.use(key, reader, now_s)
+        entry = self.index.use(key, reader, now_s)
         if entry is None:
             return None
-        path = self._folder.path_of(key)
+        path = self.folder.path_of(key)
         try:
             data = self._files.read(path, key)
         except CorruptObjectError as error:
             self._meter.on_quarantined()
             self._meter.on_disk_error(DiskErrorCause.CORRUPT)
             _log.warning("corrupt_block_dropped", detail=str(error))
-            self._delete(self._index.take_read(key, entry))
+            self._delete(self.index.take_read(key, entry))
             return None
         except OSError as error:
-            self._on_unreadable(self._index.take_read(key, entry), error)
+            self._on_unreadable(self.index.take_read(key, entry), error)
             return None
         self._stamp(key, path, now_s)
         return data
@@ -257,7 +257,7 @@ class DiskBlocks:
             raise ValueError(f"a block of {key.size_bytes} bytes has {len(view)}")
         if self.holds(key):
             return True
-        room = self._index.reserve(key, cost_bytes(file_bytes(key)), self._clock()) if self._may_write() else None
+        room = self.index.reserve(key, cost_bytes(file_bytes(key)), self._clock()) if self._may_write() else None
         if room is None or not self._write_into(room, key, view, reader):
             self._meter.on_disk_skipped()
             return False
@@ -265,30 +265,30 @@ class DiskBlocks:
 
     def drop(self, key: DiskBlockKey) -> None:
         """Forget a block, if it is there or just being written."""
-        self._delete(self._index.take([key]))
+        self._delete(self.index.take([key]))
 
     def has_segment(self, segment_id: Uuid) -> bool:
         """Whether `drop_segment` would find anything, as far as known without looking. No I/O."""
-        return self._index.has_segment(segment_id)
+        return self.index.has_segment(segment_id)
 
     def drop_segment(self, segment_id: Uuid) -> None:
         """Forget a segment's blocks."""
-        self._delete(self._index.take_segment(segment_id))
+        self._delete(self.index.take_segment(segment_id))
 
     def drop_unknown(self, known_among: Callable[[frozenset[Uuid]], AbstractSet[Uuid]]) -> int:
         """Forget the blocks of segments that are not known; how many there were. Loads first."""
         self.load()
-        segments = frozenset(self._index.segments())
+        segments = frozenset(self.index.segments())
         dropped = 0
         for segment_id in segments - known_among(segments):
-            room = self._index.take_segment(segment_id)
+            room = self.index.take_segment(segment_id)
             dropped += len(room.doomed)
             self._delete(room)
         return dropped
 
     def expire(self) -> int:
         """Drop the blocks that nobody has read for `retention_s`; how many there were."""
-        room = self._index.take_idle(self._clock())
+        room = self.index.take_idle(self._clock())
         expired = len(room.doomed)
         self._delete(room)
         self._meter.on_expired(CacheLevel.DISK, expired)
@@ -299,20 +299,20 @@ class DiskBlocks:
         with self._folder_lock:
             self._is_closed = True
             self._is_loaded = False
-            self._folder.close()
+            self.folder.close()
 
     def _may_write(self) -> bool:
-        if self._is_closed or not self._health.try_write():
+        if self._is_closed or not self.health.try_write():
             return False
         # A lost folder is made anew even if a write that was under way then has just succeeded.
-        if self._is_lost or not self._health.is_good:
+        if self._is_lost or not self.health.is_good:
             return self._recover()
         if not self._is_loaded:
             return False
         try:
-            is_held = self._folder.is_held()
+            is_held = self.folder.is_held()
         except OSError as error:
-            self._health.on_trouble(cause_of(error), error)
+            self.health.on_trouble(cause_of(error), error)
             return False
         if not is_held:
             self._on_vanished()
@@ -324,10 +324,10 @@ class DiskBlocks:
             if self._is_closed:
                 return False
             try:
-                is_news = self._folder.open()
+                is_news = self.folder.open()
             except (OSError, StorageConfigError) as error:
                 cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
-                self._health.on_trouble(cause, error)
+                self.health.on_trouble(cause, error)
                 return False
             if is_news or not self._is_loaded:
                 self._load()
@@ -335,12 +335,12 @@ class DiskBlocks:
 
     def _load(self) -> None:
         self._is_loaded = False
-        self._index.clear()
+        self.index.clear()
         usable: list[tuple[float, DiskBlockKey]] = []
         try:
-            if self._folder.open():
-                self._index.clear()
-            for file in self._folder.listing():
+            if self.folder.open():
+                self.index.clear()
+            for file in self.folder.listing():
                 modified_s = min(file.modified_s, self._clock())
                 if file.key is not None and self._is_usable(file, file.key, modified_s):
                     usable.append((modified_s, file.key))
@@ -348,48 +348,48 @@ class DiskBlocks:
                     self._delete_listed(file)
         except (OSError, StorageConfigError) as error:
             cause = cause_of(error) if isinstance(error, OSError) else DiskErrorCause.DENIED
-            self._health.on_trouble(cause, error)
+            self.health.on_trouble(cause, error)
             return
         usable.sort()
         for modified_s, key in usable:
-            self._index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
-        self._delete(self._index.shrink())
+            self.index.add_listed(key, cost_bytes(file_bytes(key)), modified_s)
+        self._delete(self.index.shrink())
         self._is_loaded = True
         self._is_lost = False
-        _log.info("disk_cache_loaded", blocks=len(self._index), size_bytes=self.size_bytes)
+        _log.info("disk_cache_loaded", blocks=len(self.index), size_bytes=self.size_bytes)
 
     def _is_usable(self, file: ListedFile, key: DiskBlockKey, modified_s: float) -> bool:
         if file.size_bytes != file_bytes(key):
             self._meter.on_disk_error(DiskErrorCause.CORRUPT)
             return False
-        if self._index.is_idle(modified_s, self._clock()):
+        if self.index.is_idle(modified_s, self._clock()):
             self._meter.on_expired(CacheLevel.DISK)
             return False
         return True
 
     def _delete_listed(self, file: ListedFile) -> None:
         try:
-            self._folder.delete(file.path)
+            self.folder.delete(file.path)
         except OSError as error:
-            self._index.add_leftover(file.path, cost_bytes(file.size_bytes))
-            self._health.on_trouble(cause_of(error), error)
+            self.index.add_leftover(file.path, cost_bytes(file.size_bytes))
+            self.health.on_trouble(cause_of(error), error)
 
     def _write_into(self, room: Room, key: DiskBlockKey, view: memoryview, reader: Hashable | None) -> bool:
         if not self._delete(room):
             return False
-        temporary = self._folder.temporary_path()
+        temporary = self.folder.temporary_path()
         now_s = self._clock()
         try:
             self._files.write(temporary, key, view, now_s)
-            self._folder.publish(temporary, key)
+            self.folder.publish(temporary, key)
         except BaseException as error:
             self._abandon(room, temporary)
             if not isinstance(error, OSError):
                 raise
-            self._health.on_trouble(cause_of(error), error)
+            self.health.on_trouble(cause_of(error), error)
             return False
-        unwanted = self._index.publish(room, key, reader, now_s)
-        self._health.on_written()
+        unwanted = self.index.publish(room, key, reader, now_s)
+        self.health.on_written()
         self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
         if unwanted is not None:
             self._delete(unwanted)
@@ -398,25 +398,25 @@ class DiskBlocks:
     def _abandon(self, room: Room, temporary: Path) -> None:
         leftover = None
         try:
-            self._folder.delete(temporary)
+            self.folder.delete(temporary)
         except OSError as error:
             _log.warning("half_block_left_on_disk", detail=str(error))
             leftover = temporary
-        self._index.release(room, leftover)
+        self.index.release(room, leftover)
         self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
 
     def _delete(self, room: Room) -> bool:
         """Delete what is doomed for this room. False if the block it is for cannot be written."""
         undeleted: list[Doomed] = []
         for doomed in room.doomed:
-            path = doomed.file if isinstance(doomed.file, Path) else self._folder.path_of(doomed.file)
+            path = doomed.file if isinstance(doomed.file, Path) else self.folder.path_of(doomed.file)
             try:
-                self._folder.delete(path)
+                self.folder.delete(path)
             except OSError as error:
                 undeleted.append(doomed)
-                self._health.on_trouble(cause_of(error), error)
+                self.health.on_trouble(cause_of(error), error)
         self._meter.on_evicted(CacheLevel.DISK, room.evictions)
-        is_settled = self._index.settle(room, undeleted)
+        is_settled = self.index.settle(room, undeleted)
         self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
         return is_settled
 
@@ -430,11 +430,11 @@ class DiskBlocks:
         elif isinstance(error, FileNotFoundError):
             self._on_vanished()
         else:
-            self._health.on_trouble(cause_of(error), error)
+            self.health.on_trouble(cause_of(error), error)
 
     def _is_held(self) -> bool:
         try:
-            return self._folder.is_held()
+            return self.folder.is_held()
         except OSError:
             # It cannot be looked at: as good as gone.
             return False
@@ -443,16 +443,16 @@ class DiskBlocks:
         # It may come back as it was, like a disk that is mounted again: then it is listed again.
         self._is_lost = True
         self._is_loaded = False
-        self._index.clear()
+        self.index.clear()
         self._meter.on_resident(CacheLevel.DISK, self.size_bytes)
-        self._health.on_trouble(DiskErrorCause.MISSING, "the folder is gone")
+        self.health.on_trouble(DiskErrorCause.MISSING, "the folder is gone")
 
     def _stamp(self, key: DiskBlockKey, path: Path, now_s: float) -> None:
-        if self._health.is_good and self._index.claim_stamp(key, now_s):
+        if self.health.is_good and self.index.claim_stamp(key, now_s):
             try:
                 self._files.stamp(path, now_s)
             except FileNotFoundError:
                 # Evicted since it was read.
                 return
             except OSError as error:
-                self._health.on_trouble(cause_of(error), error)
+                self.health.on_trouble(cause_of(error), error)

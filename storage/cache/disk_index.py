@@ -63,29 +63,29 @@ class DiskIndex:
             return self._size_bytes()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def holds(self, key: DiskBlockKey, now_s: float) -> bool:
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             return entry is not None and not self._is_idle(entry, now_s)
 
     def holds_run(self, keys: Sequence[DiskBlockKey], now_s: float) -> list[bool]:
         """The same for many blocks at once."""
         with self._lock:
-            found = map(self._entries.get, keys)
+            found = map(self.entries.get, keys)
             return [entry is not None and not self._is_idle(entry, now_s) for entry in found]
 
     def find(self, segment_id: Uuid, number: int, now_s: float) -> DiskBlockKey | None:
         """The key of the block of that number, whatever its size."""
         with self._lock:
             key = next((key for key in self._keys_of.get(segment_id, ()) if key.number == number), None)
-            return None if key is None or self._is_idle(self._entries[key], now_s) else key
+            return None if key is None or self._is_idle(self.entries[key], now_s) else key
 
     def use(self, key: DiskBlockKey, reader: Hashable | None, now_s: float) -> "DiskEntry | None":
         """Note that the block is read now; None if it is not here."""
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is None or self._is_idle(entry, now_s):
                 return None
             entry.used_at_s = now_s
@@ -95,7 +95,7 @@ class DiskIndex:
     def claim_stamp(self, key: DiskBlockKey, now_s: float) -> bool:
         """Whether the file's time is to be brought up to date, by whoever asks first."""
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is None or 0 <= now_s - entry.stamped_at_s < MODIFIED_INTERVAL_S:
                 return False
             entry.stamped_at_s = now_s
@@ -109,7 +109,7 @@ class DiskIndex:
         with self._lock:
             if key in self._is_wanted or self._held_bytes + cost_bytes > self._bytes_max:
                 return None
-            entry = self._entries.get(key)
+            entry = self.entries.get(key)
             if entry is not None:
                 if not self._is_idle(entry, now_s):
                     return None
@@ -168,7 +168,7 @@ class DiskIndex:
     def take_read(self, key: DiskBlockKey, entry: "DiskEntry") -> Room:
         """Forget a block that could not be read, unless it was dropped, or even written anew, while it was read."""
         with self._lock:
-            return self._take([key] if self._entries.get(key) is entry else [])
+            return self._take([key] if self.entries.get(key) is entry else [])
 
     def take_segment(self, segment_id: Uuid) -> Room:
         with self._lock:
@@ -198,7 +198,7 @@ class DiskIndex:
     def add_listed(self, key: DiskBlockKey, cost_bytes: int, used_at_s: float) -> None:
         """A block that was found on disk, longest unused first."""
         with self._lock:
-            if key not in self._entries and key not in self._is_wanted:
+            if key not in self.entries and key not in self._is_wanted:
                 self._insert(key, cost_bytes, None, used_at_s)
 
     def add_leftover(self, path: Path, cost_bytes: int) -> None:
@@ -213,7 +213,7 @@ class DiskIndex:
 
     def _forget_blocks(self) -> None:
         self._policy: ScanResistantPolicy[DiskBlockKey] = ScanResistantPolicy()
-        self._entries: dict[DiskBlockKey, DiskEntry] = {}
+        self.entries: dict[DiskBlockKey, DiskEntry] = {}
         self._keys_of: dict[Uuid, set[DiskBlockKey]] = {}
         self._leftovers: dict[DiskBlockKey | Path, int] = {}
 
@@ -242,7 +242,7 @@ class DiskIndex:
         for key in keys:
             if key in self._is_wanted:
                 self._is_wanted[key] = False
-            elif key in self._entries:
+            elif key in self.entries:
                 self._policy.remove(key)
                 doomed.append(Doomed(key, self._remove(key)))
                 self._is_wanted[key] = False
@@ -254,7 +254,7 @@ class DiskIndex:
         blocks = extent_blocks(max(key.block_bytes, FILE_COST_BYTES_MIN), self._bytes_max)
         extent = (key.segment_id, key.block_bytes, key.number // blocks)
         self._policy.insert(key, cost_bytes, reader, now_s, extent=extent)
-        self._entries[key] = DiskEntry(cost_bytes, now_s, now_s)
+        self.entries[key] = DiskEntry(cost_bytes, now_s, now_s)
         self._keys_of.setdefault(key.segment_id, set()).add(key)
 
     def _remove(self, key: DiskBlockKey) -> int:
@@ -262,7 +262,7 @@ class DiskIndex:
         keys.discard(key)
         if not keys:
             del self._keys_of[key.segment_id]
-        return self._entries.pop(key).cost_bytes
+        return self.entries.pop(key).cost_bytes
 
     def _end(self, room: Room) -> None:
         if room.key is not None:

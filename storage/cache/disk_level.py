@@ -120,10 +120,10 @@ class DiskLevel:
         self._disk = disk
         self._nursery = nursery
         self._meter = meter
-        self._runs: set[DiskRun] = set()
-        self._read_limiter = trio.CapacityLimiter(READS_MAX)
-        self._queue: dict[DiskBlockKey, tuple[Block, Hashable]] = {}
-        self._queue_bytes = 0
+        self.runs: set[DiskRun] = set()
+        self.read_limiter = trio.CapacityLimiter(READS_MAX)
+        self.queue: dict[DiskBlockKey, tuple[Block, Hashable]] = {}
+        self.queue_bytes = 0
         self._queued = trio.Event()
         self._writing: DiskBlockKey | None = None
         self._unwanted: set[DiskBlockKey] = set()
@@ -137,7 +137,7 @@ class DiskLevel:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._expire)
             while True:
-                while self._queue:
+                while self.queue:
                     await self._write_next()
                 self._queued = trio.Event()
                 await self._queued.wait()
@@ -167,7 +167,7 @@ class DiskLevel:
                 self._disk.drop(key)
                 return None
 
-        return await trio.to_thread.run_sync(read, limiter=self._read_limiter)
+        return await trio.to_thread.run_sync(read, limiter=self.read_limiter)
 
     def read_run(
         self,
@@ -195,20 +195,20 @@ class DiskLevel:
             deliver(at, data)
 
         run = DiskRun(keys, count_and_deliver, fail)
-        self._runs.add(run)
+        self.runs.add(run)
         self._nursery.start_soon(self._read_run, run, reader)
         return run
 
     def write_soon(self, key: DiskBlockKey, block: Block, reader: Hashable) -> None:
         """Queue a block, or leave it."""
         size_bytes = len(block.data)
-        if key in self._queue or self._disk.holds(key):
+        if key in self.queue or self._disk.holds(key):
             return
-        if not self._disk.available or self._queue_bytes + size_bytes > WRITE_QUEUE_BYTES_MAX:
+        if not self._disk.available or self.queue_bytes + size_bytes > WRITE_QUEUE_BYTES_MAX:
             self._meter.on_disk_skipped()
             return
-        self._queue[key] = (block, reader)
-        self._queue_bytes += size_bytes
+        self.queue[key] = (block, reader)
+        self.queue_bytes += size_bytes
         self._queued.set()
 
     def drop(self, key: DiskBlockKey) -> None:
@@ -216,7 +216,7 @@ class DiskLevel:
         self._unqueue(key)
         if key == self._writing:
             self._unwanted.add(key)
-        for run in self._runs:
+        for run in self.runs:
             run.drop(key)
         self._disk.drop(key)
 
@@ -225,11 +225,11 @@ class DiskLevel:
 
         A segment of which nothing is here costs a look-up: most deletions are of segments that nobody has read.
         """
-        for key in [key for key in self._queue if key.segment_id == segment_id]:
+        for key in [key for key in self.queue if key.segment_id == segment_id]:
             self._unqueue(key)
         if self._writing is not None and self._writing.segment_id == segment_id:
             self._unwanted.add(self._writing)
-        for run in self._runs:
+        for run in self.runs:
             run.is_forgotten = run.is_forgotten or run.keys[0].segment_id == segment_id
         if not self._disk.has_segment(segment_id):
             return
@@ -245,14 +245,14 @@ class DiskLevel:
     async def _read_run(self, run: DiskRun, reader: Hashable) -> None:
         post = trio.lowlevel.current_trio_token().run_sync_soon
         try:
-            run.hand_over(await trio.to_thread.run_sync(run.read, self._disk, reader, post, limiter=self._read_limiter))
+            run.hand_over(await trio.to_thread.run_sync(run.read, self._disk, reader, post, limiter=self.read_limiter))
         except Exception as error:  # every failure belongs to the waiters; the nursery must live on
             run.end(error)
         except BaseException:  # shutdown: nobody may be left waiting
             run.end(trio.ClosedResourceError("the application is shutting down"))
             raise
         finally:
-            self._runs.discard(run)
+            self.runs.discard(run)
 
     async def _delete_files(self) -> None:
         try:
@@ -272,7 +272,7 @@ class DiskLevel:
             self._disk.drop_segment(segment_id)
 
     async def _write_next(self) -> None:
-        key, (block, reader) = next(iter(self._queue.items()))
+        key, (block, reader) = next(iter(self.queue.items()))
         self._unqueue(key)
         self._writing = key
         try:
@@ -284,9 +284,9 @@ class DiskLevel:
                 self._disk.drop(key)
 
     def _unqueue(self, key: DiskBlockKey) -> None:
-        entry = self._queue.pop(key, None)
+        entry = self.queue.pop(key, None)
         if entry is not None:
-            self._queue_bytes -= len(entry[0].data)
+            self.queue_bytes -= len(entry[0].data)
 
     async def _expire(self) -> None:
         while True:

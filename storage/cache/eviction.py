@@ -60,28 +60,28 @@ class ScanResistantPolicy(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[K, _Block[K]] = OrderedDict()
+        self.blocks: OrderedDict[K, _Block[K]] = OrderedDict()
         """By last use."""
-        self._extents: dict[Hashable, _Extent[K]] = {}
+        self.extents: dict[Hashable, _Extent[K]] = {}
         """Those in the two queues."""
-        self._probation: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
-        self._main: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
-        self._going: _Extent[K] | None = None
+        self.probation: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
+        self.main: OrderedDict[Hashable, _Extent[K]] = OrderedDict()
+        self.going: _Extent[K] | None = None
         """The extent that gives up its blocks; in neither queue."""
         self._entered: OrderedDict[int, _Extent[K]] = OrderedDict()
         """By a reader's hash: the extent that it entered last."""
-        self._ghosts: OrderedDict[int, _Ghost] = OrderedDict()
-        self._ghost_bytes = 0
+        self.ghosts: OrderedDict[int, _Ghost] = OrderedDict()
+        self.ghost_bytes = 0
         self._size_bytes = 0
-        self._probation_bytes = 0
+        self.probation_bytes = 0
         self._probation_bytes_wanted = 0
 
     def __len__(self) -> int:
         """Of blocks."""
-        return len(self._blocks)
+        return len(self.blocks)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._blocks
+        return key in self.blocks
 
     @property
     def size_bytes(self) -> int:
@@ -94,11 +94,11 @@ class ScanResistantPolicy(Generic[K]):
 
         `extent` is the same for all blocks of an extent; None: the block is one by itself.
         """
-        assert key not in self._blocks, "an owner removes a block before it inserts it anew"
+        assert key not in self.blocks, "an owner removes a block before it inserts it anew"
         assert size_bytes >= 0, "a size is no less than nothing"
         name = key if extent is None else extent
         reader_hash = _hash_of(reader)
-        holder = self._extents.get(name) or self._begin(name, reader_hash)
+        holder = self.extents.get(name) or self._begin(name, reader_hash)
         if reader_hash is not None:
             self._enter(holder, reader_hash)
         self._put(key, _Block(holder, size_bytes, now_s))
@@ -109,12 +109,12 @@ class ScanResistantPolicy(Generic[K]):
         Raises:
             KeyError: it is not here.
         """
-        block = self._blocks[key]
-        if block.extent is self._going:
+        block = self.blocks[key]
+        if block.extent is self.going:
             self._take(key)
             self.insert(key, block.size_bytes, reader, now_s, extent=block.extent.name)
             return
-        self._blocks.move_to_end(key)
+        self.blocks.move_to_end(key)
         block.used_at_s = now_s
         if reader is None:
             block.extent.uses = min(block.extent.uses + 1, USES_MAX)
@@ -127,15 +127,15 @@ class ScanResistantPolicy(Generic[K]):
         Raises:
             KeyError: it is not here.
         """
-        extent = self._blocks[key].extent
-        if extent is self._going:
+        extent = self.blocks[key].extent
+        if extent is self.going:
             self._keep(extent, key)
         else:
-            (self._main if extent.is_main else self._probation).move_to_end(extent.name)
+            (self.main if extent.is_main else self.probation).move_to_end(extent.name)
 
     def remove(self, key: K) -> None:
         """Forget a block, if it is here, and leave no ghost: it is gone for another reason than want of room."""
-        if key in self._blocks:
+        if key in self.blocks:
             self._take(key)
 
     def evict(self) -> K:
@@ -144,16 +144,16 @@ class ScanResistantPolicy(Generic[K]):
         Raises:
             KeyError: there is none.
         """
-        if self._going is None or not self._going.keys:
-            self._going = self._next_to_go()
-        key = next(iter(self._going.keys))
+        if self.going is None or not self.going.keys:
+            self.going = self._next_to_go()
+        key = next(iter(self.going.keys))
         self._take(key)
         return key
 
     def idle_since(self, before_s: float) -> list[K]:
         """Blocks whose last use was before this time, longest idle first. They stay until removed."""
         idle = []
-        for key, block in self._blocks.items():
+        for key, block in self.blocks.items():
             if block.used_at_s >= before_s:
                 break
             idle.append(key)
@@ -161,7 +161,7 @@ class ScanResistantPolicy(Generic[K]):
 
     def _begin(self, name: Hashable, reader_hash: int | None) -> "_Extent[K]":
         extent: _Extent[K] = _Extent(name, reader_hash, is_main=self._returned(name, reader_hash))
-        self._extents[name] = (self._main if extent.is_main else self._probation)[name] = extent
+        self.extents[name] = (self.main if extent.is_main else self.probation)[name] = extent
         return extent
 
     def _enter(self, extent: "_Extent[K]", reader_hash: int) -> None:
@@ -178,16 +178,16 @@ class ScanResistantPolicy(Generic[K]):
     def _next_to_go(self) -> "_Extent[K]":
         # Ends because every turn but the last uses up a use that some touch has paid for.
         while True:
-            from_main = bool(self._main) and self._probation_bytes <= self._probation_bytes_limit()
-            name, extent = (self._main if from_main else self._probation).popitem(last=False)
+            from_main = bool(self.main) and self.probation_bytes <= self._probation_bytes_limit()
+            name, extent = (self.main if from_main else self.probation).popitem(last=False)
             if not from_main:
-                self._probation_bytes -= extent.size_bytes
+                self.probation_bytes -= extent.size_bytes
             if extent.uses == 0:
                 break
             extent.uses = extent.uses - 1 if from_main else 0
             extent.is_main = True
-            self._main[name] = extent
-        del self._extents[name]
+            self.main[name] = extent
+        del self.extents[name]
         if len(extent.keys) > 1 and self._is_being_read(extent):
             self._keep(extent, next(reversed(extent.keys)))
         else:
@@ -199,41 +199,41 @@ class ScanResistantPolicy(Generic[K]):
 
     def _keep(self, going: "_Extent[K]", key: K) -> None:
         """Let one of its blocks stay, as if it had come only now."""
-        block = self._blocks[key]
+        block = self.blocks[key]
         del going.keys[key]
         going.size_bytes -= block.size_bytes
-        kept = self._extents.get(going.name)
+        kept = self.extents.get(going.name)
         if kept is None:
             kept = _Extent(going.name, going.reader_hash, is_main=False)
-            self._extents[kept.name] = self._probation[kept.name] = kept
+            self.extents[kept.name] = self.probation[kept.name] = kept
         block.extent = kept
         kept.keys[key] = None
         kept.size_bytes += block.size_bytes
         if not kept.is_main:
-            self._probation_bytes += block.size_bytes
+            self.probation_bytes += block.size_bytes
 
     def _put(self, key: K, block: "_Block[K]") -> None:
         extent = block.extent
-        self._blocks[key] = block
+        self.blocks[key] = block
         self._size_bytes += block.size_bytes
         extent.keys[key] = None
         extent.size_bytes += block.size_bytes
         if not extent.is_main:
-            self._probation_bytes += block.size_bytes
+            self.probation_bytes += block.size_bytes
 
     def _take(self, key: K) -> None:
-        block = self._blocks.pop(key)
+        block = self.blocks.pop(key)
         extent = block.extent
         self._size_bytes -= block.size_bytes
         del extent.keys[key]
         extent.size_bytes -= block.size_bytes
-        if extent is self._going:
+        if extent is self.going:
             return
         if not extent.is_main:
-            self._probation_bytes -= block.size_bytes
+            self.probation_bytes -= block.size_bytes
         if not extent.keys:
-            del self._extents[extent.name]
-            del (self._main if extent.is_main else self._probation)[extent.name]
+            del self.extents[extent.name]
+            del (self.main if extent.is_main else self.probation)[extent.name]
 
     def _probation_bytes_limit(self) -> int:
         least = self._size_bytes // _PROBATION_DIVISOR
@@ -254,15 +254,15 @@ class ScanResistantPolicy(Generic[K]):
 
     def _remember(self, extent: "_Extent[K]", *, is_of_main: bool) -> None:
         self._forget_ghost(hash(extent.name))
-        self._ghosts[hash(extent.name)] = _Ghost(extent.reader_hash, is_of_main, extent.size_bytes)
-        self._ghost_bytes += extent.size_bytes
-        while self._ghost_bytes > max(self._size_bytes, extent.size_bytes) or len(self._ghosts) > len(self):
-            self._forget_ghost(next(iter(self._ghosts)))
+        self.ghosts[hash(extent.name)] = _Ghost(extent.reader_hash, is_of_main, extent.size_bytes)
+        self.ghost_bytes += extent.size_bytes
+        while self.ghost_bytes > max(self._size_bytes, extent.size_bytes) or len(self.ghosts) > len(self):
+            self._forget_ghost(next(iter(self.ghosts)))
 
     def _forget_ghost(self, name_hash: int) -> "_Ghost | None":
-        ghost = self._ghosts.pop(name_hash, None)
+        ghost = self.ghosts.pop(name_hash, None)
         if ghost is not None:
-            self._ghost_bytes -= ghost.size_bytes
+            self.ghost_bytes -= ghost.size_bytes
         return ghost
 
 

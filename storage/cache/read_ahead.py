@@ -196,17 +196,17 @@ class ReadAhead:
         self._clock = clock
         self._is_link_free = is_link_free
         # No list or set in these is ever empty; streams of one partition are in the order of their last reads.
-        self._by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
-        self._by_segment: dict[Uuid, set[Stream]] = {}
-        self._recent: OrderedDict[Stream, None] = OrderedDict()
+        self.by_reader: dict[Hashable, dict[TopicIdPartition, list[Stream]]] = {}
+        self.by_segment: dict[Uuid, set[Stream]] = {}
+        self.recent: OrderedDict[Stream, None] = OrderedDict()
         self._read_lately: dict[Stream, None] = {}
         self._with_window = 0
         self._ahead_bytes = 0
-        self._line: list[tuple[int, int, Stream]] = []
+        self.line: list[tuple[int, int, Stream]] = []
         self._stamps = itertools.count(1)
 
     def __len__(self) -> int:
-        return len(self._recent)
+        return len(self.recent)
 
     @property
     def streams_with_window(self) -> int:
@@ -220,11 +220,11 @@ class ReadAhead:
     @property
     def has_nearest(self) -> bool:
         """Whether some stream may ask. Those at the head of the line that may not leave it."""
-        while self._line:
-            _, stamp, stream = self._line[0]
-            if stamp == stream.stamp and self._may_ask(stream):
+        while self.line:
+            _, stamp, stream = self.line[0]
+            if stamp == stream.stamp and self.may_ask(stream):
                 return True
-            heapq.heappop(self._line)
+            heapq.heappop(self.line)
         return False
 
     def on_read(self, read: Read) -> list[Ahead]:
@@ -240,7 +240,7 @@ class ReadAhead:
         is_repeated = not is_new and stream.start == read.start and stream.segment is segment
         if is_repeated and stream.end == read.end:
             stream.read_at_s = self._clock()
-            self._recent.move_to_end(stream)
+            self.recent.move_to_end(stream)
             return []
         self._advance(stream, read)
         if not is_repeated and (read.is_cut or not is_new):
@@ -251,7 +251,7 @@ class ReadAhead:
     def reach(self, reader: Hashable, blocks: SegmentBlocks, position: int) -> Stream | None:
         """The reader's stream that comes to this byte within its window; it may lie in the block that it reads."""
         nearest, nearest_bytes = None, math.inf
-        for stream in self._by_reader.get(reader, {}).get(blocks.segment.topic_id_partition, ()):
+        for stream in self.by_reader.get(reader, {}).get(blocks.segment.topic_id_partition, ()):
             distance = stream.distance(blocks.segment.segment_id.id, position)
             if not stream.window_bytes or distance is None or abs(distance) >= nearest_bytes:
                 continue
@@ -266,7 +266,7 @@ class ReadAhead:
 
     def nearest(self) -> Stream | None:
         """The stream with the least ahead among those that may ask; it is to be put in the line again (`changed`)."""
-        return heapq.heappop(self._line)[2] if self.has_nearest else None
+        return heapq.heappop(self.line)[2] if self.has_nearest else None
 
     def changed(self, stream: Stream) -> None:
         """The stream may be able to ask: it was read, has asked, or a segment was opened."""
@@ -274,14 +274,14 @@ class ReadAhead:
         if not stream.window_bytes:
             return
         stream.stamp = next(self._stamps)
-        heapq.heappush(self._line, (stream.ahead_bytes, stream.stamp, stream))
-        if len(self._line) > 64 + 2 * self._with_window:
-            self._line = [entry for entry in self._line if entry[1] == entry[2].stamp]
-            heapq.heapify(self._line)
+        heapq.heappush(self.line, (stream.ahead_bytes, stream.stamp, stream))
+        if len(self.line) > 64 + 2 * self._with_window:
+            self.line = [entry for entry in self.line if entry[1] == entry[2].stamp]
+            heapq.heapify(self.line)
 
     def opened(self, blocks: SegmentBlocks) -> bool:
         """A segment is open now. Whether a stream still comes to it: the segment may be deleted, its reader gone."""
-        streams = self._by_segment.get(blocks.segment.segment_id.id, ())
+        streams = self.by_segment.get(blocks.segment.segment_id.id, ())
         for stream in streams:
             for ahead in stream.segments:
                 if ahead.segment_id == blocks.segment.segment_id.id:
@@ -301,7 +301,7 @@ class ReadAhead:
     def on_evicted(self, key: BlockKey) -> list[Stream]:
         """A block is dropped; the streams that still had it before them, which may ask for it again (rule 6)."""
         found = []
-        for stream in self._by_segment.get(key.segment_id, ()):
+        for stream in self.by_segment.get(key.segment_id, ()):
             ahead = next(ahead for ahead in stream.segments if ahead.segment_id == key.segment_id)
             if ahead.blocks is None or (start := ahead.blocks.grid.start(key.number)) >= ahead.position:
                 continue
@@ -316,7 +316,7 @@ class ReadAhead:
 
     def on_failed(self, segment_id: Uuid) -> None:
         """A GET of that segment failed that nobody waited for."""
-        for stream in self._by_segment.get(segment_id, ()):
+        for stream in self.by_segment.get(segment_id, ()):
             self.stalled(stream, StallReason.FAILED)
 
     def stalled(self, stream: Stream, reason: StallReason) -> None:
@@ -337,23 +337,23 @@ class ReadAhead:
             return StallReason.COLD_START
         if frontier is None:
             return StallReason.END_OF_TIER
-        if self._may_ask(stream):
+        if self.may_ask(stream):
             return None
         return StallReason.DEPTH if stream.waited else StallReason.CONSUMER
 
     def __iter__(self) -> Iterator[Stream]:
         """All streams, the one that was read longest ago first."""
-        return iter(self._recent)
+        return iter(self.recent)
 
     def forget_reader(self, reader: Hashable) -> None:
         """A connection closed. What was fetched for it stays for others."""
-        for streams in tuple(self._by_reader.get(reader, {}).values()):
+        for streams in tuple(self.by_reader.get(reader, {}).values()):
             for stream in tuple(streams):
                 self._drop(stream)
 
     def forget_segment(self, segment_id: Uuid) -> None:
         """A segment is deleted: streams in it end, others no longer come to it."""
-        for stream in tuple(self._by_segment.get(segment_id, ())):
+        for stream in tuple(self.by_segment.get(segment_id, ())):
             if stream.segment.segment_id.id == segment_id:
                 self._drop(stream)
                 continue
@@ -364,26 +364,26 @@ class ReadAhead:
     def drop_idle(self) -> None:
         """Forget streams that were not read for IDLE_S; each read does that too."""
         idle_since_s = self._clock() - IDLE_S
-        while self._recent and (stream := next(iter(self._recent))).read_at_s <= idle_since_s:
+        while self.recent and (stream := next(iter(self.recent))).read_at_s <= idle_since_s:
             self._drop(stream)
 
     # --- streams ---
 
     def _continued(self, reader: Hashable, segment: RemoteLogSegmentMetadata, start: int) -> Stream | None:
-        streams = self._by_reader.get(reader, {}).get(segment.topic_id_partition, ())
+        streams = self.by_reader.get(reader, {}).get(segment.topic_id_partition, ())
         found = [stream for stream in streams if stream.is_continued_by(segment, start)]
         # Several after a seek into what another stream has just read: the nearest.
         return max(found, key=lambda stream: (stream.end == start, stream.start), default=None)
 
     def _add(self, read: Read) -> Stream:
         stream = Stream(read.reader, read.blocks.segment, read.start, read.end, self._clock(), read.following)
-        streams = self._by_reader.setdefault(stream.reader, {}).setdefault(stream.partition, [])
+        streams = self.by_reader.setdefault(stream.reader, {}).setdefault(stream.partition, [])
         streams.append(stream)
-        self._recent[stream] = None
+        self.recent[stream] = None
         if len(streams) > STREAMS_PER_PARTITION_MAX:
             self._drop(streams[0])
-        if len(self._recent) > self._streams_max:
-            self._drop(next(iter(self._recent)))
+        if len(self.recent) > self._streams_max:
+            self._drop(next(iter(self.recent)))
         return stream
 
     def _advance(self, stream: Stream, read: Read) -> None:
@@ -408,8 +408,8 @@ class ReadAhead:
         stream.was_halved = False
         follower = read.following(segment) if read.end >= segment.segment_size_bytes else None
         stream.follower = None if follower is None else follower.segment_id.id
-        self._recent.move_to_end(stream)
-        streams = self._by_reader[stream.reader][stream.partition]
+        self.recent.move_to_end(stream)
+        streams = self.by_reader[stream.reader][stream.partition]
         if streams[-1] is not stream:
             streams.remove(stream)
             streams.append(stream)
@@ -418,14 +418,14 @@ class ReadAhead:
         while stream.segments:
             self._drop_segment(stream, -1)
         self._ahead_bytes -= stream.ahead_bytes
-        del self._recent[stream]
-        partitions = self._by_reader[stream.reader]
+        del self.recent[stream]
+        partitions = self.by_reader[stream.reader]
         streams = partitions[stream.partition]
         streams.remove(stream)
         if not streams:
             del partitions[stream.partition]
         if not partitions:
-            del self._by_reader[stream.reader]
+            del self.by_reader[stream.reader]
         stream.stamp = 0
         self._read_lately.pop(stream, None)
         if stream.window_bytes:
@@ -434,14 +434,14 @@ class ReadAhead:
 
     def _add_segment(self, stream: Stream, ahead: Ahead) -> None:
         stream.segments.append(ahead)
-        self._by_segment.setdefault(ahead.segment_id, set()).add(stream)
+        self.by_segment.setdefault(ahead.segment_id, set()).add(stream)
 
     def _drop_segment(self, stream: Stream, index: int) -> None:
         ahead = stream.segments.pop(index)
-        streams = self._by_segment[ahead.segment_id]
+        streams = self.by_segment[ahead.segment_id]
         streams.discard(stream)
         if not streams:
-            del self._by_segment[ahead.segment_id]
+            del self.by_segment[ahead.segment_id]
 
     # --- windows ---
 
@@ -476,7 +476,8 @@ class ReadAhead:
             stream.get_bytes_max = max(GET_BYTES_MIN, stream.get_bytes_max * 3 // 4)
             stream.sequential_bytes = 0
 
-    def _may_ask(self, stream: Stream) -> bool:
+    def may_ask(self, stream: Stream) -> bool:
+        """Whether the stream has room for its next GET."""
         frontier = stream.frontier
         if frontier is None or frontier.blocks is None:
             return False

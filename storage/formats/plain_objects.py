@@ -58,7 +58,7 @@ class PlainObjects(SegmentFiles):
     @property
     def identity(self) -> str:
         """Format, store and prefix; see RemoteStorageManager.identity."""
-        return f"plain-objects {self._store.identity} {self._prefix}"
+        return f"plain-objects {self.store.identity} {self._prefix}"
 
 
 def _check_keys(config: Mapping[str, str]) -> None:

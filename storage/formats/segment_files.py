@@ -65,19 +65,19 @@ class SegmentFiles:
     """
 
     def __init__(self, store: ObjectStore, *, prefix: str = "", shown_prefix: str = "") -> None:
-        self._store = store
+        self.store = store
         self._prefix = prefix
         self._shown_prefix = shown_prefix
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Put a segment's files; see RemoteStorageManager.copy_log_segment_data."""
         sources = sources_by_suffix(data).items()
-        put_segment_files(self._store, {self._key(metadata, suffix): source for suffix, source in sources})
+        put_segment_files(self.store, {self._key(metadata, suffix): source for suffix, source in sources})
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
         """What reads the segment. Asks the store nothing: an absent log is found out by its first stream."""
         key = self._key(metadata, LOG_SUFFIX)
-        return _OpenedFiles(self, self._store, metadata, key, self._name(key))
+        return _OpenedFiles(self, self.store, metadata, key, self._name(key))
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
@@ -97,7 +97,7 @@ class SegmentFiles:
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete a segment's objects, whichever there are."""
-        self._store.delete_many([self._key(metadata, suffix) for suffix in OBJECT_SUFFIXES])
+        self.store.delete_many([self._key(metadata, suffix) for suffix in OBJECT_SUFFIXES])
 
     def inspect_segment(self, metadata: RemoteLogSegmentMetadata) -> SegmentInspection:
         """One HEAD for each object; see RemoteStorageManager.inspect_segment."""
@@ -116,7 +116,7 @@ class SegmentFiles:
     def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
         """All objects below the prefix; see RemoteStorageManager.list_objects."""
         try:
-            for head in self._store.list(self._prefix if topic is None else f"{self._prefix}{topic}-"):
+            for head in self.store.list(self._prefix if topic is None else f"{self._prefix}{topic}-"):
                 segment_id = _segment_of(head.key[len(self._prefix) :])
                 if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
                     yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
@@ -129,15 +129,15 @@ class SegmentFiles:
 
     def warm_up(self) -> None:
         """Warm up the store."""
-        self._store.warm_up()
+        self.store.warm_up()
 
     def ask(self) -> None:
         """One GET; see RemoteStorageManager.ask."""
-        ask_store(self._store, self._prefix)
+        ask_store(self.store, self._prefix)
 
     def close(self) -> None:
         """Close the store."""
-        self._store.close()
+        self.store.close()
 
     def _key(self, metadata: RemoteLogSegmentMetadata, suffix: str) -> str:
         directory = partition_directory_name(metadata.topic_id_partition)
@@ -149,14 +149,14 @@ class SegmentFiles:
     def _fetch(self, key: str, start: int, end: int, bytes_max: int) -> bytes:
         """Bytes [start, end) of an object, fewer when it ends first; CorruptObjectError beyond `bytes_max`."""
         try:
-            stream = self._store.get(key, start, end)
+            stream = self.store.get(key, start, end)
         except InvalidRangeError:
             return b""
         return bytes(read_whole(stream, self._name(key), bytes_max))
 
     def _size_bytes(self, key: str) -> int | None:
         try:
-            return self._store.head(key).size_bytes
+            return self.store.head(key).size_bytes
         except RemoteResourceNotFoundError:
             return None
 

@@ -254,9 +254,9 @@ class TimestampSearch:
         try:
             while True:
                 if compressed or end - position > IN_THREAD_BYTES:
-                    found, count = await trio.to_thread.run_sync(_look, records, asked, limiter=self._scanning)
+                    found, count = await trio.to_thread.run_sync(look_through, records, asked, limiter=self._scanning)
                 else:
-                    found, count = _look(records, asked)
+                    found, count = look_through(records, asked)
                     await trio.lowlevel.checkpoint()
                 scan.budget.take_records(count)
                 if found is not None:
@@ -290,7 +290,7 @@ def _begins_on(lineage: LeaderEpochLineage, segment: RemoteLogSegmentMetadata, f
     return all(end is None or start >= end for end in ends)
 
 
-def _look(records: Iterator[Record | None], asked: _Asked) -> tuple[Record | None, int]:
+def look_through(records: Iterator[Record | None], asked: _Asked) -> tuple[Record | None, int]:
     """The record among the next RECORDS_AT_ONCE, and how many were looked at: fewer if there are no more of them."""
     count = 0
     for record in islice(records, RECORDS_AT_ONCE):

@@ -87,7 +87,7 @@ class Connection:
     """An open connection, used by one thread at a time."""
 
     def __init__(self, opened: socket.socket) -> None:
-        self._socket = opened
+        self.socket = opened
         # Exactly a socket: one that decrypts is a subclass.
         self._is_plain = type(opened) is socket.socket
         self._ahead = b""
@@ -109,7 +109,7 @@ class Connection:
         """
         self.has_answered = False
         self._wait_at_most(limit_s)
-        self._socket.sendall(request)
+        self.socket.sendall(request)
         head = b""
         while not head.endswith(_HEAD_END):
             if len(head) > HEAD_BYTES_MAX:
@@ -137,7 +137,7 @@ class Connection:
             return self._receive_whole(view, count, silence_s)
         self._wait_at_most(silence_s)
         while count < len(view):
-            received = self._socket.recv_into(view[count:])
+            received = self.socket.recv_into(view[count:])
             if not received:
                 break
             count += received
@@ -147,18 +147,18 @@ class Connection:
         """The answer from its first byte on; it owns the connection."""
         if self._is_plain:
             self._set_receive_limit(0.0)
-        self._socket.settimeout(limit_s)
-        return Replay(head + self._ahead, self._socket)
+        self.socket.settimeout(limit_s)
+        return Replay(head + self._ahead, self.socket)
 
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last answer: no end of the connection, no byte that nobody asked for.
         Of a connection with TLS only what was decrypted is known."""
         if self._ahead:
             return False
-        if isinstance(self._socket, ssl.SSLSocket):
-            return not self._socket.pending()
+        if isinstance(self.socket, ssl.SSLSocket):
+            return not self.socket.pending()
         try:
-            self._socket.recv(1, _LOOK_NOW)
+            self.socket.recv(1, _LOOK_NOW)
         except BlockingIOError:
             return True
         except OSError:
@@ -167,7 +167,7 @@ class Connection:
 
     def close(self) -> None:
         """Close it."""
-        self._socket.close()
+        self.socket.close()
 
     def _head_piece(self, head: bytes) -> bytes:
         """More of the head, never a byte of the body; b"" when the server has closed."""
@@ -185,7 +185,7 @@ class Connection:
 
     def _recv(self, size_bytes: int, flags: int) -> bytes:
         try:
-            return self._socket.recv(size_bytes, flags)
+            return self.socket.recv(size_bytes, flags)
         except BlockingIOError as error:
             raise TimeoutError("timed out") from error
 
@@ -194,7 +194,7 @@ class Connection:
         silent_parts = 0
         while count < len(view):
             try:
-                received = self._socket.recv_into(view[count:], 0, _WHOLE)
+                received = self.socket.recv_into(view[count:], 0, _WHOLE)
             except BlockingIOError as error:
                 silent_parts += 1
                 if silent_parts == SILENCE_PARTS:
@@ -213,12 +213,12 @@ class Connection:
         if self._is_plain:
             self._set_receive_limit(limit_s)
         else:
-            self._socket.settimeout(limit_s)
+            self.socket.settimeout(limit_s)
 
     def _set_receive_limit(self, seconds: float) -> None:
         whole_s = int(seconds)
         timeval = struct.pack("ll", whole_s, int((seconds - whole_s) * 1_000_000))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
 class Replay(io.RawIOBase):

@@ -80,7 +80,7 @@ class S3ObjectStream:
     """
 
     def __init__(self, source: BodySource, size_bytes: int, *, what: str, translate: Translate) -> None:
-        self._source = source
+        self.source = source
         self._size_bytes = size_bytes
         self._left_bytes = size_bytes
         self._what = what
@@ -102,18 +102,18 @@ class S3ObjectStream:
         if not view:
             return
         try:
-            count = self._source.receive(view)
+            count = self.source.receive(view)
             self._left_bytes -= count
             if count < len(view):
                 read_bytes = self._size_bytes - self._left_bytes
                 message = f"{self._what}: the body ended after {read_bytes} of {self._size_bytes} bytes"
                 raise RetriableRemoteStorageError(message)
             if not self._left_bytes:
-                self._source.finish()
+                self.source.finish()
                 self._is_finished = True
         except Exception as error:
             self._closed = True
-            self._source.give_up()
+            self.source.give_up()
             translated = self._translate(error)
             if translated is None:
                 raise
@@ -124,7 +124,7 @@ class S3ObjectStream:
         if not self._closed:
             self._closed = True
             if not self._is_finished:
-                self._source.give_up()
+                self.source.give_up()
 
 
 class AnswerBody:
@@ -162,8 +162,8 @@ class SdkBody:
         self._body = body
         self._raw: Any = getattr(body, "_raw_stream", None)
         response = getattr(self._raw, "_fp", None)
-        self._socket: socket.socket | None = getattr(getattr(getattr(response, "fp", None), "raw", None), "_sock", None)
-        self._timeout_s = None if self._socket is None else self._socket.gettimeout()
+        self.socket: socket.socket | None = getattr(getattr(getattr(response, "fp", None), "raw", None), "_sock", None)
+        self._timeout_s = None if self.socket is None else self.socket.gettimeout()
         self._set_timeout(SILENCE_S_MAX if self._timeout_s is None else min(SILENCE_S_MAX, self._timeout_s))
 
     def receive(self, view: memoryview) -> int:
@@ -194,8 +194,8 @@ class SdkBody:
 
     def _set_timeout(self, timeout_s: float | None) -> None:
         # A store that keeps no connections open has closed this one with the body's last byte.
-        if self._socket is not None and self._socket.fileno() >= 0:
-            self._socket.settimeout(timeout_s)
+        if self.socket is not None and self.socket.fileno() >= 0:
+            self.socket.settimeout(timeout_s)
 
 
 def body_size_bytes(
@@ -233,7 +233,7 @@ class S3Store:
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
 
     def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._where = settings.endpoint_url or f"s3.{settings.region}"
         self._made_once: _Made | None = None
         self._lock = threading.Lock()
@@ -241,7 +241,7 @@ class S3Store:
 
     @property
     def identity(self) -> str:
-        return f"s3:{self._where.lower()}/{self._settings.bucket}"
+        return f"s3:{self._where.lower()}/{self.settings.bucket}"
 
     def get(self, key: str, start: int, end: int) -> S3ObjectStream:
         """GetObject with a Range header."""
@@ -249,7 +249,7 @@ class S3Store:
             raise ValueError(f"[{start}, {end}) is not a range")
         what, byte_range = self._what("GET", key), f"bytes={start}-{end - 1}"
         with self._errors(what):
-            fast_gets = self._made().fast_gets
+            fast_gets = self.made().fast_gets
             answer = fast_gets.begin(key, byte_range)
         if answer is None or answer.head is None or answer.head.status not in (200, 206):
             return self._get_through_sdk(fast_gets, answer, key, start, end, what)
@@ -259,7 +259,7 @@ class S3Store:
         except BaseException:
             answer.give_up()
             raise
-        return self._stream(AnswerBody(answer, self._settings.read_timeout_s), size_bytes, what)
+        return self._stream(AnswerBody(answer, self.settings.read_timeout_s), size_bytes, what)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
         """PutObject, or an upload in parts when the source is larger than one."""
@@ -270,9 +270,9 @@ class S3Store:
             with source.open() as file:
                 self._put_object(key, file)
             return
-        found = parts(source, self._settings.part_bytes)
+        found = parts(source, self.settings.part_bytes)
         first = next(found)
-        if len(first) < self._settings.part_bytes:
+        if len(first) < self.settings.part_bytes:
             self._put_object(key, first)
         else:
             self._upload(key, itertools.chain((first,), found))
@@ -296,8 +296,8 @@ class S3Store:
         token: dict[str, Any] = {}
         while True:
             with self._errors(what):
-                client = self._client()
-                page = client.list_objects_v2(Bucket=self._settings.bucket, Prefix=prefix, **token)
+                client = self.boto3_client()
+                page = client.list_objects_v2(Bucket=self.settings.bucket, Prefix=prefix, **token)
             for found in page.get("Contents", ()):
                 yield ObjectHead(found["Key"], found["Size"], int(found["LastModified"].timestamp() * 1000))
             if not page.get("IsTruncated"):
@@ -309,12 +309,12 @@ class S3Store:
     def head(self, key: str) -> ObjectHead:
         """HeadObject."""
         with self._errors(self._what("HEAD", key)):
-            answer = self._client().head_object(Bucket=self._settings.bucket, Key=key)
+            answer = self.boto3_client().head_object(Bucket=self.settings.bucket, Key=key)
         return ObjectHead(key, answer["ContentLength"], int(answer["LastModified"].timestamp() * 1000))
 
     def warm_up(self) -> None:
         """Import the SDK and make its client: most of a second."""
-        self._client()
+        self.boto3_client()
 
     def close(self) -> None:
         """Close the connections that no stream uses, and end what waits in the others."""
@@ -346,10 +346,10 @@ class S3Store:
     def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
         body = cast(bytes, data)  # botocore takes all of them
         with self._errors(self._what("PUT", key)):
-            self._client().put_object(Bucket=self._settings.bucket, Key=key, Body=body, **self._storage_class())
+            self.boto3_client().put_object(Bucket=self.settings.bucket, Key=key, Body=body, **self._storage_class())
 
     def _upload(self, key: str, found: Iterable[bytes | bytearray]) -> None:
-        client, bucket = self._client(), self._settings.bucket
+        client, bucket = self.boto3_client(), self.settings.bucket
         what = self._what("PUT in parts", key)
         with self._errors(what):
             upload_id = client.create_multipart_upload(Bucket=bucket, Key=key, **self._storage_class())["UploadId"]
@@ -375,37 +375,39 @@ class S3Store:
             raise
 
     def _storage_class(self) -> dict[str, Any]:
-        name = self._settings.storage_class
+        name = self.settings.storage_class
         return {} if name is None else {"StorageClass": name}
 
     def _delete_batch(self, keys: Sequence[str]) -> Sequence[RemoteStorageError]:
         with self._errors(self._what("DELETE", keys[0])):
-            answer = self._client().delete_objects(
-                Bucket=self._settings.bucket,
+            answer = self.boto3_client().delete_objects(
+                Bucket=self.settings.bucket,
                 Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
             )
         return [
             Refusal(failed.get("Code", ""), 0, {}).error(
-                self._what("DELETE", failed.get("Key", "?")), prefix=self._settings.prefix
+                self._what("DELETE", failed.get("Key", "?")), prefix=self.settings.prefix
             )
             for failed in answer.get("Errors", ())
             if failed.get("Code") not in ("NoSuchKey", "404")
         ]
 
-    def _client(self) -> "S3Client":
-        return self._made().client
+    def boto3_client(self) -> "S3Client":
+        """boto3's, which every question but a plain GET is asked by."""
+        return self.made().client
 
-    def _made(self) -> "_Made":
+    def made(self) -> "_Made":
+        """What is made with the first question; raises as that would."""
         made = self._made_once
         if made is None:
             with self._lock, self._errors(f"{self._where}: making the S3 client"):
                 made = self._made_once
                 if made is None:
-                    made = self._made_once = _Made(self._settings)
+                    made = self._made_once = _Made(self.settings)
         return made
 
     def _what(self, verb: str, key: str) -> str:
-        return f"s3://{self._settings.bucket}/{key} at {self._where}: {verb}"
+        return f"s3://{self.settings.bucket}/{key} at {self._where}: {verb}"
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -418,7 +420,7 @@ class S3Store:
             raise translated from error
 
     def _translated(self, error: Exception, what: str) -> RemoteStorageError | None:
-        return translated(error, what, prefix=self._settings.prefix)
+        return translated(error, what, prefix=self.settings.prefix)
 
 
 class _Made:

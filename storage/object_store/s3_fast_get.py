@@ -149,7 +149,7 @@ class FastGets:
     """
 
     def __init__(self, client: "S3Client", bucket: str, *, timeout_s: float, idle_max: int) -> None:
-        self._client: Any = client
+        self.boto3_client: Any = client
         self._bucket = bucket
         self._timeout_s = timeout_s
         self._idle_max = idle_max
@@ -166,10 +166,10 @@ class FastGets:
         Raises:
             Exception: of botocore's kinds, as its own GetObject.
         """
-        route = self._route if self._is_learnt else self._learn()
+        route = self._route if self._is_learnt else self.learn()
         if route is None:
             return None
-        keys = None if route.is_anonymous else self._keys()
+        keys = None if route.is_anonymous else self.signing_keys()
         if keys is None and not route.is_anonymous:
             return None
         try:
@@ -195,7 +195,7 @@ class FastGets:
 
         self._handed.give = give
         try:
-            found: GetObjectOutputTypeDef = self._client.get_object(Bucket=self._bucket, Key=key, Range=byte_range)
+            found: GetObjectOutputTypeDef = self.boto3_client.get_object(Bucket=self._bucket, Key=key, Range=byte_range)
         finally:
             self._handed.give = None
             if answer is not None and not taken:
@@ -212,7 +212,8 @@ class FastGets:
         if route is not None:
             route.pool.close()
 
-    def _learn(self) -> _Route | None:
+    def learn(self) -> _Route | None:
+        """Where GETs go, found out once; None: boto3 has to send them."""
         with self._lock:
             if not self._is_learnt:
                 route = self._route = self._learn_route()
@@ -245,7 +246,7 @@ class FastGets:
         headers = {str(name).lower(): _text(value) for name, value in request.headers.items()}
         if url.query or not url.path.endswith(f"/{_PROBE_KEY}") or set(headers) - _SENT_AS_THEY_ARE - _OURS - _LEFT_OUT:
             return None
-        is_anonymous = self._client.meta.config.signature_version is UNSIGNED
+        is_anonymous = self.boto3_client.meta.config.signature_version is UNSIGNED
         region = "" if is_anonymous else _signed_region(headers.get("authorization", ""))
         open_socket = self._socket_opener(request.url)
         if region is None or open_socket is None:
@@ -274,7 +275,7 @@ class FastGets:
 
         self._handed.give = keep
         try:
-            self._client.get_object(Bucket=self._bucket, Key=_PROBE_KEY, Range="bytes=0-0")
+            self.boto3_client.get_object(Bucket=self._bucket, Key=_PROBE_KEY, Range="bytes=0-0")
         finally:
             self._handed.give = None
         return found[0]
@@ -284,8 +285,9 @@ class FastGets:
         give, self._handed.give = self._handed.give, None
         return None if give is None else give(request)
 
-    def _keys(self) -> SigningKeys | None:
-        credentials = self._client._get_credentials()
+    def signing_keys(self) -> SigningKeys | None:
+        """boto3's credentials of this moment; None: there are none."""
+        credentials = self.boto3_client._get_credentials()
         if credentials is None:
             return None
         frozen = credentials.get_frozen_credentials()
@@ -293,7 +295,7 @@ class FastGets:
 
     def _socket_opener(self, url: str) -> Callable[[], Any] | None:
         try:
-            session = self._client._endpoint.http_session
+            session = self.boto3_client._endpoint.http_session
             if session._proxy_config.proxy_url_for(url) is not None or session._cert_file is not None:
                 return None
             pool = session._manager.connection_from_url(url)

@@ -142,7 +142,7 @@ def test_filters_that_are_taken_narrow_the_plan_and_the_rows(world: World) -> No
     assert reader.partitions() == []
     assert list(world.reader(tail="kafka").pushFilters([])) == []
     reader.pushFilters(filters)
-    assert reader._tasks.options == reader._options.read_options
+    assert reader.tasks.options == reader.options.read_options
     reader = world.reader(tail="kafka")
     reader.pushFilters(filters)
     assert ranges_of(reader.partitions()) == [("tier", 120, 190)]
@@ -184,9 +184,9 @@ def test_readers_travel_without_what_is_open_and_without_showing_a_secret(world:
     assert world.opened == 1
 
     for reader in (stream, batch, sent(stream), sent(batch)):
-        shown = repr(reader) + repr(vars(reader)) + repr(reader._tasks)
+        shown = repr(reader) + repr(vars(reader)) + repr(reader.tasks)
         assert SECRET not in shown
-        assert dict(reader._tasks.storage.config)["some.password"] == SECRET
+        assert dict(reader.tasks.storage.config)["some.password"] == SECRET
     assert list(sent(stream).read(None)) == []
     (partition,) = batch.partitions()
     assert SECRET not in repr(vars(partition))

@@ -130,5 +130,5 @@ def test_no_more_is_held_than_addresses_need() -> None:
     stream = v2_of("192.0.2.1", 1, bytes(HEADER_BYTES_MAX - 28))
     while decoder.header is None:
         decoder.feed(stream[decoder.taken_bytes : decoder.taken_bytes + 700])
-        assert len(decoder._kept) <= 536
+        assert len(decoder.kept) <= 536
     assert decoder.header == ProxyHeader(("192.0.2.1", 1))

@@ -158,7 +158,7 @@ async def test_a_late_probe_begins_the_time_again_and_nothing_is_held_for_it(wor
     async def look() -> None:
         for _ in range(3):
             await trio.sleep(0.4)
-            held.append(len(client.service._client._held))
+            held.append(len(client.reads.held))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look)

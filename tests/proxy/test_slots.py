@@ -338,10 +338,10 @@ def test_whatever_happens_limits_hold_and_slots_come_back(connections_max: int, 
             there = [client for client in there if not client.has_ended]
         left = [client for client in there if client.closed is None]
         assert world.slots.taken == len(left) <= connections_max
-        assert len(world.slots._unsigned) <= (connections_max + 1) // 2
+        assert len(world.slots.unsigned) <= (connections_max + 1) // 2
     for client in there:
         world.release(client)
-    assert (world.slots.taken, world.slots._unsigned, world.slots._addresses._connections) == (0, {}, {})
+    assert (world.slots.taken, world.slots.unsigned, world.slots.addresses.connections) == (0, {}, {})
 
 
 def act(world: World, client: Client, step: str) -> None:

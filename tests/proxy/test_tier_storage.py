@@ -220,7 +220,7 @@ async def test_deletions_of_segments_that_are_nowhere_cost_nothing(
             finally:
                 tracemalloc.stop()
         trio.lowlevel.remove_instrument(counted)
-        assert not tier.storage._removed
+        assert not tier.storage.removed
         assert (counted.tasks, hops) == (0, 0)
         assert peak - before < 2 * 1024 * 1024
         assert tier.resident_bytes == len(SEGMENT.log)

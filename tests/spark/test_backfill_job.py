@@ -171,7 +171,7 @@ def test_what_is_written_must_be_what_was_asked_for(spark: SparkSession, tmp_pat
     for start, end, told in ((11, 20, "from 10 to 19"), (10, 19, "from 10 to 19"), (0, 0, "partitions")):
         step = Step(0, (OffsetRange(0, start, end),) if end else (OffsetRange(1, 0, 5),))
         with pytest.raises(backfill.BackfillError, match=told):
-            backfill._count(spark, folder, "_tidegate/staging/step-000000", step)
+            backfill.count_written(spark, folder, "_tidegate/staging/step-000000", step)
 
 
 @pytest.mark.long

@@ -37,7 +37,7 @@ async def tier_on(
 
 def blocks_on(disk: DiskBlocks) -> int:
     """Blocks of logs on disk: indexes are kept there too."""
-    return sum(key.number < FIRST_NUMBER for key in tuple(disk._index._entries))
+    return sum(key.number < FIRST_NUMBER for key in tuple(disk.index.entries))
 
 
 async def fill(path: Path) -> int:

@@ -347,7 +347,7 @@ class TierMachine(RuleBasedStateMachine):
             return
 
         async def look() -> None:
-            memory = self.tier.cache._memory
+            memory = self.tier.cache.memory
             assert memory.size_bytes <= self.memory_bytes_max
             assert memory.unread_bytes <= self.readahead_bytes
             assert not self.store.overlaps, self.store.overlaps
@@ -388,7 +388,7 @@ class TierMachine(RuleBasedStateMachine):
         await self.tier.settled()
         await until(lambda: not self.store.under_way)
         assert self.tier.inflight_bytes == 0
-        assert not self.tier.cache._first_readers
+        assert not self.tier.cache.first_readers
         await self._close()
 
 

@@ -218,8 +218,8 @@ async def test_a_read_given_up_has_waited_then(nursery: trio.Nursery, monkeypatc
     """Clients give up at their deadline and ask again: the answer is there then, and was late all the same."""
     tier = open_tier(nursery, [segment_of()], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
     waits: list[bool] = []
-    assert tier.reader._prefetcher is not None
-    monkeypatch.setattr(tier.reader._prefetcher, "on_read", lambda read: waits.append(read.waited))
+    assert tier.reader.prefetcher is not None
+    monkeypatch.setattr(tier.reader.prefetcher, "on_read", lambda read: waits.append(read.waited))
     with tier.store.held() as gate, trio.CancelScope() as scope:
         async with trio.open_nursery() as reading:
             reading.start_soon(Consumer(tier, [segment_of()]).read)
@@ -236,7 +236,7 @@ async def test_a_consumer_that_overtakes_its_read_ahead_fetches_no_crumbs(nurser
     segment = segment_of(batches=512)
     tier = open_tier(nursery, [segment], block_bytes=BLOCK, readahead_bytes_max=WINDOW)
     consumer = Consumer(tier, [segment], read_batches=4)
-    assert tier.reader._prefetcher is not None
+    assert tier.reader.prefetcher is not None
     await consumer.read()
     await tier.settled()
     with pytest.MonkeyPatch.context() as patch:
@@ -368,8 +368,8 @@ def assert_nothing_is_kept(tier: Tier, number: int) -> None:
     metadata = tier.logs[number][0]
     assert tier.segments.resident(metadata) is None
     assert tier.indexes.resident(metadata) is None
-    assert not [key for key in tier.cache._memory._read if key.segment_id == metadata.segment_id.id]
-    assert not [key for key in tier.cache._memory._unread if key.segment_id == metadata.segment_id.id]
+    assert not [key for key in tier.cache.memory.read if key.segment_id == metadata.segment_id.id]
+    assert not [key for key in tier.cache.memory.unread if key.segment_id == metadata.segment_id.id]
 
 
 async def test_a_deleted_segment_leaves_all_caches_at_once(nursery: trio.Nursery) -> None:

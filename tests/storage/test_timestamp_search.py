@@ -275,8 +275,8 @@ class Looks:
         self.records = 0
         self.at_once = 0
         self.most_at_once = 0
-        self._look: Callable[..., Any] = timestamp_search._look
-        monkeypatch.setattr(timestamp_search, "_look", self)
+        self._look: Callable[..., Any] = timestamp_search.look_through
+        monkeypatch.setattr(timestamp_search, "look_through", self)
 
     def __call__(self, records: Any, asked: Any) -> Any:
         self.at_once += 1
@@ -342,7 +342,7 @@ async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, mo
     monkeypatch.setattr(timestamp_search, "RECORDS_AT_ONCE", 10)
     tier = open_tier(nursery, [segment_of(lying_batch(20_000))])
     looked = 0
-    look: Callable[..., Any] = timestamp_search._look
+    look: Callable[..., Any] = timestamp_search.look_through
 
     def counted(*arguments: Any) -> Any:
         nonlocal looked
@@ -351,7 +351,7 @@ async def test_an_unwanted_search_ends_between_records(nursery: trio.Nursery, mo
             trio.from_thread.run_sync(scope.cancel)
         return look(*arguments)
 
-    monkeypatch.setattr(timestamp_search, "_look", counted)
+    monkeypatch.setattr(timestamp_search, "look_through", counted)
     with trio.CancelScope() as scope:
         await look_up(tier, 400)
     assert scope.cancelled_caught

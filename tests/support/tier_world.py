@@ -345,16 +345,17 @@ class TierWorld:
 
     def client(self, *, node_id: int | None = NODE_ID) -> "FakeFetcher":
         """One more client connection."""
+        reads = ClientReads()
         service = FetchService(
             tier=self.tier,
-            client=ClientReads(),
+            client=reads,
             fallback=self.fallback,
             settings=self.settings,
             generation=self.generation,
             slots=self.slots,
             meters=self.meters,
         )
-        return FakeFetcher(service, FakeWire(self.brokers[node_id or NODE_ID], self.nursery, node_id=node_id))
+        return FakeFetcher(service, reads, FakeWire(self.brokers[node_id or NODE_ID], self.nursery, node_id=node_id))
 
     def sample(self, name: str, **labels: str) -> float:
         """A metric's value; 0 when it was never fed."""
@@ -366,6 +367,7 @@ class FakeFetcher:
     """A client's connection: its service and its wire."""
 
     service: FetchService
+    reads: ClientReads
     wire: FakeWire
 
     async def fetch(self, asked: Sequence[FetchPartition], **fields: int) -> FetchResponse:

@@ -67,7 +67,7 @@ def test_a_task_of_the_tail_is_read_with_the_identity_that_travelled(
     asked: list[tuple[Any, ...]] = []
 
     def read_tail_task(client: Any, task: TailTask, options: ReadOptions) -> Any:
-        asked.append((client._settings.bootstrap_servers, client._settings.sasl.username, task, options))
+        asked.append((client.settings.bootstrap_servers, client.settings.sasl.username, task, options))
         return iter(())
 
     monkeypatch.setattr(read_task, "read_tail_task", read_tail_task)

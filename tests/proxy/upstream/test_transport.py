@@ -324,9 +324,9 @@ async def send_each(transport: Transport, buffers: Sequence[Bytes]) -> None:
 
 def socket_of(transport: Transport) -> trio.socket.SocketType:
     if isinstance(transport, TlsTransport):
-        return transport._stream.transport_stream.socket
+        return transport.stream.transport_stream.socket
     assert isinstance(transport, PlainTransport)
-    return transport._socket
+    return transport.socket
 
 
 def keepalive_of(sock: trio.socket.SocketType) -> list[int]:

@@ -149,7 +149,7 @@ async def test_blocks_of_few_segments_are_remembered(nursery: trio.Nursery, monk
     tier = open_tier(nursery, [filled_segment(200 * number) for number in range(4)], block_bytes=BLOCK)
     for number in (0, 1, 0, 2, 3):
         await tier.cache.blocks(tier.source(number), number, number)
-    assert list(tier.cache._places) == [tier.logs[number][0].segment_id.id for number in (2, 3)]
+    assert list(tier.cache.places) == [tier.logs[number][0].segment_id.id for number in (2, 3)]
 
 
 # --- ahead ---
@@ -295,7 +295,7 @@ async def test_a_deleted_segments_blocks_are_forgotten(tier: Tier) -> None:
     await fetch(tier, 0, LAST)
     tier.cache.drop_segment(tier.logs[0][0].segment_id.id)
     assert tier.resident_bytes == 0
-    assert not tier.cache._places
+    assert not tier.cache.places
 
 
 # --- the disk ---

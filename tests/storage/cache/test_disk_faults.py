@@ -191,7 +191,7 @@ def test_a_vanished_folder_is_made_anew_also_when_a_write_had_just_succeeded(tmp
     with disk_cache(path) as cache:
         shutil.rmtree(path)
         assert not cache.disk.write(FIRST, data_of(FIRST))
-        cache.disk._health.on_written()
+        cache.disk.health.on_written()
         assert cache.disk.available
         cache.write(FIRST)
         assert cache.served(FIRST) == [FIRST]
@@ -302,14 +302,14 @@ def test_an_unreadable_block_is_given_up_and_the_disk_rests(cache: DiskCache, mo
 
 def test_a_block_evicted_before_it_is_read_is_no_trouble(cache: DiskCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.write(FIRST)
-    path_of = cache.disk._folder.path_of
+    path_of = cache.disk.folder.path_of
 
     def path_of_evicted(key: object) -> Path:
         monkeypatch.undo()
         cache.disk.drop(FIRST)
         return path_of(FIRST)
 
-    monkeypatch.setattr(cache.disk._folder, "path_of", path_of_evicted)
+    monkeypatch.setattr(cache.disk.folder, "path_of", path_of_evicted)
     assert cache.disk.read(FIRST) is None
     assert cache.errors("missing") == 0
     assert cache.disk.available

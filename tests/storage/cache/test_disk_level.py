@@ -97,7 +97,7 @@ async def test_at_shutdown_nobody_is_left_waiting(filled: Path) -> None:
 
     async with trio.open_nursery() as outside, world_at(filled) as world:
         for number in range(READS_MAX):  # so that it never gets a thread
-            world.level._read_limiter.acquire_on_behalf_of_nowait(number)
+            world.level.read_limiter.acquire_on_behalf_of_nowait(number)
         outside.start_soon(wait, world.start_read(KEY))
         await wait_all_tasks_blocked()
     assert len(told) == 1
@@ -114,7 +114,7 @@ async def test_a_block_is_written_once(tmp_path: Path) -> None:
         gate.release()
         await world.written(KEY, OTHER)
         world.write_soon(KEY, OTHER)
-        assert not world.level._queue
+        assert not world.level.queue
 
 
 async def test_what_the_disk_cannot_keep_up_with_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +138,13 @@ async def test_memory_that_waits_to_be_written_is_given_back(tmp_path: Path) -> 
         world.write_soon(KEY)
         await gate.reached()
         world.write_soon(OTHER, key_of(2), key_of(3, segment="deleted"))
-        assert world.level._queue_bytes == 3 * SIZE_BYTES
+        assert world.level.queue_bytes == 3 * SIZE_BYTES
         world.level.drop(OTHER)
         world.level.drop_segment(key_of(3, segment="deleted").segment_id)
-        assert world.level._queue_bytes == SIZE_BYTES
+        assert world.level.queue_bytes == SIZE_BYTES
         gate.release()
         await world.written(KEY, key_of(2))
-        assert world.level._queue_bytes == 0
+        assert world.level.queue_bytes == 0
 
 
 async def test_a_full_disk_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ async def test_of_a_run_that_nobody_wants_the_rest_is_neither_read_nor_delivered
     assert receiver.run is not None
     receiver.run.cancel()
     gate.release()
-    await until(lambda: not world.level._runs)
+    await until(lambda: not world.level.runs)
     assert (receiver.came, receiver.failures) == (whole(KEYS[:1]), [])
     assert not later.is_reached
 
@@ -429,7 +429,7 @@ async def test_trouble_that_nobody_expects_is_the_receivers(world: World, monkey
 async def test_at_shutdown_a_run_that_has_no_thread_yet_is_told(filled: Path) -> None:
     async with world_at(filled) as world:
         for number in range(READS_MAX):
-            world.level._read_limiter.acquire_on_behalf_of_nowait(number)
+            world.level.read_limiter.acquire_on_behalf_of_nowait(number)
         receiver = Receiver().read(world, KEYS)
         await wait_all_tasks_blocked()
     assert receiver.came == []

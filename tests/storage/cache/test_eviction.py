@@ -243,8 +243,8 @@ def test_ghosts_stand_for_no_more_than_is_here_and_hold_no_key(extent: int) -> N
     policy, use = policy_cache(extent=extent)
     for key in range(SCANNED):
         use(key, "backfill")
-    assert CAPACITY - extent <= sum(ghost.size_bytes for ghost in policy._ghosts.values()) <= CAPACITY
-    assert all(type(ghost) is int for ghost in policy._ghosts)
+    assert CAPACITY - extent <= sum(ghost.size_bytes for ghost in policy.ghosts.values()) <= CAPACITY
+    assert all(type(ghost) is int for ghost in policy.ghosts)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([None, "x", "y", "z"])), max_size=200))
@@ -311,16 +311,16 @@ class PolicyMachine(RuleBasedStateMachine):
         assert len(policy) == len(self.sizes)
         assert all((key in policy) == (key in self.sizes) for key in range(10))
         assert policy.size_bytes == sum(self.sizes.values())
-        queues = (policy._probation, policy._main, {"going": policy._going} if policy._going else {})
+        queues = (policy.probation, policy.main, {"going": policy.going} if policy.going else {})
         here = [key for queue in queues for extent in queue.values() for key in extent.keys]
         assert sorted(here) == sorted(self.sizes)
-        assert policy._extents == {**policy._probation, **policy._main}
-        assert all(extent.keys for extent in policy._extents.values())
-        for extent in policy._extents.values():
+        assert policy.extents == {**policy.probation, **policy.main}
+        assert all(extent.keys for extent in policy.extents.values())
+        for extent in policy.extents.values():
             assert extent.size_bytes == sum(self.sizes[key] for key in extent.keys)
-            assert extent.is_main == (extent.name in policy._main)
-        assert policy._probation_bytes == sum(extent.size_bytes for extent in policy._probation.values())
-        assert policy._ghost_bytes == sum(ghost.size_bytes for ghost in policy._ghosts.values())
+            assert extent.is_main == (extent.name in policy.main)
+        assert policy.probation_bytes == sum(extent.size_bytes for extent in policy.probation.values())
+        assert policy.ghost_bytes == sum(ghost.size_bytes for ghost in policy.ghosts.values())
 
 
 TestPolicy = PolicyMachine.TestCase
@@ -355,7 +355,7 @@ class Cache:
     def runs(self) -> list[range]:
         """Neighbouring blocks that are here, as long as can be."""
         runs: list[range] = []
-        for key in sorted(self.policy._blocks):
+        for key in sorted(self.policy.blocks):
             if runs and runs[-1].stop == key:
                 runs[-1] = range(runs[-1].start, key + 1)
             else:
@@ -402,7 +402,7 @@ def test_single_blocks_that_somebody_reads_here_and_there_keep_their_neighbours(
         if key % (2 * RUN) == 3:
             cache.use(key, "seeker")
     assert len(cache.crumbs()) <= 1
-    assert any(key < 3 * ROOM - RUN for key in cache.policy._blocks), "reused extents stay longer"
+    assert any(key < 3 * ROOM - RUN for key in cache.policy.blocks), "reused extents stay longer"
 
 
 def test_an_extent_that_another_reader_enters_is_used_once(cache: Cache) -> None:
@@ -413,7 +413,7 @@ def test_an_extent_that_another_reader_enters_is_used_once(cache: Cache) -> None
     for reader in ("second", "first", "second"):  # in turn, and so three times
         cache.use(RUN, reader)
         cache.use(5 * RUN, reader)
-    extents = cache.policy._extents
+    extents = cache.policy.extents
     assert [extents[number].uses for number in (0, 1, 2, 5)] == [2, 3, 0, 3]
 
 

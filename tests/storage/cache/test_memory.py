@@ -145,8 +145,8 @@ class Watch:
             return
         assert table.size_bytes <= table.bytes_max
         assert table.unread_bytes <= table.unread_bytes_max
-        assert sum(len(block.data) for block in table._read.values()) <= table.bytes_max
-        assert sum(len(unread.block.data) for unread in table._unread.values()) == table.unread_bytes
+        assert sum(len(block.data) for block in table.read.values()) <= table.bytes_max
+        assert sum(len(unread.block.data) for unread in table.unread.values()) == table.unread_bytes
 
 
 class WatchingCacheMeter:
@@ -324,11 +324,9 @@ class MemoryBlocksMachine(RuleBasedStateMachine):
         assert len(self.table) == len(self.read) + len(self.unread)
         assert self.table.size_bytes == size_of(self.read)
         assert self.table.unread_bytes == size_of(self.unread)
-        listed = {
-            BlockKey(segment, number) for segment, numbers in self.table._numbers_of.items() for number in numbers
-        }
+        listed = {BlockKey(segment, number) for segment, numbers in self.table.numbers_of.items() for number in numbers}
         assert listed == self.read.keys() | self.unread.keys()
-        assert all(self.table._numbers_of.values())
+        assert all(self.table.numbers_of.values())
 
     @invariant()
     def tells_what_happened(self) -> None:

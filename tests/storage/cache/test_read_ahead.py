@@ -53,7 +53,7 @@ def test_otherwise_the_second_sequential_read_does(world: World) -> None:
 def test_the_first_window_is_some_answers_within_bounds(world: World, answer_bytes: int, window_bytes: int) -> None:
     world.read(0, 0, answer_bytes)
     assert world.read_ahead.reach("one", world.blocks(world.segments[0]), answer_bytes) is not None
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     assert stream.window_bytes == window_bytes == max(2 * MIB, min(START_BYTES, START_ANSWERS * answer_bytes))
 
 
@@ -111,7 +111,7 @@ def test_a_consumer_that_never_waits_gets_two_gets_of_full_size_and_no_more(worl
 
 def test_the_window_doubles_with_each_wait_up_to_the_largest(world: World) -> None:
     world.read(0, 0, MIB)
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     windows = []
     for at in mib(1, 8):
         world.read(0, at, at + MIB, waited=True)
@@ -128,7 +128,7 @@ def test_streams_share_the_budget_of_all_windows_and_one_alone_has_it_again() ->
     for at in mib(0, 40):
         for reader in readers:
             world.read(0, at, at + MIB, reader=reader, waited=True)
-    assert all(stream.ahead_bytes <= 16 * MIB for stream in world.read_ahead._recent)
+    assert all(stream.ahead_bytes <= 16 * MIB for stream in world.read_ahead.recent)
     assert 32 * MIB <= world.read_ahead.ahead_bytes <= 64 * MIB
     for reader in readers[1:]:
         world.read_ahead.forget_reader(reader)
@@ -153,7 +153,7 @@ def test_the_window_never_falls_below_two_blocks(world: World) -> None:
     for at in mib(0, 60):
         world.read(0, at, at + MIB)
         world.wasted(at // MIB + 1)
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     assert stream.window_bytes >= 2 * MIB
 
 
@@ -194,7 +194,7 @@ def test_no_budget_means_no_read_ahead() -> None:
 
 def test_gets_are_smaller_while_a_full_window_is_too_slow_and_the_link_is_free(world: World) -> None:
     world.scan(0, mib(0, 20), waited=True)
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     assert stream.get_bytes_max == GET_BYTES
     world.is_link_free = True
     world.scan(0, mib(20, 400), waited=True)
@@ -238,7 +238,7 @@ def test_large_chunks_are_taken_whole() -> None:
     """Chunks of 40 MiB are cut into blocks of 10 MiB that are filled together."""
     world = World([segment(0)], chunk_bytes=40 * MIB)
     world.scan(0, mib(0, 30), waited=True)
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     assert stream.window_bytes >= 80 * MIB, "two of them"
     assert all(end % (40 * MIB) == 0 for _, _, end in world.pieces)
 
@@ -265,7 +265,7 @@ def test_the_line_is_bounded_however_often_streams_are_read(world: World) -> Non
         for reader in ("one", "two", "three"):
             world.read(0, at * 1000, at * 1000 + 1000, reader=reader)
     assert len(world.read_ahead) == 3
-    assert len(world.read_ahead._line) <= 64 + 2 * 3 + 1
+    assert len(world.read_ahead.line) <= 64 + 2 * 3 + 1
 
 
 @given(
@@ -290,15 +290,15 @@ def test_of_all_that_may_ask_the_nearest_is_found_and_none_is_lost(steps: list[t
             at = position[reader]
             world.read(0, at, at + times * MIB, reader=reader, waited=times == 3)
             position[reader] += times * MIB
-            waiting.add(next(reversed(world.read_ahead._recent)))
+            waiting.add(next(reversed(world.read_ahead.recent)))
         elif what == "forget":
             world.read_ahead.forget_reader(reader)
         elif what == "waste":
             world.wasted(position[reader] // MIB + times)
         else:
             for _ in range(number):
-                alive = [stream for stream in world.read_ahead._recent if stream in waiting]
-                able = [stream for stream in alive if world.read_ahead._may_ask(stream)]
+                alive = [stream for stream in world.read_ahead.recent if stream in waiting]
+                able = [stream for stream in alive if world.read_ahead.may_ask(stream)]
                 found = world.read_ahead.nearest()
                 if found is None:
                     assert not able
@@ -308,8 +308,8 @@ def test_of_all_that_may_ask_the_nearest_is_found_and_none_is_lost(steps: list[t
                 passed = {stream for stream in waiting if stream not in able}
                 world.ask(found)
                 world.read_ahead.changed(found)
-                waiting -= {stream for stream in passed if stream.stamp not in {e[1] for e in world.read_ahead._line}}
-        total = sum(stream.ahead_bytes for stream in world.read_ahead._recent)
+                waiting -= {stream for stream in passed if stream.stamp not in {e[1] for e in world.read_ahead.line}}
+        total = sum(stream.ahead_bytes for stream in world.read_ahead.recent)
         assert world.read_ahead.ahead_bytes == total
     for reader in position:
         world.read_ahead.forget_reader(reader)
@@ -332,7 +332,7 @@ def test_a_read_reaches_as_far_as_its_stream(world: World) -> None:
     reader that had overtaken its read-ahead fetched block by block."""
     world.scan(0, mib(0, 3))
     source = world.blocks(world.segments[0])
-    (stream,) = world.read_ahead._recent
+    (stream,) = world.read_ahead.recent
     for position in (2 * MIB + 1, 3 * MIB, 4 * MIB, 7 * MIB):
         assert world.read_ahead.reach("one", source, position) is stream
     for position in (0, 8 * MIB, 500 * MIB):

@@ -77,14 +77,14 @@ class ReadAheadMachine(RuleBasedStateMachine):
         if succeeds:
             segment_id = opened.segment_id.id
             is_wanted = any(
-                ahead.segment_id == segment_id for stream in self.read_ahead._recent for ahead in stream.segments
+                ahead.segment_id == segment_id for stream in self.read_ahead.recent for ahead in stream.segments
             )
             assert self.read_ahead.opened(self.world.blocks(opened)) == is_wanted
 
     @rule(gets=st.integers(1, 40))
     def start_gets(self, gets: int) -> None:
         for _ in range(gets):
-            able = [stream for stream in self.read_ahead._recent if self.read_ahead._may_ask(stream)]
+            able = [stream for stream in self.read_ahead.recent if self.read_ahead.may_ask(stream)]
             stream = self.read_ahead.nearest()
             if stream is None:
                 return
@@ -134,7 +134,7 @@ class ReadAheadMachine(RuleBasedStateMachine):
     def windows_are_inside_the_limits(self) -> None:
         grids = [self.world.blocks(each).grid for each in self.segments]
         smallest_bytes = max(2 * grid.block_bytes * grid.unit_blocks for grid in grids)
-        for stream in self.read_ahead._recent:
+        for stream in self.read_ahead.recent:
             assert stream.window_bytes <= min(self.world.stream_bytes_max, self.world.total_bytes_max)
             share = self.world.total_bytes_max // max(1, self.read_ahead.streams_with_window)
             assert self.read_ahead.window(stream) <= max(share, smallest_bytes)
@@ -147,28 +147,28 @@ class ReadAheadMachine(RuleBasedStateMachine):
     def tables_agree(self) -> None:
         """Every stream is in each table once, and nothing else is."""
         read_ahead = self.read_ahead
-        streams = list(read_ahead._recent)
+        streams = list(read_ahead.recent)
         by_reader = [
             stream
-            for reader, partitions in read_ahead._by_reader.items()
+            for reader, partitions in read_ahead.by_reader.items()
             for partition, of_one in partitions.items()
             for stream in of_one
             if (stream.reader, stream.partition) == (reader, partition)
         ]
         assert len(by_reader) == len(streams)
         assert set(by_reader) == set(streams)
-        assert all(of_one for partitions in read_ahead._by_reader.values() for of_one in partitions.values())
-        assert {(segment_id, stream) for segment_id, of_one in read_ahead._by_segment.items() for stream in of_one} == {
+        assert all(of_one for partitions in read_ahead.by_reader.values() for of_one in partitions.values())
+        assert {(segment_id, stream) for segment_id, of_one in read_ahead.by_segment.items() for stream in of_one} == {
             (ahead.segment_id, stream) for stream in streams for ahead in stream.segments
         }
-        assert all(read_ahead._by_segment.values())
+        assert all(read_ahead.by_segment.values())
         assert read_ahead.streams_with_window == sum(stream.window_bytes > 0 for stream in streams)
         assert read_ahead.ahead_bytes == sum(stream.ahead_bytes for stream in streams)
-        assert len(read_ahead._line) <= 64 + 2 * 20 + 1
+        assert len(read_ahead.line) <= 64 + 2 * 20 + 1
 
     @invariant()
     def a_stream_asks_for_what_lies_before_its_reader_without_a_gap(self) -> None:
-        for stream in self.read_ahead._recent:
+        for stream in self.read_ahead.recent:
             assert stream.segments[0].segment_id == stream.segment.segment_id.id
             assert stream.ahead_bytes >= 0
             is_behind_frontier = False

@@ -182,9 +182,9 @@ def test_a_prefix_that_leaves_no_room_for_names_is_refused(tmp_path: Path) -> No
 
 def test_uploads_are_single_up_to_100_mib_and_then_in_parts_of_16(s3_endpoint: S3Server) -> None:
     config = s3_endpoint.config("tier")
-    store = PlainObjects({**config, "storage.s3.multipart.upload.part.size": " "})._store
+    store = PlainObjects({**config, "storage.s3.multipart.upload.part.size": " "}).store
     assert isinstance(store, S3Store)
-    settings = store._settings
+    settings = store.settings
     assert (settings.part_bytes, settings.single_put_bytes_max) == (16 * 1024**2, 100 * 1024**2)
 
 

@@ -110,7 +110,7 @@ class ScriptedSocket:
 def connection_of(scripted: ScriptedSocket) -> Connection:
     with socket.socket() as unconnected:
         connection = Connection(unconnected)
-    connection._socket = cast(socket.socket, scripted)
+    connection.socket = cast(socket.socket, scripted)
     return connection
 
 

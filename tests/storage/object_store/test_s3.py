@@ -310,7 +310,7 @@ def test_no_upload_is_left_open_by_a_source_that_raises(s3_endpoint: S3Server, o
 
     with pytest.raises(KeyError, match="stop"):
         store.put("a", source())
-    assert "Uploads" not in store._client().list_multipart_uploads(Bucket=bucket)
+    assert "Uploads" not in store.boto3_client().list_multipart_uploads(Bucket=bucket)
 
 
 def test_a_delete_reports_what_was_refused_and_deletes_the_others(http: ScriptedHttp, scripted: S3Store) -> None:
@@ -377,7 +377,7 @@ def test_threads_share_one_client(scripted: S3Store) -> None:
 
     def client(_: int) -> object:
         barrier.wait(10)
-        return scripted._client()
+        return scripted.boto3_client()
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(client, range(8)))) == 1

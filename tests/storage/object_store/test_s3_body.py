@@ -101,12 +101,12 @@ def test_a_connection_of_the_sdk_gets_its_own_time_out_back(any_http: ScriptedHt
     store = open_store(read_timeout_s=60.0, response_checksums=ChecksumMode.WHEN_SUPPORTED)
     any_http.answer(ranged(BODY))
     stream = store.get("key", 0, len(BODY))
-    source = stream._source
+    source = stream.source
     assert isinstance(source, SdkBody)
-    assert source._socket is not None
-    assert source._socket.gettimeout() == s3.SILENCE_S_MAX
+    assert source.socket is not None
+    assert source.socket.gettimeout() == s3.SILENCE_S_MAX
     stream.readinto(memoryview(bytearray(len(BODY))))
-    assert source._socket.gettimeout() == 60.0
+    assert source.socket.gettimeout() == 60.0
 
 
 # --- many at once, and the end of all ---

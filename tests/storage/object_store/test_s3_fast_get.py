@@ -34,7 +34,7 @@ THROUGH_SDK = {"response_checksums": ChecksumMode.WHEN_SUPPORTED}
 
 
 def is_fast(store: S3Store) -> bool:
-    return store._made().fast_gets._learn() is not None
+    return store.made().fast_gets.learn() is not None
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ class SdkGets:
     """Counts GetObjects that boto3 was asked for, prepared ones included."""
 
     def __init__(self, store: S3Store) -> None:
-        self._gets: Any = store._made().fast_gets
-        self._client = self._gets._client
+        self._gets: Any = store.made().fast_gets
+        self._client = self._gets.boto3_client
         self.count = 0
-        self._gets._client = self
+        self._gets.boto3_client = self
 
     def get_object(self, **given: Any) -> Any:
         self.count += 1
@@ -143,7 +143,7 @@ def test_a_request_says_what_boto3_says(
     http.answer(ranged())
     store = open_store(**changes)
     fetched(store, "a key", 0, len(BODY))
-    with patch.object(store._made().fast_gets, "begin", lambda *_: None):
+    with patch.object(store.made().fast_gets, "begin", lambda *_: None):
         fetched(store, "a key", 0, len(BODY))
     ours, theirs = (
         {
@@ -179,7 +179,7 @@ def test_gets_that_are_not_of_the_known_kind_are_boto3s(
             request.headers["Authorization"] = "AWS4-ECDSA-P256-SHA256 Credential=id/20260101/s3/aws4_request, more"
 
     event = "before-sign" if reason == "a header" else "before-send"
-    store._client().meta.events.register_first(f"{event}.s3.GetObject", change)
+    store.boto3_client().meta.events.register_first(f"{event}.s3.GetObject", change)
     assert fetched(store, "a", 0, len(BODY)) == BODY
     assert not is_fast(store)
     assert http.requests == [f"GET {'http://store.example' * (reason == 'a proxy')}/tier/a HTTP/1.1"]
@@ -189,7 +189,7 @@ def test_gets_that_are_not_of_the_known_kind_are_boto3s(
 def test_unsendable_credentials_are_boto3s(store: S3Store, http: ScriptedHttp, keys: SigningKeys | None) -> None:
     http.answer(ranged())
     fetched(store, "a", 0, len(BODY))
-    with patch.object(store._made().fast_gets, "_keys", lambda: keys):
+    with patch.object(store.made().fast_gets, "signing_keys", lambda: keys):
         assert fetched(store, "a", 0, len(BODY)) == BODY
     assert "Credential=test-access-key/" in http.heads[1]
 
