@@ -36,6 +36,7 @@ BATCH_RECORDS = 100
 BATCHES_PER_SEGMENT = 4
 PARTITION_BYTES_MAX = 64 * 1024
 VERSIONS = (11, 12, 13, 17)
+LAST_FETCHED_VERSION_MIN = 12
 PASSING = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
 
 AGES: Mapping[str, Mapping[str, str]] = {
@@ -158,7 +159,8 @@ def questions(end: int, leader_epoch: int) -> Iterator[Asked]:
         for epoch in range(leader_epoch + 3):
             for version in VERSIONS:
                 yield Asked(version, offset, current_leader_epoch=epoch)
-                yield Asked(version, offset, last_fetched_epoch=epoch)
+                if version >= LAST_FETCHED_VERSION_MIN:
+                    yield Asked(version, offset, last_fetched_epoch=epoch)
 
 
 def ask(client: RawClient, topic: str, topic_id: bytes, question: Asked) -> PartitionAnswer:
@@ -169,10 +171,11 @@ def ask(client: RawClient, topic: str, topic_id: bytes, question: Asked) -> Part
         isolation=question.isolation,
         current_leader_epoch=question.current_leader_epoch,
     )
-    (asked_topic,) = message.topics
-    (asked_partition,) = asked_topic.partitions
-    asked_partition = replace(asked_partition, last_fetched_epoch=question.last_fetched_epoch)
-    message = replace(message, topics=(replace(asked_topic, partitions=(asked_partition,)),))
+    if question.version >= LAST_FETCHED_VERSION_MIN:
+        (asked_topic,) = message.topics
+        (asked_partition,) = asked_topic.partitions
+        asked_partition = replace(asked_partition, last_fetched_epoch=question.last_fetched_epoch)
+        message = replace(message, topics=(replace(asked_topic, partitions=(asked_partition,)),))
 
     def answered() -> PartitionAnswer | None:
         client.send(message)
