@@ -59,9 +59,9 @@ class CorruptObjectError(RemoteStorageError):
 
 class TruncatedObjectError(CorruptObjectError):
     """An object ends before bytes that it should have. `object_end`: its last byte lies before this position; at most
-    the first position that was asked for, where that is all that is known."""
+    the first position that was asked for, where that is all that is known. None: nothing is."""
 
-    def __init__(self, message: str, object_end: int) -> None:
+    def __init__(self, message: str, object_end: int | None = None) -> None:
         super().__init__(message)
         self.object_end = object_end
 

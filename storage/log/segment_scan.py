@@ -267,7 +267,7 @@ class LogWindow:
         if self._chunk_bytes > 1:
             chunk_end = self._chunk_end(start + 1)
             return min(end, chunk_end), chunk_end
-        if isinstance(error, TruncatedObjectError):
+        if isinstance(error, TruncatedObjectError) and error.object_end is not None:
             # A plain log's position is the same in the object. The least that can be asked for tells of the end again.
             return min(end, max(start + 1, error.object_end)), self._segment.segment_size_bytes
         return min(end, start + HOLE_BYTES), min(end, start + HOLE_BYTES)
