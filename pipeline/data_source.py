@@ -336,7 +336,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def __getstate__(self) -> dict[str, object]:
         # Executors read; what is open belongs to the planning process.
-        return {"_options": self.options, "_tasks": self.tasks}
+        return {"options": self.options, "tasks": self.tasks}
 
     def initialOffset(self) -> StreamOffset:
         """Where a new query starts: the same however often it is asked."""
