@@ -54,7 +54,8 @@ class LogWindow:
     Args:
         end: what is fetched ahead ends here, save for the rest of a chunk; beyond it only what is asked for.
         piece_bytes: of one piece, at most.
-        range_bytes: of one GET, about; whole chunks, at least one. With `gets_ahead_max` a GET is a piece.
+        range_bytes: of one GET, about; whole chunks, at least one. 0: up to `end`. Not with `gets_ahead_max`, where a
+            GET is a piece.
         gets_ahead_max: pieces that are fetched or lie ready while the reader works; 0: the reader fetches itself.
         has_holes: bytes that cannot be had raise UnreadableBytesError, and only they do; otherwise the store's
             CorruptObjectError, whatever it concerns of the piece.
@@ -83,7 +84,7 @@ class LogWindow:
         self._closing = threading.Event()
         self._attempts_max, self._wait = attempts_max, wait or self._closing.wait
         self._new_get = functools.partial(_Get, opened, segment.segment_size_bytes, on_get or (lambda size_bytes: None))
-        self._get = self._new_get(self._whole_chunks(range_bytes))
+        self._get = self._new_get(self._whole_chunks(range_bytes) if range_bytes else 0)
         # The reader's side.
         self._parts: deque[memoryview] = deque()  # contiguous, from _start on
         self._start = self._end = 0
@@ -163,8 +164,8 @@ class LogWindow:
         """Let go of what lies before `position`."""
         if not self._start <= position <= self._end:
             self._parts.clear()
+            self._let_go(position if position > self._end else self._segment.segment_size_bytes)
             self._start = self._end = position
-            self._let_go()
         while self._parts and self._start + len(self._parts[0]) <= position:
             self._start += len(self._parts.popleft())
         if self._parts:
@@ -205,7 +206,7 @@ class LogWindow:
         self._parts.clear()
         self._start = self._end = hole.end
         self._hole = hole
-        self._let_go()
+        self._let_go(hole.end)
 
     # --- pieces ahead ---
 
@@ -236,12 +237,10 @@ class LogWindow:
             ends.append(self._ahead[0].start)
         return _Ahead(start, min(ends), self._executor.submit(self._fetch, start, min(ends)))
 
-    def _let_go(self) -> None:
-        """Forget pieces before `_end`, and all of them after a jump. Nobody asked for these bytes, so that what went
-        wrong with them does not matter."""
-        while self._ahead and not self._ahead[0].start <= self._end <= self._ahead[-1].start:
-            self._ahead.popleft().piece.cancel()
-        while self._ahead and self._ahead[0].start < self._end:
+    def _let_go(self, position: int) -> None:
+        """Forget pieces that begin before it. Nobody asked for these bytes, so that what went wrong with them does not
+        matter."""
+        while self._ahead and self._ahead[0].start < position:
             self._ahead.popleft().piece.cancel()
 
     # --- one piece; in the reader's thread, or in one that fetches ahead ---
