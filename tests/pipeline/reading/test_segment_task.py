@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from pipeline.reading.segment_task import read_segment_task
+from pipeline.reading.segment_task import GETS_AHEAD_MAX, read_segment_task
 from pipeline.tasks import ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError
+from storage.log import segment_scan
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
 from tests.support.one_segment import OneSegment, OneSegmentManager
@@ -136,9 +137,13 @@ class RepeatedStream:
 @pytest.mark.parametrize(
     ("batch_bytes", "value_bytes"), [(MIB, 100), (8 * MIB, 100), (8 * MIB, 1000), (MIB, 100_000), (8 * MIB, 1_000_000)]
 )
-def test_a_task_holds_at_most_its_budget_whatever_the_segments_size(batch_bytes: int, value_bytes: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 4 * MIB])
+def test_a_task_holds_at_most_its_budget_whatever_the_segments_size(
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, value_bytes: int, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(segment_scan, "GETS_AHEAD", GETS_AHEAD_MAX)  # as if it had waited for each piece
     batch = data_batch(0, record_count=batch_bytes // (value_bytes + 20), value_bytes=value_bytes)
-    source = RepeatedBatch(batch, 1024 * MIB // batch_bytes, chunk_bytes=4 * MIB)
+    source = RepeatedBatch(batch, 1024 * MIB // batch_bytes, chunk_bytes=chunk_bytes)
     pool = pa.default_memory_pool()
     arrow_before, arrow_bytes, read_bytes = pool.bytes_allocated(), 0, 0
     tracemalloc.start()
