@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline.driver import Tier, load_config, open_tier, shipped_storage, shipped_tail
+from pipeline.driver import Tier, kept_tier, load_config, open_tier, shipped_storage, shipped_tail
 from pipeline.logs import configure_logs
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
 from pipeline.planning.options import SourceOptions, TopicPartition, columns_of, parse_options
@@ -294,7 +294,7 @@ class TierReader(DataSourceReader):
         """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
         options = self.options
-        with open_tier(load_config(str(options.config), os.environ)) as tier:
+        with kept_tier.open(load_config(str(options.config), os.environ)) as tier:
             views = tier.view.partitions(options.selection, options.read_committed)
             wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
             return _planned(tier, wanted, options)

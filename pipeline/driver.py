@@ -3,9 +3,13 @@
     with open_tier(config) as tier:
         views = tier.view.partitions(...)
 
+`kept_tier` is the same for who plans again and again in one process, as Spark's Python planner does: connections stay,
+the metadata topic is read on from where the last plan ended, and transaction indexes are read once.
+
 Brokers are asked for what only they know (rights, log starts, ends, leader epochs); no record is read from them.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -81,5 +85,45 @@ def open_tier(config: TierClientConfig) -> Iterator[Tier]:
             of_metadata = stack.enter_context(BrokerClient(client_settings(config.metadata_client)))
         catalog = Catalog()
         manager = open_shipped_storage(shipped_storage(config))
-        view = TierView(client, MetadataFollower(of_metadata, catalog), catalog, manager)
-        yield Tier(view, client, catalog, TierTransactions(manager))
+        transactions = TierTransactions(manager)
+        view = TierView(client, MetadataFollower(of_metadata, catalog), catalog, transactions)
+        yield Tier(view, client, catalog, transactions)
+
+
+class KeptTier:
+    """The last tier that was opened, for whoever asks with the same configuration; one at a time.
+
+    After any error it is closed, and the next one begins anew: what a failed plan leaves behind is not looked into.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened = ExitStack()
+        self._tier: Tier | None = None
+        self._config: TierClientConfig | None = None
+
+    @contextmanager
+    def open(self, config: TierClientConfig) -> Iterator[Tier]:
+        """Raises: as `open_tier`."""
+        with self._lock:
+            if self._tier is None or self._config != config:
+                self._close()
+                self._tier, self._config = self._opened.enter_context(open_tier(config)), config
+            try:
+                yield self._tier
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        """Close the connections; a later `open` makes new ones. Idempotent."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        self._tier = self._config = None
+        self._opened.close()
+
+
+kept_tier = KeptTier()
+"""This process' own."""

@@ -12,13 +12,17 @@ Rule 3. An absent transaction index is an empty one, but only of a segment that 
         that the index has bytes: the manifest, where the format has one, is read first.
 Rule 4. A hole in the chain may have held markers. Where a transaction is open at a hole nothing is guessed.
 
-Objects are fetched in a few threads; each read counts on what it fetched, nothing is kept between reads.
+Objects are fetched in a few threads. A segment never changes, so what its index and snapshot say is kept for the reads
+that follow, up to KEPT_BYTES_MAX of them.
 """
 
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar, cast
 
 from pipeline.planning.partition_view import PartitionView, ServedSegment, WantedOffsets
 from pipeline.tasks import AbortedTransaction
@@ -29,11 +33,19 @@ from storage.indexes.transaction_index import (
     absent_transaction_index,
     segment_transaction_index,
 )
-from storage.model import IndexType, RemoteLogSegmentMetadata
+from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 
 THREADS = 16
 """Small GETs at once, each mostly waiting."""
+
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Of objects, as they lie in the store."""
+
+KEPT_BYTES_EACH = 200
+"""What it takes to remember one, whatever its size."""
+
+T = TypeVar("T")
 
 
 class UndecidedTransactionError(RemoteStorageError):
@@ -46,6 +58,9 @@ class TierTransactions:
     def __init__(self, manager: RemoteStorageManager, threads: int = THREADS) -> None:
         self._manager = manager
         self._threads = threads
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[Uuid, IndexType], tuple[object, int]] = OrderedDict()  # oldest first
+        self._kept_bytes = 0
 
     def with_last_stable_offsets(self, views: Sequence[PartitionView]) -> list[PartitionView]:
         """The views, each with the tier's last stable offset (rule 2).
@@ -141,23 +156,47 @@ class TierTransactions:
     def _transaction_index(self, segment: RemoteLogSegmentMetadata) -> TransactionIndex:
         if segment.txn_index_empty:
             return TransactionIndex(b"")
-        opened = self._manager.open_log_segment(segment)
-        try:
-            data = opened.fetch_index(IndexType.TRANSACTION)
-        except RemoteResourceNotFoundError as error:
-            return absent_transaction_index(error, segment)
-        return segment_transaction_index(data, segment)
+
+        def fetch() -> tuple[TransactionIndex, int]:
+            opened = self._manager.open_log_segment(segment)
+            try:
+                data = opened.fetch_index(IndexType.TRANSACTION)
+            except RemoteResourceNotFoundError as error:
+                return absent_transaction_index(error, segment), 0
+            return segment_transaction_index(data, segment), len(data)
+
+        return self._known(segment, IndexType.TRANSACTION, fetch)
 
     def _open_transactions(self, segment: RemoteLogSegmentMetadata) -> list[int] | None:
         """First offsets of the transactions that are open at the segment's end; None without a snapshot."""
-        opened = self._manager.open_log_segment(segment)
-        try:
-            data = opened.fetch_index(IndexType.PRODUCER_SNAPSHOT)
-        except RemoteResourceNotFoundError:
-            return None
-        states = parse_producer_snapshot(data, f"producer snapshot of {segment.segment_id}")
-        firsts = (state.current_transaction_first_offset for state in states)
-        return [first for first in firsts if first >= 0]
+
+        def fetch() -> tuple[list[int] | None, int]:
+            opened = self._manager.open_log_segment(segment)
+            try:
+                data = opened.fetch_index(IndexType.PRODUCER_SNAPSHOT)
+            except RemoteResourceNotFoundError:
+                return None, 0
+            states = parse_producer_snapshot(data, f"producer snapshot of {segment.segment_id}")
+            firsts = (state.current_transaction_first_offset for state in states)
+            return [first for first in firsts if first >= 0], len(data)
+
+        return self._known(segment, IndexType.PRODUCER_SNAPSHOT, fetch)
+
+    def _known(self, segment: RemoteLogSegmentMetadata, kind: IndexType, fetch: Callable[[], tuple[T, int]]) -> T:
+        """What was fetched before, or now. Two threads that want the same may both fetch it."""
+        key = (segment.segment_id.id, kind)
+        with self._lock:
+            if (kept := self._kept.get(key)) is not None:
+                self._kept.move_to_end(key)
+                return cast("T", kept[0])
+        value, size_bytes = fetch()
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = (value, size_bytes + KEPT_BYTES_EACH)
+                self._kept_bytes += size_bytes + KEPT_BYTES_EACH
+            while self._kept_bytes > KEPT_BYTES_MAX:
+                self._kept_bytes -= self._kept.popitem(last=False)[1][1]
+        return value
 
 
 def _collect(index: TransactionIndex, first_offset: int, end_offset: int, found: set[AbortedTransaction]) -> bool:

@@ -30,7 +30,6 @@ from protocol.client.leaders import TopicMetadata
 from storage.metadata.catalog import Catalog
 from storage.metadata.partition_catalog import LeaderEpochLineage
 from storage.model import ZERO_UUID, TopicIdPartition, Uuid
-from storage.remote_storage_manager import RemoteStorageManager
 
 __all__ = [
     "OffsetRange",
@@ -59,12 +58,12 @@ class TierView:
     """Makes views. Of one thread."""
 
     def __init__(
-        self, client: BrokerClient, follower: MetadataFollower, catalog: Catalog, manager: RemoteStorageManager
+        self, client: BrokerClient, follower: MetadataFollower, catalog: Catalog, transactions: TierTransactions
     ) -> None:
         self._client = client
         self._follower = follower
         self._catalog = catalog
-        self._transactions = TierTransactions(manager)
+        self._transactions = transactions
 
     def refresh(self) -> int:
         """Read the metadata topic on to its end; how many records were new. Cheap when none are.

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pipeline import data_source
+from pipeline import data_source, driver
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.data_source import (
     TOPIC_IDS,
@@ -23,7 +23,7 @@ from pipeline.data_source import (
     TierReader,
     TierStreamReader,
 )
-from pipeline.driver import Tier
+from pipeline.driver import KeptTier, Tier
 from pipeline.planning.offset_bounds import OffsetBoundsError
 from pipeline.planning.options import OptionsError
 from pipeline.planning.tier_transactions import TierTransactions
@@ -67,9 +67,9 @@ class World:
     def open_tier(self, _config: TierClientConfig) -> Iterator[Tier]:
         self.opened += 1
         manager = LocalTieredStorage({"dir": str(self.folder)})
-        client = self.kafka.client()
-        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, manager)
-        yield Tier(view, client, self.catalog, TierTransactions(manager))
+        client, transactions = self.kafka.client(), TierTransactions(manager)
+        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, transactions)
+        yield Tier(view, client, self.catalog, transactions)
 
     def source(self, **options: str) -> TidegateDataSource:
         config = tier_file(self.folder, f"rsm.config.some.password={SECRET}\n")
@@ -90,6 +90,8 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
     monkeypatch.setattr(data_source, "open_tier", made.open_tier)
+    monkeypatch.setattr(driver, "open_tier", made.open_tier)
+    monkeypatch.setattr(data_source, "kept_tier", KeptTier())
     return made
 
 
@@ -121,6 +123,24 @@ def ranges_of(partitions: object) -> list[tuple[str, int, int]]:
 def test_a_read_is_of_the_tier_and_with_a_tail_of_the_rest(world: World) -> None:
     assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
     assert ranges_of(world.reader(tail="kafka").partitions()) == [("tail", 300, 500), ("tier", 0, 300)]
+
+
+def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(world: World) -> None:
+    for _ in range(2):
+        assert ranges_of(world.reader().partitions()) == [("tier", 0, 300)]
+    world.tier_more()
+    assert ranges_of(world.reader().partitions()) == [("tier", 0, 400)]
+    assert world.opened == 1
+
+    with pytest.raises(OffsetBoundsError):
+        world.reader(endingOffsets=json.dumps({"orders": {"0": 450}})).partitions()
+    world.reader().partitions()
+    assert world.opened == 2
+
+    reader = world.reader()
+    tier_file(world.folder, "rsm.config.some.password=another\n")
+    reader.partitions()
+    assert world.opened == 3
 
 
 def test_the_schema_is_that_of_the_columns(world: World) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.planning import tier_transactions
 from pipeline.planning.partition_view import OffsetRange, PartitionView, ServedSegment, WantedOffsets, partition_view
 from pipeline.planning.tier_transactions import TierTransactions, UndecidedTransactionError
 from pipeline.tasks import AbortedTransaction
@@ -195,6 +196,25 @@ def test_an_index_with_a_marker_outside_of_its_segment_is_another_segments(tmp_p
 
     with pytest.raises(CorruptObjectError, match="marker at offset 330 lies outside"):
         tier.transactions.aborted(tier.view, 0, 100)
+
+
+def test_what_was_fetched_is_kept_and_the_oldest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tier = tier_of(tmp_path, segments=5, aborted=[INSIDE, CROSSING], still_open={1: [150], 2: [150]})
+    transactions = tier.transactions
+    for _ in range(2):
+        assert transactions.aborted(tier.view, 0, 500) == (INSIDE, CROSSING)
+        assert transactions.last_stable_offset(tier.view) == 500
+    fetched = tier.fetched
+    assert len(set(fetched)) == len(fetched) == 6
+
+    monkeypatch.setattr(tier_transactions, "KEPT_BYTES_MAX", tier_transactions.KEPT_BYTES_EACH)
+    transactions = tier.transactions
+    for _ in range(2):
+        transactions.aborted(tier.view, 400, 500)
+    assert [start_offset for _, start_offset in tier.fetched[len(fetched) :]] == [400]
+    for start_offset in (0, 400):
+        transactions.aborted(tier.view, start_offset, start_offset + 100)
+    assert (IndexType.TRANSACTION, 400) in tier.fetched[len(fetched) + 1 :]
 
 
 def test_each_partition_wanted_gets_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from pipeline.planning.options import TopicSelection
 from pipeline.planning.partition_view import OffsetRange, PartitionView
+from pipeline.planning.tier_transactions import TierTransactions
 from pipeline.planning.tier_view import TierView, TierViewError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.producer_snapshot import ProducerState
@@ -51,8 +52,8 @@ class World:
 
     def views(self, selection: TopicSelection, *, read_committed: bool = False) -> list[PartitionView]:
         manager = LocalTieredStorage({"dir": str(self.tier_dir)})
-        client = self.kafka.client()
-        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, manager)
+        client, transactions = self.kafka.client(), TierTransactions(manager)
+        view = TierView(client, MetadataFollower(client, self.catalog), self.catalog, transactions)
         return view.partitions(selection, read_committed)
 
 
