@@ -68,11 +68,12 @@ def stage_on(
     offsets: Mapping[int, PartitionOffsets],
     work: Path,
     tidegate_properties: Mapping[str, str] | None = None,
+    server_properties: Path | None = None,
 ) -> Iterator[Stage]:
-    """Tidegate before a running broker."""
+    """A fresh Tidegate before a running broker, whose file tells it of the tier unless another one does."""
     tidegate = Tidegate(
         work=work,
-        server_properties=cluster.server_properties_path(1),
+        server_properties=server_properties or cluster.server_properties_path(1),
         bootstrap_servers=cluster.bootstrap_servers,
         properties=tidegate_properties,
     )

@@ -4,8 +4,6 @@ The same program runs at the broker and through Tidegate; what it is told must b
 """
 
 import re
-import subprocess
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
@@ -16,10 +14,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.test_client_scenarios import check_digests, same_answer
+from tests.support.broker_plugin import jars_with
 from tests.support.client_programs import ClientPrograms
 from tests.support.filled_topics import FilledTopic, fill_codecs, fill_transactions
 from tests.support.kafka import fresh_name
-from tests.support.needs import JARS, ROOT
+from tests.support.needs import ROOT
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
@@ -34,15 +33,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """A broker whose groups of the new kinds change in a moment, and that takes telemetry (which a broker without a
     reporter for it does not offer)."""
     folder = tmp_path_factory.mktemp("relayed")
-    jars = folder / "jars"
-    jars.mkdir()
-    for jar in JARS.glob("*.jar"):
-        (jars / jar.name).symlink_to(jar)
-    source = ROOT / "tests" / "integration" / "java" / "TelemetryReceiver.java"
-    subprocess.run(["javac", "-cp", f"{JARS}/*", "-d", str(folder / "classes"), str(source)], check=True, timeout=60)
-    with zipfile.ZipFile(jars / "telemetry-receiver.jar", "w") as archive:
-        for compiled in (folder / "classes").glob("*.class"):
-            archive.write(compiled, compiled.name)
+    jars = jars_with(ROOT / "tests" / "integration" / "java" / "TelemetryReceiver.java", folder)
     properties = {"metric.reporters": "TelemetryReceiver"}
     for kind in ("consumer", "share"):
         properties |= {f"group.{kind}.heartbeat.interval.ms": "200", f"group.{kind}.min.heartbeat.interval.ms": "200"}

@@ -159,7 +159,7 @@ def own_cluster(**options: Any) -> Iterator[KafkaCluster]:
     """A cluster for one test, with its folder removed behind it. `options`: KafkaCluster's."""
     work = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
     try:
-        with KafkaCluster(jars=JARS, work=work, **options) as cluster:
+        with KafkaCluster(**{"jars": JARS, **options}, work=work) as cluster:
             yield cluster
     finally:
         shutil.rmtree(work, ignore_errors=True)
