@@ -285,8 +285,8 @@ class Comparison:
             megabytes_s = self._rows * self._record_bytes / 1e6 / statistics.median(side.seconds)
             self._report.notes.append(
                 f"{self._name}, {side.name}: {megabytes_s:,.0f} MB/s of values, rounds "
-                f"{', '.join(f'{each:.1f}' for each in side.seconds)} s; broker {statistics.median(side.broker_cpu_s):.1f}"
-                f" core-s a round, {side.remote_fetches} remote fetches in all"
+                f"{', '.join(f'{each:.1f}' for each in side.seconds)} s; broker "
+                f"{statistics.median(side.broker_cpu_s):.1f} core-s a round, {side.remote_fetches} remote fetches"
             )
         self._report.notes.append(
             f"{self._name}: Spark's Python workers held at most {workers_peak_mib():,.0f} MiB each"

@@ -30,9 +30,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pipeline.driver import Tier, kept_tier, load_config, open_tier, shipped_storage, shipped_tail
+from pipeline.failures import sentence_first
 from pipeline.logs import configure_logs
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
-from pipeline.planning.options import SourceOptions, TopicPartition, columns_of, parse_options
+from pipeline.planning.options import OptionsError, SourceOptions, TopicPartition, columns_of, parse_options
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from pipeline.planning.planner import limit_end_offsets, plan
 from pipeline.reading.read_task import TaskReader
@@ -249,6 +250,12 @@ def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], 
         raise OffsetBoundsError(problems)
 
 
+_NO_OPTIONS = (
+    "there are no options: Spark hands a Python source none of those that CREATE TABLE … USING tidegate was given; "
+    "take CREATE TEMPORARY VIEW … USING tidegate OPTIONS (…), or SELECT … FROM … WITH (config='…', subscribe='…')"
+)
+
+
 class TidegateDataSource(DataSource):
     """The source's name is `tidegate`."""
 
@@ -256,12 +263,17 @@ class TidegateDataSource(DataSource):
     def name(cls) -> str:
         return "tidegate"
 
+    @sentence_first()
     def schema(self) -> str:
         return spark_schema(columns_of(self.options))
 
+    @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
+        if not self.options:
+            raise OptionsError([_NO_OPTIONS])
         return TierReader(parse_options(self.options))
 
+    @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TierStreamReader(parse_options(self.options, is_streaming=True))
 
@@ -290,6 +302,7 @@ class TierReader(DataSourceReader):
         self.tasks = replace(self.tasks, options=self.options.read_options)
         return others
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
@@ -301,7 +314,7 @@ class TierReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task; Spark asks for None when there are no tasks."""
-        return self.tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
+        return _rows(self.tasks, partition)
 
 
 class _FilterPushdown:
@@ -338,10 +351,12 @@ class TierStreamReader(DataSourceStreamReader):
         # Executors read; what is open belongs to the planning process.
         return {"options": self.options, "tasks": self.tasks}
 
+    @sentence_first()
     def initialOffset(self) -> StreamOffset:
         """Where a new query starts: the same however often it is asked."""
         return self._begun(self._views(self._open())).to_json()
 
+    @sentence_first()
     def latestOffset(self) -> StreamOffset:
         """Where the next batch ends."""
         options = self.options
@@ -358,6 +373,7 @@ class TierStreamReader(DataSourceStreamReader):
         # A batch never ends before it begins: the tier's end falls back when a tail was read beyond it.
         return progress_of(views, {key: max(end, reached.get(key, end)) for key, end in ends.items()}).to_json()
 
+    @sentence_first()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         """The tasks of one batch. The same offsets give the same rows, whenever it is planned."""
         firsts, ends = parse_progress(start), parse_progress(end)
@@ -378,7 +394,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return self.tasks.read(partition.task) if isinstance(partition, TaskPartition) else iter(())
+        return _rows(self.tasks, partition)
 
     def stop(self) -> None:
         """The query has ended."""
@@ -410,6 +426,12 @@ def _task_reader(options: SourceOptions) -> TaskReader:
     config = load_config(str(options.config), os.environ)
     tail = shipped_tail(config, options.tail_bootstrap_servers) if options.reads_tail else None
     return TaskReader(shipped_storage(config), options.read_options, tail)
+
+
+def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    with sentence_first():
+        if isinstance(partition, TaskPartition):
+            yield from tasks.read(partition.task)
 
 
 def _planned(tier: Tier, wanted: Sequence[WantedOffsets], options: SourceOptions) -> list[InputPartition]:

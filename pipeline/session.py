@@ -27,7 +27,7 @@ PACKAGES = ("pyspark", "pyarrow", "numpy")
 JAVA_ANSWER_S_MAX = 60.0
 _JAVA_NEEDED = "Java 17 or 21 is needed"
 _JAVA_ADVICE = "install it (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@21)"
-_GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` leaves to the Python program that it runs."""
 
 
@@ -39,8 +39,14 @@ class SessionError(Exception):
     """There can be no Spark session here; the message says why, and what to do."""
 
 
-def start_session(app_name: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """The session of this process, made if there is none; `settings` are Spark's, and win over those it has.
+def start_session(
+    app_name: str, settings: Mapping[str, str] | None = None, *, defaults: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """The session of this process, made if there is none.
+
+    Args:
+        settings: Spark's; they win over those that the session has.
+        defaults: Spark's, too, for a session that is made; those of `settings` and of spark-submit win over them.
 
     Raises:
         SessionError: the extra is not installed, or Java is missing or of another version.
@@ -48,7 +54,7 @@ def start_session(app_name: str, settings: Mapping[str, str] | None = None) -> "
     environ = os.environ
     if problems := missing_packages():
         raise SessionError("; ".join(problems))
-    is_submitted = _GATEWAY_VARIABLE in environ
+    is_submitted = GATEWAY_VARIABLE in environ
     if not is_submitted and (problems := java_problems(environ)):
         raise SessionError("; ".join(problems))
     if not is_submitted and (settings or {}).get("spark.master", "local").startswith("local"):
@@ -58,8 +64,10 @@ def start_session(app_name: str, settings: Mapping[str, str] | None = None) -> "
 
     from pyspark.sql import SparkSession
 
+    submitted = _submitted_settings() if is_submitted else set()
+    unset = {name: value for name, value in (defaults or {}).items() if name not in submitted}
     builder = SparkSession.builder.appName(app_name)
-    for name, value in (settings or {}).items():
+    for name, value in {**unset, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     if is_submitted:
@@ -109,6 +117,14 @@ def feature_version(version: str) -> int:
     """The number that people call a Java by: 17 of "17.0.15", 8 of "1.8.0_392", 22 of "22-ea"; 0 without one."""
     match = re.match(r"(?:1\.)?(\d+)", version)
     return int(match.group(1)) if match else 0
+
+
+def _submitted_settings() -> set[str]:
+    """What spark-submit's command line and Spark's own file set."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # until then a SparkConf knows nothing of them
+    return {name for name, _ in SparkConf().getAll()}
 
 
 def _check_running_java(session: "SparkSession") -> None:

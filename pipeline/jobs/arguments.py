@@ -29,6 +29,11 @@ def parser() -> argparse.ArgumentParser:
         job.add_argument(
             "--conf", action="append", default=[], type=setting, metavar="K=V", help="a setting of Spark's; repeatable"
         )
+        job.add_argument(
+            "--verbose",
+            action="store_true",
+            help="show Spark's log, and all that it says of a failure, above its cause",
+        )
         add(job)
     return whole
 

@@ -4,7 +4,10 @@
   (pyspark or Java is missing); 130 and 143 after Ctrl-C and SIGTERM. What is done stays done: the same command goes on.
 - Only the chosen job's modules are imported, and Spark is started when command line and configuration were found right.
 - Under spark-submit the session has the settings of its command line; those given here win over them.
-- Results go to standard output, progress and troubles to standard error.
+- Results go to standard output, progress and troubles to standard error. spark-submit puts both of a Python program's
+  outputs into its own first; so what ends a job there is told by the JVM, on the standard error that the user sees.
+- The last line of a job that failed is its cause, as one sentence (pipeline.failures), and nothing of Spark's follows
+  it. What Spark logs of each failed attempt is held back, with `--verbose` it stands above.
 - The job has a thread of its own, and the main thread waits for it: a signal in the midst of a call to the JVM would
   leave a connection on which nothing can be said any more, not even that jobs are to be cancelled.
 """
@@ -19,9 +22,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pipeline.jobs.arguments import parser
+from pipeline.session import GATEWAY_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +48,13 @@ _FIXED_SETTINGS: Final[Mapping[str, str]] = {
 CANCEL_S: Final = 1.0
 CANCELS_MAX: Final = 30
 FILE_COLUMNS: Final = 180
-SPARK_LINES_MAX: Final = 15
-"""Of what Spark says about a failure: its stack traces have hundreds."""
+_QUIET: Final[Mapping[str, str]] = {"spark.log.level": "WARN"}
+"""Unless --verbose, or a level that the user sets: spark-submit alone would tell from INFO on."""
+_STACKS: Final = (
+    *("scheduler.TaskSetManager", "executor.Executor", "util.Utils"),
+    *("sql.execution.datasources.FileFormatWriter", "sql.execution.datasources.v2.AppendDataExec"),
+)
+"""Spark's loggers that tell of a failed task or write with all of its stacks, each attempt anew."""
 
 
 class _TerminatedError(BaseException):
@@ -57,16 +66,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser().parse_args(arguments)
     try:
         with _sigterm_raises():
-            return _main(parsed)
+            code, told = _main(parsed)
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on")
-        return INTERRUPTED
+        code, told = INTERRUPTED, ["interrupted; the same command goes on"]
     except _TerminatedError:
-        _say("terminated; the same command goes on")
-        return TERMINATED
+        code, told = TERMINATED, ["terminated; the same command goes on"]
+    # When the session has ended, which Spark says in its log.
+    _say_last(told)
+    return code
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def _main(arguments: argparse.Namespace) -> tuple[int, list[str]]:
+    """The exit code, and what is to be told last."""
     from pipeline.jobs.job_context import USAGE, UsageError
     from pipeline.logs import configure_logs
     from pipeline.session import SessionError, missing_packages
@@ -88,13 +99,15 @@ def _main(arguments: argparse.Namespace) -> int:
         for warning in config.warnings:
             _say(f"warning: {warning}")
         with _session(arguments) as spark:
-            return _interruptible(spark, lambda cancelled: _run(job, spark, config, cancelled))
+            told: list[str] = []
+            code = _interruptible(
+                spark, lambda cancelled: _run(job, spark, config, cancelled, told, is_verbose=arguments.verbose)
+            )
+        return code, told
     except (ConfigError, UsageError) as error:
-        for problem in error.problems:
-            _say(problem)
+        return USAGE, list(error.problems)
     except (SessionError, StorageConfigError) as error:
-        _say(str(error))
-    return USAGE
+        return USAGE, [str(error)]
 
 
 def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int]) -> int:
@@ -123,12 +136,22 @@ def _interruptible(spark: "SparkSession", run: Callable[[threading.Event], int])
         raise
 
 
-def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cancelled: threading.Event) -> int:
+def _run(
+    job: "RunJob",
+    spark: "SparkSession",
+    config: "TierClientConfig",
+    cancelled: threading.Event,
+    told: list[str],
+    *,
+    is_verbose: bool,
+) -> int:
+    """The exit code; `told` grows by what is to be told last."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from rich.console import Console
 
     from pipeline.data_source import TidegateDataSource
+    from pipeline.failures import cause_of
     from pipeline.jobs.job_context import FOUND_WRONG, JobContext, JobError
     from pipeline.planning.offset_bounds import OffsetBoundsError
     from pipeline.planning.tier_view import TierViewError
@@ -150,12 +173,16 @@ def _run(job: "RunJob", spark: "SparkSession", config: "TierClientConfig", cance
         OSError,
         ValueError,
     ) as error:
-        told = str(error)
+        told += [] if cancelled.is_set() else str(error).splitlines()
     except (PySparkException, Py4JError) as error:
-        told = shortened(str(error))
-    if not cancelled.is_set():
-        for line in told.splitlines():
-            _say(line)
+        if not cancelled.is_set():
+            whole = f"{error}\n{getattr(error, '_stackTrace', '')}"
+            _say(
+                "it failed in Spark: "
+                + (whole if is_verbose else "--verbose shows its log and stacks; executors' logs have them too")
+            )
+            told.append(cause_of(whole))
+    _turn_down(spark)
     return FOUND_WRONG
 
 
@@ -170,7 +197,9 @@ def _session(arguments: argparse.Namespace) -> Iterator["SparkSession"]:
     if arguments.master is not None:
         settings["spark.master"] = arguments.master
     is_ours = SparkSession.getActiveSession() is None
-    spark = start_session(f"tidegate {arguments.job}", settings)
+    spark = start_session(f"tidegate {arguments.job}", settings, defaults={} if arguments.verbose else _QUIET)
+    if not arguments.verbose:
+        _turn_down(spark, *(f"org.apache.spark.{name}" for name in _STACKS))
     try:
         yield spark
     finally:
@@ -194,11 +223,14 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def shortened(told: str) -> str:
-    """The first lines of a failure, without Java's stack."""
-    lines = [line for line in told.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "\tat "))]
-    left_out = len(lines) - SPARK_LINES_MAX
-    return "\n".join([*lines[:SPARK_LINES_MAX], *([f"… {left_out} more lines in Spark's log"] if left_out > 0 else [])])
+def _turn_down(spark: "SparkSession", *names: str) -> None:
+    """Log nothing more: these loggers, or without names all of them."""
+    # Log4j's own, since Spark sets the level of all together only.
+    log4j = cast(Any, spark.sparkContext._jvm).org.apache.logging.log4j
+    if not names:
+        spark.sparkContext.setLogLevel("OFF")
+    for name in names:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
 
 def _console() -> "Console":
@@ -210,3 +242,22 @@ def _console() -> "Console":
 
 def _say(text: str) -> None:
     print(f"tidegate: {text}", file=sys.stderr)
+
+
+def _say_last(lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    if GATEWAY_VARIABLE not in os.environ:
+        for line in lines:
+            _say(line)
+        return
+    from pyspark import SparkContext
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    SparkContext._ensure_initialized()  # not so far, if no session was wanted
+    jvm = cast(Any, SparkContext._jvm)
+    # Else Spark would say at its end which folders it deletes.
+    jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(jvm.org.apache.logging.log4j.Level.OFF)
+    for line in lines:
+        jvm.java.lang.System.err.println(f"tidegate: {line}")

@@ -1,6 +1,7 @@
-"""How far a job is: a bar on a terminal, a line for each step elsewhere. All of it goes to standard error.
+"""How far a job is: a bar on a terminal, lines elsewhere. All of it goes to standard error.
 
-Within a step Spark's status tracker says how many tasks are done; a thread asks it, and only for a terminal.
+Within a step Spark's status tracker says how many tasks are done; a thread asks it. Elsewhere than on a terminal that
+is a line now and then, if it is another than the last, so that a log of hours stays readable.
 """
 
 import threading
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 POLL_S = 0.5
+LINES_S = 15.0
+"""Between two lines about tasks."""
 
 
 class JobProgress:
@@ -30,6 +33,7 @@ class JobProgress:
         *,
         context: "SparkContext | None" = None,
         clock: Callable[[], float] = time.monotonic,
+        lines_s: float = LINES_S,
     ) -> None:
         self._console = console
         self._job = job
@@ -40,6 +44,8 @@ class JobProgress:
         self._first: int | None = None
         self._bar: Progress | None = None
         self._task = TaskID(0)
+        self._poll_s = POLL_S if console.is_terminal else lines_s
+        self._told_tasks = (0, 0)
         self._ended = threading.Event()
         self._poller: threading.Thread | None = None
 
@@ -57,9 +63,9 @@ class JobProgress:
             )
             self._task = self._bar.add_task(self._job, total=None, tasks="", told="")
             self._bar.start()
-            if self._context is not None:
-                self._poller = threading.Thread(target=self._poll, name="job-progress", daemon=True)
-                self._poller.start()
+        if self._context is not None:
+            self._poller = threading.Thread(target=self._poll, name="job-progress", daemon=True)
+            self._poller.start()
         return self
 
     def __exit__(
@@ -96,10 +102,13 @@ class JobProgress:
         self._console.print(f"{self._job}: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def _poll(self) -> None:
-        while not self._ended.wait(POLL_S):
+        while not self._ended.wait(self._poll_s):
             done, total = running_tasks(self._context)
             if self._bar is not None:
                 self._bar.update(self._task, tasks=f"{done}/{total} tasks" if total else "")
+            elif total and (done, total) != self._told_tasks:
+                self._told_tasks = done, total
+                self._print(f"{done} of {total} tasks of this step")
 
 
 def running_tasks(context: "SparkContext | None") -> tuple[int, int]:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.storagelevel import StorageLevel
 
+from pipeline.failures import sentence_first
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
@@ -106,12 +107,13 @@ def _worked(
     function, todo = work.function, tuple(pieces)
 
     def work_on(numbers: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-        manager = open_shipped_storage(shipped)
-        for number in numbers:
-            piece = todo[number]
-            for rows in function(manager, piece):
-                keys = [piece.key] * rows.num_rows
-                yield from zip(keys, *(column.to_pylist() for column in rows.columns), strict=True)
+        with sentence_first():
+            manager = open_shipped_storage(shipped)
+            for number in numbers:
+                piece = todo[number]
+                for rows in function(manager, piece):
+                    keys = [piece.key] * rows.num_rows
+                    yield from zip(keys, *(column.to_pylist() for column in rows.columns), strict=True)
 
     # Not mapInArrow, which needs pandas for nothing that is of use here. A segment has few rows.
     rows = spark.sparkContext.parallelize(range(len(todo)), max(1, len(todo))).mapPartitions(work_on)

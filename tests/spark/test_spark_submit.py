@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.source_rows import damaged_tier
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_package import USERS_NAMES, users_modules
 from tests.support.spark_topics import PLAIN, SparkTopics
 from tools.spark_package.build import NAME, Built
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integration]
+
+SPARKS_LINES_MAX = 20
+"""Of a job that fails: what Java and Spark say before they know how much they are to say."""
 
 USERS_PROGRAM = """
 import json, os, sys
@@ -148,5 +152,25 @@ def test_the_exit_code_of_a_job_is_that_of_spark_submit(
     nowhere = tmp_path / "nowhere.properties"
     done = job(spark_cluster, spark_package, "stats", "--config", nowhere, "--topic", PLAIN)
     assert done.returncode == 2, troubles(done)
-    # spark-submit puts both outputs of a Python program into its first.
-    assert str(nowhere) in done.stdout
+    assert str(nowhere) in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("flags", [(), ("--verbose",)], ids=["quiet", "verbose"])
+def test_the_last_line_of_a_failed_job_is_its_cause(
+    spark_cluster: SparkCluster, spark_package: Built, spark_topics: SparkTopics, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """It was somewhere in 603 lines of Spark's, and was cut off in ours. Given a bit flipped in one object, when a job
+    fails over it, then its last line says object, position and cause, and what Spark says of it is asked for."""
+    config = damaged_tier(spark_topics, PLAIN, tmp_path)
+    output = (tmp_path / "out").as_uri()
+    done = job(
+        spark_cluster, spark_package, "backfill", "--config", config, "--topic", PLAIN, "--output", output, *flags
+    )
+    assert done.returncode == 1, troubles(done)
+    told = done.stderr.splitlines()
+    assert re.fullmatch(rf"tidegate: segment {PLAIN}-0 \S+: batch at \d+: its CRC is wrong", told[-1]), troubles(done)
+    assert ("Lost task" in done.stderr) == bool(flags)
+    assert ("Traceback" in done.stdout + done.stderr) == bool(flags)
+    assert ("--verbose shows" in done.stdout) != bool(flags)
+    assert flags or len(told) < SPARKS_LINES_MAX, done.stderr

@@ -1,5 +1,6 @@
 """What Spark's tests read a topic with, by each source, and how rows are compared."""
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,19 @@ def tier_options(topics: SparkTopics, topic: str, options: Options | None = None
     """Of the tier source: everything in the tier, with headers."""
     config = str(topics.tidegate.process.properties_path)
     return {"config": config, "subscribe": topic, "includeHeaders": "true", **(options or {})}
+
+
+def damaged_tier(topics: SparkTopics, topic: str, folder: Path) -> Path:
+    """A configuration whose tier is a copy with one bit flipped, in the last batch of one of the topic's segments."""
+    shutil.copytree(topics.cluster.tier_dir, folder / "tier")
+    log = max((folder / "tier").glob(f"**/{topic}-0-*/*.log"))
+    damaged = bytearray(log.read_bytes())
+    damaged[-1] ^= 1
+    log.write_bytes(damaged)
+    serve = topics.tidegate.process.properties_path.read_text("utf-8")
+    config = folder / "damaged.properties"
+    config.write_text(f"{serve}\nrsm.config.dir={folder / 'tier'}\n", "utf-8")
+    return config
 
 
 def with_tail(topics: SparkTopics, options: Options | None = None) -> dict[str, str]:

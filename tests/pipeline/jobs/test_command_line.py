@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.jobs import command_line, stats_command
-from pipeline.jobs.command_line import main, shortened
+from pipeline.jobs.command_line import main
 from pipeline.session import SessionError
 from tests.support.tier_config_files import tier_file
 
@@ -97,10 +97,3 @@ def test_a_signal_ends_it_with_its_own_code(
     assert main(["stats", "--config", "f"]) == code
     assert "the same command goes on" in capsys.readouterr().err
     assert signal.getsignal(number) is before
-
-
-def test_of_a_failure_of_spark_the_first_lines_are_shown() -> None:
-    told = "failed\n\tat org.apache.Some(Class.java:1)\n" + "\n".join(f"line {number}" for number in range(40))
-    lines = shortened(told).splitlines()
-    assert lines[:2] == ["failed", "line 0"]
-    assert lines[-1] == "… 26 more lines in Spark's log"
