@@ -8,7 +8,8 @@
 #   make test-fragile   twenty times beside four loops, what has failed on a busy machine before
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
-#   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
+#   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
+#                       (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
@@ -24,6 +25,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
 SPARK_JARS := build/spark/jars
+# The Spark after the one in .venv: a few tests run there.
+NEXT_SPARK := build/spark-4.1
+NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
+NEXT_SPARK_CONNECTOR := 4.1.1
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -85,6 +90,16 @@ $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(SPARK_JARS)
 	@touch $@
 
+# Without what .venv has already; its Python sees this pyspark first where PYTHONPATH says so.
+$(NEXT_SPARK)/.complete: $(NEXT_SPARK_LOCK) tools/spark/pom.xml $(VENV)/.spark
+	@echo "tools: the next Spark"
+	@rm -rf $(NEXT_SPARK) && mkdir -p $(NEXT_SPARK)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
+		--target $(NEXT_SPARK)/site -r $(NEXT_SPARK_LOCK)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
+		-Dspark.version=$(NEXT_SPARK_CONNECTOR) -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(NEXT_SPARK)/jars
+	@touch $@
+
 demo: setup
 	$(BIN)/python -m tools.demo $(ARGS)
 
@@ -100,7 +115,8 @@ test-fragile: setup
 	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE_THREADS) $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
-	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete
+	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete \
+	$(NEXT_SPARK)/.complete
 
 # Go names a command after its folder, which is `server` here.
 $(TOOLS)/toxiproxy-server: Makefile
@@ -173,5 +189,5 @@ lock: $(VENV)/.installed
 	$(UV_COMPILE) pyproject.toml --extra dev -o requirements/dev.txt
 	$(UV_COMPILE) pyproject.toml --constraint requirements/dev.txt -o requirements/base.txt
 	$(UV_COMPILE) pyproject.toml --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
-	for lock in $(PYTHON_CLIENTS); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
-	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS)
+	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
+	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)

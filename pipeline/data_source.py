@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
+import structlog
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -39,6 +40,7 @@ from pipeline.planning.planner import limit_end_offsets, plan
 from pipeline.reading.read_task import TaskReader
 from pipeline.schema import spark_schema
 from pipeline.tasks import Task
+from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.model import uuid_to_text
 
 # Filters that Spark offers to a source (from 4.1 on), as bounds of what is planned and read. Pure.
@@ -250,6 +252,8 @@ def check_same_topics(progress: StreamProgress, views: Iterable[PartitionView], 
         raise OffsetBoundsError(problems)
 
 
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
 _NO_OPTIONS = (
     "there are no options: Spark hands a Python source none of those that CREATE TABLE … USING tidegate was given; "
     "take CREATE TEMPORARY VIEW … USING tidegate OPTIONS (…), or SELECT … FROM … WITH (config='…', subscribe='…')"
@@ -346,6 +350,7 @@ class TierStreamReader(DataSourceStreamReader):
         self._initial: StreamProgress | None = None
         self._reached: StreamProgress | None = None
         """The end of the last batch planned, from which the next one is limited."""
+        self._committed: Mapping[TopicPartition, int] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         # Executors read; what is open belongs to the planning process.
@@ -364,6 +369,8 @@ class TierStreamReader(DataSourceStreamReader):
         progress = self._reached or self._begun(views)
         check_same_topics(progress, views, fails_on_data_loss=options.fails_on_data_loss)
         reached = progress.offsets
+        # Spark asks when the batch before is done, and tells of that only when the next one begins.
+        self._commit_for_group(reached)
         if options.bytes_per_trigger_max is not None:
             ends = limit_end_offsets(views, reached, options.bytes_per_trigger_max)
             if options.reads_tail:
@@ -371,7 +378,10 @@ class TierStreamReader(DataSourceStreamReader):
         else:
             ends = {view.key: view.latest_offset if options.reads_tail else view.readable_end_offset for view in views}
         # A batch never ends before it begins: the tier's end falls back when a tail was read beyond it.
-        return progress_of(views, {key: max(end, reached.get(key, end)) for key, end in ends.items()}).to_json()
+        ends = {key: max(end, reached.get(key, end)) for key, end in ends.items()}
+        if ends != reached:
+            _log_progress(views, reached, ends)
+        return progress_of(views, ends).to_json()
 
     @sentence_first()
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
@@ -396,6 +406,10 @@ class TierStreamReader(DataSourceStreamReader):
         """The rows of a task."""
         return _rows(self.tasks, partition)
 
+    def commit(self, end: StreamOffset) -> None:
+        """All batches up to there are done."""
+        self._commit_for_group(parse_progress(end).offsets)
+
     def stop(self) -> None:
         """The query has ended."""
         self._tier = None
@@ -405,6 +419,20 @@ class TierStreamReader(DataSourceStreamReader):
         if self._tier is None:
             self._tier = self._opened.enter_context(open_tier(load_config(str(self.options.config), os.environ)))
         return self._tier
+
+    def _commit_for_group(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """For Kafka's tools to see, and never read again. What is wrong fails a query when it starts, not later."""
+        group = self.options.commit_group
+        if group is None or offsets == self._committed or not offsets:
+            return
+        try:
+            self._open().client.commit_offsets(group, offsets)
+        except UpstreamError as error:
+            if self._committed is None and not isinstance(error, UpstreamDeadlineError):
+                raise
+            _log.warning("group_offsets_not_committed", group=group, reason=str(error))
+        else:
+            self._committed = dict(offsets)
 
     def _begun(self, views: Sequence[PartitionView]) -> StreamProgress:
         """Where a new query starts, from when it was first asked on."""
@@ -439,6 +467,19 @@ def _planned(tier: Tier, wanted: Sequence[WantedOffsets], options: SourceOptions
         wanted = tier.transactions.with_aborted(wanted)
     tasks = plan(wanted, bytes_per_partition=options.bytes_per_partition, timestamp_min_ms=options.timestamp_min_ms)
     return [TaskPartition(task) for task in tasks]
+
+
+def _log_progress(
+    views: Sequence[PartitionView], reached: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> None:
+    """Offsets of the next batch, and of what is left behind it; compacted topics have fewer records than offsets."""
+    _log.info(
+        "stream_progress",
+        topics=",".join(sorted({topic for topic, _ in ends})),
+        batch_offsets=sum(end - reached.get(key, end) for key, end in ends.items()),
+        behind_tier_offsets=sum(max(0, view.readable_end_offset - ends[view.key]) for view in views),
+        behind_log_offsets=sum(max(0, view.latest_offset - ends[view.key]) for view in views),
+    )
 
 
 def _with_tail(view: PartitionView, tier_end: int) -> int:

@@ -7,6 +7,7 @@ the Java of JAVA_HOME, else the first on PATH (its own `spark-class` does the sa
 This module is imported without the extra `spark` too: it imports pyspark only when a session is wanted.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 JAVA_VERSIONS = (17, 21)
 PACKAGES = ("pyspark", "pyarrow", "numpy")
 """What of the extra every job imports."""
+
+SPARK_VERSION_MIN = 4
 
 JAVA_ANSWER_S_MAX = 60.0
 _JAVA_NEEDED = "Java 17 or 21 is needed"
@@ -76,11 +79,24 @@ def start_session(
 
 
 def missing_packages() -> list[str]:
-    """What of the extra cannot be imported, as a sentence; empty when all is there."""
+    """What of the extra cannot be imported or is too old, as a sentence; empty when all is there."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if not missing:
+    if missing:
+        return [f"{' and '.join(missing)} cannot be imported: pip install 'tidegate[spark]'"]
+    try:
+        return version_problems(importlib.metadata.version("pyspark"))
+    except importlib.metadata.PackageNotFoundError:
+        return []  # some clusters have it without its metadata
+
+
+def version_problems(spark_version: str) -> list[str]:
+    """Whether this Spark is too old for us, as a sentence."""
+    if feature_version(spark_version) >= SPARK_VERSION_MIN:
         return []
-    return [f"{' and '.join(missing)} cannot be imported: pip install 'tidegate[spark]'"]
+    return [
+        f"Spark {spark_version} knows no Python data sources, which came with {SPARK_VERSION_MIN}.0: read the topic by "
+        "its Kafka source, .format('kafka') with kafka.bootstrap.servers at Tidegate's address"
+    ]
 
 
 def java_problems(environ: Mapping[str, str]) -> list[str]:

@@ -22,6 +22,7 @@ import structlog
 from pipeline.brokers.connection import BrokerConnection
 from protocol.client.connection import ClientSettings, drive
 from protocol.client.errors import UpstreamConnectionError, UpstreamDeadlineError, UpstreamError
+from protocol.client.groups import commit_group_offsets
 from protocol.client.leaders import (
     AskMetadata,
     AskNode,
@@ -126,6 +127,15 @@ class BrokerClient:
         """
         ask = partial(self._questions.fetch, topic, partition, offset)
         return self._retrying(lambda: ask(max_bytes=max_bytes, read_committed=read_committed, max_wait_ms=max_wait_ms))
+
+    def commit_offsets(self, group: str, offsets: Mapping[Partition, int]) -> None:
+        """Keep next offsets for a consumer group that has no members.
+
+        Raises:
+            GroupInUseError: it has.
+            GroupAuthorizationError, TopicAuthorizationError, UpstreamError: see protocol.client.groups.
+        """
+        self._retrying(lambda: commit_group_offsets(self._view, self.settings, group, offsets))
 
     def _retrying(self, attempt: Callable[[], Steps[T]]) -> T:
         """What the conversation returns, tried until the deadline while its errors are retriable."""

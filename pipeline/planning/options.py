@@ -187,7 +187,7 @@ _NAMES = (
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("isolation", "kafka.isolation.level", "columns", "includeHeaders", "timestampFrom", "timestampTo"),
     *("bytesPerPartition", "taskBytes", "maxBytesPerTrigger", "badRecords", "badRecordsPath", "failOnDataLoss"),
-    *("tail", "kafka.bootstrap.servers"),
+    *("tail", "kafka.bootstrap.servers", "commitGroup"),
 )
 
 _HINTS = {
@@ -195,12 +195,17 @@ _HINTS = {
     "minpartitions": "the Kafka source has it; here bytesPerPartition decides how many tasks there are",
     "maxrecordsperpartition": "the Kafka source has it; here bytesPerPartition decides how large a task is",
     "maxoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
+    "kafka.group.id": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
+    "groupidprefix": "a stream's place is in its checkpoint; commitGroup shows it to Kafka's tools",
     "minoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
 }
 
 _CREDENTIAL = re.compile(r"(rsm\.config\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*")
 
 _ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+_STREAMS_ONLY = ("maxBytesPerTrigger", "commitGroup")
 
 
 class OptionsError(ValueError):
@@ -288,6 +293,8 @@ class SourceOptions:
     tail_bootstrap_servers: str | None = None
     """`kafka.bootstrap.servers`: where the tail is read."""
     bytes_per_trigger_max: int | None = None
+    commit_group: str | None = None
+    """`commitGroup`: for which group a stream's offsets are committed, for Kafka's tools to see."""
     timestamp_min_ms: int | None = None
     timestamp_max_ms: int | None = None
     """Inclusive, both: rows with other timestamps are not wanted."""
@@ -325,8 +332,8 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
         problems.append("config is missing: the path of the properties file of tidegate serve")
     if is_streaming:
         problems += [f"{name} is not for streaming reads: they have no end" for name in _ENDING if reader.has(name)]
-    elif reader.has("maxBytesPerTrigger"):
-        problems.append("maxBytesPerTrigger is for streaming reads only")
+    else:
+        problems += [f"{name} is for streaming reads only" for name in _STREAMS_ONLY if reader.has(name)]
     reads_tail = reader.choice("tail", ("none", "kafka")) == "kafka"
     timestamp_min_ms = reader.moment("timestampFrom", rounds_up=True)
     timestamp_max_ms = reader.moment("timestampTo", rounds_up=False)
@@ -348,6 +355,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
         reads_tail=reads_tail,
         tail_bootstrap_servers=reader.text("kafka.bootstrap.servers") or None,
         bytes_per_trigger_max=reader.size("maxBytesPerTrigger", None, minimum=1),
+        commit_group=reader.text("commitGroup") or None,
         timestamp_min_ms=timestamp_min_ms,
         timestamp_max_ms=timestamp_max_ms,
         task_bytes_max=reader.size("taskBytes", TASK_BYTES_MAX, minimum=TASK_BYTES_MIN),

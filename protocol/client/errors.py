@@ -62,6 +62,14 @@ class TopicAuthorizationError(UpstreamRefusedError):
     """Our principal lacks a right on the topic; the message names the right."""
 
 
+class GroupAuthorizationError(UpstreamRefusedError):
+    """Our principal lacks a right on the group; the message names the right."""
+
+
+class GroupInUseError(UpstreamRefusedError):
+    """Offsets were to be kept for a group that has members, and only they may do that."""
+
+
 class UnknownTopicError(UpstreamRefusedError):
     """The cluster has no such topic or partition, or does not tell us of it."""
 

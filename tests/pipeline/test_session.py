@@ -7,10 +7,16 @@ import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from pipeline import session
+from tools.spark_package import shipped
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,3 +107,14 @@ import {module}
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("version", "is_old"), [("3.5.9", True), ("4.0.0", False), ("4.1.0.dev1", False)])
+def test_an_older_spark_is_sent_to_the_kafka_source(version: str, is_old: bool) -> None:
+    """It said `'SparkSession' object has no attribute 'dataSource'`. Given a session of an older Spark, when our source
+    is registered with it, then one sentence says what to read with."""
+    older = cast("SparkSession", SimpleNamespace(version=version))
+    if is_old:
+        with pytest.raises(RuntimeError, match=rf"^Spark {version} knows no Python data sources, .* Kafka source"):
+            shipped.register(older)
+    assert bool(session.version_problems(version)) == is_old

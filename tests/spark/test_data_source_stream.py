@@ -1,12 +1,14 @@
 """`readStream.format("tidegate")`: newly tiered segments, each record once, over restarts, by triggers of some size."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,7 +26,11 @@ from tests.support.source_rows import (
     written_offsets,
 )
 from tests.support.spark_topics import TRANSACTIONAL, TRIMMED, SparkTopics
+from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from tests.support.spark_session import RunningSpark
 
 RECORDS = 400
 """Of one go: four segments of ten batches, three and a bit of which go to the tier."""
@@ -112,6 +118,40 @@ def test_a_topic_that_was_made_anew_fails_the_query(
 
     assert f"{topic} was deleted and made anew" in str(all_.value)
     assert len(offsets_of(spark.read.parquet(str(tmp_path / "rows")))) == 20
+
+
+def test_kafkas_tools_see_where_a_stream_is(
+    spark: SparkSession, spark_topics: SparkTopics, spark_files: "RunningSpark", tmp_path: Path
+) -> None:
+    """Given commitGroup, when a query has read the tier, then the broker has its offsets for the group, and the log
+    says what is left. While the group has members, a query of that name does not start, and says why."""
+    group, cluster = fresh_name("spark-group"), spark_topics.cluster
+    tier_end = spark_topics.topics[TRIMMED].offsets[0].latest_tiered_offset + 1
+    with running(spark, spark_topics, TRIMMED, tmp_path, {"commitGroup": group}) as query:
+        query.processAllAvailable()
+        assert committed(cluster, group) == {(TRIMMED, 0): tier_end}
+    (told,) = re.findall(rf"event=stream_progress topics={TRIMMED} .*", spark_files.driver_log.read_text("utf-8"))[-1:]
+    left = spark_topics.topics[TRIMMED].offsets[0].high_watermark - tier_end
+    assert told.endswith(f" behind_tier_offsets=0 behind_log_offsets={left}")
+
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": group})
+    consumer.subscribe([TRIMMED])
+    wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "the consumer has joined")
+    try:
+        with (
+            running(spark, spark_topics, TRIMMED, tmp_path / "second", {"commitGroup": group}) as query,
+            pytest.raises(StreamingQueryException, match=f"for group {group} is refused: the group has members"),
+        ):
+            query.processAllAvailable()
+    finally:
+        consumer.close()
+
+
+def committed(cluster: KafkaCluster, group: str) -> dict[tuple[str, int], int]:
+    """The offsets that the broker has for a group."""
+    admin = admin_client(cluster)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(QUERY_S_MAX)
+    return {(each.topic, each.partition): each.offset for each in found.topic_partitions}
 
 
 @contextmanager

@@ -22,7 +22,13 @@ __all__ = ["TidegateDataSource", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """From now on `spark.read.format("tidegate")` and `spark.readStream.format("tidegate")` know us."""
+    """From now on `spark.read.format("tidegate")` and `spark.readStream.format("tidegate")` know us.
+
+    Raises:
+        RuntimeError: this Spark is older than 4.0.
+    """
+    if problems := importlib.import_module("pipeline.session").version_problems(spark.version):
+        raise RuntimeError("; ".join(problems))
     spark.dataSource.register(importlib.import_module("pipeline.data_source").TidegateDataSource)
 
 

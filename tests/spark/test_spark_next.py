@@ -1,0 +1,65 @@
+"""The source on the pyspark after the one that the other tests have: a selection, in a process of its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.needs import NEXT_PYSPARK, ROOT
+from tests.support.spark_next import END, FIRST
+from tests.support.spark_topics import PLAIN, SparkTopics
+
+pytestmark = [pytest.mark.needs("spark", "spark-4.1", "java", "kafka"), pytest.mark.integration]
+
+END_S_MAX = 300
+
+
+def found_by_next(topics: SparkTopics, folder: Path) -> dict[str, Any]:
+    config, servers = topics.tidegate.process.properties_path, topics.tidegate.bootstrap_servers
+    environ = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    environ |= {"PYTHONPATH": f"{NEXT_PYSPARK}{os.pathsep}{ROOT}", "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.spark_next", folder, config, servers, PLAIN],
+        cwd=folder,
+        env={**environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=END_S_MAX,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    (line,) = re.findall(r"^FOUND (.*)$", done.stdout, re.MULTILINE)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_the_source_reads_on_spark_4_1_too(spark_topics: SparkTopics, tmp_path: Path) -> None:
+    """Batches, streams, SQL, the Kafka source through Tidegate; and filters come to the source, so that Spark has none
+    of them to do and other partitions are not planned."""
+    found = found_by_next(spark_topics, tmp_path)
+    tiered = [
+        [partition, offsets.latest_tiered_offset + 1, 0, offsets.latest_tiered_offset]
+        for partition, offsets in sorted(spark_topics.topics[PLAIN].offsets.items())
+    ]
+    assert found["version"].startswith("4.1.")
+    assert found["offsets"] == tiered
+    assert found["kafka"] is True
+    assert found["stream"] == {"batches": [1, 0], "offsets": tiered}
+    assert found["pushed"]["offsets"] == list(range(FIRST, END))
+    assert found["pushed"]["tasks"] == 1
+    assert not [line for line in found["pushed"]["left to Spark"] if ">" in line or "<" in line or " = " in line]
+    assert found["sql"] == [sum(rows for _, rows, *_ in tiered)] * 2
+    # This Spark hands option names over in lower case.
+    assert (
+        found["said"]
+        .lower()
+        .startswith(
+            "[python_data_source_error] failed to initialize python data source reader: "
+            "pipeline.failures.tidegateerror: minpartitions is not an option of this source: "
+        )
+    )
