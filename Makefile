@@ -9,7 +9,7 @@
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
-#   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
+#   make spark          what tests of the pipeline need: the extra `spark`, Spark's connectors, a schema registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
@@ -24,6 +24,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
 SPARK_JARS := build/spark/jars
+REGISTRY := build/schema-registry
+REGISTRY_VERSION := 3.0.9
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -65,7 +67,7 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
-spark: $(VENV)/.spark $(SPARK_JARS)/.complete
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(REGISTRY)/.complete
 
 # Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
@@ -79,6 +81,16 @@ $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 	@rm -rf $(SPARK_JARS)
 	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(SPARK_JARS)
+	@touch $@
+
+$(REGISTRY)/.complete: Makefile | doctor
+	@echo "setup: a schema registry (Apicurio $(REGISTRY_VERSION)) into $(REGISTRY)"
+	@rm -rf $(REGISTRY)
+	@mvn --batch-mode -Dstyle.color=never --quiet -Dmaven.repo.local=$(CURDIR)/$(REGISTRY)/download \
+		org.apache.maven.plugins:maven-dependency-plugin:3.8.1:get -Dtransitive=false \
+		-Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all
+	@find $(REGISTRY)/download -name '*-all.tar.gz' -exec tar -xzf {} -C $(REGISTRY) ';'
+	@rm -rf $(REGISTRY)/download
 	@touch $@
 
 demo: setup

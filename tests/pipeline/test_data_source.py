@@ -126,7 +126,9 @@ def test_a_read_is_of_the_tier_and_with_a_tail_of_the_rest(world: World) -> None
 def test_the_schema_is_that_of_the_columns(world: World) -> None:
     assert world.source(columns="offset,topic").schema() == "`offset` bigint, `topic` string"
     assert "headers" not in world.source().schema()
-    assert world.source(includeHeaders="true").schema().endswith("`headers` array<struct<key:string,value:binary>>")
+    assert str(world.source(includeHeaders="true").schema()).endswith(
+        "`headers` array<struct<key:string,value:binary>>"
+    )
     assert TidegateDataSource.name() == "tidegate"
 
 

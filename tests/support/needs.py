@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
 TOOLS = ROOT / "build" / "tools"
+REGISTRY_JAR = ROOT / "build" / "schema-registry" / "apicurio-registry-app-3.0.9-runner.jar"
 OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
@@ -146,6 +147,7 @@ _KINDS = {
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
+        Kind("schema-registry", REGISTRY_JAR.exists, "run `make spark`, which fetches one (Apicurio)"),
         Kind(
             "vectors",
             lambda: vectors_dir().is_dir(),
