@@ -10,7 +10,7 @@
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
 #                       (needs Go, Node)
-#   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
+#   make spark          what tests of the pipeline need: the extra `spark`, Spark's connectors, a schema registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
@@ -29,6 +29,8 @@ SPARK_JARS := build/spark/jars
 NEXT_SPARK := build/spark-4.1
 NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
 NEXT_SPARK_CONNECTOR := 4.1.1
+REGISTRY := build/schema-registry
+REGISTRY_VERSION := 3.0.9
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -74,7 +76,7 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
-spark: $(VENV)/.spark $(SPARK_JARS)/.complete
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(REGISTRY)/.complete-$(REGISTRY_VERSION)
 
 # Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
@@ -98,6 +100,17 @@ $(NEXT_SPARK)/.complete: $(NEXT_SPARK_LOCK) tools/spark/pom.xml $(VENV)/.spark
 		--target $(NEXT_SPARK)/site -r $(NEXT_SPARK_LOCK)
 	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
 		-Dspark.version=$(NEXT_SPARK_CONNECTOR) -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(NEXT_SPARK)/jars
+	@touch $@
+
+# Version 2.10 of the plug-in takes the archive alone. Later ones read its POM, whose parent is not published.
+$(REGISTRY)/.complete-$(REGISTRY_VERSION): | doctor
+	@echo "setup: a schema registry (Apicurio $(REGISTRY_VERSION)) into $(REGISTRY)"
+	@rm -rf $(REGISTRY)
+	@mvn --batch-mode -Dstyle.color=never --quiet -Dmaven.repo.local=$(CURDIR)/$(REGISTRY)/download \
+		org.apache.maven.plugins:maven-dependency-plugin:2.10:get -Dtransitive=false \
+		-Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all
+	@find $(REGISTRY)/download -name '*-all.tar.gz' -exec tar -xzf {} -C $(REGISTRY) ';'
+	@rm -rf $(REGISTRY)/download
 	@touch $@
 
 demo: setup

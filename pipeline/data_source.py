@@ -23,7 +23,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import structlog
@@ -34,14 +35,25 @@ from pipeline.driver import Tier, kept_tier, load_config, open_tier, shipped_sto
 from pipeline.failures import sentence_first
 from pipeline.logs import configure_logs
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_between, wanted_offsets
-from pipeline.planning.options import OptionsError, SourceOptions, TopicPartition, columns_of, parse_options
+from pipeline.planning.options import (
+    OptionsError,
+    SourceOptions,
+    TopicPartition,
+    TopicSelection,
+    parse_options,
+    schema_options,
+)
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from pipeline.planning.planner import limit_end_offsets, plan
+from pipeline.planning.value_options import ValueOptions
 from pipeline.reading.read_task import TaskReader
-from pipeline.schema import spark_schema
+from pipeline.schema import VALUE_COLUMNS, spark_schema
 from pipeline.tasks import Task
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
 from storage.model import uuid_to_text
+
+if TYPE_CHECKING:
+    from pipeline.values.settled import SettledColumn
 
 # Filters that Spark offers to a source (from 4.1 on), as bounds of what is planned and read. Pure.
 #
@@ -267,19 +279,40 @@ class TidegateDataSource(DataSource):
     def name(cls) -> str:
         return "tidegate"
 
+    _settled: "tuple[SettledColumn, ...] | None" = None
+    """The schemas of keys and values, from when the types were asked for: Spark sends the source on with them. So rows
+    have those types, whatever is registered meanwhile."""
+
     @sentence_first()
-    def schema(self) -> str:
-        return spark_schema(columns_of(self.options))
+    def schema(self) -> StructType | str:
+        options = schema_options(self.options)
+        if not options.values.columns:
+            return spark_schema(options.columns)
+        from pipeline.values.settled import spark_types  # what decodes values: only for who asks for it
+
+        assert options.config is not None
+        assert options.selection is not None
+        return spark_types(options.columns, self._settle(options.values, options.config, options.selection))
 
     @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         if not self.options:
             raise OptionsError([_NO_OPTIONS])
-        return TierReader(parse_options(self.options))
+        options = parse_options(self.options)
+        return TierReader(options, self._settle(options.values, options.config, options.selection))
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return TierStreamReader(parse_options(self.options, is_streaming=True))
+        options = parse_options(self.options, is_streaming=True)
+        return TierStreamReader(options, self._settle(options.values, options.config, options.selection))
+
+    def _settle(self, values: ValueOptions, config: Path, selection: TopicSelection) -> "tuple[SettledColumn, ...]":
+        if self._settled is None and values.columns:
+            from pipeline.values.settled import settle
+
+            registry = load_config(str(config), os.environ).schema_registry
+            self._settled = settle(values, selection.names, registry)
+        return self._settled or ()
 
 
 class TaskPartition(InputPartition):
@@ -293,9 +326,9 @@ class TaskPartition(InputPartition):
 class TierReader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, settled: "Sequence[SettledColumn]" = ()) -> None:
         self.options = options
-        self.tasks = _task_reader(options)
+        self.tasks = _task_reader(options, settled)
         self._pushed = PushedFilters()
         self.pushFilters = _FilterPushdown(self)
 
@@ -342,9 +375,9 @@ class _FilterPushdown:
 class TierStreamReader(DataSourceStreamReader):
     """A streaming read. The tier is opened by the first question and kept open: only in the process that plans."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, settled: "Sequence[SettledColumn]" = ()) -> None:
         self.options = options
-        self.tasks = _task_reader(options)
+        self.tasks = _task_reader(options, settled)
         self._opened = ExitStack()
         self._tier: Tier | None = None
         self._initial: StreamProgress | None = None
@@ -449,11 +482,16 @@ class TierStreamReader(DataSourceStreamReader):
         return tier.view.partitions(self.options.selection, self.options.read_committed)
 
 
-def _task_reader(options: SourceOptions) -> TaskReader:
+def _task_reader(options: SourceOptions, settled: "Sequence[SettledColumn]") -> TaskReader:
     configure_logs()
     config = load_config(str(options.config), os.environ)
     tail = shipped_tail(config, options.tail_bootstrap_servers) if options.reads_tail else None
-    return TaskReader(shipped_storage(config), options.read_options, tail)
+    values = None
+    if settled or any(name in VALUE_COLUMNS for name in options.columns):
+        from pipeline.values.settled import values_plan
+
+        values = values_plan(options, settled, config.schema_registry)
+    return TaskReader(shipped_storage(config), options.read_options, tail, values)
 
 
 def _rows(tasks: TaskReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

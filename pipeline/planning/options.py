@@ -16,11 +16,21 @@ import enum
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from pipeline.schema import COLUMNS, DEFAULT_COLUMNS, HEADERS
+from pipeline.planning.value_options import VALUE_OPTION_NAMES, ValueOptions, read_value_options
+from pipeline.schema import (
+    COLUMNS,
+    DEAD_LETTER,
+    DEFAULT_COLUMNS,
+    HEADERS,
+    KEY_SCHEMA_ID,
+    SCHEMA_ID,
+    VALUE_COLUMNS,
+    raw_columns,
+)
 from pipeline.tasks import MIB, TASK_BYTES_MAX, ReadOptions
 
 # The forms that values of options have: each reader gives a value, or adds one sentence that names the option.
@@ -188,6 +198,7 @@ _NAMES = (
     *("isolation", "kafka.isolation.level", "columns", "includeHeaders", "timestampFrom", "timestampTo"),
     *("bytesPerPartition", "taskBytes", "maxBytesPerTrigger", "badRecords", "badRecordsPath", "failOnDataLoss"),
     *("tail", "kafka.bootstrap.servers", "commitGroup"),
+    *VALUE_OPTION_NAMES,
 )
 
 _HINTS = {
@@ -200,7 +211,9 @@ _HINTS = {
     "minoffsetspertrigger": "the Kafka source has it; here maxBytesPerTrigger limits what a trigger takes",
 }
 
-_CREDENTIAL = re.compile(r"(rsm\.config\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*")
+_CREDENTIAL = re.compile(
+    r"(rsm\.config\.|schema\.registry\.|kafka\.sasl\.|kafka\.ssl\.).*|.*(password|secret|token|credential).*"
+)
 
 _ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
@@ -299,12 +312,13 @@ class SourceOptions:
     timestamp_max_ms: int | None = None
     """Inclusive, both: rows with other timestamps are not wanted."""
     task_bytes_max: int = TASK_BYTES_MAX
+    values: ValueOptions = field(default_factory=ValueOptions)
 
     @property
     def read_options(self) -> ReadOptions:
         """What every task is told."""
         return ReadOptions(
-            columns=self.columns,
+            columns=raw_columns(self.columns, [column.column for column in self.values.columns]),
             read_committed=self.read_committed,
             skips_bad_records=self.skips_bad_records,
             bad_records_path=self.bad_records_path,
@@ -328,8 +342,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
     problems = _unknown(values, options)
     reader = OptionReader(values, problems)
     selection = _selection(reader)
-    if not reader.text("config"):
-        problems.append("config is missing: the path of the properties file of tidegate serve")
+    config = _config(reader)
     if is_streaming:
         problems += [f"{name} is not for streaming reads: they have no end" for name in _ENDING if reader.has(name)]
     else:
@@ -339,15 +352,16 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
     timestamp_max_ms = reader.moment("timestampTo", rounds_up=False)
     if timestamp_min_ms is not None and timestamp_max_ms is not None and timestamp_min_ms > timestamp_max_ms:
         problems.append("timestampFrom is after timestampTo")
+    value_options = read_value_options(reader)
     parsed = SourceOptions(
-        config=Path(reader.text("config")),
+        config=config,
         selection=selection,
         starting=_starting(reader, is_streaming),
         ending=_ending(reader, reads_tail),
         starts_at_latest_without_match=reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
         read_committed=_read_committed(reader),
-        columns=_columns(reader),
+        columns=_columns(reader, value_options),
         bytes_per_partition=reader.size("bytesPerPartition", BYTES_PER_PARTITION, minimum=BYTES_PER_PARTITION_MIN),
         skips_bad_records=reader.choice("badRecords", ("fail", "skip")) == "skip",
         bad_records_path=reader.text("badRecordsPath") or None,
@@ -359,6 +373,7 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
         timestamp_min_ms=timestamp_min_ms,
         timestamp_max_ms=timestamp_max_ms,
         task_bytes_max=reader.size("taskBytes", TASK_BYTES_MAX, minimum=TASK_BYTES_MIN),
+        values=value_options,
     )
     if parsed.bad_records_path is not None and not parsed.skips_bad_records:
         problems.append("badRecordsPath is given, and badRecords is not skip")
@@ -367,17 +382,36 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool = False) -> 
     return parsed
 
 
-def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns alone, for a schema that is asked for before the read is known to be one of a stream or not.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaOptions:
+    """What the rows' types depend on. `config` and `selection` are there if a column has a format."""
+
+    columns: tuple[str, ...]
+    values: ValueOptions = field(default_factory=ValueOptions)
+    config: Path | None = None
+    selection: TopicSelection | None = None
+
+
+def schema_options(options: Mapping[str, str]) -> SchemaOptions:
+    """What a schema depends on, as it is asked for before the read is known to be one of a stream or not.
 
     Raises:
-        OptionsError: `columns` or `includeHeaders` is wrong.
+        OptionsError: one of these is wrong.
     """
     reader = OptionReader({name.lower(): value for name, value in options.items()}, [])
-    columns = _columns(reader)
+    values = read_value_options(reader)
+    found = SchemaOptions(columns=_columns(reader, values), values=values)
+    if values.columns:
+        found = replace(found, config=_config(reader), selection=_selection(reader))
     if reader.problems:
         raise OptionsError(reader.problems)
-    return columns
+    return found
+
+
+def _config(reader: OptionReader) -> Path:
+    if not reader.text("config"):
+        reader.problems.append("config is missing: the path of the properties file of tidegate serve")
+    return Path(reader.text("config"))
 
 
 def _unknown(values: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
@@ -464,20 +498,27 @@ def _read_committed(reader: OptionReader) -> bool:
     return "read_committed" in given
 
 
-def _columns(reader: OptionReader) -> tuple[str, ...]:
+def _columns(reader: OptionReader, values: ValueOptions) -> tuple[str, ...]:
     include_headers = reader.boolean("includeHeaders", default=False)
     if not reader.has("columns"):
-        return COLUMNS if include_headers else DEFAULT_COLUMNS
-    known = {name.lower(): name for name in COLUMNS}
+        return (*(COLUMNS if include_headers else DEFAULT_COLUMNS), *_default_value_columns(values))
+    known = {name.lower(): name for name in (*COLUMNS, *VALUE_COLUMNS)}
     columns: list[str] = []
     for name in reader.names("columns"):
         column = known.get(name.lower())
         if column is None:
-            reader.problems.append(f"columns names {name!r}, which is none of {', '.join(COLUMNS)}")
+            reader.problems.append(f"columns names {name!r}, which is none of {', '.join(known.values())}")
         elif column in columns:
             reader.problems.append(f"columns names {column} twice")
         else:
             columns.append(column)
+    if DEAD_LETTER in columns and not values.columns:
+        reader.problems.append(f"columns names {DEAD_LETTER}, and neither valueFormat nor keyFormat is given")
     if include_headers and HEADERS not in columns:
         columns.append(HEADERS)
     return tuple(columns)
+
+
+def _default_value_columns(values: ValueOptions) -> tuple[str, ...]:
+    ids = [name for name, column in ((SCHEMA_ID, "value"), (KEY_SCHEMA_ID, "key")) if values.formats(column)]
+    return (*ids, DEAD_LETTER) if values.columns and not values.fails_on_dead_letter else tuple(ids)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import structlog
@@ -16,14 +17,23 @@ from storage.config.model import UpstreamConfig
 from storage.errors import CorruptObjectError
 from storage.log.log_walk import WalkedBatch, is_abort_marker
 
+if TYPE_CHECKING:
+    from pipeline.values.settled import ValuesPlan
+
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """Reads tasks anywhere. `tail`: how it is reached through Kafka; None unless the read has `tail=kafka`."""
+    """Reads tasks anywhere.
+
+    Attributes:
+        tail: how it is reached through Kafka; None unless the read has `tail=kafka`.
+        values: how keys and values get types; None: they are binary, and no column is made of them.
+    """
 
     storage: ShippedStorage
     options: ReadOptions
     tail: UpstreamConfig | None = field(default=None, repr=False)
+    values: "ValuesPlan | None" = field(default=None, repr=False)
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in order of offset.
@@ -32,8 +42,17 @@ class TaskReader:
             CorruptObjectError: a batch is corrupt, named by object and position.
             RemoteStorageError: the store does not give an object.
             UpstreamError: the tail cannot be read.
+            RegistryError: values have a schema, and the schema registry does not answer.
         """
         configure_logs()
+        batches = self._read(task)
+        if self.values is not None:
+            from pipeline.values.typed_columns import typed_batches  # a format's library: only for who asks for it
+
+            batches = typed_batches(batches, task, self.values)
+        return batches
+
+    def _read(self, task: Task) -> Iterator[pa.RecordBatch]:
         if isinstance(task, TailTask):
             yield from self._read_tail(task)
             return

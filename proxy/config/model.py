@@ -40,6 +40,7 @@ from storage.config.keys import (
     size,
 )
 from storage.config.model import HostPort
+from storage.config.schema_registry import SchemaRegistryKeys
 from storage.config.security import UpstreamKeys
 from storage.config.tier_client import PluginKeys, TierClientConfig, TierReadsConfig
 
@@ -597,4 +598,5 @@ SERVE_KEYS: Final = KeyTable(
     CatalogConfig,
     AdminConfig,
     MetricsConfig,
+    SchemaRegistryKeys,
 )

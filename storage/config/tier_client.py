@@ -13,6 +13,7 @@ from typing import Final
 
 from storage.config.keys import FILE, MIB, TEXT, TIB, KeyTable, Reload, integer, key, one_of, optional, size
 from storage.config.model import Mode, SaslMechanism, UpstreamConfig
+from storage.config.schema_registry import SchemaRegistryConfig, SchemaRegistryKeys, schema_registry_config
 from storage.config.security import UpstreamKeys, metadata_client_config, upstream_config
 from storage.config.sources import BROKER_CONFIG, METADATA_PREFIX, STORAGE_PREFIX, ConfigError, Settings, Values, gather
 
@@ -44,6 +45,7 @@ class TierClientConfig:
     remote_storage_manager_class_name: str
     remote_storage_config: Mapping[str, str] = field(repr=False)
     remote_log_metadata_manager_class_name: str
+    schema_registry: SchemaRegistryConfig
     warnings: tuple[str, ...]
 
 
@@ -126,6 +128,7 @@ TIER_CLIENT_KEYS: Final = KeyTable(
     UpstreamKeys,
     PluginKeys,
     TierReadsConfig,
+    SchemaRegistryKeys,
     others=(
         "admin.",
         "authority.",
@@ -182,6 +185,7 @@ def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
         "remote_storage_manager_class_name": values[STORAGE_MANAGER_CLASS],
         "remote_storage_config": MappingProxyType(storage),
         "remote_log_metadata_manager_class_name": values[METADATA_MANAGER_CLASS],
+        "schema_registry": schema_registry_config(values),
         "warnings": tuple(values.warnings),
     }
 

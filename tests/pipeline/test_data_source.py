@@ -151,7 +151,9 @@ def test_one_process_opens_the_tier_once_until_a_plan_fails_or_its_file_changes(
 def test_the_schema_is_that_of_the_columns(world: World) -> None:
     assert world.source(columns="offset,topic").schema() == "`offset` bigint, `topic` string"
     assert "headers" not in world.source().schema()
-    assert world.source(includeHeaders="true").schema().endswith("`headers` array<struct<key:string,value:binary>>")
+    assert str(world.source(includeHeaders="true").schema()).endswith(
+        "`headers` array<struct<key:string,value:binary>>"
+    )
     assert TidegateDataSource.name() == "tidegate"
 
 

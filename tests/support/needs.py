@@ -23,6 +23,7 @@ SPARK_JARS = ROOT / "build" / "spark" / "jars"
 NEXT_SPARK = ROOT / "build" / "spark-4.1"
 NEXT_PYSPARK, NEXT_SPARK_JARS = NEXT_SPARK / "site", NEXT_SPARK / "jars"
 TOOLS = ROOT / "build" / "tools"
+REGISTRY_JAR = ROOT / "build" / "schema-registry" / "apicurio-registry-app-3.0.9-runner.jar"
 OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
@@ -149,6 +150,7 @@ _KINDS = {
         Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
         Kind("spark-4.1", (NEXT_SPARK / ".complete").exists, "run `make test-tools`, which installs pyspark 4.1"),
+        Kind("schema-registry", REGISTRY_JAR.exists, "run `make spark`, which fetches one (Apicurio)"),
         Kind(
             "vectors",
             lambda: vectors_dir().is_dir(),

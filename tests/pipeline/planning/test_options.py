@@ -15,8 +15,8 @@ from pipeline.planning.options import (
     PartitionOffsets,
     PartitionTimestamps,
     SameTimestamp,
-    columns_of,
     parse_options,
+    schema_options,
 )
 from pipeline.schema import COLUMNS, DEFAULT_COLUMNS
 from pipeline.tasks import MIB
@@ -182,13 +182,13 @@ def test_isolation_goes_by_kafkas_name_too_and_must_not_contradict_it() -> None:
 
 
 def test_columns_are_those_named_in_that_order() -> None:
-    assert columns_of({"columns": "Offset, value"}) == ("offset", "value")
-    assert columns_of({"columns": "offset", "includeHeaders": "true"}) == ("offset", "headers")
-    assert columns_of({"includeHeaders": "true"}) == COLUMNS
+    assert schema_options({"columns": "Offset, value"}).columns == ("offset", "value")
+    assert schema_options({"columns": "offset", "includeHeaders": "true"}).columns == ("offset", "headers")
+    assert schema_options({"includeHeaders": "true"}).columns == COLUMNS
     with pytest.raises(OptionsError, match="names 'size', which is none of key"):
-        columns_of({"columns": "offset,size"})
+        schema_options({"columns": "offset,size"})
     with pytest.raises(OptionsError, match="columns names offset twice"):
-        columns_of({"columns": "offset,offset"})
+        schema_options({"columns": "offset,offset"})
 
 
 @pytest.mark.parametrize(

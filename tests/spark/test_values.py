@@ -1,0 +1,179 @@
+"""Values with a schema: what Confluent's serializers wrote with a real registry, as columns of `format("tidegate")`.
+
+Avro is compared with Spark's own from_avro, JSON with from_json, Protobuf (whose connector is not to be had) with the
+messages that were produced. Some records cannot be decoded: their rows stay, and say why.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.avro.functions import from_avro
+
+from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
+from tests.support.schema_registry import schema_registry
+from tests.support.source_rows import read_kafka, read_tier, with_tail
+from tests.support.spark_topics import SparkTopics
+from tests.support.value_schemas import ORDER, ORDER_JSON, ORDER_JSON_DDL, ORDER_V2, order, order_messages
+
+pytestmark = [pytest.mark.needs("spark", "java", "kafka", "schema-registry"), pytest.mark.integration]
+
+RECORDS = 900
+WRONG = 450
+"""The offset of a record that nothing can decode."""
+NULL = 451
+
+
+@dataclass(frozen=True, slots=True)
+class FilledValues:
+    """A topic of each format: records of two versions of a schema, one wrong record, and a null."""
+
+    url: str
+    avro: str
+    protobuf: str
+    json: str
+
+
+@pytest.fixture(scope="module")
+def values(spark_topics: SparkTopics, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledValues]:
+    folder = tmp_path_factory.mktemp("values")
+    cluster = spark_topics.cluster
+    names = {kind: fresh_name(f"values-{kind}") for kind in ("avro", "protobuf", "json")}
+    with schema_registry(folder) as url:
+        client = SchemaRegistryClient({"url": url})
+        writers = {
+            "avro": avro_writer(client),
+            "protobuf": protobuf_writer(client, folder),
+            "json": json_writer(client),
+        }
+        for kind, name in names.items():
+            cluster.create_topic(name, 1, {**TIERED, **small_segments(4)})
+            context = SerializationContext(name, MessageField.VALUE)
+            records = (Record(0, b"%d" % number, value_of(writers[kind], number, context)) for number in range(RECORDS))
+            produce(cluster, name, records, batch_num_messages=50, linger_ms=200)
+        for name in names.values():
+            wait_settled(cluster, name)
+        yield FilledValues(url, **names)
+
+
+Writer = Callable[[int, SerializationContext], bytes | None]
+
+
+def value_of(write: Writer, number: int, context: SerializationContext) -> bytes | None:
+    if number == WRONG:
+        return b"\0\xff\xff\xff\xfe\x80\x80"
+    return None if number == NULL else write(number, context)
+
+
+def avro_writer(client: SchemaRegistryClient) -> Writer:
+    old, new = (AvroSerializer(client, json.dumps(schema)) for schema in (ORDER, ORDER_V2))
+
+    def write(number: int, context: SerializationContext) -> bytes | None:
+        if number < RECORDS // 2:
+            written: bytes | None = old(order(number), context)
+        else:
+            written = new({**order(number), "channel": "web"}, context)
+        return written
+
+    return write
+
+
+def protobuf_writer(client: SchemaRegistryClient, folder: Path) -> Writer:
+    messages = order_messages()
+    write = ProtobufSerializer(messages.order, client, {"use.deprecated.format": False})
+    return lambda number, context: write(messages.make(number), context)
+
+
+def json_writer(client: SchemaRegistryClient) -> Writer:
+    write = JSONSerializer(json.dumps(ORDER_JSON), client)
+    return lambda number, context: write(json_order(number), context)
+
+
+def json_order(number: int) -> dict[str, Any]:
+    return {"id": number, "customer": {"name": f"name {number}"}, "tags": ["a", "b"], "scores": {"x": number / 4}}
+
+
+def read(spark: SparkSession, topics: SparkTopics, topic: str, options: Mapping[str, str]) -> DataFrame:
+    return read_tier(spark, topics, topic, with_tail(topics, {"includeHeaders": "false", **options}))
+
+
+def test_avro_is_read_as_sparks_own_from_avro_reads_it(
+    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
+) -> None:
+    """Given values of two versions of a schema, when they are read by the newest, then as from_avro has them: it is
+    given each record's own schema, as it knows no registry."""
+    typed = read(spark, spark_topics, values.avro, {"valueFormat": "avro", "schemaRegistry": values.url})
+    good = typed.where(f"offset not in ({WRONG}, {NULL})").select("offset", "value.*").orderBy("offset").collect()
+    payload = functions.expr("substring(value, 6)")
+    direct = read_kafka(spark, spark_topics.cluster.bootstrap_servers, values.avro)
+    options = {"avroSchema": json.dumps(ORDER_V2)}
+    expected = []
+    for schema, where in ((ORDER, f"offset < {WRONG}"), (ORDER_V2, f"offset > {NULL}")):
+        rows = direct.where(where).select("offset", from_avro(payload, json.dumps(schema), options).alias("value"))
+        expected += rows.select("offset", "value.*").orderBy("offset").collect()
+    assert len(good) == RECORDS - 2
+    assert [row.asDict(recursive=True) for row in good] == [row.asDict(recursive=True) for row in expected]
+    assert len({row.schemaId for row in typed.select("schemaId").distinct().collect()} - {None, -2}) == 2
+
+
+def test_what_cannot_be_decoded_stays_and_says_why(
+    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
+) -> None:
+    typed = read(spark, spark_topics, values.avro, {"valueFormat": "avro", "schemaRegistry": values.url})
+    (wrong,) = typed.where("deadLetter is not null").collect()
+    (letter,) = wrong.deadLetter
+    assert (wrong.offset, wrong.value, wrong.key, letter.column) == (WRONG, None, b"%d" % WRONG, "value")
+    assert bytes(letter.data) == b"\0\xff\xff\xff\xfe\x80\x80"
+    assert "schemas/ids/-2" in letter.reason
+    failing = {"valueFormat": "avro", "schemaRegistry": values.url, "deadLetter": "fail"}
+    with pytest.raises((PySparkException, Py4JJavaError), match=f"the value at offset {WRONG} cannot be decoded"):
+        read(spark, spark_topics, values.avro, failing).collect()
+
+
+def test_protobuf_is_read_as_it_was_produced(
+    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
+) -> None:
+    options = {"valueFormat": "protobuf", "schemaRegistry": values.url, "valueMessage": "Order"}
+    typed = read(spark, spark_topics, values.protobuf, options)
+    rows = typed.where(f"offset not in ({WRONG}, {NULL})").select("offset", "value.*").orderBy("offset").collect()
+    expected = [order_messages().row(number) for number in range(RECORDS) if number not in (WRONG, NULL)]
+    assert [row.asDict(recursive=True) for row in rows] == expected
+    assert [row.offset for row in typed.where("deadLetter is not null").collect()] == [WRONG]
+
+
+def test_json_is_read_as_sparks_own_from_json_reads_it(
+    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
+) -> None:
+    typed = read(spark, spark_topics, values.json, {"valueFormat": "json", "schemaRegistry": values.url})
+    direct = read_kafka(spark, spark_topics.cluster.bootstrap_servers, values.json)
+    text = functions.expr("cast(substring(value, 6) as string)")
+    expected = direct.where(f"offset not in ({WRONG}, {NULL})").select(
+        "offset", functions.from_json(text, ORDER_JSON_DDL).alias("value")
+    )
+    rows = typed.where("value is not null").select("offset", "value")
+    found = rows.orderBy("offset").collect()
+    assert found == expected.orderBy("offset").collect()
+    assert len(found) == RECORDS - 2
+    assert rows.schema["value"].dataType == expected.schema["value"].dataType
+
+
+def test_schema_ids_alone_cost_no_decoding(
+    spark: SparkSession, spark_topics: SparkTopics, values: FilledValues
+) -> None:
+    """Given no format, when schemaId is a column, then each record's id, without anybody asking the registry."""
+    rows = read(spark, spark_topics, values.avro, {"columns": "offset,schemaId,keySchemaId"})
+    found = {row.schemaId: row["count"] for row in rows.groupBy("schemaId").count().collect()}
+    assert sorted(found.values()) == [1, 1, RECORDS // 2 - 2, RECORDS // 2]
+    assert (found[None], found[-2]) == (1, 1)
+    assert rows.where("keySchemaId is not null").isEmpty()
