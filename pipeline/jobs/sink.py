@@ -62,6 +62,8 @@ class Run:
     steps_count: int
     options: Mapping[str, Any]
     """What must be the same in every run of one backfill: plain JSON, without credentials."""
+    lost: tuple[OffsetRange, ...] = ()
+    """What retention took before this run could read it; with failOnDataLoss=false a run goes on behind it."""
 
     @property
     def ends(self) -> Mapping[str, Mapping[int, int]]:
@@ -81,15 +83,13 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """As a sink keeps it."""
-        ranges: dict[str, dict[str, list[int]]] = {}
-        for each in self.ranges:
-            ranges.setdefault(each.topic, {})[str(each.partition)] = [each.start, each.end]
         return {
             "run": self.number,
             "topics": dict(self.topics),
-            "ranges": ranges,
+            "ranges": _ranges_json(self.ranges),
             "steps": self.steps_count,
             "options": dict(self.options),
+            "lost": _ranges_json(self.lost),
         }
 
     @staticmethod
@@ -100,17 +100,13 @@ class Run:
             ValueError: it did not make this.
         """
         try:
-            ranges = [
-                OffsetRange(str(topic), int(partition), int(start), int(end))
-                for topic, partitions in value["ranges"].items()
-                for partition, (start, end) in partitions.items()
-            ]
             return Run(
                 number=int(value["run"]),
                 topics={str(name): str(topic_id) for name, topic_id in value["topics"].items()},
-                ranges=in_order(ranges),
+                ranges=_ranges(value["ranges"]),
                 steps_count=int(value["steps"]),
                 options=dict(value["options"]),
+                lost=_ranges(value["lost"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a run of a backfill: {error!r}") from error
@@ -176,8 +172,15 @@ class Sink(Protocol):
         """
         ...
 
-    def finish(self, state: RunState, report: Mapping[str, Any]) -> None:
-        """All steps are done. `report`: of the run, for whoever keeps one."""
+    def finish(self, state: RunState, report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All steps are done.
+
+        Args:
+            report: of the run, for whoever keeps one.
+
+        Returns:
+            The report, with what the sink alone knows (`files`, `bytes`, …).
+        """
         ...
 
 
@@ -195,6 +198,23 @@ def steps(run: Run) -> tuple[Step, ...]:
 def in_order(ranges: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
     """As a run has them."""
     return tuple(sorted(ranges, key=lambda each: (each.topic, each.partition)))
+
+
+def _ranges_json(ranges: Sequence[OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    made: dict[str, dict[str, list[int]]] = {}
+    for each in ranges:
+        made.setdefault(each.topic, {})[str(each.partition)] = [each.start, each.end]
+    return made
+
+
+def _ranges(value: Any) -> tuple[OffsetRange, ...]:
+    return in_order(
+        [
+            OffsetRange(str(topic), int(partition), int(start), int(end))
+            for topic, partitions in value.items()
+            for partition, (start, end) in partitions.items()
+        ]
+    )
 
 
 def _shares(whole: OffsetRange, count: int) -> Sequence[OffsetRange]:
