@@ -9,7 +9,7 @@
 #   make differential   the broker's answers against Tidegate's, 100,000 questions
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones (needs Go, Node)
-#   make spark          what tests of the pipeline need: the extra `spark`, and Spark's Kafka connector
+#   make spark          what tests of the pipeline need: the extra `spark`, Spark's Kafka connector, Hadoop's S3A client
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
@@ -24,6 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
 SPARK_JARS := build/spark/jars
+S3A_JARS := build/spark/s3a
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -65,7 +66,7 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
-spark: $(VENV)/.spark $(SPARK_JARS)/.complete
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete
 
 # Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
@@ -79,6 +80,14 @@ $(SPARK_JARS)/.complete: tools/spark/pom.xml | doctor
 	@rm -rf $(SPARK_JARS)
 	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/pom.xml dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(SPARK_JARS)
+	@touch $@
+
+# Half a gigabyte: the SDK comes whole.
+$(S3A_JARS)/.complete: tools/spark/s3a.xml | doctor
+	@echo "setup: Hadoop's S3A client for Spark into $(S3A_JARS)"
+	@rm -rf $(S3A_JARS)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/s3a.xml dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(S3A_JARS)
 	@touch $@
 
 demo: setup

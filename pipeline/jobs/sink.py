@@ -119,6 +119,8 @@ class RunState:
     run: Run
     done: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     """By number, the steps that are done, with their reports as `append` gave them; {} where the sink keeps none."""
+    is_finished: bool = False
+    """`finish` was called. A sink that has nothing to do there says so as soon as all steps are done."""
 
     @property
     def ends(self) -> Mapping[str, Mapping[int, int]]:

@@ -20,6 +20,7 @@ from pipeline.session import java_problems, missing_packages
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
+S3A_JARS = ROOT / "build" / "spark" / "s3a"
 TOOLS = ROOT / "build" / "tools"
 OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
@@ -146,6 +147,7 @@ _KINDS = {
         Kind("tmpfs", _can_mount, "run as root, who may mount a file system to fill", may_lack=True),
         Kind("user", lambda: os.geteuid() != 0, "run as an ordinary user: permissions do not bind root", may_lack=True),
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
+        Kind("spark-s3a", (S3A_JARS / ".complete").exists, "run `make spark`, which fetches Hadoop's S3A client"),
         Kind(
             "vectors",
             lambda: vectors_dir().is_dir(),
