@@ -10,7 +10,7 @@
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
 #                       (needs Go, Node)
-#   make spark          what tests of the pipeline need: the extra `spark`, Spark's connectors, a schema registry
+#   make spark          what tests of the pipeline need: the extra `spark`, connectors, Hadoop's S3A client, a registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
@@ -31,6 +31,7 @@ NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
 NEXT_SPARK_CONNECTOR := 4.1.1
 REGISTRY := build/schema-registry
 REGISTRY_VERSION := 3.0.9
+S3A_JARS := build/spark/s3a
 TOOLS := build/tools
 GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
@@ -76,7 +77,7 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
-spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(REGISTRY)/.complete-$(REGISTRY_VERSION)
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete $(REGISTRY)/.complete-$(REGISTRY_VERSION)
 
 # Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
@@ -111,6 +112,14 @@ $(REGISTRY)/.complete-$(REGISTRY_VERSION): | doctor
 		-Dartifact=io.apicurio:apicurio-registry-app:$(REGISTRY_VERSION):tar.gz:all
 	@find $(REGISTRY)/download -name '*-all.tar.gz' -exec tar -xzf {} -C $(REGISTRY) ';'
 	@rm -rf $(REGISTRY)/download
+	@touch $@
+
+# Half a gigabyte: the SDK comes whole.
+$(S3A_JARS)/.complete: tools/spark/s3a.xml | doctor
+	@echo "setup: Hadoop's S3A client for Spark into $(S3A_JARS)"
+	@rm -rf $(S3A_JARS)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/s3a.xml dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(S3A_JARS)
 	@touch $@
 
 demo: setup

@@ -5,8 +5,8 @@ import re
 from typing import Final
 
 SIZE_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-BYTES_PER_STEP: Final = 4 << 30
-OFFSETS_PER_FOLDER: Final = 1_000_000
+STEPS_AT_ONCE: Final = 3
+"""Two keep all cores busy while one of them ends; the third is for a step that is planned or committed meanwhile."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     )
     jobs = whole.add_subparsers(dest="job", metavar="JOB", required=True)
     for name, told, add in (
-        ("backfill", "write a topic's history as Parquet", _add_backfill),
+        ("backfill", "write topics' history as Parquet, and each time it is run again what is new", _add_backfill),
         ("audit", "check every object of the tier against its metadata", _add_audit),
         ("stats", "say what is in the tier, from batch headers alone", _add_stats),
     ):
@@ -63,8 +63,53 @@ def count(text: str) -> int:
 
 
 def _add_backfill(job: argparse.ArgumentParser) -> None:
-    job.add_argument("--topic", required=True)
-    job.add_argument("--output", required=True, metavar="DIR", help="any file system that Spark reaches")
+    _add_topics(job, required=True)
+    where = job.add_mutually_exclusive_group(required=True)
+    where.add_argument("--output", metavar="DIR", help="a folder for Parquet, in any file system that Spark reaches")
+    _add_source(job)
+    job.add_argument(
+        "--from",
+        dest="starting",
+        metavar="WHERE",
+        help="where the first run starts: earliest (the default), tiered, latest, a time (ISO-8601 with an offset from "
+        'UTC, or milliseconds), or offsets as {"topic":{"0":17}}; a later run starts where the one before it ended',
+    )
+    job.add_argument(
+        "--to",
+        dest="ending",
+        metavar="WHERE",
+        help="where this run ends: tiered (the default of the tier source), latest (the default of what reads Kafka), "
+        "a time, or offsets; exclusive",
+    )
+    job.add_argument(
+        "--partition-by",
+        metavar="COLUMNS",
+        help="folders, a list with commas of topic, partition, date, hour and offsets; date without it, or topic,date "
+        "for several topics",
+    )
+    job.add_argument(
+        "--offsets-per-folder", type=count, metavar="N", help="with --partition-by offsets (default 1000000)"
+    )
+    job.add_argument(
+        "--bytes-per-step",
+        type=size,
+        metavar="SIZE",
+        help="of log, about; a step is what a job that is cut off does again. Without it, some tasks for each core",
+    )
+    job.add_argument(
+        "--steps-at-once",
+        type=count,
+        default=STEPS_AT_ONCE,
+        metavar="N",
+        help=f"steps side by side, so that no core waits for the last task of one (default {STEPS_AT_ONCE})",
+    )
+    job.add_argument(
+        "--verify", action="store_true", help="read back what a run wrote, and compare rows, offsets and digests"
+    )
+    job.add_argument("--restart", action="store_true", help="delete what earlier runs wrote there, begin again")
+
+
+def _add_source(job: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--source",
         choices=("tier", "kafka"),
@@ -91,37 +136,11 @@ def _add_backfill(job: argparse.ArgumentParser) -> None:
         help="an option of the source, for example bytesPerPartition=64m or minPartitions=8; repeatable. No "
         "credentials: Spark shows options. Those of the Kafka source belong in a JAAS file (docs/spark.md)",
     )
-    _add_bounds(job)
     job.add_argument("--isolation", choices=("read_uncommitted", "read_committed"), default="read_uncommitted")
     job.add_argument("--include-headers", action="store_true")
     job.add_argument(
-        "--partition-by",
-        choices=("date", "offsets"),
-        default="date",
-        help="folders: date=… of the record (the default), or partition=…/offset_range=…",
-    )
-    job.add_argument("--offsets-per-folder", type=count, default=OFFSETS_PER_FOLDER, metavar="N")
-    job.add_argument(
-        "--bytes-per-step",
-        type=size,
-        default=BYTES_PER_STEP,
-        metavar="SIZE",
-        help="of log, about; a step is what a job that is cut off does again (default 4g)",
-    )
-    job.add_argument(
         "--bad-records", choices=("fail", "skip"), default="fail", help="corrupt batches, tier source only"
     )
-    job.add_argument(
-        "--restart", action="store_true", help="delete what an earlier backfill wrote into DIR, begin anew"
-    )
-
-
-def _add_bounds(job: argparse.ArgumentParser) -> None:
-    start, end = job.add_mutually_exclusive_group(), job.add_mutually_exclusive_group()
-    start.add_argument("--starting-offsets", metavar="OFFSETS", help='earliest (the default) or {"topic":{"0":17}}')
-    start.add_argument("--starting-timestamp", metavar="TIME", help="ISO-8601 with an offset from UTC, or milliseconds")
-    end.add_argument("--ending-offsets", metavar="OFFSETS", help='latest, tiered or {"topic":{"0":17}}')
-    end.add_argument("--ending-timestamp", metavar="TIME", help="exclusive")
 
 
 def _add_audit(job: argparse.ArgumentParser) -> None:
@@ -138,7 +157,8 @@ def _add_stats(job: argparse.ArgumentParser) -> None:
     job.add_argument("--plot", metavar="FILE.png", help="draw the figures")
 
 
-def _add_topics(job: argparse.ArgumentParser) -> None:
-    which = job.add_mutually_exclusive_group()
-    which.add_argument("--topic", action="append", default=[], dest="topics", help="repeatable; all without it")
+def _add_topics(job: argparse.ArgumentParser, *, required: bool = False) -> None:
+    which = job.add_mutually_exclusive_group(required=required)
+    without = "" if required else "; all without it"
+    which.add_argument("--topic", action="append", default=[], dest="topics", help=f"repeatable{without}")
     which.add_argument("--pattern", help="a regular expression that whole names match")

@@ -1,4 +1,4 @@
-"""`backfill` from its command line: what is asked for, its range, its progress, and a table at the end.
+"""`backfill` from its command line: what is asked for, where it goes, its progress, and a table for each run.
 
 Credentials of the Kafka source are Spark's to know: a JAAS file that `spark.driver.extraJavaOptions` and
 `spark.executor.extraJavaOptions` name (-Djava.security.auth.login.config=FILE). As options they would show in the plan
@@ -7,31 +7,45 @@ and in the report, and are refused.
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from pipeline.driver import open_tier
-from pipeline.jobs.backfill import (
-    REPORT,
-    BackfillOptions,
-    BackfillRange,
-    forget_backfill,
-    run_backfill,
-)
-from pipeline.jobs.backfill_plan import Step
-from pipeline.jobs.backfill_range import find_range, range_options
-from pipeline.jobs.job_context import DONE, JobContext, JobError, RunJob, UsageError
+from pipeline.jobs.backfill import BackfillOptions, run_backfill
+from pipeline.jobs.backfill_folder import PARTITION_BY, REPORT, FolderSink
+from pipeline.jobs.backfill_range import TierPlans
+from pipeline.jobs.backfill_s3a import is_s3a, s3a_writer_options
+from pipeline.jobs.job_context import DONE, JobContext, RunJob, UsageError
 from pipeline.jobs.progress import JobProgress, duration, size
-from pipeline.planning.options import OptionReader, SourceOptions, parse_options
+from pipeline.jobs.sink import Run, Sink
+from pipeline.jobs.topics import topic_selection
+from pipeline.planning.options import (
+    BYTES_PER_PARTITION,
+    EARLIEST_OFFSET,
+    OffsetBound,
+    OffsetEdge,
+    OptionReader,
+    PartitionOffsets,
+    SameTimestamp,
+    SourceOptions,
+    TopicSelection,
+    parse_options,
+)
 from storage.config.model import HostPort
 from storage.config.tier_client import TierClientConfig
-from storage.model import uuid_to_text
 
 TIER, KAFKA = "tidegate", "kafka"
 """Names of the two sources in Spark."""
+
+TASKS_PER_CORE = 4
+"""Of a step whose size is not given: cores wait for the last task of a step, and the next step is there by then."""
+SHOWN_PARTITIONS_MAX = 100
+"""In the table; the report has all."""
 
 _CREDENTIAL = re.compile(r".*(password|secret|token|credential|jaas|keystore\.key|certificate).*", re.IGNORECASE)
 _OURS = frozenset(
@@ -45,43 +59,47 @@ _OURS = frozenset(
     )
 )
 """Options that the job sets, or that it must not have: its counts would be of other rows."""
+_TUNING = re.compile(
+    r"failondataloss|bytesperpartition|taskbytes|badrecordspath|minpartitions|maxrecordsperpartition|groupidprefix"
+    r"|kafka\..*|kafkaconsumer\..*|fetchoffset\..*"
+)
+"""Options that say how to read, and not what: another run may have others."""
+
+_MOMENT = "a time (milliseconds, or ISO-8601 with an offset, as 2026-01-31T12:00:00Z)"
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillJob:
-    """What was asked for. `bounds` find the range; `bootstrap` is Tidegate's address, if one is needed."""
+    """What was asked for. `bounds` find what is new; `bootstrap` is Tidegate's address, if one is needed."""
 
+    arguments: argparse.Namespace
     options: BackfillOptions
     bounds: SourceOptions
     bootstrap: HostPort | None
-    restarts: bool
 
     def __call__(self, context: JobContext) -> int:
         """Do it; the exit code."""
-        spark, options = context.spark, self.options
-
-        def find() -> BackfillRange:
-            with open_tier(self._config(context.config)) as tier:
-                return find_range(tier, self.bounds, source=options.source)
-
-        def find_topic_id() -> str:
-            with open_tier(self._config(context.config)) as tier:
-                topic = tier.client.topics([options.topic]).get(options.topic)
-                if topic is None:
-                    raise JobError(f"there is no topic {options.topic}")
-                return uuid_to_text(topic.topic_id)
-
-        if self.restarts:
-            forget_backfill(spark, options.output)
-        with JobProgress(context.messages, f"backfill {options.topic}", "steps", context=spark.sparkContext) as bar:
-
-            def on_step(_step: Step, report: Mapping[str, Any], done: int, total: int) -> None:
-                told = f"{report['rows']:,} rows, {size(report['bytes'])} in {duration(report['seconds'])}"
-                bar.advance(done, total, told)
-
-            report = run_backfill(spark, options, find, on_step, bar.begin, find_topic_id)
-        context.output.print(_table(report))
-        context.output.print(f"report: {options.output.rstrip('/')}/{REPORT}", soft_wrap=True, highlight=False)
+        sink = open_sink(context, self.arguments)
+        if self.arguments.restart:
+            sink.forget()
+        cores = context.spark.sparkContext.defaultParallelism
+        plans = TierPlans(
+            open_tier=lambda: open_tier(self._config(context.config)),
+            bounds=self.bounds,
+            reads_kafka=self.options.source == KAFKA,
+            bytes_per_step=self.arguments.bytes_per_step or cores * TASKS_PER_CORE * BYTES_PER_PARTITION,
+        )
+        with _shown_progress(context, self.bounds.selection) as progress:
+            reports = run_backfill(context.spark, self.options, sink, plans, progress)
+        for report in reports:
+            context.output.print(run_table(report))
+            for line in lost_lines(report):
+                context.output.print(line, soft_wrap=True, highlight=False)
+        if not reports:
+            last = sink.last_run()
+            context.output.print(f"nothing new since run {0 if last is None else last.run.number}", highlight=False)
+        if self.arguments.output is not None:
+            context.output.print(f"report: {sink.where.rstrip('/')}/{REPORT}", soft_wrap=True, highlight=False)
         return DONE
 
     def _config(self, config: TierClientConfig) -> TierClientConfig:
@@ -89,6 +107,18 @@ class BackfillJob:
         if self.bootstrap is None:
             return config
         return replace(config, upstream=replace(config.upstream, bootstrap_servers=(self.bootstrap,)))
+
+
+def open_sink(context: JobContext, arguments: argparse.Namespace) -> Sink:
+    """Where rows go.
+
+    Raises:
+        UsageError: nothing here can write there.
+    """
+    options, warning = s3a_writer_options(context.spark) if is_s3a(arguments.output) else ({}, None)
+    if warning is not None:
+        context.messages.print(f"warning: {warning}", soft_wrap=True, highlight=False, markup=False)
+    return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify)
 
 
 def prepare(arguments: argparse.Namespace) -> RunJob:
@@ -108,27 +138,49 @@ def prepare(arguments: argparse.Namespace) -> RunJob:
     if not reads_kafka and arguments.bootstrap is not None:
         problems.append("--bootstrap is for --source kafka and for --tail kafka: the tier source asks no proxy")
     bootstrap = _bootstrap(arguments.bootstrap, problems)
-    bounds = _bounds(arguments, problems)
-    source_options = _source_options(arguments, problems)
+    selection = topic_selection(arguments.topics, arguments.pattern)
+    bounds = SourceOptions(
+        config=Path(arguments.config),
+        selection=selection,
+        starting=_bound("--from", arguments.starting, problems) or OffsetEdge.EARLIEST,
+        ending=_bound("--to", arguments.ending, problems) or (OffsetEdge.LATEST if reads_kafka else OffsetEdge.TIERED),
+        starts_at_latest_without_match=True,
+        read_committed=arguments.isolation == "read_committed",
+        reads_tail=reads_kafka,
+    )
+    given = _source_options(arguments, problems)
+    folders = _partition_by(arguments.partition_by, problems)
     if problems:
         raise UsageError(*problems)
-    options = BackfillOptions(
-        topic=arguments.topic,
-        output=arguments.output,
-        source=KAFKA if arguments.source == "kafka" else TIER,
-        reader={**_reader(arguments), **source_options},
-        addresses=_addresses(arguments),
-        bounds=bounds,
-        partition_by=arguments.partition_by,
-        offsets_per_folder=arguments.offsets_per_folder,
-        bytes_per_step=arguments.bytes_per_step,
-    )
+    options = _options(arguments, selection, given, folders)
+    data_loss = {name.lower(): value for name, value in options.tuning.items()}.get("failondataloss", "true")
     if options.source == TIER:
-        parse_options({**options.reader, **options.addresses, **bounds, "subscribe": options.topic})
-    settled = range_options(
-        arguments.config, arguments.topic, reads_kafka=reads_kafka, isolation=arguments.isolation, bounds=bounds
+        parse_options({**options.reader, **options.tuning, **options.addresses, "subscribe": "any"})
+    return BackfillJob(arguments, options, replace(bounds, fails_on_data_loss=data_loss.lower() != "false"), bootstrap)
+
+
+def _options(
+    arguments: argparse.Namespace,
+    selection: TopicSelection,
+    given: Mapping[str, str],
+    folders: tuple[str, ...] | None,
+) -> BackfillOptions:
+    tuning = {name: value for name, value in given.items() if _TUNING.fullmatch(name.lower())}
+    several = selection.topics is None or len(selection.topics) > 1
+    return BackfillOptions(
+        source=KAFKA if arguments.source == "kafka" else TIER,
+        reader={**_reader(arguments), **{name: value for name, value in given.items() if name not in tuning}},
+        addresses=_addresses(arguments),
+        tuning={**({"failOnDataLoss": "true"} if arguments.source == "kafka" else {}), **tuning},
+        kept={
+            "from": arguments.starting,
+            "partition_by": None if folders is None else list(folders),
+            "offsets_per_folder": arguments.offsets_per_folder,
+        },
+        defaults={"from": "earliest", "partition_by": ["topic", "date"] if several else ["date"]},
+        topics=selection.topics,
+        steps_at_once=arguments.steps_at_once,
     )
-    return BackfillJob(options, settled, bootstrap, arguments.restart)
 
 
 def _bootstrap(text: str | None, problems: list[str]) -> HostPort | None:
@@ -141,22 +193,34 @@ def _bootstrap(text: str | None, problems: list[str]) -> HostPort | None:
     return HostPort(match[1], int(match[2]))
 
 
-def _bounds(arguments: argparse.Namespace, problems: list[str]) -> dict[str, str]:
-    given = {
-        "startingOffsets": arguments.starting_offsets,
-        "endingOffsets": arguments.ending_offsets,
-        "startingTimestamp": _moment("--starting-timestamp", arguments.starting_timestamp, problems),
-        "endingTimestamp": _moment("--ending-timestamp", arguments.ending_timestamp, problems),
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _moment(name: str, text: str | None, problems: list[str]) -> str | None:
+def _bound(name: str, text: str | None, problems: list[str]) -> OffsetBound | None:
     if text is None:
         return None
+    edges = ("earliest", "tiered", "latest") if name == "--from" else ("tiered", "latest")
+    if text.strip().lower() in edges:
+        return OffsetEdge(text.strip().lower())
+    found: list[str] = []
+    reader = OptionReader({name: text}, found)
+    if text.lstrip().startswith("{"):
+        offsets = PartitionOffsets(reader.partition_numbers(name, minimum=EARLIEST_OFFSET))
+        problems += found
+        return offsets
     # Up, for a start and for an end: the first record that is not before it.
-    moment = OptionReader({name: text}, problems).moment(name, rounds_up=True)
-    return None if moment is None else str(moment)
+    moment = reader.moment(name, rounds_up=True)
+    if moment is None or found:
+        problems.append(f'{name} is {text!r}: it has to be {", ".join(edges)}, {_MOMENT}, or {{"topic":{{"0":17}}}}')
+        return None
+    return SameTimestamp(moment)
+
+
+def _partition_by(text: str | None, problems: list[str]) -> tuple[str, ...] | None:
+    """None: it was not given."""
+    if text is None:
+        return None
+    columns = tuple(part.strip().lower() for part in text.split(","))
+    if not set(columns) <= set(PARTITION_BY) or len(set(columns)) < len(columns):
+        problems.append(f"--partition-by is {text!r}: it has to be some of {', '.join(PARTITION_BY)}, each once")
+    return columns
 
 
 def _source_options(arguments: argparse.Namespace, problems: list[str]) -> dict[str, str]:
@@ -176,7 +240,7 @@ def _source_options(arguments: argparse.Namespace, problems: list[str]) -> dict[
 def _reader(arguments: argparse.Namespace) -> dict[str, str]:
     headers = str(bool(arguments.include_headers)).lower()
     if arguments.source == "kafka":
-        return {"kafka.isolation.level": arguments.isolation, "includeHeaders": headers, "failOnDataLoss": "true"}
+        return {"kafka.isolation.level": arguments.isolation, "includeHeaders": headers}
     return {
         "isolation": arguments.isolation,
         "includeHeaders": headers,
@@ -190,16 +254,61 @@ def _addresses(arguments: argparse.Namespace) -> dict[str, str]:
     return servers if arguments.source == "kafka" else {"config": arguments.config, **servers}
 
 
-def _table(report: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{report['topic']}: {report['steps']} steps, {report['files']} files, {size(report['bytes'])}")
-    for name in ("partition", "first offset", "end offset", "rows", "offsets without a row"):
-        table.add_column(name, justify="right")
-    for part in report["partitions"]:
-        table.add_row(
-            str(part["partition"]),
-            *(f"{part[name]:,}" for name in ("start_offset", "end_offset", "rows", "offsets_without_row")),
+@contextmanager
+def _shown_progress(context: JobContext, selection: TopicSelection) -> Iterator["_ShownProgress"]:
+    with ExitStack() as stack:
+        yield _ShownProgress(context, f"backfill {selection.pattern or ', '.join(selection.topics or ())}", stack)
+
+
+class _ShownProgress:
+    """A bar, or lines, for each run."""
+
+    def __init__(self, context: JobContext, name: str, stack: ExitStack) -> None:
+        self._context = context
+        self._name = name
+        self._stack = stack
+        self._bar: JobProgress | None = None
+
+    def on_run(self, run: Run, done: int, total: int) -> None:
+        self._stack.close()
+        spark = self._context.spark
+        name = f"{self._name}, run {run.number}"
+        self._bar = self._stack.enter_context(
+            JobProgress(self._context.messages, name, "steps", context=spark.sparkContext)
         )
+        self._bar.begin(done, total)
+
+    def on_step(self, report: Mapping[str, Any], done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.advance(done, total, f"{report['rows']:,} rows in {duration(report['seconds'])}")
+
+
+def run_table(report: Mapping[str, Any]) -> Table:
+    """A run for people: what each partition had that was new."""
+    parts = [part for part in report["partitions"] if part["end_offset"] > part["start_offset"]]
+    told = [f"{report['offsets']:,} new offsets of {len(parts):,} partitions", f"{report['steps']:,} steps"]
+    if report.get("files") is not None:
+        told += [f"{report['files']:,} files", size(report["bytes"])]
+    table = Table(title=f"run {report['run']}: {', '.join(told)}")
+    for name in ("topic", "partition", "first offset", "end offset", "rows", "offsets without a row"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for part in parts[:SHOWN_PARTITIONS_MAX]:
+        # By partition rows are known where they were read back.
+        counts = [f"{part[name]:,}" if name in part else "" for name in ("rows", "offsets_without_row")]
+        offsets = (f"{part['start_offset']:,}", f"{part['end_offset']:,}")
+        table.add_row(part["topic"], str(part["partition"]), *offsets, *counts)
+    if len(parts) > SHOWN_PARTITIONS_MAX:
+        table.add_row(f"… {len(parts) - SHOWN_PARTITIONS_MAX} more", "", "", "", "", "")
     table.add_section()
-    without = sum(part["offsets_without_row"] for part in report["partitions"])
-    table.add_row("all", "", "", f"{report['rows']:,}", f"{without:,}")
+    totals = ["" if report[name] is None else f"{report[name]:,}" for name in ("rows", "offsets_without_row")]
+    table.add_row("all", "", "", "", *totals)
     return table
+
+
+def lost_lines(report: Mapping[str, Any]) -> list[str]:
+    """What retention took before it could be read."""
+    return [
+        f"lost: {part['topic']}-{part['partition']}, offsets {part['start_offset']:,} to {part['end_offset'] - 1:,} "
+        "were deleted before this run"
+        for part in report["lost"]
+    ]

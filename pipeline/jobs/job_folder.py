@@ -1,11 +1,11 @@
 """Where a job keeps what it has done: a folder in any file system that Spark's Hadoop client reaches (local, S3A, …).
 
-Driver only. Small files are written whole and appear by rename, so that a job that is killed leaves a file or none.
+Driver only. Small files are written whole: by rename, or where an object appears when it is whole, without one. So a
+job that is killed leaves a file or none.
 """
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -13,13 +13,8 @@ from pyspark.sql import SparkSession
 TEXT_BYTES_MAX = 64 * 1024 * 1024
 """Of one of our own files: a plan of the most steps there may be has a third of that."""
 
-
-@dataclass(frozen=True, slots=True)
-class FolderFile:
-    """A file in the folder."""
-
-    name: str
-    size_bytes: int
+WHOLE_OBJECTS = frozenset({"s3a", "gs"})
+"""File systems where nobody sees a file before it is closed, and where a rename would be a copy."""
 
 
 class JobFolder:
@@ -66,43 +61,22 @@ class JobFolder:
         Raises:
             OSError: the file system refuses.
         """
+        if str(self._files.getUri().getScheme()) in WHOLE_OBJECTS:
+            self._write(name, value)
+            return
         # Always the same name for the same file: what a killed job leaves there, the next one writes over.
         made = f"_made-{name.replace('/', '-')}"
-        stream = self._files.create(self._at(made), True)
-        try:
-            stream.write(json.dumps(value, indent=2, sort_keys=True).encode())
-        finally:
-            stream.close()
-        self.rename(made, name)
+        self._write(made, value)
+        self._rename(made, name)
 
     def names(self, pattern: str) -> Iterator[str]:
         """Of files and folders that match a glob, in order."""
         found = self._files.globStatus(self._at(pattern)) or ()
-        prefix = str(self._files.makeQualified(self._root).toString()).rstrip("/") + "/"
-        yield from sorted(str(status.getPath().toString()).removeprefix(prefix) for status in found)
+        yield from sorted(self.relative(str(status.getPath().toString())) for status in found)
 
-    def files_under(self, name: str) -> list[FolderFile]:
-        """All files below a folder, in order; nothing when it is not there."""
-        if not self.exists(name):
-            return []
-        prefix = str(self._files.makeQualified(self._root).toString()).rstrip("/") + "/"
-        listed, found = self._files.listFiles(self._at(name), True), []
-        while listed.hasNext():
-            status = listed.next()
-            found.append(FolderFile(str(status.getPath().toString()).removeprefix(prefix), int(status.getLen())))
-        return sorted(found, key=lambda file: file.name)
-
-    def rename(self, name: str, to: str) -> None:
-        """Move a file within the folder; what is there already is replaced.
-
-        Raises:
-            OSError: the file system refuses.
-        """
-        target = self._at(to)
-        self._files.mkdirs(target.getParent())
-        self._files.delete(target, False)
-        if not self._files.rename(self._at(name), target):
-            raise OSError(f"{self.root}: cannot move {name} to {to}")
+    def relative(self, path: str) -> str:
+        """A full path as a name here."""
+        return path.removeprefix(str(self._files.makeQualified(self._root).toString()).rstrip("/") + "/")
 
     def delete(self, name: str) -> None:
         """A file, or a folder with all that is in it; what is absent already is no error."""
@@ -112,6 +86,21 @@ class JobFolder:
         """A folder with nothing in it."""
         if not self._files.globStatus(self._path(self._at(name), "*")):
             self._files.delete(self._at(name), False)
+
+    def _write(self, name: str, value: object) -> None:
+        stream = self._files.create(self._at(name), True)
+        try:
+            stream.write(json.dumps(value, indent=2, sort_keys=True).encode())
+        finally:
+            stream.close()
+
+    def _rename(self, name: str, to: str) -> None:
+        """What is there already is replaced."""
+        target = self._at(to)
+        self._files.mkdirs(target.getParent())
+        self._files.delete(target, False)
+        if not self._files.rename(self._at(name), target):
+            raise OSError(f"{self.root}: cannot move {name} to {to}")
 
     def _at(self, name: str) -> Any:
         return self._path(self._root, name)

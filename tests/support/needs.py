@@ -22,6 +22,7 @@ JARS = ROOT / "build" / "kafka" / "libs"
 SPARK_JARS = ROOT / "build" / "spark" / "jars"
 NEXT_SPARK = ROOT / "build" / "spark-4.1"
 NEXT_PYSPARK, NEXT_SPARK_JARS = NEXT_SPARK / "site", NEXT_SPARK / "jars"
+S3A_JARS = ROOT / "build" / "spark" / "s3a"
 TOOLS = ROOT / "build" / "tools"
 REGISTRY_JAR = ROOT / "build" / "schema-registry" / "apicurio-registry-app-3.0.9-runner.jar"
 OLD_CLIENTS = ROOT / "build" / "clients"
@@ -151,6 +152,7 @@ _KINDS = {
         Kind("spark", _can_run_spark, "run `make spark` (the extra `spark`, its Kafka connector), with Java 17 or 21"),
         Kind("spark-4.1", (NEXT_SPARK / ".complete").exists, "run `make test-tools`, which installs pyspark 4.1"),
         Kind("schema-registry", REGISTRY_JAR.exists, "run `make spark`, which fetches one (Apicurio)"),
+        Kind("spark-s3a", (S3A_JARS / ".complete").exists, "run `make spark`, which fetches Hadoop's S3A client"),
         Kind(
             "vectors",
             lambda: vectors_dir().is_dir(),

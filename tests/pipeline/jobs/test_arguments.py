@@ -11,7 +11,8 @@ BACKFILL = ["backfill", "--config", "f", "--topic", "orders", "--output", "out"]
 
 def test_a_backfill_needs_little() -> None:
     parsed = parser().parse_args(BACKFILL)
-    assert (parsed.source, parsed.tail, parsed.partition_by, parsed.bytes_per_step) == ("tier", "none", "date", 4 << 30)
+    assert (parsed.source, parsed.tail, parsed.partition_by, parsed.bytes_per_step) == ("tier", "none", None, None)
+    assert (parsed.topics, parsed.steps_at_once, parsed.verify) == (["orders"], 3, False)
     assert (parsed.conf, parsed.master, parsed.restart) == ([], None, False)
 
 
@@ -22,7 +23,10 @@ def test_a_backfill_needs_little() -> None:
         ["backfill"],
         ["stats"],
         ["stats", "--config", "f", "--topic", "a", "--pattern", "b"],
-        [*BACKFILL, "--starting-offsets", "earliest", "--starting-timestamp", "1"],
+        ["backfill", "--config", "f", "--output", "out"],
+        ["backfill", "--config", "f", "--topic", "orders"],
+        [*BACKFILL, "--pattern", "orders.*"],
+        [*BACKFILL, "--steps-at-once", "0"],
         [*BACKFILL, "--bytes-per-step", "0"],
         [*BACKFILL, "--bytes-per-step", "4x"],
         [*BACKFILL, "--offsets-per-folder", "-1"],

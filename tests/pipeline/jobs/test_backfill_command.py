@@ -5,7 +5,7 @@ import pytest
 from pipeline.jobs.arguments import parser
 from pipeline.jobs.backfill_command import BackfillJob, prepare
 from pipeline.jobs.job_context import UsageError
-from pipeline.planning.options import OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
+from pipeline.planning.options import OffsetBound, OffsetEdge, OptionsError, PartitionOffsets, SameTimestamp
 from storage.config.model import HostPort
 
 BASE = ["backfill", "--config", "t.properties", "--topic", "orders", "--output", "out"]
@@ -56,6 +56,8 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
     assert made.options.reader == {
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
+    }
+    assert made.options.tuning == {
         "failOnDataLoss": "true",
         "minPartitions": "8",
         "kafka.security.protocol": "SASL_SSL",
@@ -65,11 +67,37 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
     assert made.bounds.ending is OffsetEdge.LATEST
 
 
-def test_bounds_are_the_sources() -> None:
-    by_offset = job("--starting-offsets", '{"orders":{"0":5}}', "--ending-timestamp", "1970-01-01T00:00:02Z")
-    assert by_offset.bounds.starting == PartitionOffsets({("orders", 0): 5})
-    assert by_offset.bounds.ending == SameTimestamp(2000)
-    assert by_offset.options.bounds == {"startingOffsets": '{"orders":{"0":5}}', "endingTimestamp": "2000"}
+@pytest.mark.parametrize(
+    ("more", "starting", "ending"),
+    [
+        (["--from", "earliest", "--to", "tiered"], OffsetEdge.EARLIEST, OffsetEdge.TIERED),
+        (["--from", "Latest", "--to", "latest"], OffsetEdge.LATEST, OffsetEdge.LATEST),
+        (["--from", "tiered"], OffsetEdge.TIERED, OffsetEdge.TIERED),
+        (["--from", "1500", "--to", "1970-01-01T00:00:02Z"], SameTimestamp(1500), SameTimestamp(2000)),
+        (["--from", "1970-01-01T01:00:00.0001+01:00"], SameTimestamp(1), OffsetEdge.TIERED),
+        (["--from", '{"orders":{"0":5}}'], PartitionOffsets({("orders", 0): 5}), OffsetEdge.TIERED),
+        (["--to", '{"orders":{"0":-1}}'], OffsetEdge.EARLIEST, PartitionOffsets({("orders", 0): -1})),
+    ],
+)
+def test_bounds_are_words_times_or_offsets(more: list[str], starting: OffsetBound, ending: OffsetBound) -> None:
+    bounds = job(*more).bounds
+    assert (bounds.starting, bounds.ending) == (starting, ending)
+
+
+def test_folders_are_by_date_and_of_several_topics_by_topic_first() -> None:
+    for more, columns in (
+        ([], ["date"]),
+        (["--topic", "payments"], ["topic", "date"]),
+        (["--partition-by", "topic, partition,hour"], ["topic", "partition", "hour"]),
+    ):
+        options = job(*more).options
+        asked = options.kept["partition_by"]
+        assert (options.defaults["partition_by"] if asked is None else asked) == columns
+
+
+def test_data_loss_is_the_bounds_matter_too() -> None:
+    assert job().bounds.fails_on_data_loss
+    assert not job("--option", "failondataloss=FALSE").bounds.fails_on_data_loss
 
 
 @pytest.mark.parametrize(
@@ -82,9 +110,12 @@ def test_bounds_are_the_sources() -> None:
         (["--source", "kafka", "--bootstrap", "tide:70000"], "not HOST:PORT"),
         (["--source", "kafka", "--bootstrap", "t:1", "--tail", "kafka"], "--tail kafka is for"),
         (["--source", "kafka", "--bootstrap", "t:1", "--bad-records", "skip"], "--bad-records skip is for"),
-        (["--starting-timestamp", "yesterday"], "--starting-timestamp"),
-        (["--starting-offsets", "latest"], "startingOffsets is latest"),
-        (["--ending-offsets", "{"], "endingOffsets"),
+        (["--from", "yesterday"], "--from is 'yesterday': it has to be earliest, tiered, latest, a time"),
+        (["--from", "2026-01-31T12:00:00"], "as 2026-01-31T12:00:00Z"),
+        (["--to", "earliest"], "--to is 'earliest'"),
+        (["--to", "{"], "--to is '{'"),
+        (["--partition-by", "date,date"], "--partition-by"),
+        (["--partition-by", "day"], "some of topic, partition, date, hour, offsets"),
         (["--option", "subscribe=others"], "the job sets it"),
         (["--option", "bytesPerPartitions=1m"], "did you mean bytesPerPartition"),
     ],
@@ -110,3 +141,4 @@ def test_where_to_read_may_change_between_runs_and_what_may_not() -> None:
     other = job("--source", "kafka", "--bootstrap", "b:1").options
     assert one.as_json() == other.as_json()
     assert one.as_json() != job("--source", "kafka", "--bootstrap", "a:1", "--include-headers").options.as_json()
+    assert job().options.as_json() == job("--option", "bytesPerPartition=1m", "--topic", "b").options.as_json()

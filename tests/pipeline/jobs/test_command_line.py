@@ -64,8 +64,8 @@ def test_options_are_looked_at_before_spark_is_started(
     wanted = ["backfill", "--config", config, "--topic", "a", "--output", "o"]
     assert main([*wanted, "--source", "kafka"]) == 2
     assert "--bootstrap is missing" in capsys.readouterr().err
-    assert main([*wanted, "--ending-offsets", "later"]) == 2
-    assert "endingOffsets" in capsys.readouterr().err
+    assert main([*wanted, "--to", "later"]) == 2
+    assert "--to is 'later'" in capsys.readouterr().err
 
 
 def test_no_spark_is_a_sentence(
