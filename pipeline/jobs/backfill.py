@@ -22,9 +22,13 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 
+from pipeline.data_source import TidegateDataSource
 from pipeline.jobs.backfill_steps import side_by_side
 from pipeline.jobs.job_context import JobError, UsageError
 from pipeline.jobs.sink import OffsetRange, Run, RunState, Sink, Step, in_order, steps
+from pipeline.jobs.tier_rows import tier_rows
+
+TIER = TidegateDataSource.name()
 
 _NOT_HASHED = frozenset({"headers"})
 
@@ -242,13 +246,15 @@ def read_step(spark: SparkSession, options: BackfillOptions, step: Step) -> Data
         partitions.setdefault(each.topic, []).append(each.partition)
         starts.setdefault(each.topic, {})[str(each.partition)] = each.start
         ends.setdefault(each.topic, {})[str(each.partition)] = each.end
-    reader = spark.read.format(options.source).options(**options.reader, **options.tuning, **options.addresses)
-    return (
-        reader.option("assign", json.dumps(partitions))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )
+    bounds = {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    asked = {**options.reader, **options.tuning, **options.addresses, **bounds}
+    if options.source == TIER:
+        return tier_rows(spark, asked)
+    return spark.read.format(options.source).options(**asked).load()
 
 
 def counted_rows(rows: DataFrame, name: str) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:

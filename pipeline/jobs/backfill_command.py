@@ -8,14 +8,14 @@ and in the report, and are refused.
 import argparse
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from pipeline.driver import open_tier
+from pipeline.driver import kept_tier
 from pipeline.jobs.backfill import BackfillOptions, run_backfill
 from pipeline.jobs.backfill_folder import PARTITION_BY, REPORT, FolderSink
 from pipeline.jobs.backfill_range import TierPlans
@@ -84,12 +84,12 @@ class BackfillJob:
             sink.forget()
         cores = context.spark.sparkContext.defaultParallelism
         plans = TierPlans(
-            open_tier=lambda: open_tier(self._config(context.config)),
+            open_tier=lambda: kept_tier.open(self._config(context.config)),
             bounds=self.bounds,
             reads_kafka=self.options.source == KAFKA,
             bytes_per_step=self.arguments.bytes_per_step or cores * TASKS_PER_CORE * BYTES_PER_PARTITION,
         )
-        with _shown_progress(context, self.bounds.selection) as progress:
+        with closing(kept_tier), _shown_progress(context, self.bounds.selection) as progress:
             reports = run_backfill(context.spark, self.options, sink, plans, progress)
         for report in reports:
             context.output.print(run_table(report))
