@@ -50,6 +50,7 @@ from pipeline.reading.read_task import TaskReader
 from pipeline.schema import VALUE_COLUMNS, spark_schema
 from pipeline.tasks import Task
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
+from storage.config.tier_client import TierClientConfig
 from storage.model import uuid_to_text
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ _COMPARISONS = {
     "LessThan": "<",
     "LessThanOrEqual": "<=",
 }
+_NEVER_NULL = ("offset", "partition", "topic", "timestamp")
+"""Spark asks that of every column that it compares."""
 _Value = TypeVar("_Value", int, str)
 
 
@@ -142,6 +145,8 @@ def push_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
 def _take(pushed: PushedFilters, offered: Any) -> PushedFilters | None:
     path: Sequence[str] = getattr(offered, "attribute", ())
     name = type(offered).__name__
+    if name == "IsNotNull" and len(path) == 1 and path[0].lower() in _NEVER_NULL:
+        return pushed
     if len(path) != 1 or not (name == "In" or name in _COMPARISONS):
         return None
     column = path[0].lower()
@@ -344,7 +349,7 @@ class TierReader(DataSourceReader):
         """Raises: whatever of ConfigError, TierViewError, OffsetBoundsError, PlanningError, UpstreamError and
         RemoteStorageError is the case; each is one sentence or a few."""
         options = self.options
-        with kept_tier.open(load_config(str(options.config), os.environ)) as tier:
+        with kept_tier.open(_config(options)) as tier:
             views = tier.view.partitions(options.selection, options.read_committed)
             wanted = self._pushed.narrowed(wanted_offsets(views, options, tier.client))
             return _planned(tier, wanted, options)
@@ -450,7 +455,7 @@ class TierStreamReader(DataSourceStreamReader):
 
     def _open(self) -> Tier:
         if self._tier is None:
-            self._tier = self._opened.enter_context(open_tier(load_config(str(self.options.config), os.environ)))
+            self._tier = self._opened.enter_context(open_tier(_config(self.options)))
         return self._tier
 
     def _commit_for_group(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -482,9 +487,17 @@ class TierStreamReader(DataSourceStreamReader):
         return tier.view.partitions(self.options.selection, self.options.read_committed)
 
 
+def _config(options: SourceOptions) -> TierClientConfig:
+    """Raises: OptionsError, ConfigError, StorageConfigError."""
+    path = options.config.absolute()  # for the sentence: few know in which folder Spark's own processes run
+    if not path.exists():
+        raise OptionsError([f"config is {path}, and the driver's machine has no such file"])
+    return load_config(str(path), os.environ)
+
+
 def _task_reader(options: SourceOptions, settled: "Sequence[SettledColumn]") -> TaskReader:
     configure_logs()
-    config = load_config(str(options.config), os.environ)
+    config = _config(options)
     tail = shipped_tail(config, options.tail_bootstrap_servers) if options.reads_tail else None
     values = None
     if settled or any(name in VALUE_COLUMNS for name in options.columns):

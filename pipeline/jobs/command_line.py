@@ -182,7 +182,6 @@ def _run(
                 + (whole if is_verbose else "--verbose shows its log and stacks; executors' logs have them too")
             )
             told.append(cause_of(whole))
-    _turn_down(spark)
     return FOUND_WRONG
 
 
@@ -198,12 +197,14 @@ def _session(arguments: argparse.Namespace) -> Iterator["SparkSession"]:
         settings["spark.master"] = arguments.master
     is_ours = SparkSession.getActiveSession() is None
     spark = start_session(f"tidegate {arguments.job}", settings, defaults={} if arguments.verbose else _QUIET)
-    if not arguments.verbose:
+    # The log of a session that was there is whose it is.
+    if is_ours and not arguments.verbose:
         _turn_down(spark, *(f"org.apache.spark.{name}" for name in _STACKS))
     try:
         yield spark
     finally:
         if is_ours:
+            _turn_down(spark)  # what ends the job is said behind it
             spark.stop()
 
 

@@ -108,7 +108,7 @@ class JobProgress:
                 self._bar.update(self._task, tasks=f"{done}/{total} tasks" if total else "")
             elif total and (done, total) != self._told_tasks:
                 self._told_tasks = done, total
-                self._print(f"{done} of {total} tasks of this step")
+                self._print(f"{done} of {total} tasks are done")
 
 
 def running_tasks(context: "SparkContext | None") -> tuple[int, int]:

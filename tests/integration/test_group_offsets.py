@@ -136,7 +136,7 @@ def test_the_commands_of_the_guide_grant_it(guarded: SecuredKafka) -> None:
     """As docs/spark.md has them, but for the broker, the user and the topic."""
     group, topic = "orders-to-lake", guarded.topic.name
     ours = {"broker-1:9092": guarded.cluster.bootstrap_servers, "User:tidegate": "User:revoked", "orders": topic}
-    commands = [shlex.split(line) for line in GUIDE["Lag and progress 2"].body.splitlines()]
+    commands = [shlex.split(line) for line in GUIDE["Lag and progress 3"].body.splitlines()]
     java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", "org.apache.kafka.tools.AclCommand"]
     for program, *words in commands:
         assert program == "kafka-acls.sh"

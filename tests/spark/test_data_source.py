@@ -160,7 +160,10 @@ def test_columns_and_times_are_chosen_in_the_source(spark: SparkSession, spark_t
         ),
         ({"minPartitions": "3"}, "here bytesPerPartition decides how many tasks there are"),
         ({"subscribe": "no-such-topic"}, "topics that were named do not exist: no-such-topic"),
-        ({"config": "nowhere.properties"}, "nowhere.properties"),
+        (
+            {"config": "nowhere.properties"},
+            f"config is {Path.cwd()}/nowhere.properties, and the driver's machine has no",
+        ),
     ],
     ids=["latest without a tail", "below the log start", "unknown option", "unknown topic", "no configuration"],
 )

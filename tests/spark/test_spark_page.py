@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from tests.support.page_blocks import blocks_of
 from tests.support.secured_kafka import READ, password, secured_kafka
 from tests.support.spark_cluster import SparkCluster
 from tests.support.spark_topics import PLAIN, SparkTopics
+from tools.spark_package import shipped
 from tools.spark_package.build import Built
 
 if TYPE_CHECKING:
@@ -34,14 +35,15 @@ pytestmark = [pytest.mark.needs("spark", "java", "kafka"), pytest.mark.integrati
 PAGE = blocks_of((ROOT / "docs" / "spark.md").read_text("utf-8"))
 KAFKA, SUBMITTED = "Spark's Kafka source, pointed at Tidegate 1", "Spark's Kafka source, pointed at Tidegate 2"
 SOURCE, OTHER_SOURCE, VIEW, TABLE = "The tier as a source 1", "The tier as a source 2", "SQL 1", "SQL 2"
-STREAM, GROUP, JOBS, ON_A_CLUSTER = "Streams 1", "Lag and progress 1", "Jobs 1", "On a cluster 1"
+STREAM, GROUP, ENDED = "Streams 1", "Lag and progress 1", "Lag and progress 2"
+JOBS, ON_A_CLUSTER = "Jobs 1", "On a cluster 1"
 JAAS, SIGNED_IN, SIGNED_IN_JOB = "Signing in 1", "Signing in 2", "Signing in 3"
-HERE = {KAFKA, SOURCE, OTHER_SOURCE, VIEW, TABLE, STREAM, GROUP, JOBS}
+HERE = {KAFKA, SOURCE, OTHER_SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS}
 LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
     "What to install 2": "tests/spark/test_spark_package.py installs the wheel, without asking a registry",
-    "Lag and progress 2": "tests/integration/test_group_offsets.py grants them, at a broker that has an authorizer",
+    "Lag and progress 3": "tests/integration/test_group_offsets.py grants them, at a broker that has an authorizer",
 }
 """Why not here; a block that is run elsewhere says where."""
 
@@ -59,6 +61,7 @@ class Reader:
     topics: SparkTopics
     folder: Path
     group: str = field(default_factory=lambda: fresh_name("spark-page"))
+    trigger: str = 'processingTime="0 seconds"'
 
     @property
     def own(self) -> dict[str, str]:
@@ -72,7 +75,7 @@ class Reader:
             r"(?<![\w/])lake/": f"{self.folder}/lake/",
             r"\borders-to-lake\b": self.group,
             r"(?<=[\"' =])orders(?=[\"' ]|$)": PLAIN,
-            r"\bprocessingTime=\"30 seconds\"": 'processingTime="0 seconds"',
+            r"\bprocessingTime=\"30 seconds\"": self.trigger,
         }
 
     def text(self, name: str) -> str:
@@ -81,9 +84,9 @@ class Reader:
             body = re.sub(pattern, own.replace("\\", r"\\"), body, flags=re.MULTILINE)
         return body
 
-    def python(self, name: str) -> dict[str, Any]:
-        """The names that a block leaves."""
-        names: dict[str, Any] = {"spark": self.spark}
+    def python(self, name: str, **known: object) -> dict[str, Any]:
+        """The names that a block leaves, `known` ones among them."""
+        names: dict[str, Any] = {"spark": self.spark, **known}
         exec(compile(self.text(name), name, "exec"), names)
         return names
 
@@ -132,11 +135,25 @@ def test_a_stream_reads_the_topic_and_kafkas_tool_says_how_far(reader: Reader) -
     finally:
         query.stop()
     assert reader.spark.read.parquet(f"{reader.folder}/lake/orders-stream").count() == reader.tiered_rows
+    assert shown_by_the_tool(reader) == reader.tiered_rows
+
+
+def test_offsets_of_a_query_that_has_ended_are_committed(reader: Reader) -> None:
+    """Given a query that takes what there is and ends, when its offsets are committed, then all of them."""
+    query: StreamingQuery = replace(reader, trigger="availableNow=True").python(STREAM)["query"]
+    reader.python(ENDED, query=query, tidegate_spark=shipped)
+    assert shown_by_the_tool(reader) == reader.tiered_rows
+
+
+def shown_by_the_tool(reader: Reader) -> int:
+    """Offsets that `kafka-consumer-groups.sh` has for the group, of both partitions together."""
     ((program, *arguments),) = reader.commands(GROUP)
     assert program == "kafka-consumer-groups.sh"
     java = ["java", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", f"{JARS}/*", GROUP_TOOL]
     done = subprocess.run([*java, *arguments], capture_output=True, text=True, check=True, timeout=COMMAND_S_MAX)
-    assert len(re.findall(rf"^{reader.group} +{PLAIN} ", done.stdout, re.MULTILINE)) == 2
+    found = re.findall(rf"^{reader.group} +{PLAIN} +\d+ +(\d+) ", done.stdout, re.MULTILINE)
+    assert len(found) == 2, done.stdout
+    return sum(map(int, found))
 
 
 def test_command_lines_are_those_that_jobs_have(reader: Reader) -> None:
@@ -148,19 +165,25 @@ def test_command_lines_are_those_that_jobs_have(reader: Reader) -> None:
 
 
 @pytest.mark.long
-def test_jobs_are_done_by_their_commands(reader: Reader) -> None:
+@pytest.mark.parametrize("number", range(3), ids=["backfill", "audit", "stats"])
+def test_jobs_are_done_by_their_commands(reader: Reader, number: int) -> None:
     found = reader.commands(JOBS)
     assert [words[3] for words in found] == ["backfill", "audit", "stats"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
-    for python, *words in found:
-        assert python == "python"
-        command = [sys.executable, *words]
-        done = subprocess.run(
-            command, cwd=reader.folder, env=environ, capture_output=True, text=True, check=False, timeout=COMMAND_S_MAX
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert reader.spark.read.parquet(f"{reader.folder}/lake/orders").count() == reader.tiered_rows
-    assert (reader.folder / "orders.png").exists() or (reader.folder / f"{PLAIN}.png").exists()
+    python, *words = found[number]
+    assert python == "python"
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=reader.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_S_MAX,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    if words[2] == "backfill":
+        assert reader.spark.read.parquet(f"{reader.folder}/lake/orders").count() == reader.tiered_rows
+    assert (reader.folder / "orders.png").exists() == (words[2] == "stats")
 
 
 @pytest.mark.long

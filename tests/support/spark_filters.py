@@ -34,6 +34,11 @@ class In(EqualTo):
     pass
 
 
+@dataclass(frozen=True)
+class IsNotNull:
+    attribute: tuple[str, ...]
+
+
 class StringStartsWith(EqualTo):
     pass
 

@@ -59,8 +59,8 @@ def test_elsewhere_than_on_a_terminal_tasks_are_told_when_they_change(monkeypatc
     with JobProgress(Console(file=told), "backfill orders", "steps", context=context, lines_s=0):
         assert asked_all.wait(ASKED_S_MAX)
     assert told.getvalue().splitlines() == [
-        "backfill orders: 0 of 4 tasks of this step",
-        "backfill orders: 3 of 4 tasks of this step",
+        "backfill orders: 0 of 4 tasks are done",
+        "backfill orders: 3 of 4 tasks are done",
     ]
 
 

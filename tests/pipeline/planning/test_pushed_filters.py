@@ -19,6 +19,7 @@ from tests.support.spark_filters import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
     Not,
@@ -82,6 +83,7 @@ def test_times_go_into_the_options_where_they_are_the_narrower() -> None:
         EqualTo(("headers", "key"), "a"),
         GreaterThan(("timestamp",), datetime.datetime(2024, 1, 1)),  # it is one without a zone
         Not(EqualTo(("offset",), 1)),
+        IsNotNull(("value",)),
     ],
     ids=str,
 )
@@ -89,6 +91,14 @@ def test_what_is_not_understood_is_left_to_spark(other: Any) -> None:
     taken, others = push_filters([EqualTo(("topic",), "orders"), other])
     assert others == [other]
     assert taken == PushedFilters(topics=frozenset({"orders"}))
+
+
+def test_what_is_never_null_need_not_be_looked_at() -> None:
+    """Spark asks it of every column that it compares, and would look at each row for it."""
+    assert push_filters([IsNotNull((name,)) for name in ("offset", "Partition", "topic", "timestamp")]) == (
+        PushedFilters(),
+        [],
+    )
 
 
 @given(

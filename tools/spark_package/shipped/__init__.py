@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 make_importable()
 
-__all__ = ["TidegateDataSource", "register"]
+__all__ = ["TidegateDataSource", "commit_offsets", "register"]
 
 
 def register(spark: "SparkSession") -> None:
@@ -36,4 +36,6 @@ def __getattr__(name: str) -> Any:
     # Late, because executors import this package without ever needing the source itself.
     if name == "TidegateDataSource":
         return importlib.import_module("pipeline.data_source").TidegateDataSource
+    if name == "commit_offsets":
+        return importlib.import_module("pipeline.stream_offsets").commit_offsets
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
