@@ -105,16 +105,17 @@ class ProtobufSchema:
             raise SchemaError(f"is no set of Protobuf descriptors: {error}") from error
 
     def message(self, name: str | None) -> Descriptor:
-        """A message by its name, with or without its package; None: the first of the file.
+        """A message by its name, with or without its package; None: the only one of the file.
 
         Raises:
             SchemaError: there is none.
         """
         top = list(self._file.message_types_by_name.values())
         if name is None:
-            if not top:
-                raise SchemaError(f"has no message in {self.name}")
-            return self.message_at((0,))
+            if len(top) != 1:
+                names = ", ".join(found.full_name for found in top) or "none"
+                raise SchemaError(f"has several messages, or none, and no option says which one is meant: {names}")
+            return top[0]
         for found in _all_messages(top):
             if name in (found.full_name, found.full_name.removeprefix(f"{self._file.package}.")):
                 return found

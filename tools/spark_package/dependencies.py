@@ -65,7 +65,11 @@ def dependencies_of(libraries: Mapping[str, str], pyproject: Path, *, with_arrow
         DependencyError: see there.
     """
     declared = _declared(pyproject)
-    imported = {name: library for library in libraries for name in _distributions_of(library, libraries[library])}
+    imported = {
+        name: library
+        for library in libraries
+        for name in _meant(_distributions_of(library, libraries[library]), declared)
+    }
     roots = {name: requirement for name, requirement in declared.items() if name in imported and name not in OF_SPARK}
     left_out = {FOR_PLOTS} if with_arrow else {FOR_PLOTS, *OF_ARROW}
     bundled: dict[str, importlib.metadata.Distribution] = {}
@@ -108,6 +112,11 @@ def _declared(pyproject: Path) -> dict[str, Requirement]:
     project = tomllib.loads(pyproject.read_text("utf-8"))["project"]
     written = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
     return {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, written)}
+
+
+def _meant(names: Collection[str], declared: Collection[str]) -> Collection[str]:
+    """Several distributions may share a top-level name, as Google's do: those that are declared are meant."""
+    return {name for name in names if name in declared} or names
 
 
 def _distributions_of(library: str, module: str) -> Collection[str]:
