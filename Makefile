@@ -10,7 +10,7 @@
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
 #                       (needs Go, Node)
-#   make spark          what tests of the pipeline need: the extra `spark`, connectors, Hadoop's S3A client, a registry
+#   make spark          what tests of the pipeline need: the extra `spark`, connectors, S3A, Delta, Iceberg, a registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
 #   make lint           style, types, import law, house rules
 #   make bench          the figures that README quotes
@@ -25,6 +25,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JARS := build/kafka/libs
 SPARK_JARS := build/spark/jars
+TABLE_JARS := build/spark/tables
 # The Spark after the one in .venv: a few tests run there.
 NEXT_SPARK := build/spark-4.1
 NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
@@ -77,7 +78,8 @@ $(JARS)/.complete: tools/kafka/pom.xml | doctor
 		-DoutputDirectory=$(CURDIR)/$(JARS)
 	@touch $@
 
-spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete $(REGISTRY)/.complete-$(REGISTRY_VERSION)
+spark: $(VENV)/.spark $(SPARK_JARS)/.complete $(S3A_JARS)/.complete $(TABLE_JARS)/.complete \
+	$(REGISTRY)/.complete-$(REGISTRY_VERSION)
 
 # Beside what is installed already: the two locks agree. pyspark comes as source; what builds it is locked, too.
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.installed
@@ -120,6 +122,13 @@ $(S3A_JARS)/.complete: tools/spark/s3a.xml | doctor
 	@rm -rf $(S3A_JARS)
 	@mvn --batch-mode -Dstyle.color=never --quiet --file tools/spark/s3a.xml dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(S3A_JARS)
+	@touch $@
+
+$(TABLE_JARS)/.complete: tools/spark/tables.xml | doctor
+	@echo "setup: Delta Lake and Iceberg into $(TABLE_JARS)"
+	@rm -rf $(TABLE_JARS)
+	@mvn --batch-mode -Dstyle.color=never --quiet --file $< dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(TABLE_JARS)
 	@touch $@
 
 demo: setup

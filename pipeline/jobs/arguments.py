@@ -66,6 +66,11 @@ def _add_backfill(job: argparse.ArgumentParser) -> None:
     _add_topics(job, required=True)
     where = job.add_mutually_exclusive_group(required=True)
     where.add_argument("--output", metavar="DIR", help="a folder for Parquet, in any file system that Spark reaches")
+    where.add_argument("--table", metavar="NAME", help="a Delta or Iceberg table, as catalog.db.orders")
+    job.add_argument("--table-format", choices=("delta", "iceberg"), help="of a table that is not there yet")
+    job.add_argument(
+        "--evolve-schema", action="store_true", help="add the columns that the table lacks, in place of an error"
+    )
     _add_source(job)
     job.add_argument(
         "--from",

@@ -7,7 +7,7 @@ and in the report, and are refused.
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,8 @@ from pipeline.jobs.backfill_s3a import is_s3a, s3a_writer_options
 from pipeline.jobs.job_context import DONE, JobContext, RunJob, UsageError
 from pipeline.jobs.progress import JobProgress, duration, size
 from pipeline.jobs.sink import Run, Sink
+from pipeline.jobs.table_format import TableName
+from pipeline.jobs.tables import TableOptions, TableSink
 from pipeline.jobs.topics import topic_selection
 from pipeline.planning.options import (
     BYTES_PER_PARTITION,
@@ -115,10 +117,25 @@ def open_sink(context: JobContext, arguments: argparse.Namespace) -> Sink:
     Raises:
         UsageError: nothing here can write there.
     """
+    if arguments.table is not None:
+        return _open_table(context, arguments)
     options, warning = s3a_writer_options(context.spark) if is_s3a(arguments.output) else ({}, None)
     if warning is not None:
         context.messages.print(f"warning: {warning}", soft_wrap=True, highlight=False, markup=False)
     return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify)
+
+
+def _open_table(context: JobContext, arguments: argparse.Namespace) -> Sink:
+    def tell(sentence: str) -> None:
+        context.messages.print(sentence, soft_wrap=True, highlight=False, markup=False)
+
+    options = TableOptions(
+        name=TableName.parse(arguments.table),
+        format=arguments.table_format,
+        evolves_schema=arguments.evolve_schema,
+        starts_at_offsets=(arguments.starting or "").lstrip().startswith("{"),
+    )
+    return TableSink(context.spark, options, tell)
 
 
 def prepare(arguments: argparse.Namespace) -> RunJob:
@@ -137,6 +154,7 @@ def prepare(arguments: argparse.Namespace) -> RunJob:
         problems.append("--bootstrap is missing: Tidegate's address, HOST:PORT")
     if not reads_kafka and arguments.bootstrap is not None:
         problems.append("--bootstrap is for --source kafka and for --tail kafka: the tier source asks no proxy")
+    problems += _table_problems(arguments)
     bootstrap = _bootstrap(arguments.bootstrap, problems)
     selection = topic_selection(arguments.topics, arguments.pattern)
     bounds = SourceOptions(
@@ -157,6 +175,19 @@ def prepare(arguments: argparse.Namespace) -> RunJob:
     if options.source == TIER:
         parse_options({**options.reader, **options.tuning, **options.addresses, "subscribe": "any"})
     return BackfillJob(arguments, options, replace(bounds, fails_on_data_loss=data_loss.lower() != "false"), bootstrap)
+
+
+def _table_problems(arguments: argparse.Namespace) -> Sequence[str]:
+    if arguments.table is None:
+        given = [name for name in ("table_format", "evolve_schema") if getattr(arguments, name)]
+        return [f"--{name.replace('_', '-')} is for --table" for name in given]
+    try:
+        TableName.parse(arguments.table)
+    except UsageError as error:
+        return error.problems
+    if arguments.verify:
+        return ["--verify is for --output: a table has rows of others too, and each commit's rows are counted"]
+    return []
 
 
 def _options(

@@ -43,6 +43,8 @@ LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
     "What to install 2": "tests/spark/test_spark_package.py installs the wheel, without asking a registry",
+    "Into tables 1": "tests/spark/test_backfill_table.py runs it, with jars that are here",
+    "Into tables 2": "tests/spark/test_backfill_table.py runs it, with jars that are here",
     "Lag and progress 3": "tests/integration/test_group_offsets.py grants them, at a broker that has an authorizer",
 }
 """Why not here; a block that is run elsewhere says where."""

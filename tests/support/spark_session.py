@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from tests.support.needs import ROOT, SPARK_JARS
+from tests.support.needs import ROOT, SPARK_JARS, TABLE_JARS
 from tests.support.spark_cluster import QUICK_JAVA, local_settings
 
 END_S_MAX = 30.0
@@ -103,7 +103,8 @@ def _launch_environ() -> Iterator[None]:
 
 
 def _settings(folder: Path) -> dict[str, str]:
-    jars = ",".join(str(path) for path in sorted(SPARK_JARS.glob("*.jar")))
+    tables = sorted(TABLE_JARS.glob("*.jar"))
+    jars = ",".join(str(path) for path in [*sorted(SPARK_JARS.glob("*.jar")), *tables])
     return {
         **local_settings(folder),
         "spark.master": "local[2]",
@@ -119,6 +120,8 @@ def _settings(folder: Path) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": "60s",
+        # It cannot be set later. Catalogs can, in a session of their own (tests/spark/test_table_sink.py).
+        **({"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"} if tables else {}),
         # The context tells pyspark's half by an environment variable.
         "spark.python.authenticate.socketTimeout": f"{SOCKET_S_MAX}s",
     }

@@ -1,0 +1,101 @@
+"""Which columns of a backfill go into a table that somebody else made, and what is said of the others."""
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pipeline.jobs.job_context import UsageError
+from pipeline.jobs.table_columns import added_columns, fit
+from pipeline.jobs.table_format import TableName
+
+INT, LONG, TEXT, BINARY = IntegerType(), LongType(), StringType(), BinaryType()
+
+
+def headers(value: str) -> DataType:
+    return ArrayType(StructType([StructField("key", TEXT), StructField(value, BINARY)]))
+
+
+def schema(*, required: str = "", **columns: DataType) -> StructType:
+    return StructType([StructField(name, kind, nullable=name != required) for name, kind in columns.items()])
+
+
+ROWS = schema(partition=INT, offset=LONG, value=BINARY, headers=headers("value"))
+REST = {"offset": LONG, "headers": headers("value")}
+
+
+@pytest.mark.parametrize(
+    ("table", "missing", "problems"),
+    [
+        (ROWS, "", ()),
+        (schema(extra=TEXT, headers=headers("value"), VALUE=BINARY, Offset=LONG, partition=LONG), "", ()),
+        (schema(partition=INT, offset=LONG, headers=headers("value"), required="offset"), "`value` binary", ()),
+        (
+            schema(partition=INT, offset=LONG, value=BINARY),
+            "`headers` array<struct<key:string,value:binary>>",
+            (),
+        ),
+        (
+            schema(partition=INT, value=TEXT, **REST),
+            "",
+            ("column value is string, and the rows have binary",),
+        ),
+        (
+            schema(partition=INT, value=BINARY, **{**REST, "offset": INT}),
+            "",
+            ("column offset is int, and the rows have bigint",),
+        ),
+        (
+            schema(partition=INT, value=BINARY, **{**REST, "headers": headers("data")}),
+            "",
+            (
+                "column headers is array<struct<key:string,data:binary>>, and the rows have "
+                "array<struct<key:string,value:binary>>",
+            ),
+        ),
+        (
+            schema(partition=INT, value=BINARY, region=TEXT, required="region", **REST),
+            "",
+            ("column region string is NOT NULL, and the rows lack it",),
+        ),
+        (
+            schema(partition=INT, value=BINARY, required="value", **REST),
+            "",
+            ("column value is NOT NULL, and rows may have none",),
+        ),
+    ],
+)
+def test_columns_fit_by_name(table: StructType, missing: str, problems: tuple[str, ...]) -> None:
+    found = fit(ROWS, table, is_case_sensitive=False)
+    assert (added_columns(found.missing), found.problems) == (missing, problems)
+
+
+def test_names_have_a_case_where_spark_says_so() -> None:
+    found = fit(schema(offset=LONG), schema(Offset=LONG), is_case_sensitive=True)
+    assert added_columns(found.missing) == "`offset` bigint"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "is_path"),
+    [
+        ("lake.db.orders", ("lake", "db", "orders"), False),
+        ("delta.`s3a://lake/or-ders`", ("delta", "s3a://lake/or-ders"), True),
+        ("`a-b`.`c``d`", ("a-b", "c`d"), False),
+    ],
+)
+def test_a_tables_name(text: str, parts: tuple[str, ...], is_path: bool) -> None:
+    name = TableName.parse(text)
+    assert (name.parts, str(name), name.is_path) == (parts, text, is_path)
+
+
+@pytest.mark.parametrize("text", ["", ".", "a.", "a..b", "a b", "a;DROP TABLE b", "`a", "``"])
+def test_what_is_no_tables_name(text: str) -> None:
+    with pytest.raises(UsageError, match="is no table's name"):
+        TableName.parse(text)
