@@ -1,5 +1,7 @@
 """Which columns of a backfill go into a table that somebody else made, and what is said of the others."""
 
+from collections.abc import Mapping
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -24,6 +26,10 @@ def headers(value: str) -> DataType:
 
 
 def schema(*, required: str = "", **columns: DataType) -> StructType:
+    return schema_of(columns, required)
+
+
+def schema_of(columns: Mapping[str, DataType], required: str = "") -> StructType:
     return StructType([StructField(name, kind, nullable=name != required) for name, kind in columns.items()])
 
 
@@ -43,17 +49,17 @@ REST = {"offset": LONG, "headers": headers("value")}
             (),
         ),
         (
-            schema(partition=INT, value=TEXT, **REST),
+            schema_of({"partition": INT, "value": TEXT, **REST}),
             "",
             ("column value is string, and the rows have binary",),
         ),
         (
-            schema(partition=INT, value=BINARY, **{**REST, "offset": INT}),
+            schema_of({"partition": INT, "value": BINARY, **REST, "offset": INT}),
             "",
             ("column offset is int, and the rows have bigint",),
         ),
         (
-            schema(partition=INT, value=BINARY, **{**REST, "headers": headers("data")}),
+            schema_of({"partition": INT, "value": BINARY, **REST, "headers": headers("data")}),
             "",
             (
                 "column headers is array<struct<key:string,data:binary>>, and the rows have "
