@@ -79,7 +79,13 @@ class BackfillJob:
 
     def __call__(self, context: JobContext) -> int:
         """Do it; the exit code."""
-        sink = open_sink(context, self.arguments)
+        with ExitStack() as stack:
+            sink = open_sink(context, self.arguments)
+            if isinstance(sink, FolderSink):  # a table's commits find out about each other
+                stack.enter_context(sink.held())
+            return self._run(context, sink)
+
+    def _run(self, context: JobContext, sink: Sink) -> int:
         if self.arguments.restart:
             sink.forget()
         cores = context.spark.sparkContext.defaultParallelism
@@ -115,10 +121,14 @@ def open_sink(context: JobContext, arguments: argparse.Namespace) -> Sink:
     Raises:
         UsageError: nothing here can write there.
     """
+
+    def say(told: str) -> None:
+        context.messages.print(told, soft_wrap=True, highlight=False, markup=False)
+
     options, warning = s3a_writer_options(context.spark) if is_s3a(arguments.output) else ({}, None)
     if warning is not None:
-        context.messages.print(f"warning: {warning}", soft_wrap=True, highlight=False, markup=False)
-    return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify)
+        say(f"warning: {warning}")
+    return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify, say=say)
 
 
 def prepare(arguments: argparse.Namespace) -> RunJob:
