@@ -31,6 +31,8 @@ from pipeline.jobs.tier_rows import tier_rows
 TIER = TidegateDataSource.name()
 
 _NOT_HASHED = frozenset({"headers"})
+_NOT_HASHABLE = ('"map"', '"variant"')
+"""In the JSON of a column's type, however deep."""
 
 
 class BackfillError(JobError):
@@ -275,7 +277,7 @@ def digest(rows: DataFrame) -> Any:
     columns = sorted(
         column.name
         for column in rows.schema.fields
-        if column.name not in _NOT_HASHED and '"map"' not in column.dataType.json()
+        if column.name not in _NOT_HASHED and not any(kind in column.dataType.json() for kind in _NOT_HASHABLE)
     )
     return sql.sum(sql.xxhash64(*columns).cast("decimal(38,0)"))
 

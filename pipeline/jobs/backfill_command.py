@@ -81,7 +81,13 @@ class BackfillJob:
 
     def __call__(self, context: JobContext) -> int:
         """Do it; the exit code."""
-        sink = open_sink(context, self.arguments)
+        with ExitStack() as stack:
+            sink = open_sink(context, self.arguments)
+            if isinstance(sink, FolderSink):  # a table's commits find out about each other
+                stack.enter_context(sink.held())
+            return self._run(context, sink)
+
+    def _run(self, context: JobContext, sink: Sink) -> int:
         if self.arguments.restart:
             sink.forget()
         cores = context.spark.sparkContext.defaultParallelism
@@ -117,25 +123,22 @@ def open_sink(context: JobContext, arguments: argparse.Namespace) -> Sink:
     Raises:
         UsageError: nothing here can write there.
     """
+
+    def say(told: str) -> None:
+        context.messages.print(told, soft_wrap=True, highlight=False, markup=False)
+
     if arguments.table is not None:
-        return _open_table(context, arguments)
+        table = TableOptions(
+            name=TableName.parse(arguments.table),
+            format=arguments.table_format,
+            evolves_schema=arguments.evolve_schema,
+            starts_at_offsets=(arguments.starting or "").lstrip().startswith("{"),
+        )
+        return TableSink(context.spark, table, say)
     options, warning = s3a_writer_options(context.spark) if is_s3a(arguments.output) else ({}, None)
     if warning is not None:
-        context.messages.print(f"warning: {warning}", soft_wrap=True, highlight=False, markup=False)
-    return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify)
-
-
-def _open_table(context: JobContext, arguments: argparse.Namespace) -> Sink:
-    def tell(sentence: str) -> None:
-        context.messages.print(sentence, soft_wrap=True, highlight=False, markup=False)
-
-    options = TableOptions(
-        name=TableName.parse(arguments.table),
-        format=arguments.table_format,
-        evolves_schema=arguments.evolve_schema,
-        starts_at_offsets=(arguments.starting or "").lstrip().startswith("{"),
-    )
-    return TableSink(context.spark, options, tell)
+        say(f"warning: {warning}")
+    return FolderSink(context.spark, arguments.output, writer_options=options, verifies=arguments.verify, say=say)
 
 
 def prepare(arguments: argparse.Namespace) -> RunJob:

@@ -7,6 +7,7 @@
 | `_tidegate/steps/run-000002-step-000003.json` | a step that is done, of a run that is not: rows, digest |
 | `_tidegate/reports/run-000002.json` | a run that is done; then its steps' files are gone |
 | `_tidegate/report.json` | the same, of the last run |
+| `_tidegate/driver.json` | the job that writes here now (pipeline.jobs.folder_claim) |
 
 Rules:
 1. Spark's own committer writes straight into the folder: the driver renames no file of rows. Each file's name begins
@@ -20,12 +21,14 @@ Rules:
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from pipeline.jobs.backfill import BackfillError, BackfillRefusedError, digest
+from pipeline.jobs.folder_claim import FolderClaim
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.jobs.sink import Run, RunState, Step, steps
 
@@ -47,15 +50,33 @@ class FolderSink:
     Args:
         writer_options: of Spark's writer, for this file system (pipeline.jobs.backfill_s3a).
         verifies: read back what a run wrote before it is done.
+        say: where a message to the user goes.
     """
 
     def __init__(
-        self, spark: SparkSession, root: str, *, writer_options: Mapping[str, str] | None = None, verifies: bool = False
+        self,
+        spark: SparkSession,
+        root: str,
+        *,
+        writer_options: Mapping[str, str] | None = None,
+        verifies: bool = False,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._spark = spark
         self._folder = JobFolder(spark, root)
         self._writer_options = dict(writer_options or {})
         self._verifies = verifies
+        self._claim = FolderClaim(self._folder, say)
+
+    def held(self) -> AbstractContextManager[None]:
+        """Nobody else may write here until the block ends.
+
+        Raises:
+            BackfillRefusedError: the folder is somebody else's.
+            FolderClaimError: another job does.
+        """
+        self.last_run()  # nothing is written into a folder that is refused
+        return self._claim.held()
 
     @property
     def where(self) -> str:
@@ -124,6 +145,7 @@ class FolderSink:
         }
         rows.write.mode("append").partitionBy(*columns).options(**options).parquet(self._folder.root)
         report = counted()
+        self._claim.check()
         self._folder.write_json(f"{OURS}/steps/{name}.json", report)
         return report
 

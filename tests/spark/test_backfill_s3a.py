@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.jobs.command_line import main
 from tests.support.needs import ROOT, S3A_JARS
 from tests.support.s3_server import CREDENTIALS, REGION, S3Server
 from tests.support.source_rows import assert_same_rows, tier_options
@@ -17,7 +18,7 @@ from tests.support.spark_topics import WIDE, SparkTopics
 from tests.support.versitygw import versitygw
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.needs("versitygw"), pytest.mark.needs("spark-s3a")]
+pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 BUCKET = "lake"
 JOB_S_MAX = 240.0
@@ -30,7 +31,19 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
         yield running
 
 
+def test_without_hadoops_client_a_sentence_says_what_to_add(
+    spark: SparkSession, spark_topics: SparkTopics, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = str(spark_topics.tidegate.process.properties_path)
+    assert main(["backfill", "--config", config, "--topic", WIDE, "--output", "s3a://lake/out"]) == 2
+    told = capfd.readouterr().err
+    assert "s3a:// needs Hadoop's S3A client: --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:3." in told
+    assert f",org.apache.spark:spark-hadoop-cloud_2.13:{spark.version}" in told
+
+
 @pytest.mark.long
+@pytest.mark.needs("versitygw")
+@pytest.mark.needs("spark-s3a")
 def test_a_killed_backfill_into_s3_goes_on_and_every_record_is_there_once(
     spark: SparkSession, spark_topics: SparkTopics, server: S3Server, tmp_path: Path
 ) -> None:
