@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +178,7 @@ def test_two_drivers_at_once(session: "SparkSession", name: str, table_format: s
     assert begun(quick, run).left == (step,)
     started, may_end = tmp_path / "started", tmp_path / "may-end"
 
-    def waits(made: Iterator[Any]) -> Iterator[Any]:
+    def waits(made: Iterable[Any]) -> Iterable[Any]:
         started.touch()
         wait_until(may_end.exists)
         yield from made
