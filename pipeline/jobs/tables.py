@@ -83,7 +83,7 @@ class TableSink:
             if run is None:
                 return None
             is_kept = kept is not None and kept.state.is_finished and kept.state.sequence == self._state.sequence
-            done: dict[int, Mapping[str, Any]] = {number: {} for number in sorted(self._state.done)}
+            done: dict[int, dict[str, Any]] = {number: {} for number in sorted(self._state.done)}
             return RunState(run, done, is_finished=is_kept and self._state.is_finished)
 
     def forget(self) -> None:

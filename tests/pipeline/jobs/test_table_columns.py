@@ -25,15 +25,11 @@ def headers(value: str) -> DataType:
     return ArrayType(StructType([StructField("key", TEXT), StructField(value, BINARY)]))
 
 
-def schema(*, required: str = "", **columns: DataType) -> StructType:
-    return schema_of(columns, required)
-
-
-def schema_of(columns: Mapping[str, DataType], required: str = "") -> StructType:
+def schema(columns: Mapping[str, DataType], required: str = "") -> StructType:
     return StructType([StructField(name, kind, nullable=name != required) for name, kind in columns.items()])
 
 
-ROWS = schema(partition=INT, offset=LONG, value=BINARY, headers=headers("value"))
+ROWS = schema({"partition": INT, "offset": LONG, "value": BINARY, "headers": headers("value")})
 REST = {"offset": LONG, "headers": headers("value")}
 
 
@@ -41,25 +37,33 @@ REST = {"offset": LONG, "headers": headers("value")}
     ("table", "missing", "problems"),
     [
         (ROWS, "", ()),
-        (schema(extra=TEXT, headers=headers("value"), VALUE=BINARY, Offset=LONG, partition=LONG), "", ()),
-        (schema(partition=INT, offset=LONG, headers=headers("value"), required="offset"), "`value` binary", ()),
         (
-            schema(partition=INT, offset=LONG, value=BINARY),
+            schema({"extra": TEXT, "headers": headers("value"), "VALUE": BINARY, "Offset": LONG, "partition": LONG}),
+            "",
+            (),
+        ),
+        (
+            schema({"partition": INT, "offset": LONG, "headers": headers("value")}, required="offset"),
+            "`value` binary",
+            (),
+        ),
+        (
+            schema({"partition": INT, "offset": LONG, "value": BINARY}),
             "`headers` array<struct<key:string,value:binary>>",
             (),
         ),
         (
-            schema_of({"partition": INT, "value": TEXT, **REST}),
+            schema({"partition": INT, "value": TEXT, **REST}),
             "",
             ("column value is string, and the rows have binary",),
         ),
         (
-            schema_of({"partition": INT, "value": BINARY, **REST, "offset": INT}),
+            schema({"partition": INT, "value": BINARY, **REST, "offset": INT}),
             "",
             ("column offset is int, and the rows have bigint",),
         ),
         (
-            schema_of({"partition": INT, "value": BINARY, **REST, "headers": headers("data")}),
+            schema({"partition": INT, "value": BINARY, **REST, "headers": headers("data")}),
             "",
             (
                 "column headers is array<struct<key:string,data:binary>>, and the rows have "
@@ -67,12 +71,12 @@ REST = {"offset": LONG, "headers": headers("value")}
             ),
         ),
         (
-            schema(partition=INT, value=BINARY, region=TEXT, required="region", **REST),
+            schema({"partition": INT, "value": BINARY, "region": TEXT, **REST}, required="region"),
             "",
             ("column region string is NOT NULL, and the rows lack it",),
         ),
         (
-            schema(partition=INT, value=BINARY, required="value", **REST),
+            schema({"partition": INT, "value": BINARY, **REST}, required="value"),
             "",
             ("column value is NOT NULL, and rows may have none",),
         ),
@@ -84,7 +88,7 @@ def test_columns_fit_by_name(table: StructType, missing: str, problems: tuple[st
 
 
 def test_names_have_a_case_where_spark_says_so() -> None:
-    found = fit(schema(offset=LONG), schema(Offset=LONG), is_case_sensitive=True)
+    found = fit(schema({"offset": LONG}), schema({"Offset": LONG}), is_case_sensitive=True)
     assert added_columns(found.missing) == "`offset` bigint"
 
 
