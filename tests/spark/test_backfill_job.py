@@ -39,7 +39,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")
 
 STEPS = 2
-CUT_OFF_S_MAX = 120.0
+CUT_OFF_S_MAX = 300.0
 KILLS = 2
 ONE_DAY = {"0": 303, "1": 411}
 """Of PLAIN, where a first run ends."""
