@@ -337,6 +337,7 @@ def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, ta
         ("lake.db..orders", {}, "it is no table's name"),
         ("spark_catalog.default.plain", {}, "is parquet: Delta and Iceberg have commits of all or nothing"),
     ],
+    ids=["no-catalog", "no-format", "no-name", "parquet"],
 )
 def test_tables_that_cannot_be(session: "SparkSession", name: str, options: dict[str, Any], told: str) -> None:
     from tests.support.table_runs import sink_of
