@@ -197,8 +197,6 @@ class TableSink:
             raise UsageError(_advice(self._options, lacks))
         try:
             found = provider(self._spark, self._name)
-        except TypeError as error:  # py4j's, of a class that is not there
-            raise UsageError(_advice(self._options, "Delta's classes are not there")) from error
         except (PySparkException, Py4JJavaError) as error:
             raise UsageError(_advice(self._options, first_line(error))) from error
         if found is None:
@@ -280,7 +278,8 @@ def provider(spark: SparkSession, name: TableName) -> str | None:
     """What the table is of, None without one. Asked so that pyspark logs no trace where there is none."""
     if name.is_path:
         jvm: Any = spark.sparkContext._jvm
-        return DELTA if jvm.io.delta.tables.DeltaTable.isDeltaTable(spark._jsparkSession, name.parts[1]) else None
+        log = jvm.org.apache.hadoop.fs.Path(name.parts[1], "_delta_log")
+        return DELTA if log.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(log) else None
     if not spark.catalog.tableExists(str(name)):
         return None
     told = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()

@@ -55,7 +55,9 @@ def command(
             spark.conf.unset(name)
 
 
-@pytest.mark.parametrize("command", ["Into tables 1", "Into tables 2"], indirect=True)
+@pytest.mark.parametrize(
+    "command", ["Into tables 1", pytest.param("Into tables 2", marks=pytest.mark.long)], indirect=True
+)
 def test_a_topic_goes_into_a_table_day_by_day(
     spark: SparkSession, spark_topics: SparkTopics, command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

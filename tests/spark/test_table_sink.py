@@ -58,7 +58,7 @@ def name(table_format: str, folder: Path, plain: str) -> str:
     return table_name(table_format, folder, plain)
 
 
-@both
+@iceberg_now_delta_long
 def test_runs_follow_each_other(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table made by a first run, when a second run is done, then both are there and the newest is known."""
     from tests.support.table_runs import contents, do, expected, run_of, sink_of
@@ -137,7 +137,7 @@ def _if_new(session: "SparkSession", name: str, table_format: str) -> str | None
     return table_format if provider(session, TableName.parse(name)) is None else None
 
 
-@both
+@iceberg_now_delta_long
 def test_a_table_that_somebody_else_made(session: "SparkSession", name: str, table_format: str) -> None:
     """Given another column order, a column of its own, and appends between ours, then nothing of either is lost."""
     from tests.support.table_runs import append, begun, contents, expected, run_of, sink_of
@@ -213,7 +213,7 @@ _COLUMNS = (
 )
 
 
-@both
+@iceberg_now_delta_long
 def test_columns_that_do_not_fit(session: "SparkSession", name: str, table_format: str) -> None:
     """Given a table that lacks a column and has another of another type, then both are told, or the one is added."""
     from tests.support.table_runs import append, begun, contents, expected, run_of, sink_of
@@ -310,7 +310,7 @@ def _forget_history(session: "SparkSession", name: str, files: Path) -> None:
     table.expireSnapshots().expireOlderThan(newest).retainLast(1).commit()
 
 
-@both
+@iceberg_now_delta_long
 def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, table_format: str) -> None:
     """Given another table under the name, then nothing of ours is there; a driver that goes on is told."""
     from tests.support.table_runs import append, begun, run_of, sink_of
@@ -337,6 +337,7 @@ def test_a_table_is_dropped_and_made_anew(session: "SparkSession", name: str, ta
         ("lake.db..orders", {}, "it is no table's name"),
         ("spark_catalog.default.plain", {}, "is parquet: Delta and Iceberg have commits of all or nothing"),
     ],
+    ids=["no-catalog", "no-format", "no-name", "parquet"],
 )
 def test_tables_that_cannot_be(session: "SparkSession", name: str, options: dict[str, Any], told: str) -> None:
     from tests.support.table_runs import sink_of
