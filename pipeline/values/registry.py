@@ -86,6 +86,10 @@ class SchemaRegistry:
             retries=retries, timeout=TIMEOUT, ssl_context=client_ssl_context(config.tls) if is_https else None
         )
 
+    def close(self) -> None:
+        """Close what is open."""
+        self._pool.clear()
+
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema that a header names.
 

@@ -8,6 +8,7 @@ registry's configuration beside it does, and is in no repr.
 import importlib.util
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -174,7 +175,9 @@ def _from_registry(
         )
     from pipeline.values.registry import SchemaRegistry
 
-    found = _latest(SchemaRegistry(registry), column.subject or _subject(column, topics))
+    subject = column.subject or _subject(column, topics)
+    with closing(SchemaRegistry(registry)) as client:
+        found = _latest(client, subject)
     if found.kind != _KINDS[column.format]:
         raise SchemaError(f"is {found.kind}, and {column.column}Format is {column.format}")
     descriptors = b""

@@ -4,11 +4,12 @@ Avro is compared with Spark's own from_avro, JSON with from_json, Protobuf (whos
 messages that were produced. Some records cannot be decoded: their rows stay, and say why.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -22,10 +23,14 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.avro.functions import from_avro
 
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
-from tests.support.schema_registry import schema_registry
+from tests.support.schema_registry import guarded_registry, schema_registry
+from tests.support.secret_search import files_below, found_in, ui_pages
 from tests.support.source_rows import read_kafka, read_tier, with_tail
 from tests.support.spark_topics import SparkTopics
 from tests.support.value_schemas import ORDER, ORDER_JSON, ORDER_JSON_DDL, ORDER_V2, order, order_messages
+
+if TYPE_CHECKING:
+    from tests.support.spark_session import RunningSpark
 
 pytestmark = [pytest.mark.needs("spark", "java", "kafka", "schema-registry"), pytest.mark.integration]
 
@@ -33,6 +38,7 @@ RECORDS = 900
 WRONG = 450
 """The offset of a record that nothing can decode."""
 NULL = 451
+PASSWORD = "planted/registry+secret=0cc175b9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +57,21 @@ def values(spark_topics: SparkTopics, tmp_path_factory: pytest.TempPathFactory) 
     cluster = spark_topics.cluster
     names = {kind: fresh_name(f"values-{kind}") for kind in ("avro", "protobuf", "json")}
     with schema_registry(folder) as url:
-        client = SchemaRegistryClient({"url": url})
-        writers = {
-            "avro": avro_writer(client),
-            "protobuf": protobuf_writer(client, folder),
-            "json": json_writer(client),
-        }
-        for kind, name in names.items():
-            cluster.create_topic(name, 1, {**TIERED, **small_segments(4)})
-            context = SerializationContext(name, MessageField.VALUE)
-            records = (Record(0, b"%d" % number, value_of(writers[kind], number, context)) for number in range(RECORDS))
-            produce(cluster, name, records, batch_num_messages=50, linger_ms=200)
-        for name in names.values():
-            wait_settled(cluster, name)
+        with SchemaRegistryClient({"url": url}) as client:
+            writers = {
+                "avro": avro_writer(client),
+                "protobuf": protobuf_writer(client, folder),
+                "json": json_writer(client),
+            }
+            for kind, name in names.items():
+                cluster.create_topic(name, 1, {**TIERED, **small_segments(4)})
+                context = SerializationContext(name, MessageField.VALUE)
+                records = (
+                    Record(0, b"%d" % number, value_of(writers[kind], number, context)) for number in range(RECORDS)
+                )
+                produce(cluster, name, records, batch_num_messages=50, linger_ms=200)
+            for name in names.values():
+                wait_settled(cluster, name)
         yield FilledValues(url, **names)
 
 
@@ -177,3 +185,36 @@ def test_schema_ids_alone_cost_no_decoding(
     assert sorted(found.values()) == [1, 1, RECORDS // 2 - 2, RECORDS // 2]
     assert (found[None], found[-2]) == (1, 1)
     assert rows.where("keySchemaId is not null").isEmpty()
+
+
+def test_the_registrys_password_is_used_and_is_in_nothing_that_spark_shows(
+    spark: SparkSession,
+    spark_files: "RunningSpark",
+    spark_topics: SparkTopics,
+    values: FilledValues,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given a registry that asks who is there, when the properties file has the password, then values are decoded on
+    driver and executors, and it is in no option, plan, page, event log or log; nor is it if it is wrong."""
+    serve = spark_topics.tidegate.process.properties_path.read_text("utf-8")
+    sent = f"Basic {base64.b64encode(f'me:{PASSWORD}'.encode()).decode()}"
+    config = tmp_path / "tidegate.properties"
+    with guarded_registry(values.url, authorization=sent) as guard:
+        keys = f"schema.registry.url={guard.url}\nschema.registry.basic.auth.user.info="
+        config.write_text(f"{serve}\n{keys}me:{PASSWORD}\n", "utf-8")
+        options = {"config": str(config), "valueFormat": "avro"}
+        rows = read(spark, spark_topics, values.avro, options)
+        assert rows.where("value is not null").count() == RECORDS - 2
+        rows.explain(mode="extended")
+        config.write_text(f"{serve}\n{keys}you:{PASSWORD}\n", "utf-8")
+        with pytest.raises(PySparkException, match=r"refuses who asks \(HTTP 401\)") as caught:
+            read(spark, spark_topics, values.avro, options)
+        assert any("/schemas/ids/" in path for path in guard.paths), "executors asked, too"
+    texts = [("explain()", capsys.readouterr().out.encode()), ("error", f"{caught.value!r}".encode())]
+    texts += [(str(spark_files.driver_log), spark_files.driver_log.read_bytes())]
+    texts += files_below(spark_files.event_log_dir)
+    texts += ui_pages(str(spark.sparkContext.uiWebUrl)).items()
+    assert found_in(values.avro, texts), "the search finds what is there"
+    for secret in (PASSWORD, sent.removeprefix("Basic ")):
+        assert found_in(secret, texts) == []

@@ -231,3 +231,51 @@ def test_no_options_lead_to_another_error(options: dict[str, str]) -> None:
 def test_no_value_leads_to_another_error(name: str, value: str) -> None:
     with contextlib.suppress(OptionsError):
         parse_options({**BASE, name: value})
+
+
+def test_values_with_a_schema_bring_their_columns() -> None:
+    options = {**BASE, "valueFormat": "Avro", "schemaRegistry": "http://registry:8081/"}
+    parsed = parse_options(options)
+    assert parsed.columns[-2:] == ("schemaId", "deadLetter")
+    assert parsed.values.registry_url == "http://registry:8081"
+    assert parsed.read_options.columns == DEFAULT_COLUMNS
+    failing = parse_options({**options, "keyFormat": "json", "deadLetter": "fail"})
+    assert failing.columns[-2:] == ("schemaId", "keySchemaId")
+    ids = parse_options({**BASE, "columns": "schemaId,partition"})
+    assert (ids.columns, ids.read_options.columns) == (("schemaId", "partition"), ("value", "partition"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"valueFormat": "xml"}, "valueFormat is 'xml': it has to be binary or avro or protobuf or json"),
+        ({"schemaRegistry": "http://r"}, "schemaRegistry is given, and neither valueFormat nor keyFormat is"),
+        ({"valueSchemaFile": "a.avsc"}, "valueSchemaFile is given, and valueFormat is not"),
+        (
+            {"keyFormat": "avro", "keySchemaFile": "a", "keySchemaSubject": "b"},
+            "keySchemaFile and keySchemaSubject are given: keep one of them",
+        ),
+        ({"valueFormat": "avro", "valueMessage": "M"}, "valueMessage is given, and valueFormat is not protobuf"),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "r:8081"},
+            "schemaRegistry must be an address that begins with http:// or https://",
+        ),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "http://me:planted@r"},
+            "schemaRegistry must not hold a user: schema.registry.basic.auth.user.info of the properties file is for "
+            "that",
+        ),
+        (
+            {"valueFormat": "avro", "deadLetter": "fail", "deadLetterPath": "/x"},
+            "deadLetterPath is given, and deadLetter is fail",
+        ),
+        ({"columns": "deadLetter"}, "columns names deadLetter, and neither valueFormat nor keyFormat is given"),
+        (
+            {"schema.registry.basic.auth.user.info": "planted"},
+            "schema.registry.basic.auth.user.info is refused: credentials belong in the file that `config` names: "
+            "options show in Spark's plan",
+        ),
+    ],
+)
+def test_wrong_options_of_values_are_one_sentence_each(options: dict[str, str], said: str) -> None:
+    assert problems_of({**BASE, **options}) == (said,)

@@ -16,7 +16,7 @@ from tests.support.value_schemas import ORDER, ORDER_V2, order
 HEADER = b"\0\0\0\0\1"
 
 
-def encoded(schema: dict[str, Any] | list[Any] | str, value: object) -> bytes:
+def encoded(schema: Any, value: object) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return HEADER + out.getvalue()
