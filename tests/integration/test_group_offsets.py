@@ -4,6 +4,8 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -140,6 +142,11 @@ def test_the_commands_of_the_guide_grant_it(guarded: SecuredKafka) -> None:
         wanted = AclBindingFilter(
             kind, name, ResourcePatternType.LITERAL, "User:revoked", "*", READ, AclPermissionType.ALLOW
         )
-        wait_until(lambda rule=wanted: guarded.admin.describe_acls(rule).result(TIMEOUT_S), "the broker knows the rule")
+        known = partial(guarded.admin.describe_acls, wanted)
+        wait_until(partial(_result, known), "the broker knows the rule")
         for future in guarded.admin.delete_acls([wanted]).values():
             future.result(TIMEOUT_S)
+
+
+def _result(ask: Callable[[], Any]) -> Any:
+    return ask().result(TIMEOUT_S)

@@ -81,7 +81,7 @@ class Reader:
     def text(self, name: str) -> str:
         body = PAGE[name].body
         for pattern, own in self.own.items():
-            body = re.sub(pattern, lambda _, own=own: own, body, flags=re.MULTILINE)
+            body = re.sub(pattern, own.replace("\\", r"\\"), body, flags=re.MULTILINE)
         return body
 
     def python(self, name: str, **known: object) -> dict[str, Any]:
