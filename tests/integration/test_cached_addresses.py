@@ -51,8 +51,9 @@ class Reader:
             self.process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
 
     def offset(self) -> int:
-        """The last one that it said; 0 before the first."""
-        said = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.startswith("next ")]
+        """The last one that it said in a whole line; 0 before the first."""
+        lines = self._log.read_text("utf-8", "replace").splitlines(keepends=True)
+        said = [line for line in lines if line.startswith("next ") and line.endswith("\n")]
         return int(said[-1].removeprefix("next ")) if said else 0
 
     def wait_offset(self, offset: int) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -13,7 +14,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-expo
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -128,10 +128,6 @@ def deny(guarded: SecuredKafka, group: str, operation: AclOperation) -> None:
     wait_until(lambda: guarded.admin.describe_acls(wanted).result(TIMEOUT_S), "the broker knows the rule")
 
 
-def _is_known(admin: AdminClient, rule: AclBindingFilter) -> bool:
-    return bool(admin.describe_acls(rule).result(TIMEOUT_S))
-
-
 def test_the_commands_of_the_guide_grant_it(guarded: SecuredKafka) -> None:
     """As docs/spark.md has them, but for the broker, the user and the topic."""
     group, topic = "orders-to-lake", guarded.topic.name
@@ -146,6 +142,11 @@ def test_the_commands_of_the_guide_grant_it(guarded: SecuredKafka) -> None:
         wanted = AclBindingFilter(
             kind, name, ResourcePatternType.LITERAL, "User:revoked", "*", READ, AclPermissionType.ALLOW
         )
-        wait_until(partial(_is_known, guarded.admin, wanted), "the broker knows the rule")
+        known = partial(guarded.admin.describe_acls, wanted)
+        wait_until(partial(_result, known), "the broker knows the rule")
         for future in guarded.admin.delete_acls([wanted]).values():
             future.result(TIMEOUT_S)
+
+
+def _result(ask: Callable[[], Any]) -> Any:
+    return ask().result(TIMEOUT_S)
