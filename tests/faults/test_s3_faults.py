@@ -214,11 +214,14 @@ async def test_expired_credentials_are_refused_until_their_file_is_renewed(
         # What is cached is nobody's to refuse.
         assert await found.fetch() == right
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
-        assert (found.gets("denied"), found.retries, found.tidegate.remote_fetch_errors) == (1, 0, 1)
+        assert (found.retries, found.tidegate.remote_fetch_errors) == (0, 1)
+        # Of an answer that is late on a busy machine a second GET is sent, and denied as well.
+        denied = found.gets("denied")
+        assert 1 <= denied <= 1 + found.tidegate.sample("tidegate_get_hedges_total")
         assert found.left_to_broker == 1
         write_credentials(file, CREDENTIALS.access_key_id)
         assert await found.fetch(SEGMENT_RECORDS) == await found.right(SEGMENT_RECORDS)
-        assert (found.gets("denied"), found.tidegate.remote_fetch_errors) == (1, 1)
+        assert (found.gets("denied"), found.tidegate.remote_fetch_errors) == (denied, 1)
 
 
 # --- objects that are spoiled or lost ---
