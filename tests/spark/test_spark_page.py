@@ -37,12 +37,16 @@ KAFKA, SUBMITTED = "Spark's Kafka source, pointed at Tidegate 1", "Spark's Kafka
 SOURCE, OTHER_SOURCE, VIEW, TABLE = "The tier as a source 1", "The tier as a source 2", "SQL 1", "SQL 2"
 STREAM, GROUP, ENDED = "Streams 1", "Lag and progress 1", "Lag and progress 2"
 JOBS, ON_A_CLUSTER = "Jobs 1", "On a cluster 1"
+BACKFILL, AGAIN_BY_STREAM = "Backfill into a folder 1", "Backfill into a folder 4"
 JAAS, SIGNED_IN, SIGNED_IN_JOB = "Signing in 1", "Signing in 2", "Signing in 3"
-HERE = {KAFKA, SOURCE, OTHER_SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS}
+HERE = {KAFKA, SOURCE, OTHER_SOURCE, VIEW, TABLE, STREAM, GROUP, ENDED, JOBS, BACKFILL, AGAIN_BY_STREAM}
 LONG = {SUBMITTED, JAAS, SIGNED_IN, SIGNED_IN_JOB, ON_A_CLUSTER, JOBS}
 NOT_RUN: Mapping[str, str] = {
     "What to install 1": "the fixture spark_package builds the same, into a folder of the tests",
     "What to install 2": "tests/spark/test_spark_package.py installs the wheel, without asking a registry",
+    "Values with a schema 1": "tests/spark/test_values.py runs it, with a registry",
+    "Backfill into a folder 2": "what a run prints",
+    "Backfill into a folder 3": "tests/spark/test_backfill_s3a.py runs it, with jars and a store that are here",
     "Into tables 1": "tests/spark/test_backfill_table.py runs it, with jars that are here",
     "Into tables 2": "tests/spark/test_backfill_table.py runs it, with jars that are here",
     "Lag and progress 3": "tests/integration/test_group_offsets.py grants them, at a broker that has an authorizer",
@@ -140,6 +144,12 @@ def test_a_stream_reads_the_topic_and_kafkas_tool_says_how_far(reader: Reader) -
     assert shown_by_the_tool(reader) == reader.tiered_rows
 
 
+def test_a_stream_that_is_run_again_has_each_record_once(reader: Reader) -> None:
+    for _ in range(2):
+        reader.python(AGAIN_BY_STREAM)
+        assert reader.spark.read.parquet(f"{reader.folder}/lake/orders-by-stream").count() == reader.tiered_rows
+
+
 def test_offsets_of_a_query_that_has_ended_are_committed(reader: Reader) -> None:
     """Given a query that takes what there is and ends, when its offsets are committed, then all of them."""
     query: StreamingQuery = replace(reader, trigger="availableNow=True").python(STREAM)["query"]
@@ -170,6 +180,7 @@ def test_command_lines_are_those_that_jobs_have(reader: Reader) -> None:
 @pytest.mark.parametrize("number", range(3), ids=["backfill", "audit", "stats"])
 def test_jobs_are_done_by_their_commands(reader: Reader, number: int) -> None:
     found = reader.commands(JOBS)
+    assert found[0] == reader.commands(BACKFILL)[0]
     assert [words[3] for words in found] == ["backfill", "audit", "stats"]
     python, *words = found[number]
     assert python == "python"

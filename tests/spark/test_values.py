@@ -23,6 +23,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.avro.functions import from_avro
 
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
+from tests.support.needs import ROOT
+from tests.support.page_blocks import blocks_of
 from tests.support.schema_registry import guarded_registry, schema_registry
 from tests.support.secret_search import files_below, found_in, ui_pages
 from tests.support.source_rows import read_kafka, read_tier, with_tail
@@ -133,6 +135,21 @@ def test_avro_is_read_as_sparks_own_from_avro_reads_it(
     assert len(good) == RECORDS - 2
     assert [row.asDict(recursive=True) for row in good] == [row.asDict(recursive=True) for row in expected]
     assert len({row.schemaId for row in typed.select("schemaId").distinct().collect()} - {None, -2}) == 2
+
+
+def test_the_block_of_the_page_reads_them(spark: SparkSession, spark_topics: SparkTopics, values: FilledValues) -> None:
+    body = blocks_of((ROOT / "docs" / "spark.md").read_text("utf-8"))["Values with a schema 1"].body
+    for text, own in (
+        ("tidegate.properties", str(spark_topics.tidegate.process.properties_path)),
+        ('"orders"', f'"{values.avro}"'),
+        ("http://registry.example.org:8081", values.url),
+    ):
+        assert text in body
+        body = body.replace(text, own)
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(body, "Values with a schema 1", "exec"), names)
+    rows: DataFrame = names["rows"]
+    assert rows.where("value.price > 1 and deadLetter is null").count() > 0
 
 
 def test_what_cannot_be_decoded_stays_and_says_why(
