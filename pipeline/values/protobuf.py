@@ -184,12 +184,11 @@ def _with_well_known(
 
 def _googles_file(name: str) -> descriptor_pb2.FileDescriptorProto:
     """A file that protoc brings along, out of the library that has it too."""
-    if re.fullmatch(r"google/protobuf/\w+\.proto", name):
-        module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-        if importlib.util.find_spec(module) is not None:
-            found = descriptor_pb2.FileDescriptorProto()
-            importlib.import_module(module).DESCRIPTOR.CopyToProto(found)
-            return found
+    match = re.fullmatch(r"google/protobuf/(\w+)\.proto", name)
+    if match and importlib.util.find_spec(f"google.protobuf.{match[1]}_pb2") is not None:
+        found = descriptor_pb2.FileDescriptorProto()
+        importlib.import_module(f"google.protobuf.{match[1]}_pb2").DESCRIPTOR.CopyToProto(found)
+        return found
     raise SchemaError(f"imports {name}, which is not there")
 
 
