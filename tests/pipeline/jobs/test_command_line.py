@@ -1,6 +1,5 @@
 """`python -m pipeline` without a Spark: exit codes, what is printed where, and what is imported when."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -89,8 +88,7 @@ def test_a_signal_ends_it_with_its_own_code(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def send(_arguments: Namespace) -> None:
-        os.kill(os.getpid(), number)
-        signal.pause()
+        signal.raise_signal(number)  # in this thread: another one's would leave it waiting
 
     before = signal.getsignal(number)
     monkeypatch.setattr(stats_command, "prepare", send)
