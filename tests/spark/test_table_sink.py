@@ -17,6 +17,7 @@ from pipeline.jobs.job_context import JobError, UsageError
 from pipeline.jobs.sink import RunState
 from pipeline.jobs.table_format import OvertakenError
 from pipeline.jobs.table_state import StateLostError
+from tests.support.waiting import HANG_S_MAX, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +170,7 @@ def test_two_drivers_at_once(session: "SparkSession", name: str, table_format: s
     """Given a step that is being written, when another driver commits it first, then the later one adds nothing."""
     from pyspark.sql import functions as sql
 
-    from tests.support.table_runs import append, begun, contents, do, expected, rows_of, run_of, sink_of, wait_until
+    from tests.support.table_runs import append, begun, contents, do, expected, rows_of, run_of, sink_of
 
     run, failed = run_of(1, steps=1), []
     session.sql(f"CREATE TABLE {name} ({_COLUMNS}) USING {table_format}")
@@ -180,7 +181,7 @@ def test_two_drivers_at_once(session: "SparkSession", name: str, table_format: s
 
     def waits(made: Iterable[Any]) -> Iterable[Any]:
         started.touch()
-        wait_until(may_end.exists)
+        wait_until(may_end.exists, "the step may end", timeout_s=HANG_S_MAX)
         yield from made
 
     rows = rows_of(session, step.ranges)
@@ -195,7 +196,7 @@ def test_two_drivers_at_once(session: "SparkSession", name: str, table_format: s
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        wait_until(started.exists)
+        wait_until(started.exists, "the step to begin", timeout_s=HANG_S_MAX)
         append(session, quick, run, step)
     finally:
         may_end.touch()

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
@@ -23,6 +22,7 @@ from pipeline.jobs.sink import OffsetRange, Run, RunState, Step, in_order
 from pipeline.jobs.table_format import TableName
 from pipeline.jobs.tables import DELTA, TableOptions, TableSink
 from tests.support.needs import ROOT
+from tests.support.waiting import wait_until
 
 TOPIC = "orders"
 PARTITIONS = 2
@@ -137,16 +137,11 @@ def driver(table_format: str, folder: Path, name: str) -> Iterator["subprocess.P
 
 def wait_for_files(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
     """Until a table's folder has so many files, or its driver is done."""
-    wait_until(lambda: sum(len(files) for _, _, files in os.walk(folder)) >= count or process.poll() is not None)
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Looked at often: what is waited for may be over soon."""
-    deadline_s = time.monotonic() + DRIVER_S_MAX
-    while not is_true():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("it did not come true")
-        time.sleep(0.001)
+    wait_until(
+        lambda: sum(len(files) for _, _, files in os.walk(folder)) >= count or process.poll() is not None,
+        f"{count} files in {folder}",
+        timeout_s=DRIVER_S_MAX,
+    )
 
 
 def main(table_format: str, folder: Path, name: str) -> None:
