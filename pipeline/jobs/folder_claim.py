@@ -62,7 +62,7 @@ class FolderClaim:
             FolderClaimError: another job lives.
         """
         self._wait_for_others()
-        self._folder.write_json(CLAIM, {**self._claim, "beat": 0})
+        self._write(beat=0)
         thread = InheritableThread(target=self._beat, name="folder-claim", daemon=True)
         thread.start()
         try:
@@ -115,7 +115,7 @@ class FolderClaim:
                 if self._is_anothers():
                     self._is_lost = True
                     return
-                self._folder.write_json(CLAIM, {**self._claim, "beat": beat})
+                self._write(beat)
             except (OSError, ValueError, Py4JError) as error:
                 # The next beat may do better; should it be too late, another job's claim is found then.
                 _log.warning("claim_not_renewed", folder=self._folder.root, error=str(error).partition("\n")[0])
@@ -127,6 +127,9 @@ class FolderClaim:
         except (OSError, ValueError, Py4JError) as error:
             # The next job waits for STALE_S, and takes it over.
             _log.warning("claim_not_released", folder=self._folder.root, error=str(error).partition("\n")[0])
+
+    def _write(self, beat: int) -> None:
+        self._folder.write_json(CLAIM, {**self._claim, "beat": beat}, writer=f"-{self._claim['id']}")
 
     def _is_anothers(self) -> bool:
         found = self._folder.read_json(CLAIM)

@@ -55,8 +55,10 @@ class JobFolder:
         except ValueError as error:
             raise ValueError(f"{self.root}/{name} is not JSON: {error}") from error
 
-    def write_json(self, name: str, value: object) -> None:
+    def write_json(self, name: str, value: object, *, writer: str = "") -> None:
         """Create or replace a file.
+
+        `writer`: who writes, where two may write at once: else one could move what the other has half written.
 
         Raises:
             OSError: the file system refuses.
@@ -65,7 +67,7 @@ class JobFolder:
             self._write(name, value)
             return
         # Always the same name for the same file: what a killed job leaves there, the next one writes over.
-        made = f"_made-{name.replace('/', '-')}"
+        made = f"_made-{name.replace('/', '-')}{writer}"
         self._write(made, value)
         self._rename(made, name)
 
