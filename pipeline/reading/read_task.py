@@ -56,11 +56,9 @@ class TaskReader:
         if isinstance(task, TailTask):
             yield from self._read_tail(task)
             return
-        from pipeline.reading.segment_task import read_segment_task  # numpy: not on the driver's way
+        from pipeline.reading.segment_task import read_segments  # numpy: not on the driver's way
 
-        manager = open_shipped_storage(self.storage)
-        for part in task.parts:
-            yield from read_segment_task(manager, part, self.options)
+        yield from read_segments(open_shipped_storage(self.storage), task.parts, self.options)
 
     def _read_tail(self, task: TailTask) -> Iterator[pa.RecordBatch]:
         # It imports what takes a fifth of a second, and few tasks are of the tail.

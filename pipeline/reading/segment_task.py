@@ -1,4 +1,4 @@
-"""Reading one task's part of a segment: where its scan begins, what it leaves out, what it holds.
+"""Reading a task's parts of segments: where a scan begins, what it leaves out, what it holds.
 
 `pipeline.decoding.record_decoder` makes rows of the batches. With `badRecords=skip` a batch that cannot be used is
 counted and left out (`bad_records`).
@@ -11,16 +11,20 @@ each batch just once, whatever the indexes say. Indexes only tell where to begin
 2. A lower bound of timestamps raises the first offset that is wanted, by the time index: no record up to an entry's
    offset is newer than the entry's timestamp.
 What the scan comes by before start_position is not the task's: neither its batches nor its bad ones.
+
+While a segment is read, threads open the next one and fetch its first pieces, as soon as all of this one is under way:
+a store's time to the first byte is waited for once a task, not once a segment.
 """
 
 import json
 import secrets
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 import structlog
@@ -32,10 +36,13 @@ from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, Remo
 from storage.indexes.offset_index import OffsetIndex
 from storage.indexes.time_index import TimeIndex
 from storage.log.log_walk import BatchTooLargeError, Depth, LogWalk, PassedOver, WalkedBatch
-from storage.log.segment_scan import LogWindow
+from storage.log.segment_scan import GetsAhead, LogWindow
 from storage.model import IndexType, uuid_to_text
 from storage.object_store.retries import call_with_retries
 from storage.remote_storage_manager import OpenedSegment, RemoteStorageManager
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # What a task with `badRecords=skip` left out: a warning for each, a count, and one JSON file a task if it is wanted.
 #
@@ -147,67 +154,150 @@ GETS_AHEAD_MAX = 8
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-def read_segment_task(
-    manager: RemoteStorageManager, task: SegmentTask, options: ReadOptions
+def read_segments(
+    manager: RemoteStorageManager, parts: Sequence[SegmentTask], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The task's rows, in order of offset. Closing the iterator ends the GET under way.
+    """The rows of a task's parts, in order of offset. Closing the iterator ends the GETs under way.
 
     Let go of an Arrow batch before asking for the next: both would count towards options.task_bytes_max.
 
     Raises:
         CorruptObjectError: a batch or the object is corrupt; names segment and position. Only unless
             options.skips_bad_records.
-        RemoteStorageError: the segment cannot be read, a batch is too large for the task's memory, or the bad records
+        RemoteStorageError: a segment cannot be read, a batch is too large for the task's memory, or the bad records
             cannot be written.
         RecordTooLargeError: so is a record.
     """
-    bad = BadRecords(task)
-    partition = task.segment.topic_id_partition
+    with closing(GetsAhead(GETS_AHEAD_MAX, options.task_bytes_max // 4)) as gets:
+        for batches in SegmentsInTurn(manager, parts, options, gets):
+            yield from _rows_of(batches, options)
+
+
+def _rows_of(segment: "SegmentBatches", options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    task, bad = segment.task, segment.bad
     decoder = RecordDecoder(
         options,
-        partition.topic,
-        partition.partition,
+        task.segment.topic_id_partition.topic,
+        task.segment.topic_id_partition.partition,
         where=f"segment {task.segment.segment_id}",
         on_bad=lambda position, size_bytes, reason: bad.add(BadBatch(position, size_bytes, reason)),
     )
     try:
-        for batches in SegmentBatches(manager, task, options, bad):
+        for batches in segment:
             yield from decoder.decode(batches, first_offset=task.first_offset, end_offset=task.end_offset)
             batches.clear()
     finally:
         bad.finish(options.bad_records_path)
 
 
+class SegmentsInTurn:
+    """Iterates the parts of a task, each opened. While one is read, those behind it are begun where `gets` has room.
+
+    Raises, while iterating, as the part whose turn it is: RemoteStorageError.
+    """
+
+    def __init__(
+        self, manager: RemoteStorageManager, parts: Sequence[SegmentTask], options: ReadOptions, gets: GetsAhead
+    ) -> None:
+        self._gets = gets
+        self._unopened = deque(
+            SegmentBatches(manager, part, options, BadRecords(part), gets, self._fetch_ahead) for part in parts
+        )
+        self._opening: deque[_Opening] = deque()
+
+    def __iter__(self) -> Iterator["SegmentBatches"]:
+        while self._opening or self._unopened:
+            if not self._opening:
+                self._open_next()
+            part, opening = self._opening.popleft()
+            opening.result()
+            yield part
+
+    def _fetch_ahead(self) -> None:
+        """All of the segment that is read is under way. What is wrong with another one is raised in its turn."""
+        begun_soon = 0
+        for part, opening in self._opening:
+            if not opening.done():
+                begun_soon += part.gets_expected
+            elif opening.exception() is not None or not part.fetch_ahead():
+                return
+        while self._unopened and self._gets.has_room(begun_soon):
+            part, opening = self._open_next()
+            begun_soon += 0 if opening.done() else part.gets_expected
+
+    def _open_next(self) -> "_Opening":
+        part = self._unopened.popleft()
+        self._opening.append((part, self._gets.run(part.open)))
+        return self._opening[-1]
+
+
+_Opening: TypeAlias = "tuple[SegmentBatches, Future[SegmentBatches]]"
+
+
 class SegmentBatches:
-    """Iterates groups of the task's batches, in order. What may have no row is left out.
+    """One part of a task. Once it is `open`, iterates groups of its batches, in order. What may have no row is left
+    out.
 
     Drop a group before asking for the next one. Of `options.task_bytes_max` a window of the log takes 1/16, the GETs
-    ahead of it 1/4 with what a format's decoder holds (or one GET with its two chunks, if these are more), the largest
-    batch up to 1/4; the rest is for whoever decodes a group.
+    ahead of it (and of the segments behind it) 1/4 with what a format's decoder holds (or one GET with its two chunks,
+    if these are more), the largest batch up to 1/4; the rest is for whoever decodes a group.
+
+    Args:
+        on_all_begun: called while it is read, when GETs for all of it have begun.
 
     Raises, while iterating:
         CorruptObjectError: a batch or the object is corrupt; only unless options.skips_bad_records.
         RemoteStorageError: the segment cannot be read, or a batch is too large for options.task_bytes_max.
     """
 
-    def __init__(self, manager: RemoteStorageManager, task: SegmentTask, options: ReadOptions, bad: BadRecords) -> None:
+    def __init__(
+        self,
+        manager: RemoteStorageManager,
+        task: SegmentTask,
+        options: ReadOptions,
+        bad: BadRecords,
+        gets: GetsAhead,
+        on_all_begun: Callable[[], None] | None = None,
+    ) -> None:
+        self.task, self.bad = task, bad
         self._manager = manager
-        self._task = task
         self._options = options
-        self._bad = bad
+        self._gets, self._on_all_begun = gets, on_all_begun
+        self._piece_bytes = max(options.task_bytes_max // 16, PIECE_BYTES_MIN)
+        self._found: _Found | None = None
+
+    @property
+    def gets_expected(self) -> int:
+        """At most, for all of it."""
+        return max(1, (self.task.end_position - self.task.start_position) // self._piece_bytes)
+
+    def open(self) -> Self:
+        """Ask the store for what must be known before the log is read, and begin to fetch that. In any thread.
+
+        Raises:
+            CorruptObjectError, RemoteStorageError: it cannot be read.
+        """
+        if self._may_match():
+            opened = self._retried(lambda: self._manager.open_log_segment(self.task.segment))
+            first_offset = self._first_offset(opened)
+            if first_offset < self.task.end_offset:
+                index = self._offset_index(opened)
+                start = max(index.position_at_or_below(self.task.start_position), index.lookup(first_offset)[1])
+                self._found = _Found(first_offset, start, index, self._window(opened, start, index))
+                self.fetch_ahead()
+        return self
+
+    def fetch_ahead(self) -> bool:
+        """Begin GETs of it before its turn; whether all have begun."""
+        return self._found is None or self._found.window.fetch_ahead()
 
     def __iter__(self) -> Iterator[list[WalkedBatch]]:
-        task = self._task
-        if not self._may_match():
+        if self._found is None:
             return
-        opened = self._retried(lambda: self._manager.open_log_segment(task.segment))
-        first_offset = self._first_offset(opened)
-        if first_offset >= task.end_offset:
-            return
-        selection = BatchSelection(first_offset, task.end_offset, task.aborted, self._options.timestamp_min_ms)
-        index = self._offset_index(opened)
-        with closing(self._window(opened, index)) as window:
-            walk = self._walk_from(self._start(window, index, first_offset), index)
+        task, found = self.task, self._found
+        selection = BatchSelection(found.first_offset, task.end_offset, task.aborted, self._options.timestamp_min_ms)
+        with closing(found.window) as window:
+            walk = self._walk_from(self._safe_start(found), found.index)
             for batches in self._scanned(window, walk):
                 is_last = selection.ends_before(batches[-1].header)
                 wanted = [
@@ -223,58 +313,53 @@ class SegmentBatches:
                     return
 
     def _may_match(self) -> bool:
-        task, timestamp_min_ms = self._task, self._options.timestamp_min_ms
+        task, timestamp_min_ms = self.task, self._options.timestamp_min_ms
         if task.start_position >= min(task.end_position, task.segment.segment_size_bytes):
             return False
         if task.first_offset > task.segment.end_offset or task.end_offset <= task.segment.start_offset:
             return False
         return timestamp_min_ms is None or task.segment.max_timestamp_ms >= timestamp_min_ms
 
-    def _window(self, opened: OpenedSegment, index: OffsetIndex) -> LogWindow:
-        task = self._task
+    def _window(self, opened: OpenedSegment, start: int, index: OffsetIndex) -> LogWindow:
+        task = self.task
         ends = (index.position_above(task.end_position - 1), index.position_after_offset(task.end_offset - 1))
         # Where the last batch that is wanted probably ends: what is behind it is not fetched ahead.
         fetch_end = min(end for end in (*ends, task.segment.segment_size_bytes) if end is not None)
-        piece_bytes = max(self._options.task_bytes_max // 16, PIECE_BYTES_MIN)
+        decoding_bytes = 0
+        if (chunk_bytes := opened.chunk_bytes) > 1:
+            decoding_bytes = 2 * opened.stored_bytes(0, min(chunk_bytes, task.segment.segment_size_bytes))
         return LogWindow(
             opened,
             task.segment,
             fetch_end,
-            piece_bytes=piece_bytes,
-            gets_ahead_max=self._gets_ahead_max(opened, piece_bytes),
+            start=min(start, task.segment.segment_size_bytes),
+            piece_bytes=self._piece_bytes,
+            gets=self._gets,
+            decoding_bytes=decoding_bytes,
+            on_all_begun=self._on_all_begun,
             has_holes=self._options.skips_bad_records,
         )
 
-    def _gets_ahead_max(self, opened: OpenedSegment, piece_bytes: int) -> int:
-        """GETs that a quarter of the task's memory holds, each with its piece and what decoding a chunk takes."""
-        decoding_bytes = 0
-        if (chunk_bytes := opened.chunk_bytes) > 1:
-            decoding_bytes = 2 * opened.stored_bytes(0, min(chunk_bytes, self._task.segment.segment_size_bytes))
-            piece_bytes = max(piece_bytes, chunk_bytes)
-        gets = self._options.task_bytes_max // 4 // (piece_bytes + decoding_bytes)
-        return max(1, min(gets, GETS_AHEAD_MAX))
-
     def _walk_from(self, start: int, index: OffsetIndex) -> LogWalk:
         return LogWalk(
-            self._task.segment,
+            self.task.segment,
             start,
-            self._task.end_position,
+            self.task.end_position,
             Depth.BATCHES,
             index=index,
             recovers=self._options.skips_bad_records,
             batch_bytes_max=self._options.task_bytes_max // 4,
         )
 
-    def _start(self, window: LogWindow, index: OffsetIndex, first_offset: int) -> int:
+    def _safe_start(self, found: "_Found") -> int:
         """Where the scan begins (rule 1)."""
-        task = self._task
-        start = max(index.position_at_or_below(task.start_position), index.lookup(first_offset)[1])
+        start, start_position = found.start, self.task.start_position
 
         def is_safe(header: BatchHeader) -> bool:
-            return start <= task.start_position or header.base_offset <= first_offset
+            return start <= start_position or header.base_offset <= found.first_offset
 
-        is_inside = 0 < start < task.segment.segment_size_bytes
-        if is_inside and window.answer(self._walk_from(start, index).begins_with(is_safe)):
+        is_inside = 0 < start < self.task.segment.segment_size_bytes
+        if is_inside and found.window.answer(self._walk_from(start, found.index).begins_with(is_safe)):
             return start
         if start:
             self._warn_of_index("offset", f"there is no batch at {start} that it says is there")
@@ -294,9 +379,9 @@ class SegmentBatches:
 
     def _on_bad(self, bad: PassedOver) -> None:
         # Of a walk that ends before the task's own range, all of that is lost.
-        start = max(bad.position, self._task.start_position) if bad.is_rest else bad.position
-        if start >= self._task.start_position:
-            self._bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
+        start = max(bad.position, self.task.start_position) if bad.is_rest else bad.position
+        if start >= self.task.start_position:
+            self.bad.add(BadBatch(start, bad.end - start, bad.error.reason, bad.is_rest))
 
     def _grouped(self, batches: list[WalkedBatch]) -> Iterator[list[WalkedBatch]]:
         group_bytes_max = self._options.task_bytes_max // 32
@@ -313,7 +398,7 @@ class SegmentBatches:
 
     def _offset_index(self, opened: OpenedSegment) -> OffsetIndex:
         """The offset index; an empty one if there is none to be had, or nobody would look into it."""
-        task, segment = self._task, self._task.segment
+        task, segment = self.task, self.task.segment
         is_whole = task.start_position == 0 and task.end_position >= segment.segment_size_bytes
         has_all = task.first_offset <= segment.start_offset and task.end_offset > segment.end_offset
         if is_whole and has_all and not self._options.skips_bad_records and self._options.timestamp_min_ms is None:
@@ -327,8 +412,8 @@ class SegmentBatches:
 
     def _first_offset(self, opened: OpenedSegment) -> int:
         """The first that may have a row."""
-        segment, timestamp_min_ms = self._task.segment, self._options.timestamp_min_ms
-        first_offset = max(self._task.first_offset, segment.start_offset)
+        segment, timestamp_min_ms = self.task.segment, self._options.timestamp_min_ms
+        first_offset = max(self.task.first_offset, segment.start_offset)
         if timestamp_min_ms is None:
             return first_offset
         name = f"time index of {segment.segment_id}"
@@ -344,10 +429,20 @@ class SegmentBatches:
         return max(first_offset, entry_offset + 1) if is_entry else first_offset
 
     def _warn_of_index(self, kind: str, reason: str) -> None:
-        _log.warning("index_not_used", index=kind, segment=str(self._task.segment.segment_id), reason=reason)
+        _log.warning("index_not_used", index=kind, segment=str(self.task.segment.segment_id), reason=reason)
 
     def _retried(self, call: Callable[[], T]) -> T:
-        return call_with_retries(call, self._task.segment)
+        return call_with_retries(call, self.task.segment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Of an opened part: the first offset that is wanted, and where by the index the scan begins."""
+
+    first_offset: int
+    start: int
+    index: OffsetIndex
+    window: LogWindow
 
 
 class BatchSelection:

@@ -3,9 +3,10 @@
 Synchronous, in bounded memory. GETs are of whole chunks and tried again where that may help. A window works in one of
 two ways:
 - One GET of `range_bytes` at a time, read piece by piece by the reader's own thread. Few GETs, one piece in memory.
-- With `gets_ahead_max`, each piece is a GET of its own, and threads fetch the next ones while the reader works: two at
+- With `GetsAhead`, each piece is a GET of its own, and threads fetch the next ones while the reader works: two at
   first, and one more whenever the reader had to wait, so that a fast link or a reader that works long costs no memory.
-  What was fetched and not yet read counts as well. The first piece after a jump is small, since all wait for it.
+  What was fetched and not yet read counts as well. The first piece after a jump is small, since all wait for it. Who
+  reads one segment after the other has them share their GETs: the next one's begin as soon as the last's leave room.
 
 Bytes that cannot be had (a chunk that does not decode, a truncated object) fail the reader, or are a hole
 (`has_holes`): the reader is told, and may go on behind it.
@@ -48,18 +49,73 @@ OnGet = Callable[[int], None]
 """Told of every GET that is sent: its size in the store, in bytes."""
 
 
+class GetsAhead:
+    """The GETs that one reader has under way or ready, with their threads. Its windows use them one after the other.
+    Thread-safe but for `close`.
+
+    Args:
+        gets_max: under way or ready, beside the one that the reader waits for.
+        bytes_max: what these may hold together; one is begun whatever it holds.
+    """
+
+    def __init__(self, gets_max: int, bytes_max: int) -> None:
+        self.closing = threading.Event()
+        self._gets_max, self._bytes_max = gets_max, bytes_max
+        self._wanted = min(GETS_AHEAD, gets_max)
+        self._lock = threading.Lock()
+        self._gets = self._bytes = 0
+        self._executor = ThreadPoolExecutor(gets_max + 1, "segment-scan")
+
+    def run(self, call: Callable[[], R]) -> Future[R]:
+        """Have a thread call it."""
+        return self._executor.submit(call)
+
+    def has_room(self, begun_soon: int = 0) -> bool:
+        """For one more, beside so many that are not yet counted."""
+        with self._lock:
+            return self._gets + begun_soon < self._wanted
+
+    def add(self, size_bytes: int, *, is_due: bool = False) -> bool:
+        """Begin one that holds so much, if there is room; also if not where `is_due`: the reader wants it now."""
+        with self._lock:
+            has_room = self._gets < self._wanted and self._bytes + size_bytes <= self._bytes_max
+            if self._gets and not has_room and not is_due:
+                return False
+            self._gets += 1
+            self._bytes += size_bytes
+            return True
+
+    def remove(self, size_bytes: int) -> None:
+        """The reader has it, or nobody wants it any more."""
+        with self._lock:
+            self._gets -= 1
+            self._bytes -= size_bytes
+
+    def on_wait(self) -> None:
+        """The reader has to wait: so many were too few."""
+        self._wanted = min(self._wanted + 1, self._gets_max)
+
+    def close(self) -> None:
+        """Returns when the threads have ended. Idempotent."""
+        self.closing.set()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
 class LogWindow:
     """The log of a segment. Belongs to one thread; `close` ends what it has under way.
 
     Args:
+        start: where reading probably begins.
         end: what is fetched ahead ends here, save for the rest of a chunk; beyond it only what is asked for.
         piece_bytes: of one piece, at most.
-        range_bytes: of one GET, about; whole chunks, at least one. 0: up to `end`. Not with `gets_ahead_max`, where a
-            GET is a piece.
-        gets_ahead_max: pieces that are fetched or lie ready while the reader works; 0: the reader fetches itself.
+        range_bytes: of one GET, about; whole chunks, at least one. 0: up to `end`. Not with `gets`, where a GET is a
+            piece.
+        gets: those that fetch while the reader works; None: the reader fetches itself.
+        decoding_bytes: what one of them holds beside its piece.
+        on_all_begun: called when everything up to `end` is under way, each time that the reader takes a piece.
         has_holes: bytes that cannot be had raise UnreadableBytesError, and only they do; otherwise the store's
             CorruptObjectError, whatever it concerns of the piece.
-        wait: before a GET is tried again; None: until the window is closed.
+        wait: before a GET is tried again; None: until the window or `gets` is closed.
     """
 
     def __init__(
@@ -68,9 +124,12 @@ class LogWindow:
         segment: RemoteLogSegmentMetadata,
         end: int,
         *,
+        start: int = 0,
         piece_bytes: int,
         range_bytes: int = 0,
-        gets_ahead_max: int = 0,
+        gets: GetsAhead | None = None,
+        decoding_bytes: int = 0,
+        on_all_begun: Callable[[], None] | None = None,
         has_holes: bool = False,
         attempts_max: int = ATTEMPTS_MAX,
         wait: Wait | None = None,
@@ -79,21 +138,20 @@ class LogWindow:
         self._segment = segment
         self._fetch_end = end
         self._chunk_bytes = opened.chunk_bytes
-        self._piece_bytes = piece_bytes if gets_ahead_max == 0 else self._whole_chunks(piece_bytes)
+        self._piece_bytes = piece_bytes if gets is None else self._whole_chunks(piece_bytes)
         self._has_holes = has_holes
-        self._closing = threading.Event()
+        self._closing = threading.Event() if gets is None else gets.closing
         self._attempts_max, self._wait = attempts_max, wait or self._closing.wait
         self._new_get = functools.partial(_Get, opened, segment.segment_size_bytes, on_get or (lambda size_bytes: None))
         self._get = self._new_get(self._whole_chunks(range_bytes) if range_bytes else 0)
         # The reader's side.
         self._parts: deque[memoryview] = deque()  # contiguous, from _start on
-        self._start = self._end = 0
+        self._start = self._end = start
         self._hole: UnreadableBytesError | None = None
         self._holes = 0
         # Pieces ahead, in order; what lies between two of them is fetched when it is wanted.
-        self._gets_ahead_max, self._gets_ahead = gets_ahead_max, min(GETS_AHEAD, gets_ahead_max)
+        self._gets, self._held_bytes, self._on_all_begun = gets, self._piece_bytes + decoding_bytes, on_all_begun
         self._ahead: deque[_Ahead] = deque()
-        self._executor = ThreadPoolExecutor(gets_ahead_max, "segment-scan") if gets_ahead_max else None
 
     def drive(self, steps: Steps[R]) -> Generator[Found, None, R]:
         """What a walk finds; it is sent the bytes that it wants.
@@ -142,12 +200,15 @@ class LogWindow:
             self._join(position + size_bytes)
         return self._parts[0]
 
+    def fetch_ahead(self) -> bool:
+        """Begin as many GETs as there is room for, from `start` on at first; whether everything is begun."""
+        return self._fetch_from(self._end)
+
     def close(self) -> None:
-        """End the GETs under way; returns when their threads have ended. Idempotent."""
-        self._closing.set()
-        if self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
-        self._ahead.clear()
+        """End the GET under way, and forget those ahead, whose threads end with `gets`. Idempotent."""
+        if self._gets is None:
+            self._closing.set()
+        self._let_go(self._segment.segment_size_bytes)
         self._parts.clear()
         self._get.close()
 
@@ -189,9 +250,7 @@ class LogWindow:
 
     def _pull(self, wanted_end: int) -> None:
         """Take the next piece."""
-        piece = (
-            self._fetch(self._end, self._piece_end(wanted_end)) if self._executor is None else self._take(wanted_end)
-        )
+        piece = self._fetch(self._end, self._piece_end(wanted_end)) if self._gets is None else self._take(wanted_end)
         if isinstance(piece, UnreadableBytesError):
             self._on_hole(piece)
             raise piece
@@ -212,35 +271,48 @@ class LogWindow:
 
     def _take(self, wanted_end: int) -> _Piece:
         """The piece at `_end`, as soon as it is there; those behind it are under way by then."""
+        assert self._gets is not None, "it reads ahead"
         if not self._ahead or self._ahead[0].start != self._end:
+            self._gets.add(self._held_bytes, is_due=True)
             self._begin_at_end(wanted_end)
-        self._fetch_ahead()
-        ahead = self._ahead.popleft()
-        if not ahead.piece.done():
-            self._gets_ahead = min(self._gets_ahead + 1, self._gets_ahead_max)
-        return ahead.piece.result()
+        first = self._ahead.popleft()
+        self._gets.remove(self._held_bytes)
+        if self._fetch_from(first.end) and self._on_all_begun is not None:
+            self._on_all_begun()
+        if not first.piece.done():
+            self._gets.on_wait()
+        return first.piece.result()
 
     def _begin_at_end(self, wanted_end: int) -> None:
         """Have the piece at `_end` fetched: after a jump, or what a hole has left of a piece."""
         size_bytes = min(self._piece_bytes, self._whole_chunks(FIRST_PIECE_BYTES))
         self._ahead.appendleft(self._begun(self._end, size_bytes, max(wanted_end, self._fetch_end)))
 
-    def _fetch_ahead(self) -> None:
-        while len(self._ahead) <= self._gets_ahead and (start := self._ahead[-1].end) < self._fetch_end:
+    def _fetch_from(self, start: int) -> bool:
+        """Begin what there is room for behind the pieces ahead, or from there on; whether everything is begun."""
+        assert self._gets is not None, "it reads ahead"
+        start = self._ahead[-1].end if self._ahead else start
+        while start < self._fetch_end:
+            if not self._gets.add(self._held_bytes):
+                return False
             self._ahead.append(self._begun(start, self._piece_bytes, self._fetch_end))
+            start = self._ahead[-1].end
+        return True
 
     def _begun(self, start: int, size_bytes: int, wanted_end: int) -> "_Ahead":
         """A piece of whole chunks but for its start, in the hands of a thread."""
-        assert self._executor is not None, "it reads ahead"
+        assert self._gets is not None, "it reads ahead"
         ends = [start - start % self._chunk_bytes + size_bytes, self._chunk_end(wanted_end)]
         if self._ahead and start < self._ahead[0].start:
             ends.append(self._ahead[0].start)
-        return _Ahead(start, min(ends), self._executor.submit(self._fetch, start, min(ends)))
+        return _Ahead(start, min(ends), self._gets.run(functools.partial(self._fetch, start, min(ends))))
 
     def _let_go(self, position: int) -> None:
         """Forget pieces that begin before it. Nobody asked for these bytes, so that what went wrong with them does not
         matter."""
         while self._ahead and self._ahead[0].start < position:
+            assert self._gets is not None, "it reads ahead"
+            self._gets.remove(self._held_bytes)
             self._ahead.popleft().piece.cancel()
 
     # --- one piece; in the reader's thread, or in one that fetches ahead ---
@@ -278,7 +350,7 @@ class LogWindow:
 
     def _read(self, start: int, end: int, wanted_end: int) -> bytes | bytearray:
         """Of the GET under way, or of one of its own."""
-        if self._executor is None:
+        if self._gets is None:
             return self._get.read(start, end, wanted_end)
         with closing(self._new_get(0)) as get:
             return get.read(start, end, end)

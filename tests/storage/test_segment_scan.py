@@ -5,9 +5,9 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from contextlib import closing, contextmanager, nullcontext
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pytest
 from hypothesis import given
@@ -16,12 +16,17 @@ from hypothesis import strategies as st
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
 from storage.log.log_walk import CorruptLogError, Depth, LogWalk, PassedOver, UnreadableBytesError, WalkedBatch
-from storage.log.segment_scan import HOLES_MAX, LogWindow
+from storage.log.segment_scan import HOLES_MAX, GetsAhead, LogWindow
+from tests.support.executors import AtOnce
 from tests.support.one_segment import CountedStream, OneSegment
 from tests.support.segments import build_segment, data_batch, filled_segment
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 T = TypeVar("T")
 KIB = 1024
+BIG = 1 << 62
 Bad = list[PassedOver]
 
 
@@ -43,12 +48,13 @@ class Scan:
         end = len(world.log) if end is None else end
         self._bad = bad
         self.walk = LogWalk(world.metadata, start, end, Depth.BATCHES, recovers=bad is not None, **how)
+        self._gets = GetsAhead(gets_ahead_max, BIG)
         self.window = LogWindow(
             world,
             world.metadata,
             end if fetch_end is None else fetch_end,
             piece_bytes=window_bytes,
-            gets_ahead_max=gets_ahead_max,
+            gets=self._gets,
             has_holes=bad is not None,
         )
 
@@ -56,7 +62,11 @@ class Scan:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.window.close()
+        self._gets.close()
 
     def __iter__(self) -> Iterator[list[WalkedBatch]]:
         for found in self.window.drive(self.walk.steps()):
@@ -151,18 +161,6 @@ def test_a_get_is_a_range_of_whole_chunks_up_to_the_batch_of_fetch_end() -> None
     assert sorted(world.gets) == [(start, 6000), (6000, 9000)]
 
 
-class AtOnce(Executor):
-    """Runs what is submitted before it returns."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        """Whatever its size and name."""
-
-    def submit(self, call: Callable[..., T], /, *args: Any, **named: Any) -> "Future[T]":
-        future: Future[T] = Future()
-        future.set_result(call(*args, **named))
-        return future
-
-
 def test_a_reader_that_waits_has_more_pieces_fetched_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     submitted: list[Future[Any]] = []
 
@@ -204,8 +202,8 @@ def test_closing_ends_the_get_under_way() -> None:
     lists = iter(scan)
     next(lists)
 
-    scan.window.close()
-    scan.window.close()
+    scan.close()
+    scan.close()
 
     assert world.streams_open == 0
     assert threading.active_count() == threads_before
@@ -453,6 +451,12 @@ def window_of(world: OneSegment, end: int = LOG_BYTES, **how: Any) -> LogWindow:
     return LogWindow(world, world.metadata, end, **how)
 
 
+@contextmanager
+def gets_ahead(gets_max: int, bytes_max: int = BIG) -> Iterator[GetsAhead]:
+    with closing(GetsAhead(gets_max, bytes_max)) as gets:
+        yield gets
+
+
 @given(
     steps=st.lists(st.tuples(st.integers(-500, 3000), st.integers(1, 3000)), max_size=10),
     chunk_bytes=st.sampled_from([1, 100, 700, 4000]),
@@ -461,13 +465,15 @@ def window_of(world: OneSegment, end: int = LOG_BYTES, **how: Any) -> LogWindow:
 )
 def test_a_view_is_the_log(steps: list[tuple[int, int]], chunk_bytes: int, end: int, gets_ahead_max: int) -> None:
     world = OneSegment(filled_segment(), chunk_bytes=chunk_bytes)
-    window = window_of(world, end, gets_ahead_max=gets_ahead_max)
     position, views = 0, []
-    for forwards, size_bytes in steps:
-        position = max(0, position + forwards)
-        if position + size_bytes <= LOG_BYTES:
-            views.append((position, size_bytes, window.view(position, size_bytes)))
-    window.close()
+    with gets_ahead(gets_ahead_max) if gets_ahead_max else nullcontext() as gets:
+        window = window_of(world, end, gets=gets)
+        for forwards, size_bytes in steps:
+            position = max(0, position + forwards)
+            if position + size_bytes <= LOG_BYTES:
+                views.append((position, size_bytes, window.view(position, size_bytes)))
+        window.close()
+        assert gets is None or gets.has_room(), "none is counted any more"
 
     for at, size_bytes, view in views:  # they stay valid
         assert len(view) >= size_bytes
@@ -487,12 +493,13 @@ def test_what_lies_in_one_piece_is_not_copied_and_cannot_be_changed(world: OneSe
 
 
 def test_nothing_is_fetched_ahead_of_the_end_and_beyond_it_what_is_asked_for(world: OneSegment) -> None:
-    window = window_of(world, 1500, gets_ahead_max=2)
+    with gets_ahead(2) as gets:
+        window = window_of(world, 1500, gets=gets)
 
-    window.view(0, 1500)
-    window.view(1400, 150)
-    window.view(5000, 10)
-    window.close()
+        window.view(0, 1500)
+        window.view(1400, 150)
+        window.view(5000, 10)
+        window.close()
 
     assert world.gets == [(0, 1000), (1000, 1500), (1500, 1550), (5000, 5010)]
 
@@ -518,13 +525,14 @@ def test_a_chunk_that_cannot_be_had_is_a_hole_behind_which_reading_goes_on() -> 
 def test_what_is_ahead_of_a_hole_is_kept_and_not_fetched_again() -> None:
     world = OneSegment(filled_segment(), chunk_bytes=700)
     world.corrupt_chunks = {1}
-    window = window_of(world, has_holes=True, piece_bytes=2100, gets_ahead_max=3)
+    with gets_ahead(3) as gets:
+        window = window_of(world, has_holes=True, piece_bytes=2100, gets=gets)
 
-    assert window.view(0, 700)[:700] == world.segment.log[:700]
-    with pytest.raises(UnreadableBytesError):
-        window.view(700, 1)
-    assert window.view(1400, 4000)[:4000] == world.segment.log[1400:5400]
-    window.close()
+        assert window.view(0, 700)[:700] == world.segment.log[:700]
+        with pytest.raises(UnreadableBytesError):
+            window.view(700, 1)
+        assert window.view(1400, 4000)[:4000] == world.segment.log[1400:5400]
+        window.close()
 
     behind = sorted((start, end) for start, end in world.gets if start >= 1400)
     assert all(end <= start for (_, end), (start, _) in pairwise(behind)), "no byte twice"

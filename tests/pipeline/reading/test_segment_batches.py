@@ -2,6 +2,8 @@
 
 import itertools
 import struct
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +15,10 @@ from structlog.testing import capture_logs
 from pipeline.reading.segment_task import BadRecords, SegmentBatches
 from pipeline.tasks import AbortedTransaction, ReadOptions, SegmentTask
 from storage.errors import CorruptObjectError, RemoteStorageError, RetriableRemoteStorageError
-from storage.log.log_walk import BatchTooLargeError
+from storage.log.log_walk import BatchTooLargeError, WalkedBatch
+from storage.log.segment_scan import GetsAhead
 from storage.model import IndexType
-from tests.support.one_segment import OneSegment
+from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,
     ProducerFields,
@@ -38,10 +41,17 @@ def task_of(world: OneSegment, **fields: Any) -> SegmentTask:
     return replace(task, **fields)
 
 
+def groups_of(
+    manager: OneSegmentManager, task: SegmentTask, options: ReadOptions, bad: BadRecords
+) -> Iterator[list[WalkedBatch]]:
+    with closing(GetsAhead(2, options.task_bytes_max // 4)) as gets:
+        yield from SegmentBatches(manager, task, options, bad, gets).open()
+
+
 def read(world: OneSegment, options: ReadOptions = OPTIONS, **fields: Any) -> list[int]:
     """Base offsets of what the task reads."""
     task = task_of(world, **fields)
-    groups = SegmentBatches(world.manager(), task, options, BadRecords(task))
+    groups = groups_of(world.manager(), task, options, BadRecords(task))
     offsets = [batch.header.base_offset for group in groups for batch in group]
     assert world.streams_open == 0
     return offsets
@@ -116,7 +126,7 @@ def test_neighbours_also_meet_behind_bad_batches(
     for start, end in itertools.pairwise(borders):
         task = task_of(world, start_position=start, end_position=end)
         bad = BadRecords(task)
-        groups = SegmentBatches(world.manager(), task, options, bad)
+        groups = groups_of(world.manager(), task, options, bad)
         spans += [(batch.position, len(batch.data)) for group in groups for batch in group]
         spans += [(entry.position, entry.size_bytes) for entry in bad.entries if not entry.is_rest]
 
@@ -167,7 +177,7 @@ def test_a_segment_that_is_too_old_is_not_even_opened() -> None:
     task = task_of(world)
     options = replace(OPTIONS, timestamp_min_ms=world.metadata.max_timestamp_ms + 1)
 
-    assert list(SegmentBatches(manager, task, options, BadRecords(task))) == []
+    assert list(groups_of(manager, task, options, BadRecords(task))) == []
     assert (manager.opened, world.gets) == (0, [])
 
 
@@ -253,7 +263,7 @@ def test_a_task_whose_range_cannot_be_reached_says_that_all_of_it_is_lost() -> N
     task = task_of(world, start_position=10_000, end_position=20_000)
     bad = BadRecords(task)
 
-    assert list(SegmentBatches(world.manager(), task, replace(OPTIONS, skips_bad_records=True), bad)) == []
+    assert list(groups_of(world.manager(), task, replace(OPTIONS, skips_bad_records=True), bad)) == []
 
     assert [(entry.position, entry.size_bytes, entry.is_rest) for entry in bad.entries] == [(10_000, 10_000, True)]
 

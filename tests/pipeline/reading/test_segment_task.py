@@ -1,25 +1,29 @@
-"""read_segment_task: rows of a segment's range, bad ones left out, within the task's memory."""
+"""read_segments: rows of a segment's range, bad ones left out, within the task's memory."""
 
 import json
 import struct
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.reading.segment_task import GETS_AHEAD_MAX, read_segment_task
+from pipeline.reading.segment_task import GETS_AHEAD_MAX, read_segments
 from pipeline.tasks import ReadOptions, SegmentTask
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, RemoteAccessDeniedError
 from storage.log import segment_scan
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import SegmentStream
+from tests.support.executors import AtOnce
 from tests.support.one_segment import OneSegment, OneSegmentManager
-from tests.support.opened_bytes import MEMORY_BYTES
+from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager
 from tests.support.segments import (
     Record,
     build_segment,
@@ -52,14 +56,14 @@ def test_bad_batches_are_left_out_and_written_down_also_the_decoders(tmp_path: P
     world.log[-3] ^= 1
     options = replace(OPTIONS, skips_bad_records=True, bad_records_path=str(tmp_path))
 
-    found = rows(read_segment_task(world.manager(), task_of(world.metadata), options))
+    found = rows(read_segments(world.manager(), [task_of(world.metadata)], options))
 
     assert [row["offset"] for row in found] == [0, 1]
     (path,) = tmp_path.iterdir()
     report = json.loads(path.read_text())
     assert sorted(entry["position"] for entry in report["batches"]) == list(world.segment.batch_positions[2:])
     with pytest.raises(CorruptObjectError, match="segment orders-0"):
-        rows(read_segment_task(world.manager(), task_of(world.metadata), OPTIONS))
+        rows(read_segments(world.manager(), [task_of(world.metadata)], OPTIONS))
 
 
 def _with_right_crc(batch: bytes) -> bytes:
@@ -68,12 +72,79 @@ def _with_right_crc(batch: bytes) -> bytes:
 
 def test_a_reader_that_stops_early_ends_the_get_under_way() -> None:
     world = OneSegment(filled_segment(batch_count=300))
-    rows_under_way = read_segment_task(world.manager(), task_of(world.metadata), replace(OPTIONS, task_bytes_max=MIB))
+    rows_under_way = read_segments(world.manager(), [task_of(world.metadata)], replace(OPTIONS, task_bytes_max=MIB))
     next(rows_under_way)
 
     rows_under_way.close()  # type: ignore[attr-defined]  # it is a generator
 
     assert world.streams_open == 0
+
+
+# --- several segments ---
+
+
+class SegmentsManager(ReadOnlyManager):
+    """Opens each segment by its id."""
+
+    def __init__(self, worlds: Sequence[OneSegment]) -> None:
+        super().__init__()
+        self._worlds = {world.metadata.segment_id: world for world in worlds}
+
+    def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OneSegment:
+        return self._worlds[metadata.segment_id]
+
+
+def worlds_of(batch_counts: Sequence[int]) -> list[OneSegment]:
+    """Segments of ten records a batch, one behind the other."""
+    bases = accumulate(batch_counts[:-1], lambda base, count: base + 10 * count, initial=0)
+    return [
+        OneSegment(filled_segment(base, batch_count=count)) for base, count in zip(bases, batch_counts, strict=True)
+    ]
+
+
+def parts_of(worlds: Sequence[OneSegment]) -> list[SegmentTask]:
+    return [task_of(world.metadata) for world in worlds]
+
+
+@given(batch_counts=st.lists(st.integers(1, 60), min_size=1, max_size=6), task_kib=st.sampled_from([64, 512, 4096]))
+def test_segments_are_read_one_behind_the_other_and_no_byte_twice(batch_counts: list[int], task_kib: int) -> None:
+    worlds = worlds_of(batch_counts)
+    options = replace(OPTIONS, task_bytes_max=task_kib * 1024)
+
+    found = rows(read_segments(SegmentsManager(worlds), parts_of(worlds), options))
+
+    assert [row["offset"] for row in found] == list(range(10 * sum(batch_counts)))
+    for world in worlds:
+        starts, ends = zip(*sorted(world.gets), strict=True)
+        assert (*starts, len(world.log)) == (0, *ends)
+        assert world.streams_open == 0
+
+
+@pytest.mark.parametrize(("task_bytes", "begun"), [(64 * MIB, [1, 1, 1, 0, 0]), (MIB, [1, 1, 0, 0, 0])])
+def test_segments_behind_the_one_that_is_read_are_begun_where_the_gets_have_room(
+    monkeypatch: pytest.MonkeyPatch, task_bytes: int, begun: list[int]
+) -> None:
+    """Given segments of less than a piece, when the first is read, then as many GETs as allowed are of those behind."""
+    monkeypatch.setattr("storage.log.segment_scan.ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr("pipeline.reading.segment_task.GETS_AHEAD_MAX", 2 if task_bytes > MIB else 1)
+    worlds = worlds_of([20] * 5)
+    options = replace(OPTIONS, task_bytes_max=task_bytes)
+    under_way = read_segments(SegmentsManager(worlds), parts_of(worlds), options)
+
+    first = next(under_way).num_rows
+
+    assert [len(world.gets) for world in worlds] == begun
+    assert first + len(rows(under_way)) == 1000
+
+
+def test_what_is_wrong_with_a_segment_is_raised_in_its_turn() -> None:
+    worlds = worlds_of([3, 3, 3])
+    worlds[1].failures = [RemoteAccessDeniedError("no")]
+    under_way = read_segments(SegmentsManager(worlds), parts_of(worlds), OPTIONS)
+
+    assert next(under_way).num_rows == 30
+    with pytest.raises(RemoteAccessDeniedError, match="no"):
+        next(under_way)
 
 
 # --- memory ---
@@ -135,21 +206,29 @@ class RepeatedStream:
 
 
 @pytest.mark.parametrize(
-    ("batch_bytes", "value_bytes"), [(MIB, 100), (8 * MIB, 100), (8 * MIB, 1000), (MIB, 100_000), (8 * MIB, 1_000_000)]
+    ("batch_bytes", "value_bytes", "segment_bytes"),
+    [
+        (MIB, 100, 16 * MIB),
+        (8 * MIB, 100, 1024 * MIB),
+        (8 * MIB, 1000, 16 * MIB),
+        (MIB, 100_000, 1024 * MIB),
+        (8 * MIB, 1_000_000, 24 * MIB),
+    ],
 )
 @pytest.mark.parametrize("chunk_bytes", [1, 4 * MIB])
 def test_a_task_holds_at_most_its_budget_whatever_the_segments_size(
-    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, value_bytes: int, chunk_bytes: int
+    monkeypatch: pytest.MonkeyPatch, batch_bytes: int, value_bytes: int, segment_bytes: int, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(segment_scan, "GETS_AHEAD", GETS_AHEAD_MAX)  # as if it had waited for each piece
     batch = data_batch(0, record_count=batch_bytes // (value_bytes + 20), value_bytes=value_bytes)
-    source = RepeatedBatch(batch, 1024 * MIB // batch_bytes, chunk_bytes=chunk_bytes)
+    source = RepeatedBatch(batch, segment_bytes // batch_bytes, chunk_bytes=chunk_bytes)
+    parts = [task_of(source.metadata)] * (1024 * MIB // segment_bytes)
     pool = pa.default_memory_pool()
     arrow_before, arrow_bytes, read_bytes = pool.bytes_allocated(), 0, 0
     tracemalloc.start()
     try:
         python_before = tracemalloc.get_traced_memory()[0]
-        for rows_here in read_segment_task(OneSegmentManager(source), task_of(source.metadata), OPTIONS):
+        for rows_here in read_segments(OneSegmentManager(source), parts, OPTIONS):
             read_bytes += rows_here.num_rows * value_bytes
             arrow_bytes = max(arrow_bytes, pool.bytes_allocated() - arrow_before)
             del rows_here
