@@ -63,7 +63,7 @@ _OURS = frozenset(
 """Options that the job sets, or that it must not have: its counts would be of other rows."""
 _TUNING = re.compile(
     r"failondataloss|bytesperpartition|taskbytes|badrecordspath|minpartitions|maxrecordsperpartition|groupidprefix"
-    r"|kafka\..*|kafkaconsumer\..*|fetchoffset\..*"
+    r"|kafka\..*|kafkaconsumer\..*|fetchoffset\..*|schemaregistry|deadletterpath"
 )
 """Options that say how to read, and not what: another run may have others."""
 

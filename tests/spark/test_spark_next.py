@@ -64,11 +64,12 @@ def test_filters_come_to_the_source_on_spark_4_1(spark_topics: SparkTopics, tmp_
 
 @pytest.mark.long
 def test_batches_streams_sql_and_the_kafka_source_read_on_spark_4_1(spark_topics: SparkTopics, tmp_path: Path) -> None:
-    found = found_by_next(spark_topics, tmp_path, "offsets,kafka,stream,sql")
+    found = found_by_next(spark_topics, tmp_path, "offsets,kafka,stream,sql,values")
     wanted = tiered(spark_topics)
     assert found == {
         "offsets": wanted,
         "kafka": True,
         "stream": {"batches": [1, 0], "offsets": wanted},
         "sql": [sum(rows for _, rows, *_ in wanted)] * 2,
+        "values": ["struct<id:bigint>", 0, True],
     }

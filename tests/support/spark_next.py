@@ -37,6 +37,7 @@ def main(folder: Path, config: str, bootstrap_servers: str, topic: str, parts: s
         "stream": lambda: streamed(spark, folder, source),
         "said": lambda: said(spark, source),
         "sql": lambda: by_sql(spark, source),
+        "values": lambda: typed(spark, folder, source),
     }
     found = {part: tell[part]() for part in parts.split(",")}
     spark.stop()
@@ -104,6 +105,16 @@ def said(spark: SparkSession, source: Mapping[str, str]) -> str:
     except PySparkException as error:
         return str(error)
     return ""
+
+
+def typed(spark: SparkSession, folder: Path, source: Mapping[str, str]) -> list[object]:
+    """Values that are taken for JSON, which none is: their type, how many have it, whether there are letters."""
+    schema = folder / "order.json"
+    schema.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}}', "utf-8")
+    options = {**source, "valueFormat": "json", "valueSchemaFile": str(schema)}
+    rows = spark.read.format("tidegate").options(**options).load()
+    counts = (rows.where(f"{column} is not null").count() for column in ("value", "deadLetter"))
+    return [dict(rows.dtypes)["value"], next(counts), next(counts) > 0]
 
 
 def by_sql(spark: SparkSession, source: Mapping[str, str]) -> list[int]:
