@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.errors import StorageConfigError
+from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store.s3_config import (
     ACCESS_KEY_ID_KEY,
     CREDENTIALS_FILE_KEY,
@@ -89,10 +90,6 @@ def _credentials(key: str, path: Path) -> dict[str, str]:
 
 def _content(key: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(SHIPPED_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageConfigError(f"{key}: cannot read {path}: {error.strerror}") from error
-    if len(content) > SHIPPED_FILE_BYTES_MAX:
-        raise StorageConfigError(f"{key}: {path} is too large to be sent to executors")
-    return content
+        return read_limited(path, SHIPPED_FILE_BYTES_MAX)
+    except UnreadableFileError as error:
+        raise StorageConfigError(f"{key}: {path} {error}, and executors need it") from error

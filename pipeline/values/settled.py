@@ -21,6 +21,7 @@ from pipeline.schema import DEAD_LETTER, arrow_schema
 from pipeline.tasks import TASK_BYTES_MAX
 from pipeline.values.conversion import SchemaError
 from storage.config.schema_registry import SchemaRegistryConfig
+from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -235,13 +236,9 @@ def _with_imports(path: Path, text: str) -> dict[str, str]:
 
 def _content(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise SchemaError(f"cannot be read: {error.strerror}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise SchemaError(f"is larger than {FILE_BYTES_MAX} bytes")
-    return content
+        return read_limited(path, FILE_BYTES_MAX)
+    except UnreadableFileError as error:
+        raise SchemaError(str(error)) from error
 
 
 def _text(content: bytes) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import javaproperties
 
 from storage.config.keys import Key, KeyTable, keys_of
+from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -79,12 +80,9 @@ def read_properties(path: Path) -> dict[str, Property]:
     Raises PropertiesError if it cannot be read, is larger than FILE_BYTES_MAX or holds a bad escape.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise PropertiesError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise PropertiesError(f"{path}: larger than {FILE_BYTES_MAX} bytes: not a properties file")
+        data = read_limited(path, FILE_BYTES_MAX)
+    except UnreadableFileError as error:
+        raise PropertiesError(f"{path}: {error}") from error
     properties: dict[str, Property] = {}
     line = 1
     try:
@@ -152,13 +150,9 @@ class Resolver:
             raise UnresolvedVariableError(f"{variable}: must be ${{dir:path:file}}")
         file = self._folder / path / key
         try:
-            with file.open("rb") as stream:
-                data = stream.read(VALUE_BYTES_MAX + 1)
-            if len(data) > VALUE_BYTES_MAX:
-                raise UnresolvedVariableError(f"{variable}: {file} is larger than {VALUE_BYTES_MAX} bytes")
-            text = data.decode("utf-8")
-        except OSError as error:
-            raise UnresolvedVariableError(f"{variable}: {file} cannot be read: {error.strerror}") from error
+            text = read_limited(file, VALUE_BYTES_MAX).decode("utf-8")
+        except UnreadableFileError as error:
+            raise UnresolvedVariableError(f"{variable}: {file} {error}") from error
         except UnicodeDecodeError as error:
             raise UnresolvedVariableError(f"{variable}: {file} is not UTF-8") from error
         # `echo secret > file` leaves a line end that no password has; Kafka would keep it.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from storage.config.model import ClientTls
+from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
@@ -65,12 +66,9 @@ def load_identity(context: ssl.SSLContext, chain_pem: bytes, key_pem: bytes) -> 
 def read_material(path: Path) -> bytes:
     """A file's bytes. Raises TlsMaterialError if it cannot be read, is too large, or is a Java-only store."""
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise TlsMaterialError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise TlsMaterialError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+        data = read_limited(path, FILE_BYTES_MAX)
+    except UnreadableFileError as error:
+        raise TlsMaterialError(f"{path} {error}") from error
     store_type = _JAVA_STORES.get(data[:4])
     if store_type is not None:
         raise TlsMaterialError(

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import javaproperties
 
 from storage.errors import StorageConfigError
+from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
 
@@ -77,9 +78,10 @@ class CredentialsFile:
                 if version != self._version:
                     self._current = self._read()
                     self._version = version
-            except OSError as error:
+            except (OSError, UnreadableFileError) as error:
                 if self._current is None:
-                    raise StorageConfigError(f"{self.key}: cannot read {self.path}: {error.strerror}") from error
+                    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+                    raise StorageConfigError(f"{self.key}: {self.path} {reason}") from error
             except StorageConfigError:
                 if self._current is None:
                     raise
@@ -88,10 +90,7 @@ class CredentialsFile:
             return self._current
 
     def _read(self) -> StaticCredentials:
-        with self.path.open("rb") as file:
-            data = file.read(CREDENTIALS_FILE_BYTES_MAX + 1)
-            if len(data) > CREDENTIALS_FILE_BYTES_MAX:
-                raise StorageConfigError(f"{self.key}: {self.path} is too large for a file of credentials")
+        data = read_limited(self.path, CREDENTIALS_FILE_BYTES_MAX)
         try:
             properties = javaproperties.load(BytesIO(data))
         except ValueError:

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from storage.errors import CorruptObjectError, RemoteStorageError, StorageConfigError
 from storage.formats.aiven.opened_segment import DATA_KEY_BYTES
+from storage.limited_files import UnreadableFileError, read_limited
 
 # The RSA key pairs that wrap data keys (docs/formats.md#aiven-encryption).
 #
@@ -159,11 +160,10 @@ def _read_pem(config: Mapping[str, str], name: str, prefix: str) -> tuple[bytes,
         raise StorageConfigError(f"{prefix}{name} is not set")
     shown = f"{prefix}{name}={path_text}"
     try:
-        with Path(path_text).open("rb") as file:
-            content = file.read(KEY_FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise StorageConfigError(f"{shown}: {error.strerror}") from error
-    match = _PEM.search(content.decode("ascii", errors="replace")) if len(content) <= KEY_FILE_BYTES_MAX else None
+        content = read_limited(Path(path_text), KEY_FILE_BYTES_MAX)
+    except UnreadableFileError as error:
+        raise StorageConfigError(f"{shown}: it {error}") from error
+    match = _PEM.search(content.decode("ascii", errors="replace"))
     if match is None:
         raise StorageConfigError(f"{shown}: not a PEM file")
     try:

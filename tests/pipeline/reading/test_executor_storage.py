@@ -76,9 +76,9 @@ def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors(tmp_path: Path)
 def test_a_file_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(SHIPPED_FILE_BYTES_MAX + 1))
-    with pytest.raises(StorageConfigError, match=r"a\.file: .*large is too large"):
+    with pytest.raises(StorageConfigError, match=r"a\.file: .*large is larger than"):
         ship_storage(AIVEN, {"a.file": str(large)})
-    with pytest.raises(StorageConfigError, match=r"a\.file: cannot read"):
+    with pytest.raises(StorageConfigError, match=r"a\.file: .*cannot be read"):
         ship_storage(AIVEN, {"a.file": str(tmp_path)})
 
 

@@ -397,7 +397,7 @@ def test_a_rotated_key_is_used_from_the_next_request(http: ScriptedHttp, open_st
     file = tmp_path / "credentials"
     store = open_store(credentials=CredentialsFile(file, "the.key"))
     http.answer(ranged())
-    with pytest.raises(StorageConfigError, match=r"the\.key: cannot read"):
+    with pytest.raises(StorageConfigError, match=r"the\.key: .* cannot be read"):
         store.head("a")
     for name in ("first", "second-one"):
         file.write_text(f"aws_access_key_id={name}\naws_secret_access_key=secret\n")

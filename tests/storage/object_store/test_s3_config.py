@@ -245,7 +245,7 @@ def test_a_file_that_never_was_good_is_an_error_without_secrets(path: Path, cont
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError, match="cannot read"):
+    with pytest.raises(StorageConfigError, match="cannot be read"):
         CredentialsFile(tmp_path, "k").credentials()
 
 

@@ -304,7 +304,8 @@ def test_messages_have_the_prefix_that_the_broker_has() -> None:
 
 def test_a_file_that_is_not_there_is_named_with_its_key(config: dict[str, str], tmp_path: Path) -> None:
     config[PRIVATE_NAME] = str(tmp_path / "absent.pem")
-    assert message_of(config) == f"rsm.config.{PRIVATE_NAME}={tmp_path}/absent.pem: No such file or directory"
+    reason = "it cannot be read: No such file or directory"
+    assert message_of(config) == f"rsm.config.{PRIVATE_NAME}={tmp_path}/absent.pem: {reason}"
 
 
 WRONG_PRIVATE: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -328,7 +329,7 @@ WRONG_PRIVATE: dict[str, tuple[Callable[[], bytes], str]] = {
         "not a PEM file",
     ),
     "an empty file": (lambda: b"", "not a PEM file"),
-    "an endless file": (lambda: pkcs8(rsa_key()) + bytes(KEY_FILE_BYTES_MAX), "not a PEM file"),
+    "an endless file": (lambda: pkcs8(rsa_key()) + bytes(KEY_FILE_BYTES_MAX), "is larger than"),
     "another pair's": (lambda: pkcs8(rsa_key()), f"is not the private key of rsm.config.{PUBLIC_NAME}"),
 }
 
