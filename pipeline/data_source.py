@@ -7,7 +7,7 @@
 Options are pipeline.planning.options'; rows are the Kafka source's (pipeline.schema). Who runs what: Spark makes the
 source, plans and pickles in Python workers on the driver's machine, and runs `read` in Python workers of executors. So
 a reader holds what executors need from the moment it is made (how credentials travel: rule 1 of
-pipeline.reading.executor_storage), and each plan opens the tier anew.
+pipeline.reading.executor_storage). A process that plans again reads on in the tier that it has open (pipeline.driver).
 
 Streaming: a query's offset is pipeline.data_source'. What is followed is the tier's end, or with
 `tail=kafka` the log's. Spark 4.0 does not tell a Python source where a query stands when it asks for the newest offset.
@@ -46,7 +46,7 @@ from pipeline.planning.options import (
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from pipeline.planning.planner import limit_end_offsets, plan
 from pipeline.planning.value_options import ValueOptions
-from pipeline.reading.read_task import TaskReader
+from pipeline.reading.read_task import TaskReader, keep_archive_directories
 from pipeline.schema import VALUE_COLUMNS, spark_schema
 from pipeline.tasks import Task
 from protocol.client.errors import UpstreamDeadlineError, UpstreamError
@@ -279,6 +279,10 @@ _NO_OPTIONS = (
 
 class TidegateDataSource(DataSource):
     """The source's name is `tidegate`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        keep_archive_directories()  # Spark's planning processes, too, are used again
 
     @classmethod
     def name(cls) -> str:
