@@ -1,6 +1,7 @@
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -23,11 +24,12 @@ import org.apache.kafka.server.log.remote.storage.RemoteStorageManager;
  *   rsm.config.dir   the bucket's folder
  *   rsm.config.url   the bucket as readers reach it, with a slash at the end
  *
- * It is kinder to the broker than a plug-in that fetches whole chunks: a GET begins where the broker reads, the body is
- * streamed, and what the broker does not read is not waited for. Indexes come from the folder, without the link.
+ * It is kinder to the broker than a plug-in that fetches whole chunks: a GET begins where the broker reads, is about as
+ * large as what the broker asks for, and its body is streamed. Indexes come from the folder, without the link.
  */
 public class S3TieredStorage implements RemoteStorageManager {
-    private static final int RANGE_BYTES = 4 * 1024 * 1024;
+    /** What a fetch of Kafka's default size takes, and what lies before its first record. */
+    private static final int RANGE_BYTES = (1024 + 128) * 1024;
 
     private final LocalTieredStorage files = new LocalTieredStorage();
     private final HttpClient http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
@@ -107,8 +109,10 @@ public class S3TieredStorage implements RemoteStorageManager {
             return count;
         }
 
+        /** Reads what is left of the range: a connection that is cut is lost, and what is under way stays in the link. */
         @Override
         public void close() throws IOException {
+            body.transferTo(OutputStream.nullOutputStream());
             body.close();
         }
 
