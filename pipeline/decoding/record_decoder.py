@@ -248,8 +248,8 @@ class RecordDecoder:
             on_bad: without it, or without `options.skips_bad_records`, a corrupt batch is an error.
         """
         columns = options.columns
-        self._options, self._where = options, where
-        self._on_bad = on_bad if options.skips_bad_records else None
+        self._options = options
+        self.begin_object(where, on_bad)
         self._group_bytes_max = min(max(options.task_bytes_max // 4, GROUP_BYTES_MIN), GROUP_BYTES_MAX)
         self._records_max = min(RECORDS_MAX, max(options.task_bytes_max // 1024, RECORDS_MIN))
         self._has_timestamp = "timestamp" in columns
@@ -264,6 +264,11 @@ class RecordDecoder:
         self._builder = ColumnBuilder(columns, topic, partition)
         self._spare_group: BatchGroup | None = None
         """Its pages are the decoder's already: a fresh one made decoding 5 to 14 % slower."""
+
+    def begin_object(self, where: str, on_bad: OnBad | None) -> None:
+        """What comes now is of another object of the partition. The arguments are the constructor's."""
+        self._where = where
+        self._on_bad = on_bad if self._options.skips_bad_records else None
 
     def decode(self, batches: Sequence[WalkedBatch], *, first_offset: int, end_offset: int) -> Iterator[pa.RecordBatch]:
         """The rows of the batches with offsets in [first_offset, end_offset), within the options' timestamps.

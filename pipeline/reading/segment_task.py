@@ -157,7 +157,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 def read_segments(
     manager: RemoteStorageManager, parts: Sequence[SegmentTask], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task's parts, in order of offset. Closing the iterator ends the GETs under way.
+    """The rows of a task's parts, which are of one partition, in order of offset. Closing it ends the GETs under way.
 
     Let go of an Arrow batch before asking for the next: both would count towards options.task_bytes_max.
 
@@ -168,19 +168,21 @@ def read_segments(
             cannot be written.
         RecordTooLargeError: so is a record.
     """
+    if not parts:
+        return
+    partition = parts[0].segment.topic_id_partition
+    # One for all: it keeps memory that it has touched.
+    decoder = RecordDecoder(options, partition.topic, partition.partition, where=str(partition))
     with closing(GetsAhead(GETS_AHEAD_MAX, options.task_bytes_max // 4)) as gets:
-        for batches in SegmentsInTurn(manager, parts, options, gets):
-            yield from _rows_of(batches, options)
+        for segment in SegmentsInTurn(manager, parts, options, gets):
+            yield from _rows_of(segment, decoder, options)
 
 
-def _rows_of(segment: "SegmentBatches", options: ReadOptions) -> Iterator[pa.RecordBatch]:
+def _rows_of(segment: "SegmentBatches", decoder: RecordDecoder, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     task, bad = segment.task, segment.bad
-    decoder = RecordDecoder(
-        options,
-        task.segment.topic_id_partition.topic,
-        task.segment.topic_id_partition.partition,
-        where=f"segment {task.segment.segment_id}",
-        on_bad=lambda position, size_bytes, reason: bad.add(BadBatch(position, size_bytes, reason)),
+    decoder.begin_object(
+        f"segment {task.segment.segment_id}",
+        lambda position, size_bytes, reason: bad.add(BadBatch(position, size_bytes, reason)),
     )
     try:
         for batches in segment:
