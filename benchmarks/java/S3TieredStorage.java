@@ -109,7 +109,7 @@ public class S3TieredStorage implements RemoteStorageManager {
             return count;
         }
 
-        /** Reads what is left of the range: a connection that is cut is lost, and what is under way stays in the link. */
+        /** Reads what is left of the range: a connection that is cut leaves what is under way in the link. */
         @Override
         public void close() throws IOException {
             body.transferTo(OutputStream.nullOutputStream());

@@ -105,7 +105,7 @@ def test_an_archive_on_the_path_is_read_again_only_when_it_has_changed(
     assert find_spec("first_of_zip") is not None
     keep_archive_directories()
     read: list[str] = []
-    look = zipimport._read_directory  # type: ignore[attr-defined]
+    look = zipimport._read_directory  # type: ignore[attr-defined]  # typeshed has none of it
 
     def looked(path: str) -> object:
         read.append(path)
