@@ -138,7 +138,13 @@ class DeltaTable:
 
 def create(spark: SparkSession, name: TableName, columns: str, partition_by: tuple[str, ...]) -> None:
     """A new table."""
-    spark.sql(f"CREATE TABLE {name} ({columns}) USING delta PARTITIONED BY ({', '.join(partition_by)})")
+    if not name.is_path:
+        spark.sql(f"CREATE TABLE {name} ({columns}) USING delta PARTITIONED BY ({', '.join(partition_by)})")
+        return
+    # To SQL a log without a commit is a table already: of a driver that was killed while it made one.
+    names = [part.strip("`") for part in partition_by]
+    rows = spark.createDataFrame([], columns).write.format("delta").mode("append").partitionBy(*names)
+    rows.save(name.parts[1])
 
 
 def _written(metrics: Mapping[str, str]) -> Written:

@@ -230,8 +230,11 @@ class TableSink:
         try:
             _FORMATS[self._format].create(self._spark, self._name, columns, by)
         except (PySparkException, Py4JJavaError) as error:
-            raise UsageError(_advice(self._options, first_line(error))) from error
-        self._tell(f"created {self._name}, {self._format}, partitioned by {', '.join(by).replace('`', '')}")
+            if provider(self._spark, self._name) != self._format:
+                raise UsageError(_advice(self._options, first_line(error))) from error
+            # Another driver has made it meanwhile.
+        else:
+            self._tell(f"created {self._name}, {self._format}, partitioned by {', '.join(by).replace('`', '')}")
         self._table = self._open(self._format)
         self._keep(self._state)
         return self._table
@@ -278,8 +281,10 @@ def provider(spark: SparkSession, name: TableName) -> str | None:
     """What the table is of, None without one. Asked so that pyspark logs no trace where there is none."""
     if name.is_path:
         jvm: Any = spark.sparkContext._jvm
-        log = jvm.org.apache.hadoop.fs.Path(name.parts[1], "_delta_log")
-        return DELTA if log.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(log) else None
+        # Commits and checkpoints. A driver that was killed while it made the table leaves a log without any.
+        versions = jvm.org.apache.hadoop.fs.Path(name.parts[1], "_delta_log/[0-9]*")
+        files = versions.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return DELTA if files.globStatus(versions) else None
     if not spark.catalog.tableExists(str(name)):
         return None
     told = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
