@@ -282,7 +282,8 @@ class TidegateDataSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        keep_archive_directories()  # Spark's planning processes, too, are used again
+        # Spark's planning processes are used again, too. One makes the source, others are sent it.
+        keep_archive_directories()
 
     @classmethod
     def name(cls) -> str:
@@ -305,6 +306,7 @@ class TidegateDataSource(DataSource):
 
     @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
+        keep_archive_directories()
         if not self.options:
             raise OptionsError([_NO_OPTIONS])
         options = parse_options(self.options)
@@ -312,6 +314,7 @@ class TidegateDataSource(DataSource):
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        keep_archive_directories()
         options = parse_options(self.options, is_streaming=True)
         return TierStreamReader(options, self._settle(options.values, options.config, options.selection))
 
