@@ -66,7 +66,7 @@ class JobFolder:
         if str(self._files.getUri().getScheme()) in WHOLE_OBJECTS:
             self._write(name, value)
             return
-        # Always the same name for the same file: what a killed job leaves there, the next one writes over.
+        # Always the same name for a file and writer: what a killed job leaves there, the next one writes over.
         made = f"_made-{name.replace('/', '-')}{writer}"
         self._write(made, value)
         self._rename(made, name)

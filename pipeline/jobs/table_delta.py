@@ -142,8 +142,7 @@ def create(spark: SparkSession, name: TableName, columns: str, partition_by: tup
         spark.sql(f"CREATE TABLE {name} ({columns}) USING delta PARTITIONED BY ({', '.join(partition_by)})")
         return
     # To SQL a log without a commit is a table already: of a driver that was killed while it made one.
-    names = [part.strip("`") for part in partition_by]
-    rows = spark.createDataFrame([], columns).write.format("delta").mode("append").partitionBy(*names)
+    rows = spark.createDataFrame([], columns).write.format("delta").mode("append").partitionBy(*partition_by)
     rows.save(name.parts[1])
 
 

@@ -434,7 +434,7 @@ class SegmentBatches:
         _log.warning("index_not_used", index=kind, segment=str(self.task.segment.segment_id), reason=reason)
 
     def _retried(self, call: Callable[[], T]) -> T:
-        return call_with_retries(call, self.task.segment)
+        return call_with_retries(call, self.task.segment, self._gets.closing.wait)
 
 
 @dataclass(frozen=True, slots=True)
