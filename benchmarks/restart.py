@@ -5,7 +5,8 @@
 One real broker, whose `__remote_log_metadata` (50 partitions) is filled with two records a segment, as brokers write
 them. In each round one Tidegate starts without a snapshot, is stopped by SIGTERM, and starts again with the one that
 it left. Time runs from the start of the process to its `ready:` line; memory is the most that the process ever had.
-There is no tier behind it: what a start asks of an object store is one small object, which is not there.
+The tier behind it holds one object, since one without any would not be the brokers' and Tidegate would never be ready:
+what a start asks of an object store is one small object and, as that is not there, a listing.
 
 Exit code 1 when a floor does not hold, or when a start did not do what it was measured for.
 """
@@ -93,6 +94,7 @@ def measure(work: Path, segments: int, partitions: int, rounds: int) -> Result:
     complaints: list[str] = []
     with KafkaCluster(jars=JARS, work=work / "kafka", properties=properties, jvm_options=JVM_OPTIONS) as cluster:
         fill_metadata_topic(cluster.bootstrap_servers, segments=segments, partitions=partitions)
+        _put_object(work / "kafka" / "tier" / "kafka-tiered-storage")
         for number in range(rounds):
             shutil.rmtree(snapshots, ignore_errors=True)
             for expected, measured in starts.items():
@@ -131,6 +133,13 @@ def show(result: Result, *, as_json: bool) -> None:
     )
     for complaint in result.complaints:
         print(f"failed: {complaint}")
+
+
+def _put_object(tier: Path) -> None:
+    """A segment's file, by its name (LocalTieredStorage)."""
+    folder = tier / f"benchmark-0-0-{'A' * 22}"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}-{'A' * 22}.log").write_bytes(b"")
 
 
 def _start(cluster: KafkaCluster, work: Path, snapshots: Path, segments: int) -> Start:
