@@ -1,0 +1,155 @@
+"""Which worker gets a connection: the rules of `proxy.workers.assignment`, in examples and in any order of events."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from proxy.workers.assignment import Assignment, balance
+
+
+def made(workers: int, brokers: tuple[int, ...] = ()) -> Assignment:
+    assignment = Assignment(workers)
+    for worker in range(workers):
+        assignment.on_up(worker)
+    assignment.follow(brokers)
+    return assignment
+
+
+def given_to(assignment: Assignment, broker: int | None, times: int) -> list[int]:
+    """The workers that so many connections go to, one after another."""
+    chosen = []
+    for _ in range(times):
+        worker = assignment.choose(broker)
+        assert worker is not None
+        assignment.on_given(worker)
+        chosen.append(worker)
+    return chosen
+
+
+def test_a_broker_has_one_worker_while_brokers_are_as_many_as_workers() -> None:
+    assignment = made(2, (1, 2, 3))
+    assert [set(given_to(assignment, broker, 5)) for broker in (1, 2, 3)] == [{0}, {1}, {0}]
+
+
+def test_a_single_broker_has_all_workers_and_the_least_loaded_is_chosen() -> None:
+    assignment = made(3, (7,))
+    assert given_to(assignment, 7, 6) == [0, 1, 2, 0, 1, 2]
+    assignment.on_ended(1)
+    assert given_to(assignment, 7, 1) == [1]
+
+
+def test_workers_are_divided_among_fewer_brokers() -> None:
+    assignment = made(5, (1, 2))
+    assert [assignment.workers_of(broker) for broker in (1, 2)] == [(0, 2, 4), (1, 3)]
+
+
+def test_the_bootstrap_listener_and_unknown_brokers_go_to_the_least_loaded() -> None:
+    assignment = made(2, (1, 2, 3))
+    assert given_to(assignment, None, 3) == [0, 1, 0]
+    assert given_to(assignment, 99, 1) == [1]
+
+
+def test_while_a_brokers_worker_is_down_another_takes_its_connections() -> None:
+    assignment = made(2, (1, 2))
+    assignment.on_down(0)
+    assert given_to(assignment, 1, 2) == [1, 1]
+    assignment.on_up(0)
+    assert given_to(assignment, 1, 1) == [0]
+
+
+def test_nobody_is_chosen_while_nobody_is_up() -> None:
+    assignment = made(1, (1,))
+    assignment.on_down(0)
+    assert assignment.choose(1) is None
+
+
+def test_a_broker_that_joins_or_leaves_moves_no_other_without_need() -> None:
+    assignment = made(2, (1, 2, 3, 4))
+    before = {broker: assignment.workers_of(broker) for broker in (1, 2, 3, 4)}
+    assignment.follow((1, 2, 3, 4, 5))
+    assert {broker: assignment.workers_of(broker) for broker in (1, 2, 3, 4)} == before
+    assignment.follow((1, 3))  # both were worker 0's
+    assert (assignment.workers_of(1), assignment.workers_of(3)) == ((0,), (1,))
+
+
+@given(
+    st.sets(st.integers(0, 30)),
+    st.integers(1, 8),
+    st.dictionaries(st.integers(0, 30), st.integers(0, 9)),
+)
+def test_balance_places_all_and_moves_no_more_than_it_must(items: set[int], bins: int, before: dict[int, int]) -> None:
+    found = balance(sorted(items), range(bins), before)
+    assert found.keys() == items
+    load = Counter(found.values())
+    counts = [load[each] for each in range(bins)]
+    assert max(counts) - min(counts) <= 1
+    # What was in balance stays where it was.
+    assert balance(sorted(items), range(bins), found) == found
+
+
+class Events(RuleBasedStateMachine):
+    """Brokers, workers and connections come and go; a plain count is the model."""
+
+    @initialize(workers=st.integers(1, 6))
+    def start(self, workers: int) -> None:
+        self.workers = workers
+        self.assignment = Assignment(workers)
+        self.brokers: set[int] = set()
+        self.up: set[int] = set()
+        self.counts = Counter[int]()
+
+    @rule(brokers=st.sets(st.integers(0, 9)))
+    def follow(self, brokers: set[int]) -> None:
+        self.assignment.follow(brokers)
+        self.brokers = brokers
+
+    @rule(data=st.data())
+    def turn(self, data: st.DataObject) -> None:
+        worker = data.draw(st.integers(0, self.workers - 1))
+        self.counts[worker] = 0
+        if worker in self.up:
+            self.up.discard(worker)
+            self.assignment.on_down(worker)
+        else:
+            self.up.add(worker)
+            self.assignment.on_up(worker)
+
+    @rule(broker=st.none() | st.integers(0, 9))
+    def connect(self, broker: int | None) -> None:
+        worker = self.assignment.choose(broker)
+        if not self.up:
+            assert worker is None
+            return
+        assert worker in self.up
+        meant = self.up & {*self.assignment.workers_of(broker)} or self.up
+        assert worker in meant
+        assert self.counts[worker] == min(self.counts[each] for each in meant)
+        self.assignment.on_given(worker)
+        self.counts[worker] += 1
+
+    @precondition(lambda self: any(self.counts.values()))
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from([each for each, count in sorted(self.counts.items()) if count]))
+        self.assignment.on_ended(worker)
+        self.counts[worker] -= 1
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert all(self.assignment.connections(each) == self.counts[each] for each in range(self.workers))
+
+    @invariant()
+    def every_broker_has_workers_and_no_cache_is_doubled_without_need(self) -> None:
+        homes = [self.assignment.workers_of(broker) for broker in sorted(self.brokers)]
+        if len(homes) >= self.workers:
+            assert all(len(each) == 1 for each in homes)
+            load = Counter(worker for each in homes for worker in each)
+            assert max(load.values()) - min(load[worker] for worker in range(self.workers)) <= 1
+        elif homes:
+            assert sorted(worker for each in homes for worker in each) == [*range(self.workers)]
+            assert max(map(len, homes)) - min(map(len, homes)) <= 1
+
+
+TestEvents = Events.TestCase
