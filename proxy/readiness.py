@@ -39,6 +39,17 @@ class ConditionState(enum.StrEnum):
     DEGRADED = "degraded"
 
 
+class Stage(enum.StrEnum):
+    """How far the process is in its life."""
+
+    STARTING = "starting"
+    """It has never been ready."""
+    SERVING = "serving"
+    """It has been ready, whether it is now or not."""
+    DRAINING = "draining"
+    """It was asked to stop: not ready, though its listeners may still accept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One condition; the reason is a sentence for an operator."""
@@ -80,6 +91,13 @@ class Readiness:
     def broker_problems(self) -> Mapping[int, str]:
         """Why a broker cannot be listened for, by node id."""
         return dict(sorted(self._broker_problems.items()))
+
+    @property
+    def stage(self) -> Stage:
+        """Starting, serving or draining."""
+        if self._draining:
+            return Stage.DRAINING
+        return Stage.SERVING if self._first_ready.is_set() else Stage.STARTING
 
     @property
     def ready(self) -> bool:
@@ -136,6 +154,11 @@ class Readiness:
         self._partition_problems.pop(metadata_partition, None)
         self._tell()
 
+    @property
+    def brokers_read(self) -> Sequence[str]:
+        """What `left_to_brokers` was told last."""
+        return [*self._left_to_brokers]
+
     def left_to_brokers(self, reasons: Sequence[str]) -> None:
         """Why tier reads are left to the brokers at the moment, a sentence each; none: they are not."""
         self._left_to_brokers = [*reasons]
@@ -168,6 +191,10 @@ class Readiness:
         """The object store does not answer, or not as it should."""
         state = ConditionState.DEGRADED if self._tier_has_answered else ConditionState.PENDING
         self._set(ConditionName.TIER, state, reason)
+
+    def take(self, name: ConditionName, condition: Condition) -> None:
+        """A condition as somebody else has found it: workers, by a supervisor."""
+        self._set(name, condition.state, condition.reason)
 
     def drain(self) -> None:
         """Shutdown has begun: not ready from here on."""

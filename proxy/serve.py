@@ -8,9 +8,10 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -24,14 +25,16 @@ from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import (
     LISTEN_BACKLOG,
     AddressBook,
+    Book,
     KnownBrokers,
     KnownBrokersFile,
     SniAddressBook,
     SniPattern,
     Target,
 )
+from proxy.connection.connection import Advertiser
 from proxy.connection.request_handlers import Answer, ClientReads, Relay, UpstreamWire
-from proxy.connection.server import Server
+from proxy.connection.server import Server, TargetFor
 from proxy.fetch.fallback import Fallback
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
 from proxy.fetch.service import FetchService
@@ -39,7 +42,7 @@ from proxy.fetch.tier import CatalogTail, Tier
 from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
-from proxy.process.admin import serve_admin
+from proxy.process.admin import OwnPages, Pages, serve_admin
 from proxy.process.catalog import start_catalog
 from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
@@ -62,8 +65,18 @@ from storage.remote_storage_manager import RemoteStorageManager
 # The listeners towards clients: the bootstrap listener, and how a broker is told from another.
 
 
+class Acceptor(Protocol):
+    """Who has the connections that listeners accept; see `proxy.connection.server.Server`."""
+
+    addresses: Advertiser | None
+
+    async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None: ...
+
+    async def serve_by_name(self, listeners: Sequence[trio.SocketListener], target_for: TargetFor) -> None: ...
+
+
 async def listen(
-    config: Config, cluster: Cluster, server: Server, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
+    config: Config, cluster: Cluster, server: Acceptor, known: KnownBrokers, readiness: Readiness, nursery: trio.Nursery
 ) -> tuple[AddressBook | SniAddressBook, tuple[str, int]]:
     """Have clients accepted, for the known brokers too; the listeners of brokers, and the bootstrap listener's address.
 
@@ -78,21 +91,33 @@ async def listen(
     except OSError as error:
         raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
     host, port = listeners[0].socket.getsockname()[:2]
-    target = Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+    target = bootstrap_target(config)
     if proxy.tls_sni_pattern is None:
         book = server.addresses = AddressBook(proxy, nursery, server.serve, readiness=readiness, ports=known.ports)
         await book.follow(known.brokers)
         nursery.start_soon(server.serve, listeners, target)
         return book, (str(host), int(port))
-    names = server.addresses = SniAddressBook(
-        SniPattern(proxy.tls_sni_pattern),
-        int(port) if proxy.advertised_port_start is None else proxy.advertised_port_start,
-        bootstrap=target,
-        known_address=lambda node_id: address_of(cluster, node_id),
-    )
+    names = server.addresses = server_names(config, cluster, int(port))
     await names.follow(known.brokers)
     nursery.start_soon(server.serve_by_name, listeners, names.target_for)
     return names, (str(host), int(port))
+
+
+def bootstrap_target(config: Config) -> Target:
+    """Any broker."""
+    return Target(None, tuple((server.host, server.port) for server in config.upstream.bootstrap_servers))
+
+
+def server_names(config: Config, cluster: Cluster, bound_port: int) -> SniAddressBook:
+    """What clients are told where one port stands for all brokers."""
+    assert config.proxy.tls_sni_pattern is not None
+    told_port = config.proxy.advertised_port_start
+    return SniAddressBook(
+        SniPattern(config.proxy.tls_sni_pattern),
+        bound_port if told_port is None else told_port,
+        bootstrap=bootstrap_target(config),
+        known_address=lambda node_id: address_of(cluster, node_id),
+    )
 
 
 def address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
@@ -104,6 +129,58 @@ def address_of(cluster: Cluster, node_id: int) -> tuple[str, int] | None:
 def node_at(cluster: Cluster, host: str, port: int) -> int | None:
     """The broker that advertises this address, if one does."""
     return next((node.node_id for node in cluster.brokers.values() if (node.host, node.port) == (host, port)), None)
+
+
+# How clients and operators reach a process: by listeners of its own, or through a supervisor (`proxy.workers`).
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """`known`: where the brokers are kept for the next start."""
+
+    addresses: Book
+    bootstrap: tuple[str, int]
+    known: KnownBrokersFile
+
+
+class Front(Protocol):
+    """What faces clients and operators."""
+
+    def load(self) -> Config:
+        """The configuration as it is now; raises ConfigError."""
+        ...
+
+    async def listen(self, cluster: Cluster, server: Server, readiness: Readiness, nursery: trio.Nursery) -> Listening:
+        """Have clients served from now on; raises OSError."""
+        ...
+
+    async def show(self, pages: OwnPages, nursery: trio.Nursery) -> tuple[str, int]:
+        """Have the pages shown; where. Raises OSError."""
+        ...
+
+
+class OwnFront:
+    """Implements `Front` with listeners of its own."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def load(self) -> Config:
+        return load(self._config.files[""], os.environ)
+
+    async def listen(
+        self, cluster: Cluster, server: Acceptor, readiness: Readiness, nursery: trio.Nursery
+    ) -> Listening:
+        servers = map(str, self._config.upstream.bootstrap_servers)
+        known = KnownBrokersFile(self._config.catalog.snapshot_path, servers)
+        addresses, bootstrap = await listen(self._config, cluster, server, await known.read(), readiness, nursery)
+        nursery.start_soon(known.run)
+        return Listening(addresses, bootstrap, known)
+
+    async def show(self, pages: Pages, nursery: trio.Nursery) -> tuple[str, int]:
+        admin = self._config.admin.listen
+        address: tuple[str, int] = await nursery.start(serve_admin, admin.host, admin.port, pages)
+        return address
 
 
 # The C library's allocator, told what this process does: it frees blocks of megabytes only to ask for others.
@@ -178,12 +255,16 @@ class Application:
     readiness: Readiness
     meters: Meters
     server: Server
-    addresses: AddressBook | SniAddressBook
+    addresses: Book
     catalog: Catalog
     cluster: Cluster
     settings: LiveSettings
     reloader: Reloader
     closing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def drain_delay_s(self) -> float:
+        return self.settings.drain_delay_s
 
     @property
     def drain_timeout_s(self) -> float:
@@ -192,10 +273,14 @@ class Application:
     @property
     def ready_line(self) -> str:
         """What is said at the first readiness."""
-        host, port = self.bootstrap
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        brokers, segments = len(self.cluster.brokers), self.catalog.segment_count
-        return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
+        return ready_line(self.bootstrap, len(self.cluster.brokers), self.catalog.segment_count)
+
+
+def ready_line(bootstrap: tuple[str, int], brokers: int, segments: int) -> str:
+    """What others wait for on standard error (docs/protocol.md)."""
+    host, port = bootstrap
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"ready: bootstrap {address}, brokers {brokers}, segments {segments}"
 
 
 async def serve(config: Config) -> int:
@@ -208,17 +293,17 @@ async def serve(config: Config) -> int:
             await LifeCycle(signals, SystemdNotify(os.environ)).run(lambda: run(config))
         except* StorageConfigError as group:
             exit_code = exit_codes.USAGE
-            _say_errors(group)
+            say_errors(group)
         except* OSError as group:
             exit_code = exit_codes.FOUND_WRONG
-            _say_errors(group)
+            say_errors(group)
     return exit_code
 
 
-def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
+def say_errors(group: BaseExceptionGroup[Exception]) -> None:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            _say_errors(error)
+            say_errors(error)
         else:
             print(f"tidegate: {error}", file=sys.stderr)
 
@@ -227,17 +312,20 @@ def _say_errors(group: BaseExceptionGroup[Exception]) -> None:
 async def run(
     config: Config,
     *,
+    front: Front | None = None,
     open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
 ) -> AsyncIterator[Application]:
     """The application, listening; it is torn down when the block is left.
 
     Args:
+        front: how it is reached; None: by listeners of its own.
         open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
 
     Raises:
         OSError: a listener cannot be bound (names address and key).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
+    front = OwnFront(config) if front is None else front
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(meters.health), LiveSettings(config)
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
@@ -267,23 +355,27 @@ async def run(
             accounts = _accounts(config, settings, tier_storage, meters)
             nursery.start_soon(accounts.run)
             server = _server(config, settings, cluster, tier, lookup, fallback, accounts, meters, nursery)
-            known = KnownBrokersFile(config.catalog.snapshot_path, map(str, config.upstream.bootstrap_servers))
             nursery.start_soon(server.watch)
-            addresses, bootstrap = await listen(config, cluster, server, await known.read(), readiness, nursery)
-            nursery.start_soon(known.run)
-            admin_listen, streams = config.admin.listen, tier_storage.streams
-            admin = await nursery.start(
-                serve_admin, admin_listen.host, admin_listen.port, readiness, meters.registry, streams
-            )
-            reloader = Reloader(config, lambda: load(config.files[""], os.environ), settings.follow, meters)
+            listening = await front.listen(cluster, server, readiness, nursery)
+            admin = await front.show(OwnPages(readiness, meters.registry, tier_storage.streams), nursery)
+            reloader = Reloader(config, front.load, settings.follow, meters)
             nursery.start_soon(reloader.run)
-            nursery.start_soon(follow_upstream, cluster, addresses, known, readiness)
+            nursery.start_soon(follow_upstream, cluster, listening.addresses, listening.known, readiness)
             nursery.start_soon(watch_tier, storage_manager, catalog.some_segments, limiter, readiness)
             nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, meters)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, meters.loop)
             application = Application(
-                bootstrap, admin, readiness, meters, server, addresses, catalog, cluster, settings, reloader
+                listening.bootstrap,
+                admin,
+                readiness,
+                meters,
+                server,
+                listening.addresses,
+                catalog,
+                cluster,
+                settings,
+                reloader,
             )
             yield application
             with application.closing:

@@ -22,6 +22,7 @@ from proxy.config.model import (
     BUDGET_SHARES,
     NODE_ID_VARIABLE,
     SERVE_KEYS,
+    WORKER_MEMORY_BYTES_MIN,
     AdminConfig,
     AuthorityConfig,
     CacheConfig,
@@ -74,6 +75,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     _check_server_names(proxy, values)
     _check_proxy_headers(proxy, values)
     _check_cache(cache, readahead, values)
+    _check_workers(proxy, values)
     config = values.group(
         Config,
         **shared | {"warnings": tuple(values.warnings)},
@@ -228,6 +230,12 @@ def _check_cache(cache: CacheConfig, readahead: ReadAheadConfig, values: Values)
         values.wrong("cache.encrypt", "needs cache.path")
     if cache.block_bytes > cache.memory_bytes:
         values.wrong("cache.block.bytes", f"at most cache.memory.bytes = {format_size(cache.memory_bytes)}")
+
+
+def _check_workers(proxy: ProxyConfig, values: Values) -> None:
+    needed_bytes = proxy.workers * WORKER_MEMORY_BYTES_MIN
+    if values["memory.max.bytes"] < needed_bytes:
+        values.wrong("proxy.workers", f"so many need memory.max.bytes = {format_size(needed_bytes)} or more")
 
 
 def _server_tls(values: Values) -> ServerTls | None:

@@ -68,6 +68,10 @@ BUDGET_SHARES: Final = {
     "tier.inflight.bytes.max": 512,
     "proxy.held.bytes.max": 64,
 }
+WORKERS_MAX: Final = 64
+WORKER_MEMORY_BYTES_MIN: Final = 192 * MIB
+"""The least that `memory.max.bytes` may be for a process."""
+
 INDEXES_SHARE: Final = 96
 SESSIONS_SHARE: Final = 64
 
@@ -124,6 +128,15 @@ def _parse_networks(value: str) -> tuple[Network, ...]:
     return networks
 
 
+def _parse_workers(value: str) -> int:
+    if value.lower() == "auto":
+        return 0
+    if re.fullmatch(r"\d{1,4}", value) is None or not 1 <= int(value) <= WORKERS_MAX:
+        raise ValueError(f"must be auto or a number from 1 to {WORKERS_MAX}")
+    return int(value)
+
+
+WORKERS: Final = Kind(f"`auto`, or integer, 1 to {WORKERS_MAX}", _parse_workers)
 ADVERTISED_HOST: Final = Kind("host", _parse_advertised_host)
 SNI_PATTERN: Final = Kind("host", _parse_sni_pattern)
 LISTEN: Final = Kind("host:port", _parse_listen)
@@ -172,7 +185,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What is written to the log."""
+    """What is written to the log. `worker`: which one writes it; None: the process has no others."""
 
     level: LogLevel = key(
         "log.level", one_of(LogLevel), "The least severe line that is written.", default="info", reload=Reload.AT_ONCE
@@ -184,6 +197,7 @@ class LogConfig:
         default="json",
         reload=Reload.AT_ONCE,
     )
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +207,9 @@ class ProxyConfig:
     `broker_port_start` 0 means any free port. `broker_ports` (node id → port) overrides it broker by broker.
     `advertised_host` may hold `$(nodeId)`; `advertised_port_start` None: clients are told the bound port.
     `tls` is what the keys `proxy.tls.*` say together. `tls_sni_pattern` holds `$(nodeId)` once and puts all brokers on
-    one port; it is set only if `tls` is. `protocol_trusted` None: no PROXY header is expected; else whose connections
-    begin with one. Limits for each address are connections and connections a second; None: no limit.
+    one port; it is set only if `tls` is. `workers` 0: as many as there are cores, 8 at most. `protocol_trusted` None:
+    no PROXY header is expected; else whose connections begin with one. Limits for each address are connections and
+    connections a second; None: no limit.
     """
 
     listen: HostPort = key(
@@ -231,6 +246,15 @@ class ProxyConfig:
         "Shifts the broker ports that clients are told, for a load balancer or port mapping in front. With "
         "`proxy.tls.sni.pattern`: the port of all brokers.",
         default_words="the bound ports",
+    )
+    workers: int = key(
+        "proxy.workers",
+        WORKERS,
+        "Processes that serve clients, each on a core of its own; `auto`: one for each core, 8 at most, while "
+        "`memory.max.bytes` has 192 MiB for each. With more than one, a supervisor accepts connections and hands them "
+        "out, and what is for the host is divided: `memory.max.bytes`, `cache.disk.bytes`, `tier.concurrent.gets.max`, "
+        "`proxy.connections.max`.",
+        default="1",
     )
     read_prefer: ReadPreference = key(
         "proxy.read.prefer",
@@ -386,6 +410,14 @@ class ProxyConfig:
         default="30000",
         reload=Reload.NEW_CONNECTIONS,
     )
+    drain_delay_ms: int = key(
+        "proxy.drain.delay.ms",
+        integer(0, 3_600_000),
+        "How long listeners go on accepting after SIGTERM, while `/readyz` already says `draining`: until balancers "
+        "and Kubernetes have noticed. `proxy.drain.timeout.ms` begins afterwards.",
+        default="0",
+        reload=Reload.AT_ONCE,
+    )
     drain_timeout_ms: int = key(
         "proxy.drain.timeout.ms",
         integer(0, 3_600_000),
@@ -494,7 +526,7 @@ class AuthorityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogConfig:
-    """`snapshot_path` None: no snapshot is kept."""
+    """`snapshot_path` None: no snapshot is kept. `snapshot_is_written`: False for all workers but one."""
 
     snapshot_path: Path | None = key(
         "catalog.snapshot.path",
@@ -505,6 +537,7 @@ class CatalogConfig:
     snapshot_interval_ms: int = key(
         "catalog.snapshot.interval.ms", integer(100, DAY_MS), "Between two snapshots.", default="30000"
     )
+    snapshot_is_written: bool = True
     segments_max: int = key(
         "catalog.segments.max",
         integer(1, 100_000_000),
@@ -564,7 +597,7 @@ class Config(TierClientConfig):
 
     memory_bytes_max: int = key(
         "memory.max.bytes",
-        size(192 * MIB, TIB),
+        size(WORKER_MEMORY_BYTES_MIN, TIB),
         "Of this `cache.memory.bytes` gets 1/6, `readahead.total.max.bytes` and `tier.inflight.bytes.max` 1/3 each, "
         "and `proxy.held.bytes.max` 1/24, unless set themselves. Manifests and indexes get 1/16, Fetch sessions 1/24 "
         "(111,000 partitions at 1.5 GiB; while others want room, no connection keeps more than its share); the rest is "

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 import trio
@@ -202,6 +202,22 @@ class _BindError(Exception):
 
 Serve = Callable[[list[trio.SocketListener], Target], Awaitable[None]]
 """Accepts on the listeners until cancelled."""
+
+
+class Book(Protocol):
+    """What clients are told for brokers, by listeners of this process or somebody else's. See `AddressBook`."""
+
+    async def advertise(self, nodes: Iterable[NodeAddress]) -> dict[int, tuple[str, int]]: ...
+
+    async def follow(self, nodes: Collection[NodeAddress]) -> None: ...
+
+    async def retry_withheld(self) -> None: ...
+
+    @property
+    def withheld(self) -> Mapping[int, str]: ...
+
+    @property
+    def free_ports(self) -> Mapping[int, int]: ...
 
 
 class AddressBook:

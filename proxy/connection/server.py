@@ -234,6 +234,17 @@ class Server:
             crowds = [CrowdListener(listener) for listener in listeners]
             await trio.serve_listeners(handle, crowds, handler_nursery=self._nursery)
 
+    def take(self, sock: trio.socket.SocketType, target_for: TargetFor, on_end: Callable[[], None]) -> None:
+        """Serve a connection that somebody else accepted; `on_end` is called when it has ended."""
+
+        async def handle() -> None:
+            try:
+                await self._handle(sock, target_for)
+            finally:
+                on_end()
+
+        self._nursery.start_soon(handle)
+
     def drain(self) -> None:
         """Close the listeners, and have every connection end once it has answered what it began."""
         self._draining = True

@@ -1,7 +1,8 @@
 """The admin listener: `/metrics`, `/livez`, `/readyz` and an index page, on an address of its own.
 
 - `/livez`: 200 whenever the loop turns; nothing else is asked, or a broken tier would restart every replica.
-- `/readyz`: 200 or 503 with reasons; degraded is told apart and is 200 (proxy.readiness).
+- `/readyz`: 200 or 503 with reasons, and whether it is starting, serving or draining; degraded is told apart and is
+  200 (proxy.readiness).
 - `/metrics`: rendered in a thread, so that a scrape of thousands of series does not hold up clients.
 - `/streams`: who reads what from the tier, how fast, and what read-ahead waits for (JSON).
 - `/`: the same state to look at with a browser.
@@ -15,7 +16,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, Protocol, cast
 
 import hypercorn.trio
 import trio
@@ -32,6 +33,41 @@ from proxy.readiness import Readiness
 Streams = Callable[[], Sequence[Mapping[str, object]]]
 """What `/streams` shows."""
 
+
+class Pages(Protocol):
+    """What the pages are made of: this process's own, or all workers' together."""
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        """Content type and page, by the request's Accept header."""
+        ...
+
+    async def report(self) -> Mapping[str, Any]:
+        """The body of `/readyz`."""
+        ...
+
+    async def streams(self) -> Sequence[Mapping[str, object]]:
+        """What `/streams` shows."""
+        ...
+
+
+class OwnPages:
+    """Implements `Pages` for a process that does everything itself."""
+
+    def __init__(self, readiness: Readiness, registry: Registry, streams: Streams) -> None:
+        self.registry = registry
+        self._readiness = readiness
+        self._streams = streams
+
+    async def metrics(self, accept: str) -> tuple[str, bytes]:
+        return await trio.to_thread.run_sync(render, self.registry, accept)
+
+    async def report(self) -> Mapping[str, Any]:
+        return readiness_report(self._readiness)
+
+    async def streams(self) -> Sequence[Mapping[str, object]]:
+        return self._streams()
+
+
 REQUEST_HEAD_BYTES_MAX = 16 * 1024
 """Request line and headers; a scraper's are below 1 KiB."""
 
@@ -46,9 +82,7 @@ DRAIN_S = 1.0
 async def serve_admin(
     listen_host: str,
     listen_port: int,
-    readiness: Readiness,
-    registry: Registry,
-    streams: Streams,
+    pages: Pages,
     *,
     shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
@@ -66,9 +100,7 @@ async def serve_admin(
     host, port = listening.getsockname()[:2]
     serve = partial(
         hypercorn.trio.serve,
-        cast(
-            ASGIFramework, admin_application(readiness, registry, streams)
-        ),  # starlette types ASGI's messages more loosely
+        cast(ASGIFramework, admin_application(pages)),  # starlette types ASGI's messages more loosely
         _config(listening.detach()),
         shutdown_trigger=shutdown_trigger,
         mode="asgi",
@@ -78,32 +110,34 @@ async def serve_admin(
         task_status.started((host, port))
 
 
-def admin_application(readiness: Readiness, registry: Registry, streams: Streams) -> Starlette:
+def admin_application(pages: Pages) -> Starlette:
     """The pages as an ASGI application, free of sockets."""
 
     async def metrics_page(request: Request) -> Response:
-        content_type, page = await trio.to_thread.run_sync(render, registry, request.headers.get("accept", ""))
+        content_type, page = await pages.metrics(request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 
     async def livez(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(_request: Request) -> Response:
-        return JSONResponse(readiness_report(readiness), status_code=200 if readiness.ready else 503)
+        report = await pages.report()
+        return JSONResponse(report, status_code=200 if report["ready"] else 503)
 
     async def streams_page(_request: Request) -> Response:
-        return JSONResponse({"streams": streams()})
+        return JSONResponse({"streams": await pages.streams()})
 
     async def index(_request: Request) -> Response:
-        return HTMLResponse(_index_page(readiness))
+        return HTMLResponse(_index_page(await pages.report()))
 
-    pages = {"/metrics": metrics_page, "/livez": livez, "/readyz": readyz, "/streams": streams_page, "/": index}
-    return Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in pages.items()])
+    routes = {"/metrics": metrics_page, "/livez": livez, "/readyz": readyz, "/streams": streams_page, "/": index}
+    return Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in routes.items()])
 
 
-def readiness_report(readiness: Readiness) -> dict[str, object]:
+def readiness_report(readiness: Readiness) -> dict[str, Any]:
     """The body of `/readyz`."""
     return {
+        "state": readiness.stage.value,
         "ready": readiness.ready,
         "degraded": readiness.degraded,
         "reasons": readiness.reasons,
@@ -114,17 +148,20 @@ def readiness_report(readiness: Readiness) -> dict[str, object]:
         },
         "partition_problems": {str(number): reason for number, reason in readiness.partition_problems.items()},
         "broker_problems": {str(node_id): reason for node_id, reason in readiness.broker_problems.items()},
+        "left_to_brokers": readiness.brokers_read,
     }
 
 
-def _index_page(readiness: Readiness) -> str:
-    state = "ready" if readiness.ready else "not ready"
-    lines = [f"{name}: {condition.state} ({condition.reason})" for name, condition in readiness.conditions.items()]
-    lines += readiness.complaints
+def _index_page(report: Mapping[str, Any]) -> str:
+    state = "ready" if report["ready"] else "not ready"
+    lines = [
+        f"{name}: {condition['state']} ({condition['reason']})" for name, condition in report["conditions"].items()
+    ]
+    lines += report["complaints"]
     # Reasons hold text of brokers and stores: escaped, always.
     items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/livez", "/readyz", "/streams"))
-    degraded = ", degraded" if readiness.degraded else ""
+    degraded = ", degraded" if report["degraded"] else ""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</title>'
         f"<h1>Tidegate: {state}{degraded}</h1><ul>{items}</ul><ul>{links}</ul></html>\n"

@@ -75,6 +75,7 @@ class CatalogSnapshots:
         folder: `catalog.snapshot.path`.
         interval_s: between two snapshots.
         cluster_id: of the metadata topic's cluster; asked once the topic was described.
+        is_ours: False: another process writes it and sets it aside, and this one only reads it.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class CatalogSnapshots:
         manager: TopicBasedRemoteLogMetadataManager,
         cluster_id: Callable[[], str | None],
         meter: CatalogMeter,
+        is_ours: bool = True,
     ) -> None:
+        self._is_ours = is_ours
         self._file = SnapshotFile(folder)
         self._interval_s = interval_s
         self._catalog = catalog
@@ -182,6 +185,8 @@ class CatalogSnapshots:
     async def _set_aside(self, error: SnapshotError | OSError) -> None:
         outcome = _OUTCOMES.get(type(error), SnapshotOutcome.UNREADABLE)  # type: ignore[arg-type]  # OSError: not in it
         self._meter.on_snapshot_loaded(outcome)
+        if not self._is_ours:
+            return
         try:
             aside: str = str(await trio.to_thread.run_sync(self._file.set_aside))
         except OSError as move_error:
@@ -378,6 +383,7 @@ async def start_catalog(
         snapshots = CatalogSnapshots(
             config.catalog.snapshot_path,
             interval_s=config.catalog.snapshot_interval_ms / 1000,
+            is_ours=config.catalog.snapshot_is_written,
             catalog=catalog,
             event_log=event_log,
             manager=manager,
@@ -391,7 +397,7 @@ async def start_catalog(
                 reading.start_soon(snapshots.read)
             await nursery.start(event_log.run)
         manager.follow_all({} if snapshots is None else await snapshots.adopt())
-        if snapshots is not None:
+        if snapshots is not None and config.catalog.snapshot_is_written:
             nursery.start_soon(snapshots.run)
         nursery.start_soon(measure_catalog, event_log, manager, catalog, meters)
 
@@ -399,4 +405,4 @@ async def start_catalog(
     nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters)
     await trio.lowlevel.checkpoint()
     tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
-    return StartedCatalog(tail, snapshots)
+    return StartedCatalog(tail, snapshots if config.catalog.snapshot_is_written else None)

@@ -1,8 +1,10 @@
 """From the first signal handler to the exit code: `ready:`, reload, drain.
 
-SIGTERM or SIGINT drains: listeners are closed, answers that have begun are finished within `proxy.drain.timeout.ms`,
-the catalog's snapshot is written, exit 0. A second one stops at once. One that comes before clients are
-accepted ends the start. SIGHUP has the configuration read again (`proxy.process.reload`).
+SIGTERM or SIGINT drains in two phases. First `/readyz` fails while listeners go on accepting, for
+`proxy.drain.delay.ms`: what sends clients here looks only now and then, and clients that it sends meanwhile are served.
+Then listeners are closed, answers that have begun are finished within `proxy.drain.timeout.ms`, the catalog's snapshot
+is written, exit 0. A second one stops at once. One that comes before clients are accepted ends the start. SIGHUP has
+the configuration read again (`proxy.process.reload`).
 """
 
 import os
@@ -17,8 +19,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from proxy.connection.server import Server
-from proxy.process.reload import Cause, Reloader
+from proxy.process.reload import Cause
 from proxy.readiness import Readiness
 
 # What systemd is told of a unit of `Type=notify`: sd_notify(3)'s datagrams, when NOTIFY_SOCKET says where.
@@ -88,19 +89,46 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _log = structlog.get_logger(__name__)
 
 
+class Draining(Protocol):
+    """Client connections, as far as their end goes; see `proxy.connection.server.Server`."""
+
+    @property
+    def connections(self) -> int: ...
+
+    def drain(self) -> None: ...
+
+    async def wait_empty(self) -> None: ...
+
+
+class Reloading(Protocol):
+    """What reads the configuration again; see `proxy.process.reload.Reloader`."""
+
+    async def reload(self, cause: Cause) -> object: ...
+
+
 class Running(Protocol):
     """What runs, as far as its life cycle goes. `closing` is the scope of what is written at the end."""
 
-    readiness: Readiness
-    server: Server
-    reloader: Reloader
-    closing: trio.CancelScope
+    @property
+    def readiness(self) -> Readiness: ...
+
+    @property
+    def server(self) -> Draining: ...
+
+    @property
+    def reloader(self) -> Reloading: ...
+
+    @property
+    def closing(self) -> trio.CancelScope: ...
+
+    @property
+    def drain_delay_s(self) -> float: ...
 
     @property
     def drain_timeout_s(self) -> float: ...
 
     @property
-    def ready_line(self) -> str: ...
+    def ready_line(self) -> str | None: ...
 
 
 class LifeCycle:
@@ -111,7 +139,8 @@ class LifeCycle:
         self._systemd = systemd
         self._running: Running | None = None
         self._stop_asked = trio.Event()
-        self._drain_scope = trio.CancelScope()
+        # A scope is entered once: the first ends the delay, the second the wait for answers.
+        self._drain_scope, self._stop_scope = trio.CancelScope(), trio.CancelScope()
 
     async def run(self, start: Callable[[], AbstractAsyncContextManager[Running]]) -> None:
         """Start, serve until a signal, drain, and return when everything has ended."""
@@ -139,6 +168,7 @@ class LifeCycle:
             else:
                 _log.warning("stopped_at_once", connections=self._running.server.connections)
                 self._drain_scope.cancel()
+                self._stop_scope.cancel()
                 self._running.closing.cancel()
 
     async def _reload(self) -> None:
@@ -151,16 +181,20 @@ class LifeCycle:
     async def _say_ready(self, running: Running) -> None:
         self._systemd.status("; ".join(running.readiness.reasons) or "ready")
         await running.readiness.wait_ready()
-        print(running.ready_line, file=sys.stderr, flush=True)
-        self._systemd.status(running.ready_line)
+        line = running.ready_line
+        if line is not None:
+            print(line, file=sys.stderr, flush=True)
+            self._systemd.status(line)
 
     async def _drain(self, running: Running) -> None:
         server = running.server
-        _log.info("draining", connections=server.connections)
+        _log.info("draining", connections=server.connections, listeners_close_in_s=running.drain_delay_s)
         self._systemd.stopping()
         running.readiness.drain()
+        with self._drain_scope:
+            await trio.sleep(running.drain_delay_s)
         server.drain()
-        with self._drain_scope, trio.move_on_after(running.drain_timeout_s) as drain:
+        with self._stop_scope, trio.move_on_after(running.drain_timeout_s) as drain:
             await server.wait_empty()
         if drain.cancelled_caught:
             _log.warning("drain_timed_out", connections=server.connections)

@@ -57,7 +57,7 @@ class LiveSettings:
         if config.proxy.tls != self._tls and (config.proxy.tls is None) == (self._tls is None):
             self._client_tls, self._tls = self._context(config), config.proxy.tls
         if config.log != self._log:
-            configure_logs(config.log.level, config.log.format)
+            configure_logs(config.log.level, config.log.format, worker=config.log.worker)
             self._log = config.log
         self._take(config)
         if self.server is not None:
@@ -67,6 +67,7 @@ class LiveSettings:
 
     def _take(self, config: Config) -> None:
         proxy, tier, authority = config.proxy, config.tier, config.authority
+        self.drain_delay_s = proxy.drain_delay_ms / 1000
         self.drain_timeout_s = proxy.drain_timeout_ms / 1000
         self.frontier_age_s_max = authority.frontier_age_ms_max / 1000
         self.list_offsets_timeout_s = tier.list_offsets_timeout_ms / 1000

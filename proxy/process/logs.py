@@ -45,12 +45,15 @@ def configure_logs(
     level: str = "info",
     log_format: LogFormat = LogFormat.CONSOLE,
     stream: TextIO | None = None,
+    *,
+    worker: str | None = None,
 ) -> None:
     """Set up structlog and the standard library's logging for the process; a later call replaces an earlier.
 
     Args:
         level: debug, info, warning or error: for our packages.
         stream: standard error when absent.
+        worker: which one this process is, in each line; None: it is no worker.
 
     Raises:
         ValueError: no such level.
@@ -59,6 +62,7 @@ def configure_logs(
     if number is None:
         raise ValueError(f"no such log level: {level!r}")
     shared: list[Processor] = [
+        *([] if worker is None else [_Worker(worker)]),
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -112,6 +116,17 @@ def _formatter(shared: list[Processor], log_format: LogFormat) -> logging.Format
             render_json if log_format is LogFormat.JSON else render_console,
         ],
     )
+
+
+class _Worker:
+    """Says which worker's line it is."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        event["worker"] = self._worker
+        return event
 
 
 class _Exceptions:

@@ -16,7 +16,7 @@ from metrics.meters import Meters
 from metrics.process_meters import LoopMeter
 from protocol.client.errors import UpstreamError
 from protocol.wire.addresses import NodeAddress
-from proxy.connection.address_book import AddressBook, KnownBrokersFile, SniAddressBook
+from proxy.connection.address_book import Book, KnownBrokersFile
 from proxy.fetch.fallback import Fallback
 from proxy.readiness import ConditionName, ConditionState, Readiness
 from proxy.upstream.cluster import TOPICS_MAX, Cluster
@@ -59,18 +59,15 @@ MEASURE_INTERVAL_S = 15.0
 _log = structlog.get_logger(__name__)
 
 
-async def follow_upstream(
-    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
-) -> None:
+async def follow_upstream(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
     """Keep the brokers, their listeners, and the names and leaders of the topics that were asked for, current."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_follow_topics, cluster)
-        await _follow_brokers(cluster, addresses, known, readiness)
+        await follow_brokers(cluster, addresses, known, readiness)
 
 
-async def _follow_brokers(
-    cluster: Cluster, addresses: AddressBook | SniAddressBook, known: KnownBrokersFile, readiness: Readiness
-) -> None:
+async def follow_brokers(cluster: Cluster, addresses: Book, known: KnownBrokersFile, readiness: Readiness) -> None:
+    """Keep the brokers and their listeners current."""
     failing = False
     while True:
         try:

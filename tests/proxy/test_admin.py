@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from metrics.meters import Meters
-from proxy.process.admin import REQUEST_HEAD_BYTES_MAX, Streams, serve_admin
+from proxy.process.admin import REQUEST_HEAD_BYTES_MAX, OwnPages, Streams, serve_admin
 from proxy.readiness import Readiness
 from tests.support.waiting import HANG_S_MAX
 
@@ -51,7 +51,7 @@ async def running(*, is_ready: bool = False, streams: Streams = list) -> AsyncIt
         make_ready(readiness)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, readiness, meters.registry, streams)
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, OwnPages(readiness, meters.registry, streams))
             yield Admin(address, readiness, meters)
             nursery.cancel_scope.cancel()
 
@@ -60,6 +60,11 @@ def make_ready(readiness: Readiness) -> None:
     readiness.catalog_live(7)
     readiness.upstream_answered(3)
     readiness.tier_answered()
+
+
+def stage_of(readiness: Readiness) -> str:
+    """As /readyz says it."""
+    return readiness.stage.value
 
 
 async def test_a_free_port_is_taken_and_reported() -> None:
@@ -92,7 +97,7 @@ def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, Readiness(), Meters().registry, list)
+            address = await nursery.start(serve_admin, "127.0.0.1", 0, OwnPages(Readiness(), Meters().registry, list))
             addresses.put((address, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
 
     loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
@@ -120,6 +125,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
         status, _, body = await admin.get("/readyz")
         assert status == 200
         assert json.loads(body) == {
+            "state": "serving",
             "ready": True,
             "degraded": False,
             "reasons": [],
@@ -130,6 +136,7 @@ async def test_readyz_is_503_with_reasons_until_ready() -> None:
                 "tier": {"state": "met", "reason": "the tier answers"},
             },
             "broker_problems": {},
+            "left_to_brokers": [],
             "partition_problems": {},
         }
 
@@ -212,7 +219,7 @@ async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
-            await serve_admin("127.0.0.1", port, Readiness(), Meters().registry, list)
+            await serve_admin("127.0.0.1", port, OwnPages(Readiness(), Meters().registry, list))
 
 
 async def test_streams_are_shown_as_they_are_now() -> None:
@@ -229,7 +236,7 @@ async def test_the_shutdown_trigger_ends_it() -> None:
     serve = partial(serve_admin, shutdown_trigger=stop.wait)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve, "127.0.0.1", 0, Readiness(), Meters().registry, list)
+            address = await nursery.start(serve, "127.0.0.1", 0, OwnPages(Readiness(), Meters().registry, list))
             stop.set()
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*address)

@@ -14,7 +14,7 @@ from proxy.connection.server import Server
 from proxy.process.life_cycle import LifeCycle, SystemdNotify
 from proxy.process.reload import Cause, Reloader
 from proxy.readiness import Readiness
-from tests.proxy.test_admin import make_ready
+from tests.proxy.test_admin import make_ready, stage_of
 
 
 class ScriptedServer:
@@ -41,6 +41,7 @@ class ScriptedApplication:
         self.server = cast(Server, self.scripted_server)
         self.reloader = cast(Reloader, self)
         self.closing = trio.CancelScope()
+        self.drain_delay_s = 0.0
         self.drain_timeout_s = 30.0
         self.ready_line = "ready: scripted"
         self.may_start = trio.Event()
@@ -128,6 +129,31 @@ async def test_a_drain_has_its_time(world: World, autojump_clock: MockClock) -> 
     assert world.has_ended()
     assert world.application.steps == ["started", "snapshot", "ended"]
     assert [entry["event"] for entry in logs] == ["draining", "drain_timed_out"]
+
+
+async def test_readiness_fails_first_and_listeners_close_after_the_delay(
+    world: World, autojump_clock: MockClock
+) -> None:
+    make_ready(world.application.readiness)
+    world.application.drain_delay_s = 20.0
+    world.application.scripted_server.empty.set()
+    assert stage_of(world.application.readiness) == "serving"
+    await world.signal(SIGTERM)
+    await trio.sleep(19)
+    assert stage_of(world.application.readiness) == "draining"
+    assert not world.application.readiness.ready
+    assert not world.application.scripted_server.drained
+    await trio.sleep(2)
+    assert world.has_ended()
+
+
+async def test_a_second_signal_also_ends_the_delay(world: World) -> None:
+    world.application.drain_delay_s = 3600.0
+    await world.signal(SIGTERM)
+    assert not world.has_ended()
+    await world.signal(SIGTERM)
+    assert world.application.scripted_server.drained
+    assert world.has_ended()
 
 
 async def test_a_second_signal_stops_at_once_without_a_snapshot(world: World) -> None:

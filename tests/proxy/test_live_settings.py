@@ -32,6 +32,7 @@ FOLLOWED: dict[str, tuple[str, str, object]] = {
     "proxy.inflight.requests.max": ("7", "server_settings.limits.inflight_requests_max", 7),
     "relay.rewrite.bytes.max": ("2 KiB", "server_settings.limits.relay_rewrite_bytes_max", 2048),
     "proxy.upstream.connect.timeout.ms": ("7000", "server_settings.connect_wait_s_max", 7),
+    "proxy.drain.delay.ms": ("7000", "drain_delay_s", 7),
     "proxy.drain.timeout.ms": ("7000", "drain_timeout_s", 7),
     "proxy.read.prefer": ("tier", "fetch.read_prefer_tier", True),
     "remote.fetch.max.wait.ms": ("3000", "fetch.fetch_wait_s_max", 3),

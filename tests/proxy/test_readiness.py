@@ -9,6 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from metrics.meters import Meters
 from metrics.registry import Registry
 from proxy.readiness import ConditionName, ConditionState, Readiness
+from tests.proxy.test_admin import stage_of
 
 MEET: dict[ConditionName, Callable[[Readiness], None]] = {
     ConditionName.CATALOG: lambda readiness: readiness.catalog_live(7),
@@ -142,6 +143,18 @@ async def test_wait_ready_remembers_the_first_time(readiness: Readiness) -> None
     readiness.upstream_unavailable("gone")
     await readiness.wait_ready()
     assert not readiness.ready
+
+
+async def test_the_stage_is_starting_then_serving_then_draining() -> None:
+    readiness = Readiness()
+    assert stage_of(readiness) == "starting"
+    for meet in MEET.values():
+        meet(readiness)
+    assert stage_of(readiness) == "serving"
+    readiness.upstream_unavailable("gone")
+    assert stage_of(readiness) == "serving"
+    readiness.drain()
+    assert stage_of(readiness) == "draining"
 
 
 async def test_a_drain_before_readiness_is_never_ready(autojump_clock: MockClock) -> None:
