@@ -6,7 +6,7 @@ import platform
 import threading
 from collections import deque
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from metrics.registry import Children, LabelLimit, Registry
 
@@ -15,6 +15,9 @@ _CONDITIONS_MAX = 8
 
 _CERTIFICATES_MAX = 64
 """Configuration keys that name one; there is a handful."""
+
+_WORKERS_MAX = 64
+"""The most that `proxy.workers` may be."""
 
 _STALL_WINDOW = 600
 """Wakings that the stall gauge looks back on: a minute at ten a second."""
@@ -141,6 +144,34 @@ class LoopMeter:
     def _stall_max_s(self) -> float:
         with self._lock:
             return max(self._latest)
+
+
+class WorkersMeter:
+    """The processes that serve clients, where there are several (`proxy.workers`); the supervisor feeds it."""
+
+    def __init__(self, registry: Registry) -> None:
+        up = registry.gauge("tidegate_worker_up", "1 while the worker takes connections.", "worker")
+        connections = registry.gauge("tidegate_worker_connections", "Client connections of the worker.", "worker")
+        deaths = registry.counter(
+            "tidegate_worker_deaths", "Times that the worker ended without being told to.", "worker"
+        )
+        limit = LabelLimit(_WORKERS_MAX)
+        self._up = Children[str, Gauge](up, limit)
+        self._connections = Children[str, Gauge](connections, limit)
+        self._deaths = Children[str, Counter](deaths, limit)
+
+    def on_worker(self, worker: str, is_up: bool, connections: int) -> None:
+        """The worker takes connections or does not, and has so many."""
+        self._up[worker].set(is_up)
+        self._connections[worker].set(connections)
+
+    def on_begins(self, worker: str) -> None:
+        """There is such a worker; it has not died yet."""
+        self._deaths[worker].inc(0)
+
+    def on_death(self, worker: str) -> None:
+        """It ended without being told to."""
+        self._deaths[worker].inc()
 
 
 class ProcessMeter:

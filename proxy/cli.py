@@ -84,6 +84,19 @@ def _serve(file: Path) -> int:
         config = _load(file)
         if config is None:
             return exit_codes.USAGE
+        from proxy.workers.cache_parts import settle
+        from proxy.workers.shares import worker_count
+
+        workers = worker_count(config)
+        if config.cache.path is not None:
+            from proxy.process.logs import configure_logs
+
+            configure_logs(config.log.level, config.log.format)
+            settle(config.cache.path, workers)
+        if workers > 1:
+            from proxy.workers.supervisor import serve as supervise
+
+            return supervise(config, workers)
         import trio
 
         from proxy.serve import serve

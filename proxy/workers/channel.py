@@ -24,11 +24,17 @@ _ANCILLARY_BYTES: Final = stdlib_socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array
 _CLOSE_ON_EXEC: Final = getattr(stdlib_socket, "MSG_CMSG_CLOEXEC", 0)
 """Not on macOS; nothing here starts other programs."""
 
+_FAILED: Final = "question_failed"
+
 _log = structlog.get_logger(__name__)
 
 
 class ChannelClosedError(Exception):
     """The other end has gone."""
+
+
+class QuestionFailedError(ChannelClosedError):
+    """The other end could not answer; what failed is in its log."""
 
 
 class _Outgoing:
@@ -91,6 +97,7 @@ class Channel:
 
         Raises:
             ChannelClosedError: there will be none.
+        QuestionFailedError: a fault of ours at the other end.
         """
         if self._is_closed:
             raise ChannelClosedError
@@ -103,6 +110,8 @@ class Channel:
             self._asked.pop(id_, None)
         if not answers:
             raise ChannelClosedError
+        if _FAILED in answers[0]:
+            raise QuestionFailedError(answers[0][_FAILED])
         return answers[0]
 
     async def give(self, sock: trio.socket.SocketType, **body: object) -> None:
@@ -182,7 +191,11 @@ class Channel:
                 self._hear(frame)
 
     async def _answer_to(self, question: Frame) -> None:
-        body = await self._answer(question.body)
+        try:
+            body = await self._answer(question.body)
+        except Exception as error:  # a fault in one answer must not end a process that serves
+            _log.error("worker_question_fault", question=question.body.get("what"), exc_info=error)
+            body = {_FAILED: repr(error)}
         if self._is_closed:
             return
         # Samples of many topics are a megabyte of JSON.

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from proxy.workers.channel import Channel, ChannelClosedError
+from proxy.workers.channel import Channel, ChannelClosedError, QuestionFailedError
 from proxy.workers.frames import Frame, FrameKind, encode
 from tests.support.waiting import HANG_S_MAX
 
@@ -27,6 +27,8 @@ class End:
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         await self.may_answer.wait()
+        if question["what"] == "fault":
+            raise ZeroDivisionError("a fault of ours")
         return {"to": question["what"], "size": len(question.get("text", ""))}
 
     async def run(self) -> None:
@@ -71,6 +73,13 @@ async def test_questions_are_answered_in_both_directions_at_once() -> None:
             f"{who} {number}" for who in ("one", "other") for number in range(4)
         }
         assert {answer["size"] for answer in got} == {len(text)}
+
+
+async def test_a_fault_in_an_answer_is_the_askers_to_hear_and_ends_nothing() -> None:
+    async with pair() as (one, _):
+        with pytest.raises(QuestionFailedError, match="a fault of ours"):
+            await one.channel.ask("fault")
+        assert (await one.channel.ask("next"))["to"] == "next"
 
 
 async def test_a_given_connection_is_the_others_and_carries_on() -> None:

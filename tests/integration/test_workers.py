@@ -1,0 +1,83 @@
+"""`proxy.workers=2` before a real broker: clients go on when a worker is killed, and all ends as one process would."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from proxy.process import exit_codes
+from tests.integration.reading import Reading
+from tests.integration.test_life_cycle import at_ports, traffic
+from tests.support.digests import read_with_confluent
+from tests.support.kafka import TieredTopic, fresh_name
+from tests.support.raw_client import RawClient
+from tests.support.serving import START_S_MAX, Serving, before_kafka, serving
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+
+PATIENCE = {"reconnect.backoff.max.ms": 500}
+
+
+def workers_of(served: Serving) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = json.loads(served.page("/readyz")[1])["workers"]
+    return workers
+
+
+def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
+    kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path
+) -> None:
+    broker_port = free_port()
+    properties = at_ports(
+        {
+            **before_kafka(kafka),
+            "proxy.broker.ports": f"1:{broker_port}",
+            "proxy.workers": "2",
+            "cache.path": str(tmp_path / "cache"),
+        }
+    )
+    ends = {partition: offsets.high_watermark for partition, offsets in tiered.offsets.items()}
+    direct = read_with_confluent(kafka.bootstrap_servers, tiered.name, ends, "read_uncommitted")
+    topic = fresh_name("killed")
+    kafka.create_topic(topic, 1, {})
+    with serving(tmp_path, properties) as served:
+        served.wait_log("ready: ")
+        # One broker, two workers: its listener's connections go to the worker that has fewest.
+        with RawClient("127.0.0.1", broker_port) as first, RawClient("127.0.0.1", broker_port) as second:
+            wait_until(lambda: [each["connections"] for each in workers_of(served)] == [1, 1], "a connection each")
+            told = {(node.host, node.port) for client in (first, second) for node in client.metadata().brokers}
+            assert told == {("127.0.0.1", broker_port)}
+            with (
+                traffic(served.bootstrap, topic) as clients,
+                Reading(served.bootstrap, tiered.name, PATIENCE, partitions=range(tiered.partitions)) as reading,
+            ):
+                reading.read_on(lambda: all(reading.offsets.values()))
+                wait_until(lambda: len(clients.consumed) > 100, "records pass")
+                for killed in (0, 1):
+                    survivor, ended = (second, first) if killed == 0 else (first, second)
+                    os.kill(workers_of(served)[killed]["pid"], signal.SIGKILL)
+                    assert ended.is_closed_by_peer(START_S_MAX)
+                    if killed == 0:
+                        assert 3 in survivor.api_versions()
+                    before = len(clients.consumed)
+                    wait_until(lambda before=before: len(clients.consumed) > before + 100, "records pass again")
+                    wait_until(lambda: served.page("/readyz")[0] == 200, "both workers are ready again")
+                reading.read_on(lambda: all(len(reading.offsets[each]) >= end for each, end in ends.items()))
+                assert reading.digest.result() == direct
+                clients.stop()
+                assert (clients.fatal, clients.failed) == ([], [])
+        assert [each["last_death"] for each in workers_of(served)] == ["killed by SIGKILL"] * 2
+        assert served.metric("tidegate_worker_deaths_total") == 2
+        assert {event["worker"] for event in served.events("worker_died")} == {"0", "1"}
+        assert served.metric("tidegate_catalog_segments") >= 2 * tiered.partitions
+        pids = [each["pid"] for each in workers_of(served)]
+        served.terminate()
+        assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert "Traceback" not in served.log()
+        assert "drain_timed_out" not in served.log()
+    # What both had in their parts of the cache and in the catalog's snapshot is there again.
+    with serving(tmp_path, properties) as again:
+        again.wait_log("ready: ")
+        assert again.metric("tidegate_catalog_snapshot_loads_total", outcome="used") == 2
+        assert again.metric("tidegate_cache_resident_bytes", level="disk") > 0

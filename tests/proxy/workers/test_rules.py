@@ -1,0 +1,111 @@
+"""Small rules of supervisor and workers: deaths, conditions of several, ends in words, what a worker's book asks."""
+
+import signal
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from protocol.wire.addresses import NodeAddress
+from proxy.readiness import Condition, ConditionState
+from proxy.workers.channel import Channel, ChannelClosedError
+from proxy.workers.crew import BACKOFF_S, DEATHS_MAX, DEATHS_WINDOW_S, Deaths
+from proxy.workers.supervisor import worst
+from proxy.workers.template import WorkerEvent
+from proxy.workers.worker import SupervisorsBook
+
+MET, DEGRADED, PENDING = ConditionState.MET, ConditionState.DEGRADED, ConditionState.PENDING
+ONE, TWO = NodeAddress(1, "broker-1", 9092), NodeAddress(2, "broker-2", 9092)
+
+
+def test_a_worker_is_started_again_later_and_later_and_not_after_five_deaths_in_a_minute() -> None:
+    deaths = Deaths()
+    assert [deaths.on_death(100.0 + number) for number in range(DEATHS_MAX)] == [*BACKOFF_S, None]
+
+
+def test_deaths_that_are_a_minute_old_do_not_count() -> None:
+    deaths = Deaths()
+    for number in range(20):
+        pause_s = deaths.on_death(number * DEATHS_WINDOW_S / 3)
+        assert pause_s is not None
+        assert pause_s <= BACKOFF_S[2]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ({"a": (MET, "fine"), "b": (MET, "fine too")}, (MET, "fine")),
+        ({"a": (MET, "fine"), "b": (DEGRADED, "slow")}, (DEGRADED, "b: slow")),
+        ({"a": (DEGRADED, "slow"), "b": (PENDING, "starts")}, (PENDING, "b: starts")),
+        ({"a": (PENDING, "x"), "b": (PENDING, "y"), "c": (PENDING, "x")}, (PENDING, "a, c: x; b: y")),
+    ],
+    ids=["all met", "one degraded", "pending wins", "who says what"],
+)
+def test_a_condition_of_several_is_the_worst(
+    states: Mapping[str, tuple[ConditionState, str]], expected: tuple[ConditionState, str]
+) -> None:
+    found = {who: Condition(state, reason) for who, (state, reason) in states.items()}
+    assert worst(found) == Condition(*expected)
+
+
+def test_an_end_is_told_in_words() -> None:
+    assert WorkerEvent(0, 7, signal.SIGKILL).reason == "killed by SIGKILL"
+    assert WorkerEvent(0, 7, signal.SIGKILL).exit_code is None
+    assert (WorkerEvent(0, 7, 2 << 8).reason, WorkerEvent(0, 7, 2 << 8).exit_code) == ("exit code 2", 2)
+
+
+class ScriptedChannel:
+    """A supervisor that listens for these brokers."""
+
+    def __init__(self, **listens: int) -> None:
+        self.listens = {int(name.removeprefix("broker")): port for name, port in listens.items()}
+        self.asked: list[list[int]] = []
+        self.has_gone = False
+
+    async def ask(self, what: str, nodes: list[list[Any]]) -> Mapping[str, Any]:
+        assert what == "advertise"
+        self.asked.append([node[0] for node in nodes])
+        if self.has_gone:
+            raise ChannelClosedError
+        return {"told": [[node[0], "proxy", self.listens[node[0]]] for node in nodes if node[0] in self.listens]}
+
+
+def book_over(channel: ScriptedChannel) -> SupervisorsBook:
+    return SupervisorsBook(cast(Channel, channel))
+
+
+async def test_the_supervisor_is_asked_once_for_each_broker_and_address() -> None:
+    channel = ScriptedChannel(broker1=1001, broker2=1002)
+    book = book_over(channel)
+    assert await book.advertise([ONE]) == {1: ("proxy", 1001)}
+    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001), 2: ("proxy", 1002)}
+    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001), 2: ("proxy", 1002)}
+    # Only an answer that names the new address tells the supervisor where the listener's connections go from now on.
+    await book.advertise([NodeAddress(1, "moved", 9092)])
+    assert channel.asked == [[1], [2], [1]]
+
+
+async def test_a_broker_that_cannot_be_listened_for_is_left_out_and_asked_for_again() -> None:
+    channel = ScriptedChannel(broker1=1001)
+    book = book_over(channel)
+    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001)}
+    channel.listens[2] = 1002
+    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001), 2: ("proxy", 1002)}
+
+
+async def test_what_the_supervisor_listens_for_now_replaces_what_it_said_before() -> None:
+    channel = ScriptedChannel(broker1=1001, broker2=1002)
+    book = book_over(channel)
+    await book.advertise([ONE, TWO])
+    channel.listens = {1: 2001}
+    await book.follow([ONE])
+    assert await book.advertise([ONE]) == {1: ("proxy", 2001)}
+
+
+async def test_without_a_supervisor_what_was_told_holds_until_the_drain_ends() -> None:
+    channel = ScriptedChannel(broker1=1001)
+    book = book_over(channel)
+    await book.advertise([ONE])
+    channel.has_gone = True
+    await book.follow([ONE, TWO])
+    assert await book.advertise([ONE, TWO]) == {1: ("proxy", 1001)}
