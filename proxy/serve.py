@@ -365,17 +365,9 @@ async def run(
             nursery.start_soon(take_gauges, tier_storage.slots, fallback, readiness, meters)
             nursery.start_soon(_sweep, readiness, tier_storage, catalog)
             nursery.start_soon(watch_loop, meters.loop)
+            bootstrap, book = listening.bootstrap, listening.addresses
             application = Application(
-                listening.bootstrap,
-                admin,
-                readiness,
-                meters,
-                server,
-                listening.addresses,
-                catalog,
-                cluster,
-                settings,
-                reloader,
+                bootstrap, admin, readiness, meters, server, book, catalog, cluster, settings, reloader
             )
             yield application
             with application.closing:

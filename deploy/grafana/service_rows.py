@@ -44,6 +44,24 @@ HEALTH: Final = Row(
             shows="name",
         ),
         graph(
+            "Workers: connections of each",
+            "With proxy.workers above 1; empty otherwise.",
+            "short",
+            gauge("tidegate_worker_connections", "worker"),
+        ),
+        graph(
+            "Workers: up",
+            "1 while it takes connections. One that died is started again.",
+            "none",
+            gauge("tidegate_worker_up", "worker"),
+        ),
+        graph(
+            "Workers: deaths",
+            "Ends that nobody asked for. The log line worker_died says how.",
+            "short",
+            rate("tidegate_worker_deaths_total", "worker"),
+        ),
+        graph(
             "Conditions that are not met",
             "catalog, upstream and tier: 1 while pending or degraded.",
             "none",
@@ -53,7 +71,7 @@ HEALTH: Final = Row(
             "Event loop: latest waking of the last minute",
             "Everything that passes through waits as long.",
             "s",
-            gauge("tidegate_loop_stall_max_seconds"),
+            gauge("tidegate_loop_stall_max_seconds", "worker"),
         ),
         graph(
             "Event loop: how late tasks wake", "Ten wakings a second.", "s", *quantiles("tidegate_loop_stall_seconds")

@@ -329,7 +329,7 @@ class Server:
             return
         self._meter.on_connection_refused(reason)
         if self._spells.begins(reason):
-            event, key, usual_detail = _REFUSALS[reason]
+            event, key, usual_detail = REFUSALS[reason]
             _log.warning(event, client=client, detail=detail or usual_detail, key=key, connections=self._accepted)
 
     async def _serve_client(
@@ -400,7 +400,7 @@ class Server:
                 self._unbegun.discard(scope)
 
 
-_REFUSALS = {
+REFUSALS = {
     RefusalReason.FULL: ("connections_full", "proxy.connections.max", "all slots are taken"),
     RefusalReason.ADDRESS_CONNECTIONS: (
         "connection_refused",

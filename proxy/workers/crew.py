@@ -7,6 +7,7 @@ Rule 2. A connection whose worker dies before it has it goes to another. While n
 Rule 3. A worker whose event loop does not turn any more is killed, and started again.
 """
 
+import itertools
 import os
 import signal
 import socket as stdlib_socket
@@ -68,8 +69,12 @@ class Member:
     channel: Channel | None = None
     process_id: int | None = None
     is_up: bool = False
+    given: dict[int, Callable[[], None]] = field(default_factory=dict)
+    """Connections of this life that have not ended, and what is to be called then."""
     state: Mapping[str, Any] | None = None
     """What it said last of itself; None: nothing in this life."""
+    sending: set[int] = field(default_factory=set)
+    """Of these the ones that are on their way: who gives them sees to them."""
     heard_at_s: float = 0.0
     is_killed: bool = False
     starts: int = 0
@@ -99,6 +104,7 @@ class Crew:
         self._answer: Answer | None = None
         self._draining = trio.Event()
         self._changed = trio.Event()
+        self._ids = itertools.count(1)
         self._living = 0
         self._gone = trio.Event()
 
@@ -123,21 +129,38 @@ class Crew:
         while not self.assignment.up:
             await self._changed.wait()
 
-    async def give(self, sock: trio.socket.SocketType, target: Target) -> None:
-        """Give a connection to the worker whose it is; one that dies before it has it is not."""
+    async def give(self, sock: trio.socket.SocketType, target: Target, on_end: Callable[[], None]) -> None:
+        """Give a connection to the worker whose it is; one that dies before it has it is not.
+
+        Args:
+            on_end: called once, when the worker says that the connection has ended, or dies.
+        """
         while True:
             await self.wait_up()
             number = self.assignment.choose(target.node_id)
             assert number is not None
-            channel = self.members[number].channel
+            member = self.members[number]
+            channel, given = member.channel, member.given
             assert channel is not None
             self.assignment.on_given(number)
+            id_ = next(self._ids)
+            given[id_] = on_end  # before it is sent: the worker may be quick
+            member.sending.add(id_)
             try:
-                await channel.give(sock, broker=target.node_id, addresses=[*target.addresses])
+                await channel.give(sock, id=id_, broker=target.node_id, addresses=[*target.addresses])
             except ChannelClosedError:
-                self._down(self.members[number])
+                given.pop(id_, None)
+                if member.channel is channel:  # it may be in its next life
+                    self._down(member)
+            except BaseException:
+                given.pop(id_, None)
+                raise
             else:
+                if member.given is not given and id_ in given:
+                    on_end()  # it has got it, and has died since
                 return
+            finally:
+                member.sending.discard(id_)
 
     async def ask(self, what: str, wait_s_max: float) -> dict[str, Mapping[str, Any]]:
         """What each worker answers in time, by its name."""
@@ -240,6 +263,9 @@ class Crew:
         finally:
             self._down(member)
             member.channel = member.process_id = None
+            given, member.given = member.given, {}
+            for id_ in given.keys() - member.sending:
+                given[id_]()
         if event is None:
             raise TemplateGoneError("nobody tells how workers end")
         return event
@@ -265,6 +291,8 @@ class Crew:
                 _log.info("worker_started", worker=member.name, pid=member.process_id)
             case "ended":
                 self.assignment.on_ended(member.number)
+                if (on_end := member.given.pop(frame.body["id"], None)) is not None:
+                    on_end()
 
     def _down(self, member: Member) -> None:
         if member.is_up:

@@ -32,6 +32,8 @@ class Rule(enum.Enum):
     OWN = enum.auto()
     """The supervisor's."""
     EACH = enum.auto()
+    ALL = enum.auto()
+    """The sum, the supervisor's own among it."""
 
 
 def _rules(rule: Rule, names: str) -> dict[str, Rule]:
@@ -69,6 +71,8 @@ RULES: Final[Mapping[str, Rule]] = {
         tidegate_worker_up tidegate_worker_connections tidegate_worker_deaths
         """,
     ),
+    # It refuses connections of an address that has enough.
+    **_rules(Rule.ALL, "tidegate_connections_refused"),
     **_rules(
         Rule.EACH,
         """
@@ -127,7 +131,7 @@ class Together:
     def ended(self, worker: str) -> None:
         """It counts no further, and what it has counted stays."""
         for family in self._latest.pop(worker, ()):
-            if rule_of(family["name"], family["type"]) is Rule.SUM and family["type"] != "gauge":
+            if rule_of(family["name"], family["type"]) in (Rule.SUM, Rule.ALL) and family["type"] != "gauge":
                 series = self._ended.setdefault(family["name"], {})
                 for name, labels, value in family["samples"]:
                     if "quantile" not in labels:
@@ -175,7 +179,7 @@ class _Series:
 
     def add(self, source: str, samples: Iterable[Sequence[Any]]) -> None:
         is_own = source == SUPERVISOR
-        if is_own != (self._rule is Rule.OWN) and self._rule is not Rule.EACH:
+        if is_own != (self._rule is Rule.OWN) and self._rule not in (Rule.EACH, Rule.ALL):
             return  # it serves nobody itself, and what is its own no worker knows
         for name, labels, value in samples:
             if self._rule is Rule.EACH or "quantile" in labels:

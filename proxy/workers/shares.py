@@ -2,8 +2,8 @@
 
 One configuration is for the host: what a worker gets is its Nth part, so that all together take no more than one
 process would. Divided are the budgets under `memory.max.bytes`, `cache.disk.bytes`, GETs at once and connections. Not
-divided are times, limits on one frame, one connection or one broker, and limits for each client address: the supervisor
-does not know which address a connection has behind a balancer.
+divided are times and limits on one frame, one connection or one broker. Limits for each client address are the
+supervisor's, save behind a balancer: then only a worker reads the address, and each keeps the limits by itself.
 """
 
 import math
@@ -55,6 +55,8 @@ def share_of(config: Config, worker: int, workers: int) -> Config:
             proxy,
             held_bytes_max=part(proxy.held_bytes_max),
             connections_max=math.ceil(proxy.connections_max / workers),
+            connections_max_per_ip=proxy.connections_max_per_ip if proxy.protocol else None,
+            connections_rate_per_ip=proxy.connections_rate_per_ip if proxy.protocol else None,
             drain_delay_ms=0,
         ),
         cache=replace(

@@ -15,15 +15,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 import trio
 
-from metrics.meters import Meters
+from metrics.meters import Meters, RelayMeter
 from metrics.registry import Registry, render
 from protocol.client.messages import preload_schemas
 from protocol.wire.addresses import NodeAddress
 from proxy.config.model import Config
 from proxy.connection.address_book import Book, Target
-from proxy.connection.server import CrowdListener, TargetFor
+from proxy.connection.server import REFUSALS, CrowdListener, TargetFor, own_address
+from proxy.connection.slots import AddressLimits, SlotLimits, Spells
 from proxy.process import exit_codes
 from proxy.process.admin import readiness_report
 from proxy.process.catalog import LAST_WRITE_S_MAX
@@ -53,6 +55,9 @@ SILENT_S_MAX: Final = 5.0
 
 PAGE_S_MAX: Final = 5.0
 """What a page waits for workers; below what Prometheus waits for the page, 10 s."""
+
+
+_log = structlog.get_logger(__name__)
 
 
 def serve(config: Config, workers: int) -> int:
@@ -96,10 +101,23 @@ async def _pass_on(heard: AsyncIterator[int], send_signal: trio.MemorySendChanne
 
 
 class Acceptor:
-    """Implements `proxy.serve.Acceptor`: has workers serve what listeners accept."""
+    """Implements `proxy.serve.Acceptor`: has workers serve what listeners accept.
 
-    def __init__(self, crew: Crew, nursery: trio.Nursery) -> None:
+    Limits for each client address are kept here, for all workers together; behind a balancer only workers know the
+    address, and each keeps them by itself.
+
+    Args:
+        limits: as they are now; None: a PROXY header will tell the address.
+    """
+
+    def __init__(
+        self, crew: Crew, nursery: trio.Nursery, meter: RelayMeter, limits: Callable[[], SlotLimits] | None
+    ) -> None:
         self.addresses: Advertiser | None = None
+        self._meter = meter
+        self._limits = limits
+        self._by_address = AddressLimits(trio.current_time)
+        self._spells = Spells(trio.current_time)
         self._crew = crew
         self._nursery = nursery
         self._brokers: set[int] = set()
@@ -114,7 +132,7 @@ class Acceptor:
         async def handle(stream: trio.SocketStream) -> None:
             self._waiting += 1
             try:
-                await self._crew.give(stream.socket, target)
+                await self._give(stream.socket, target)
             finally:
                 stream.socket.close()
                 self._waiting -= 1
@@ -142,6 +160,31 @@ class Acceptor:
         self._draining = True
         for scope in self._scopes:
             scope.cancel()
+
+    async def _give(self, sock: trio.socket.SocketType, target: Target) -> None:
+        if self._limits is None:
+            await self._crew.give(sock, target, lambda: None)
+            return
+        client, limits = own_address(sock), self._limits()
+        refusal = self._by_address.refusal(
+            client.host,
+            connections_max=limits.connections_max_per_address,
+            rate_max=limits.rate_max_per_address,
+        )
+        if refusal is not None:
+            self._meter.on_connection_refused(refusal)
+            if self._spells.begins(refusal):
+                event, key, detail = REFUSALS[refusal]
+                _log.warning(event, client=client.name, detail=detail, key=key, connections=self._crew.connections)
+            return
+        self._by_address.entered(client.host)
+        is_given = False
+        try:
+            await self._crew.give(sock, target, lambda: self._by_address.left(client.host))
+            is_given = True
+        finally:
+            if not is_given:
+                self._by_address.left(client.host)
 
     def _serves(self, node_id: int | None, does: bool) -> None:
         if node_id is not None:
@@ -340,7 +383,8 @@ async def run(config: Config, crew: Crew) -> AsyncIterator[Supervisor]:
     settings, front = LiveSettings(config), OwnFront(config)
     async with trio.open_nursery() as nursery:
         cluster = Cluster(client_settings(config.upstream), nursery)
-        acceptor = Acceptor(crew, nursery)
+        limits = None if config.proxy.protocol else lambda: settings.server_settings.slots
+        acceptor = Acceptor(crew, nursery, meters.relay, limits)
         try:
             listening = await front.listen(cluster, acceptor, readiness, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)

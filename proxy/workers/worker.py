@@ -157,7 +157,9 @@ class WorkerFront:
         def target_for(server_name: str | None) -> Target | None:
             return target if self._names is None else self._names.target_for(server_name)
 
-        self._server.take(trio.socket.from_stdlib_socket(sock), target_for, lambda: self._channel.tell("ended"))
+        self._server.take(
+            trio.socket.from_stdlib_socket(sock), target_for, lambda: self._channel.tell("ended", id=about["id"])
+        )
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         pages, application = self._pages, self._application

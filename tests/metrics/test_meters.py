@@ -174,6 +174,8 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.health.on_state(ready=True, degraded=False), "ready=1"),
     (lambda p: p.health.on_state(ready=False, degraded=True), "degraded=1"),
     (lambda p: p.health.on_partition_problems(3), "metadata_partition_problems=3"),
+    (lambda p: p.workers.on_worker("1", True, 3), "worker_up{worker=1}=1 worker_connections{worker=1}=3"),
+    (lambda p: p.workers.on_death("1"), "worker_deaths_total{worker=1}=1"),
     (
         lambda p: p.config.on_reload(ReloadOutcome.OK, 5.5, 2),
         "config_reloads_total{outcome=ok}=1 config_reload_timestamp_seconds=5.5 config_restart_needed=2",

@@ -14,6 +14,7 @@ from proxy.connection.server import Server
 from proxy.fetch.known import Frontiers
 from proxy.process import live_settings
 from proxy.process.live_settings import LiveSettings, server_ssl_context
+from proxy.workers.shares import share_of
 from storage.config.keys import Reload
 from storage.config.model import ClientTls, SecurityProtocol
 from storage.config.ssl_contexts import client_ssl_context
@@ -104,14 +105,18 @@ def test_a_sign_in_is_demanded_as_upstream_did_at_the_start(protocol: SecurityPr
 
 @pytest.mark.parametrize("key", LOGS)
 def test_the_log_is_followed(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    configured: list[tuple[str, LogFormat]] = []
-    monkeypatch.setattr(live_settings, "configure_logs", lambda level, form: configured.append((level, form)))
+    configured: list[tuple[str, LogFormat, str | None]] = []
+
+    def configure(level: str, form: LogFormat, *, worker: str | None) -> None:
+        configured.append((level, form, worker))
+
+    monkeypatch.setattr(live_settings, "configure_logs", configure)
     live = LiveSettings(load_lines(tmp_path, ""))
     live.follow(load_lines(tmp_path, "tier.linger.ms=1\n"))
     assert configured == []
     changed = load_lines(tmp_path, f"{key}={LOGS[key]}\n")
-    live.follow(changed)
-    assert configured == [(changed.log.level, changed.log.format)]
+    live.follow(share_of(changed, 1, 2))
+    assert configured == [(changed.log.level, changed.log.format, "1")]
 
 
 @pytest.mark.parametrize("key", ["proxy.tls.certificate.file", "proxy.tls.client.auth", "proxy.tls.client.ca.file"])

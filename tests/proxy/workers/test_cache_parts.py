@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from proxy.workers.cache_parts import cache_part, settle
-from tests.support.disk_cache import DiskCache, cost, disk_cache, files_below, key_of
+from tests.support.disk_cache import DiskCache, cost, data_of, disk_cache, files_below, key_of
 
 SEGMENTS = [f"segment {number}" for number in range(12)]
 BUDGET = cost(100)
@@ -20,7 +20,7 @@ def fill(path: Path, workers: int) -> None:
 
 def write(cache: DiskCache, segment: str, number: int = 0) -> None:
     key = key_of(number, segment=segment)
-    assert cache.disk.write(key, cache.data(key))
+    assert cache.disk.write(key, data_of(key))
 
 
 def found(path: Path, workers: int, number: int = 0) -> list[list[str]]:
@@ -29,7 +29,7 @@ def found(path: Path, workers: int, number: int = 0) -> list[list[str]]:
     for worker in range(workers):
         with disk_cache(cache_part(path, worker), bytes_max=BUDGET) as cache:
             keys = {segment: key_of(number, segment=segment) for segment in SEGMENTS}
-            held.append([segment for segment, key in keys.items() if cache.disk.read(key) == cache.data(key)])
+            held.append([segment for segment, key in keys.items() if cache.disk.read(key) == data_of(key)])
     return held
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def test_a_worker_that_dies_five_times_in_a_minute_ends_it_all(tmp_path: Path) -
         assert served.process.wait(START_S_MAX) == exit_codes.FOUND_WRONG
         died = served.events("worker_died")
         assert [(event["worker"], event["reason"]) for event in died] == [("1", "killed by SIGKILL")] * 5
-        assert [event["again_in_s"] for event in died] == [0.0, 0.5, 1.0, 2.0, None]
+        assert [str(event["again_in_s"]) for event in died] == ["0.0", "0.5", "1.0", "2.0", "None"]
         reason = "worker 1 died 5 times within 60 s, the last time: killed by SIGKILL"
         assert [event["reason"] for event in served.events("workers_failed")] == [reason]
 
@@ -107,6 +108,35 @@ def test_sigterm_fails_readiness_first_and_listeners_accept_until_the_delay_is_o
         served.terminate()
         assert served.process.wait(START_S_MAX) == exit_codes.DONE
         assert "Traceback" not in served.log()
+
+
+def test_an_address_has_its_limit_whatever_worker_its_connections_have(tmp_path: Path) -> None:
+    properties = two_workers(tmp_path, **{"proxy.connections.max.per.ip": "3"})
+    with serving(tmp_path, properties) as served, ExitStack() as clients:
+        served.wait_log('"worker_started"', times=2)
+
+        def connect() -> RawClient:
+            return clients.enter_context(RawClient(*address_of(properties)))
+
+        def connections() -> list[int]:
+            return [each["connections"] for each in report_of(served)["workers"]]
+
+        first = connect()
+        connect()
+        connect()
+        wait_until(lambda: connections() == [2, 1], "three connections")
+        assert connect().is_closed_by_peer(START_S_MAX)
+        assert served.metric("tidegate_connections_refused_total") == 1
+        assert [event["key"] for event in served.events("connection_refused")] == ["proxy.connections.max.per.ip"]
+        # What has ended, by itself or with its worker, does not count any more.
+        first.close()
+        wait_until(lambda: connections() == [1, 1], "one has ended")
+        os.kill(report_of(served)["workers"][1]["pid"], signal.SIGKILL)
+        served.wait_log('"worker_started"', times=3)
+        connect()
+        connect()
+        wait_until(lambda: sum(connections()) == 3, "three connections again")
+        assert connect().is_closed_by_peer(START_S_MAX)
 
 
 def test_sighup_reaches_all(tmp_path: Path) -> None:

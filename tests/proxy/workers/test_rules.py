@@ -18,7 +18,7 @@ MET, DEGRADED, PENDING = ConditionState.MET, ConditionState.DEGRADED, ConditionS
 ONE, TWO = NodeAddress(1, "broker-1", 9092), NodeAddress(2, "broker-2", 9092)
 
 
-def test_a_worker_is_started_again_later_and_later_and_not_after_five_deaths_in_a_minute() -> None:
+def test_a_worker_starts_later_each_time_and_not_after_five_deaths_in_a_minute() -> None:
     deaths = Deaths()
     assert [deaths.on_death(100.0 + number) for number in range(DEATHS_MAX)] == [*BACKOFF_S, None]
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,9 @@ from proxy.workers.shares import AUTO_MAX, share_of, usable_cores, worker_count
 from storage.config import ConfigError
 from storage.config.keys import MIB
 from tests.support.config_files import load_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def config_of(folder: Path, lines: str = "") -> Config:
@@ -20,7 +24,7 @@ def config_of(folder: Path, lines: str = "") -> Config:
 def test_all_together_have_no_more_than_one_process_would(tmp_path: Path, workers: int) -> None:
     whole = config_of(tmp_path, f"cache.path={tmp_path / 'cache'}\nproxy.connections.max=4097\n")
     shares = [share_of(whole, worker, workers) for worker in range(workers)]
-    for budget in (
+    budgets: Sequence[Callable[[Config], int]] = (
         lambda config: config.memory_bytes_max,
         lambda config: config.cache.memory_bytes,
         lambda config: config.cache.disk_bytes,
@@ -28,7 +32,8 @@ def test_all_together_have_no_more_than_one_process_would(tmp_path: Path, worker
         lambda config: config.tier.inflight_bytes_max,
         lambda config: config.tier.concurrent_gets_max,
         lambda config: config.proxy.held_bytes_max,
-    ):
+    )
+    for budget in budgets:
         assert budget(whole) - workers < sum(map(budget, shares)) <= budget(whole)
     assert 4097 <= sum(share.proxy.connections_max for share in shares) < 4097 + workers
     assert all(share.readahead.stream_bytes_max <= share.readahead.total_bytes_max for share in shares)
