@@ -45,6 +45,10 @@ def settle(path: Path, workers: int) -> int:
         return 0
     moved = 0
     try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            return 0  # somebody else's, or open to others: the worker refuses it, in words
         with contextlib.ExitStack() as locks:
             parts = sorted({0, *_numbers(folder)})
             if not all(_lock(cache_part(path, part), locks) for part in parts):

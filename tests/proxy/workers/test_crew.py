@@ -1,0 +1,170 @@
+"""The crew over workers that are scripted: connections, ends and deaths, over real sockets and without processes."""
+
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import trio
+
+from proxy.connection.address_book import Target
+from proxy.process import exit_codes
+from proxy.workers.channel import Channel
+from proxy.workers.crew import Crew
+from proxy.workers.frames import Frame, FrameKind
+from proxy.workers.template import Template, TemplateGoneError, WorkerEvent
+from tests.support.waiting import HANG_S_MAX, until
+
+BOOTSTRAP = Target(None, (("broker-1", 9092),))
+
+
+class ScriptedWorker:
+    """The worker's end of a channel; it has no process."""
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.taken: list[int] = []
+        self.told: list[str] = []
+        self.life = trio.CancelScope()
+        sock.setblocking(False)
+        self.channel = Channel(trio.socket.from_stdlib_socket(sock), answer=self._answer, hear=self._hear)
+
+    async def run(self) -> None:
+        self.channel.tell("started")
+        with self.life:
+            await self.channel.run()
+
+    async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    def _hear(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.GIVE:
+            assert frame.descriptor is not None
+            os.close(frame.descriptor)
+            self.taken.append(frame.body["id"])
+        else:
+            self.told.append(frame.body["what"])
+            self.life.cancel()
+
+
+class World:
+    """A crew of two, its scripted template, and whether it asked for the end."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._send, self._events = trio.open_memory_channel[WorkerEvent](100)
+        self.workers: list[ScriptedWorker] = []
+        self.stops = 0
+        self.crew = Crew(2, cast(Template, self), self._stop)
+        self.crew.start(nursery, self._no_answer)
+
+    async def start(self, worker: int, *, is_first: bool) -> socket.socket:
+        """As the template's."""
+        assert is_first == (not self.lives(worker))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.workers.append(ScriptedWorker(worker, theirs))
+        self._nursery.start_soon(self._live, self.workers[-1])
+        await trio.lowlevel.checkpoint()
+        return ours
+
+    async def next_event(self) -> WorkerEvent:
+        """As the template's."""
+        try:
+            return await self._events.receive()
+        except trio.EndOfChannel:
+            raise TemplateGoneError("scripted") from None
+
+    def lives(self, number: int) -> list[ScriptedWorker]:
+        """All lives of a worker so far."""
+        return [worker for worker in self.workers if worker.number == number]
+
+    def end_template(self) -> None:
+        self._send.close()
+
+    async def give(self, on_end: Callable[[], None]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            with trio.socket.from_stdlib_socket(ours) as sock:
+                await self.crew.give(sock, BOOTSTRAP, on_end)
+
+    async def _live(self, worker: ScriptedWorker) -> None:
+        await worker.run()
+        try:
+            self._send.send_nowait(WorkerEvent(worker.number, 0, signal.SIGKILL))
+        except trio.ClosedResourceError:
+            return  # the template has ended before it
+
+    def _stop(self) -> None:
+        self.stops += 1
+        self.crew.drain()
+
+    async def _no_answer(self, _question: Mapping[str, Any]) -> Mapping[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    with trio.fail_after(HANG_S_MAX):
+        async with trio.open_nursery() as nursery:
+            made = World(nursery)
+            await until(lambda: len(made.crew.assignment.up) == 2, "two workers")
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_end_is_told_once_whether_the_connection_ends_or_its_worker() -> None:
+    async with world() as made:
+        ends: list[int] = []
+        for number in range(4):
+            await made.give(lambda number=number: ends.append(number))  # type: ignore[misc]  # each has its own
+        first, second = sorted(made.workers, key=lambda worker: worker.number)
+        await until(lambda: (len(first.taken), len(second.taken)) == (2, 2), "two connections each")
+        first.channel.tell("ended", id=first.taken[0])
+        await until(lambda: ends == [0], "the end of one")
+        assert made.crew.connections == 3
+        first.life.cancel()
+        await until(lambda: len(made.lives(0)) == 2, "its next life")
+        assert sorted(ends) == [0, 2]
+        assert made.crew.connections == 2
+
+
+async def test_a_connection_whose_worker_has_just_died_goes_to_another() -> None:
+    async with world() as made:
+        made.workers.sort(key=lambda worker: worker.number)
+        made.workers[0].life.cancel()  # its end has not been seen yet
+        ends: list[int] = []
+        await made.give(lambda: ends.append(1))
+        await until(lambda: sum(len(worker.taken) for worker in made.workers[1:]) == 1, "somebody else to take it")
+        assert ends == []
+
+
+async def test_five_deaths_of_one_worker_stop_all_with_the_reason() -> None:
+    async with world() as made:
+        made.crew.members[1].deaths._at_s.extend([trio.current_time()] * 4)  # it has died four times
+        made.lives(1)[0].life.cancel()
+        await made.crew.wait_ended()
+        assert made.stops == 1
+        assert made.crew.exit_code == exit_codes.FOUND_WRONG
+        assert made.lives(0)[0].told == ["drain"]
+        assert len(made.workers) == 2
+
+
+async def test_without_a_template_all_drain_and_the_crew_waits_for_their_ends() -> None:
+    async with world() as made:
+        made.end_template()
+        await made.crew.wait_ended()
+        assert (made.stops, made.crew.exit_code) == (1, exit_codes.FOUND_WRONG)
+        assert [worker.told for worker in made.workers] == [["drain"], ["drain"]]
+
+
+async def test_a_drain_starts_nobody_again() -> None:
+    async with world() as made:
+        made.crew.drain()
+        await made.crew.wait_ended()
+        assert len(made.workers) == 2
+        assert (made.stops, made.crew.exit_code) == (0, exit_codes.DONE)
