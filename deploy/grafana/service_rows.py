@@ -46,7 +46,7 @@ HEALTH: Final = Row(
         graph(
             "Workers: connections of each",
             "With proxy.workers above 1; empty otherwise.",
-            "short",
+            "none",
             gauge("tidegate_worker_connections", "worker"),
         ),
         graph(
@@ -58,7 +58,7 @@ HEALTH: Final = Row(
         graph(
             "Workers: deaths",
             "Ends that nobody asked for. The log line worker_died says how.",
-            "short",
+            "none",
             rate("tidegate_worker_deaths_total", "worker"),
         ),
         graph(

@@ -100,9 +100,11 @@ class Template:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
             try:
                 await self._stream().sendmsg([_COMMAND.pack(worker, is_first)], rights)
-            except OSError as error:
+            except BaseException as error:
                 ours.close()
-                raise TemplateGoneError(str(error)) from error
+                if isinstance(error, OSError):
+                    raise TemplateGoneError(str(error)) from error
+                raise
         return ours
 
     async def next_event(self) -> WorkerEvent:

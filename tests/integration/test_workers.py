@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ PATIENCE = {"reconnect.backoff.max.ms": 500}
 def workers_of(served: Serving) -> list[dict[str, Any]]:
     workers: list[dict[str, Any]] = json.loads(served.page("/readyz")[1])["workers"]
     return workers
+
+
+def connections_of(served: Serving) -> list[int]:
+    return [each["connections"] for each in workers_of(served)]
 
 
 def has_consumed(clients: Traffic, records: int) -> bool:
@@ -48,8 +53,10 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
     with serving(tmp_path, properties) as served:
         served.wait_log("ready: ")
         # One broker, two workers: its listener's connections go to the worker that has fewest.
-        with RawClient("127.0.0.1", broker_port) as first, RawClient("127.0.0.1", broker_port) as second:
-            wait_until(lambda: [each["connections"] for each in workers_of(served)] == [1, 1], "a connection each")
+        with RawClient("127.0.0.1", broker_port) as first, ExitStack() as later:
+            wait_until(lambda: connections_of(served) == [1, 0], "a connection")
+            second = later.enter_context(RawClient("127.0.0.1", broker_port))
+            wait_until(lambda: connections_of(served) == [1, 1], "a connection each")
             told = {(node.host, node.port) for client in (first, second) for node in client.metadata().brokers}
             assert told == {("127.0.0.1", broker_port)}
             with (

@@ -12,7 +12,7 @@ import trio
 from proxy.connection.address_book import Target
 from proxy.process import exit_codes
 from proxy.workers.channel import Channel
-from proxy.workers.crew import Crew
+from proxy.workers.crew import DEATHS_MAX, Crew
 from proxy.workers.frames import Frame, FrameKind
 from proxy.workers.template import Template, TemplateGoneError, WorkerEvent
 from tests.support.waiting import HANG_S_MAX, until
@@ -28,6 +28,7 @@ class ScriptedWorker:
         self.taken: list[int] = []
         self.told: list[str] = []
         self.life = trio.CancelScope()
+        self.ended = trio.Event()
         sock.setblocking(False)
         self.channel = Channel(trio.socket.from_stdlib_socket(sock), answer=self._answer, hear=self._hear)
 
@@ -35,6 +36,7 @@ class ScriptedWorker:
         self.channel.tell("started")
         with self.life:
             await self.channel.run()
+        self.ended.set()
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         await trio.lowlevel.checkpoint()
@@ -64,10 +66,10 @@ class World:
     async def start(self, worker: int, *, is_first: bool) -> socket.socket:
         """As the template's."""
         assert is_first == (not self.lives(worker))
+        await trio.lowlevel.checkpoint()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.workers.append(ScriptedWorker(worker, theirs))
         self._nursery.start_soon(self._live, self.workers[-1])
-        await trio.lowlevel.checkpoint()
         return ours
 
     async def next_event(self) -> WorkerEvent:
@@ -136,7 +138,8 @@ async def test_an_end_is_told_once_whether_the_connection_ends_or_its_worker() -
 async def test_a_connection_whose_worker_has_just_died_goes_to_another() -> None:
     async with world() as made:
         made.workers.sort(key=lambda worker: worker.number)
-        made.workers[0].life.cancel()  # its end has not been seen yet
+        made.workers[0].life.cancel()
+        await made.workers[0].ended.wait()  # whether the crew has seen it or not
         ends: list[int] = []
         await made.give(lambda: ends.append(1))
         await until(lambda: sum(len(worker.taken) for worker in made.workers[1:]) == 1, "somebody else to take it")
@@ -145,7 +148,8 @@ async def test_a_connection_whose_worker_has_just_died_goes_to_another() -> None
 
 async def test_five_deaths_of_one_worker_stop_all_with_the_reason() -> None:
     async with world() as made:
-        made.crew.members[1].deaths._at_s.extend([trio.current_time()] * 4)  # it has died four times
+        for _ in range(DEATHS_MAX - 1):
+            made.crew.members[1].deaths.on_death(trio.current_time())
         made.lives(1)[0].life.cancel()
         await made.crew.wait_ended()
         assert made.stops == 1
