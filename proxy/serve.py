@@ -59,6 +59,7 @@ from storage.config.client_settings import client_settings
 from storage.config.ssl_contexts import client_ssl_context
 from storage.errors import StorageConfigError
 from storage.metadata.catalog import Catalog
+from storage.metadata.snapshot import Snapshot
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -313,12 +314,14 @@ async def run(
     config: Config,
     *,
     front: Front | None = None,
+    snapshot: Snapshot | None = None,
     open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
 ) -> AsyncIterator[Application]:
     """The application, listening; it is torn down when the block is left.
 
     Args:
         front: how it is reached; None: by listeners of its own.
+        snapshot: the catalog's, if somebody has read it already.
         open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
 
     Raises:
@@ -338,7 +341,7 @@ async def run(
             await trio.to_thread.run_sync(preload_schemas)
             limiter = trio.CapacityLimiter(config.tier.concurrent_gets_max)
             catalog = Catalog(config.catalog.segments_max)
-            started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, nursery)
+            started_catalog = await start_catalog(config, cluster, catalog, readiness, meters, nursery, snapshot)
             tier_storage = open_tier_storage(
                 _tier_storage_settings(config),
                 storage_manager,

@@ -13,6 +13,7 @@
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,7 @@ class CatalogSnapshots:
         interval_s: between two snapshots.
         cluster_id: of the metadata topic's cluster; asked once the topic was described.
         is_ours: False: another process writes it and sets it aside, and this one only reads it.
+        found: what is there, if it was read already.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class CatalogSnapshots:
         cluster_id: Callable[[], str | None],
         meter: CatalogMeter,
         is_ours: bool = True,
+        found: Snapshot | None = None,
     ) -> None:
         self._is_ours = is_ours
         self._file = SnapshotFile(folder)
@@ -98,7 +101,7 @@ class CatalogSnapshots:
         self._manager = manager
         self._cluster_id = cluster_id
         self._meter = meter
-        self._found: Snapshot | None = None
+        self._found = found
         self._found_bytes = 0
         self._written_offsets: tuple[int, ...] | None = None
         """Of the snapshot that is there."""
@@ -108,6 +111,10 @@ class CatalogSnapshots:
 
     async def read(self) -> None:
         """Read what is there, for `adopt`."""
+        if self._found is not None:
+            with suppress(OSError):  # it may be another one by now, or none
+                self._found_bytes = self._file.size_bytes()
+            return
         try:
             self._found = await trio.to_thread.run_sync(self._file.read, abandon_on_cancel=True)
             self._found_bytes = 0 if self._found is None else self._file.size_bytes()
@@ -366,8 +373,13 @@ async def start_catalog(
     readiness: Readiness,
     meters: Meters,
     nursery: trio.Nursery,
+    snapshot: Snapshot | None = None,
 ) -> StartedCatalog:
-    """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest."""
+    """Have the catalog filled and followed in the nursery; returns at once, `readiness` tells the rest.
+
+    Args:
+        snapshot: what is in `catalog.snapshot.path`, if it was read already; it becomes the catalog's own.
+    """
     if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.IN_MEMORY:
         InMemoryRemoteLogMetadataManager(catalog).follow_all()
         readiness.catalog_live(0)
@@ -389,6 +401,7 @@ async def start_catalog(
             manager=manager,
             cluster_id=lambda: metadata_cluster.cluster_id,
             meter=meters.catalog,
+            found=snapshot,
         )
 
     async def follow() -> None:

@@ -10,7 +10,9 @@ Rule 3. A connection that is for no broker (the bootstrap listener, or a server 
 Rule 4. While none of a broker's workers is up, any that is up takes its connections: a cold cache is better than none.
 Rule 5. What is assigned stays as long as rules 1 and 2 allow: moving a broker costs its cache.
 
-Ties go to the lowest number, so that the same events give the same assignment in each run.
+Ties go to the lowest number, and brokers are assigned when the first connection asks: so brokers that are found
+together get the same workers in each run, in whatever order their listeners begin, and a worker that starts again with
+the host finds its own blocks on the disk.
 
 SO_REUSEPORT would have the kernel choose by a hash of the addresses. Kafka clients have few connections and keep them,
 so that one worker gets most of them by chance, and it could not follow rule 1.
@@ -30,6 +32,7 @@ class Assignment:
         self._connections = [0] * workers
         self._up: set[int] = set()
         self._brokers: tuple[int, ...] = ()
+        self._is_settled = True
         self._homes: Mapping[int, int] = {}
         """Broker to worker, by rule 1."""
         self._belongs: Mapping[int, int] = {}
@@ -43,6 +46,12 @@ class Assignment:
     def follow(self, brokers: Iterable[int]) -> None:
         """These are upstream's brokers now."""
         self._brokers = tuple(sorted({*brokers}))
+        self._is_settled = False
+
+    def _settle(self) -> None:
+        if self._is_settled:
+            return
+        self._is_settled = True
         workers = range(len(self._connections))
         if len(self._brokers) >= len(workers):
             self._homes, self._belongs = balance(self._brokers, workers, self._homes), {}
@@ -52,6 +61,7 @@ class Assignment:
     def workers_of(self, broker: int | None) -> tuple[int, ...]:
         """The workers that are meant for a broker's connections, whether they are up or not; None, or a broker that is
         not known: all."""
+        self._settle()
         if broker is not None and broker in self._homes:
             return (self._homes[broker],)
         if broker in self._brokers:

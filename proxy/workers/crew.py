@@ -36,7 +36,10 @@ BACKOFF_S: Final = (0.0, 0.5, 1.0, 2.0)
 STATE_INTERVAL_S: Final = 0.2
 
 HUNG_S_MAX: Final = 30.0
-"""One that says nothing for so long is killed, and started again."""
+"""One that says nothing for so long is asked once more, and killed when it does not answer that either."""
+
+HUNG_AGAIN_S_MAX: Final = 2.0
+"""Where the supervisor itself, or the whole machine, stood still, workers' answers come now."""
 
 STOP_S_MAX: Final = 3.0
 """What workers get to end at once when they are told to, or when the supervisor cannot go on."""
@@ -73,6 +76,8 @@ class Member:
     """Connections of this life that have not ended, and what is to be called then."""
     state: Mapping[str, Any] | None = None
     """What it said last of itself; None: nothing in this life."""
+    has_been_ready: bool = False
+    """In this life."""
     sending: set[int] = field(default_factory=set)
     """Of these the ones that are on their way: who gives them sees to them."""
     heard_at_s: float = 0.0
@@ -163,17 +168,20 @@ class Crew:
                 member.sending.discard(id_)
 
     async def ask(self, what: str, wait_s_max: float) -> dict[str, Mapping[str, Any]]:
-        """What each worker answers in time, by its name."""
+        """What each worker answers in time, by its name; without those that have died since they answered."""
         answers: dict[str, Mapping[str, Any]] = {}
+        asked = [(member, member.channel) for member in self.members if member.channel is not None and member.is_up]
 
         async def one(member: Member, channel: Channel) -> None:
             with suppress(ChannelClosedError), trio.move_on_after(wait_s_max):
                 answers[member.name] = await channel.ask(what)
 
         async with trio.open_nursery() as nursery:
-            for member in self.members:
-                if member.channel is not None and member.is_up:
-                    nursery.start_soon(one, member, member.channel)
+            for member, channel in asked:
+                nursery.start_soon(one, member, channel)
+        for member, channel in asked:
+            if member.channel is not channel:
+                answers.pop(member.name, None)
         return answers
 
     def tell(self, what: str) -> None:
@@ -233,7 +241,7 @@ class Crew:
     async def _live(self, member: Member) -> WorkerEvent:
         """One life of a worker; how it ended."""
         assert self._answer is not None
-        member.state, member.is_killed, member.process_id = None, False, None
+        member.is_killed, member.process_id = False, None
         member.ended, ended = trio.open_memory_channel[WorkerEvent](1)
         ours = await self._template.start(member.number, is_first=member.starts == 0)
         member.starts += 1
@@ -262,7 +270,8 @@ class Crew:
                 nursery.cancel_scope.cancel()
         finally:
             self._down(member)
-            member.channel = member.process_id = None
+            member.channel = member.process_id = member.state = None
+            member.has_been_ready = False
             given, member.given = member.given, {}
             for id_ in given.keys() - member.sending:
                 given[id_]()
@@ -273,14 +282,22 @@ class Crew:
     async def _watch(self, member: Member, channel: Channel) -> None:
         """Have it say how it is, again and again; kill it when it does not."""
         while True:
-            with trio.move_on_after(HUNG_S_MAX) as waiting, suppress(ChannelClosedError):
-                member.state = await channel.ask("state") or None
-                member.heard_at_s = trio.current_time()
-            if waiting.cancelled_caught:
-                _log.error("worker_hung", worker=member.name, silent_s=HUNG_S_MAX)
-                self.kill(member)
-                return
+            wait_s_max = HUNG_S_MAX
+            while not await self._ask_state(member, channel, wait_s_max):
+                if wait_s_max == HUNG_AGAIN_S_MAX:
+                    _log.error("worker_hung", worker=member.name, silent_s=HUNG_S_MAX + HUNG_AGAIN_S_MAX)
+                    self.kill(member)
+                    return
+                wait_s_max = HUNG_AGAIN_S_MAX
             await trio.sleep(STATE_INTERVAL_S)
+
+    async def _ask_state(self, member: Member, channel: Channel, wait_s_max: float) -> bool:
+        """Whether it answered in time, or has ended."""
+        with trio.move_on_after(wait_s_max) as waiting, suppress(ChannelClosedError):
+            member.state = await channel.ask("state") or None
+            member.heard_at_s = trio.current_time()
+            member.has_been_ready |= bool(member.state and member.state["report"]["ready"])
+        return not waiting.cancelled_caught
 
     def _hear(self, member: Member, frame: Frame) -> None:
         match frame.body.get("what"):

@@ -112,7 +112,7 @@ def rule_of(name: str, kind: str) -> Rule:
 
 
 class Together:
-    """What all processes count, together. Owned by one thread at a time.
+    """What all processes count, together. Owned by the trio thread; `collect` may run in another.
 
     Args:
         own: the supervisor's registry.
@@ -120,34 +120,37 @@ class Together:
 
     def __init__(self, own: Registry) -> None:
         self._own = own
-        self._latest: dict[str, Families] = {}
-        self._ended: dict[str, dict[_Key, float]] = {}
-        """By family: what workers had counted that have ended."""
+        self._counted: tuple[Mapping[str, Families], Mapping[str, Mapping[_Key, float]]] = {}, {}
+        """By worker what it said last, and by family what workers had counted that have ended. Never changed but
+        replaced as a whole, since a worker may end while another thread collects."""
 
     def heard(self, worker: str, families: Families) -> None:
         """A worker's samples are these now."""
-        self._latest[worker] = families
+        latest, ended = self._counted
+        self._counted = {**latest, worker: families}, ended
 
     def ended(self, worker: str) -> None:
         """It counts no further, and what it has counted stays."""
-        for family in self._latest.pop(worker, ()):
+        latest, before = self._counted
+        ended = dict(before)
+        for family in latest.get(worker, ()):
             if rule_of(family["name"], family["type"]) in (Rule.SUM, Rule.ALL) and family["type"] != "gauge":
-                series = self._ended.setdefault(family["name"], {})
+                series = ended[family["name"]] = dict(ended.get(family["name"], {}))
                 for name, labels, value in family["samples"]:
                     if "quantile" not in labels:
                         key = (name, tuple(sorted(labels.items())))
                         series[key] = series.get(key, 0.0) + value
+        self._counted = {name: families for name, families in latest.items() if name != worker}, ended
 
     def collect(self) -> list[Metric]:
         """The families together, in the supervisor's order, then those that only workers have."""
-        sources: list[tuple[str, Families]] = [(SUPERVISOR, samples_of(self._own)), *sorted(self._latest.items())]
+        latest, ended = self._counted
+        sources: list[tuple[str, Families]] = [(SUPERVISOR, samples_of(self._own)), *sorted(latest.items())]
         about: dict[str, Mapping[str, Any]] = {}
         for _, families in sources:
             for family in families:
                 about.setdefault(family["name"], family)
-        samples = {
-            name: _Series(rule_of(name, family["type"]), self._ended.get(name, {})) for name, family in about.items()
-        }
+        samples = {name: _Series(rule_of(name, family["type"]), ended.get(name, {})) for name, family in about.items()}
         for source, families in sources:
             for family in families:
                 samples[family["name"]].add(source, family["samples"])

@@ -4,6 +4,8 @@ Rule 1. It binds every listener, the admin listener among them, and gives each a
         (`proxy.workers.assignment`); it reads none of its bytes.
 Rule 2. Workers are `proxy.workers.crew`'s. While none is up, connections wait in the kernel's queue.
 Rule 3. SIGTERM drains as without workers: readiness fails, listeners close after the delay, workers finish.
+        While one worker starts again and another is ready, all together are ready, and degraded: a balancer that left
+        this host for one worker's death would take its work from all the others.
 Rule 4. When it dies, workers find their channel's end and drain; the template ends. When the template ends, it drains.
 """
 
@@ -40,7 +42,7 @@ from proxy.upstream.cluster import Cluster
 from proxy.workers.crew import STATE_INTERVAL_S, STOP_S_MAX, Crew, Member
 from proxy.workers.samples import Collected, Together
 from proxy.workers.template import Template
-from proxy.workers.worker import work
+from proxy.workers.worker import prepare
 from storage.config.client_settings import client_settings
 from storage.errors import StorageConfigError
 
@@ -64,11 +66,8 @@ def serve(config: Config, workers: int) -> int:
     """Run until a signal; the exit code. The process has one thread yet, and no event loop."""
     configure_logs(config.log.level, config.log.format)
     preload_schemas()  # once for all
-    # What is there now is nobody's garbage. Unfrozen, the first collection in each worker would write into all of it,
-    # and the memory would be shared no more.
-    gc.collect()
-    gc.freeze()
-    template = Template(partial(work, config, workers))
+    gc.freeze()  # or collections would write here into what the template and the workers share
+    template = Template(partial(prepare, config, workers))
     try:
         return trio.run(_serve, config, workers, template)
     finally:
@@ -319,9 +318,15 @@ class Supervisor:
 
     def _tell_readiness(self) -> None:
         now_s = trio.current_time()
-        reports = {member.name: _report(member, now_s) for member in self._crew.members}
+        members = self._crew.members
+        reports = {member.name: _report(member, now_s) for member in members}
+        starting_again = {member.name for member in members if member.last_death and not member.has_been_ready}
+        others_are_ready = any(not isinstance(report, str) and report["ready"] for report in reports.values())
         for name in ConditionName:
-            found = {f"worker {worker}": _condition(report, name) for worker, report in reports.items()}
+            found = {
+                f"worker {worker}": _condition(report, name, is_excused=others_are_ready and worker in starting_again)
+                for worker, report in reports.items()
+            }
             if name is ConditionName.UPSTREAM:
                 found["supervisor"] = self._own_view.conditions[name]
             self.readiness.take(name, worst(found))
@@ -343,20 +348,25 @@ class Supervisor:
 def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
     """What the worker says of itself, or why it says nothing."""
     if member.state is None:
-        return "is starting" if member.last_death is None else f"starts again ({member.last_death})"
+        if member.last_death is not None:
+            return f"starts again ({member.last_death})"
+        return "has ended" if member.starts and member.channel is None else "is starting"
     if now_s - member.heard_at_s > SILENT_S_MAX:
         return f"has not answered for {SILENT_S_MAX:g} s"
     report: Mapping[str, Any] = member.state["report"]
     return report
 
 
-def _condition(report: Mapping[str, Any] | str, name: ConditionName) -> Condition:
+def _condition(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:
+    """One worker's condition. `is_excused`: others do its work until it can, so all together are not unready."""
+    pending = ConditionState.DEGRADED if is_excused else ConditionState.PENDING
     if isinstance(report, str):
-        return Condition(ConditionState.PENDING, report)
+        return Condition(pending, report)
     if name is ConditionName.CATALOG and report["state"] == Stage.DRAINING.value:
-        return Condition(ConditionState.PENDING, "is draining")
+        return Condition(pending, "is draining")
     told = report["conditions"][name.value]
-    return Condition(ConditionState(told["state"]), told["reason"])
+    state = ConditionState(told["state"])
+    return Condition(pending if state is ConditionState.PENDING else state, told["reason"])
 
 
 def worst(found: Mapping[str, Condition]) -> Condition:

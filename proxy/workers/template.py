@@ -4,7 +4,7 @@ A worker must be startable at any time, with exactly the configuration of the st
 The supervisor cannot fork itself, as it runs an event loop and threads. So before it does, it forks this process: one
 thread, no loop, the application imported and the configuration read. It forks a worker whenever the supervisor asks,
 waits for its end and tells it. Workers so start without two seconds of imports, and share the memory of what was
-imported.
+imported and of what was prepared for them: at the host's start, the catalog's snapshot.
 
 Rule 1. It ends when the supervisor has, however that ended; it holds nothing that a worker needs.
 Rule 2. It ignores signals to the group (Ctrl-C) and SIGTERM: the supervisor says what ends.
@@ -12,6 +12,7 @@ Rule 2. It ignores signals to the group (Ctrl-C) and SIGTERM: the supervisor say
 
 import array
 import contextlib
+import gc
 import os
 import selectors
 import signal
@@ -38,6 +39,9 @@ _EVENT: Final = struct.Struct(">cIIi")
 
 Work = Callable[[int, bool, socket.socket], int]
 """A worker's life: its number, whether it is the first of this number, its end of the channel; the exit code."""
+
+Prepare = Callable[[], Work]
+"""Called once, in the template: what it reads, all workers share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +81,14 @@ class TemplateGoneError(Exception):
 class Template:
     """The supervisor's side. Make it while the process has one thread."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, prepare: Prepare) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         sys.stdout.flush()
         sys.stderr.flush()
         self.process_id = os.fork()
         if self.process_id == 0:
             ours.close()
-            _run_template(theirs, work)
+            _run_template(theirs, prepare)
         theirs.close()
         self._socket = ours
         self._trio_socket: trio.socket.SocketType | None = None
@@ -138,9 +142,16 @@ class Template:
         return self._trio_socket
 
 
-def _run_template(commands: socket.socket, work: Work) -> NoReturn:
+def _run_template(commands: socket.socket, prepare: Prepare) -> NoReturn:
     code = exit_codes.FOUND_WRONG
     try:
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        work = prepare()
+        # What is there now is nobody's garbage. Unfrozen, the first collection in each worker would write into all of
+        # it, and the memory would be shared no more.
+        gc.collect()
+        gc.freeze()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor has gone
             _serve(commands, work)
         code = exit_codes.DONE
@@ -151,8 +162,6 @@ def _run_template(commands: socket.socket, work: Work) -> NoReturn:
 
 
 def _serve(commands: socket.socket, work: Work) -> None:
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     woken, wake = socket.socketpair()
     wake.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
@@ -172,7 +181,12 @@ def _serve(commands: socket.socket, work: Work) -> None:
                     return
                 worker, is_first = _COMMAND.unpack(data)
                 with socket.socket(fileno=descriptors[0]) as channel:
-                    process_id = os.fork()
+                    try:
+                        process_id = os.fork()
+                    except OSError as error:  # no memory, or too many processes: perhaps not so a second later
+                        print(f"tidegate: worker {worker} cannot be started: {error}", file=sys.stderr, flush=True)
+                        commands.sendall(_EVENT.pack(b"E", worker, 0, exit_codes.FOUND_WRONG << 8))
+                        continue
                     if process_id == 0:
                         selector.close()
                         for own in (commands, woken, wake):

@@ -11,7 +11,8 @@ import os
 import signal
 import socket as stdlib_socket
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -34,7 +35,10 @@ from proxy.workers.channel import Channel, ChannelClosedError
 from proxy.workers.frames import Frame, FrameKind
 from proxy.workers.samples import samples_of
 from proxy.workers.shares import share_of
+from proxy.workers.template import Work
 from storage.errors import StorageConfigError
+from storage.metadata.snapshot import Snapshot, SnapshotFile
+from storage.metadata.snapshot_stream import SnapshotError
 
 FAREWELL_S_MAX: Final = 1.0
 """What the end of the channel is waited for once the worker has ended."""
@@ -42,26 +46,52 @@ FAREWELL_S_MAX: Final = 1.0
 _log = structlog.get_logger(__name__)
 
 
-def work(config: Config, workers: int, worker: int, is_first: bool, channel: stdlib_socket.socket) -> int:
+def prepare(config: Config, workers: int) -> Work:
+    """What workers do, once what they share was read: the catalog's snapshot, whose memory then is there once.
+
+    Only the first worker of each number begins with it. What a later one reads is newer, and a snapshot as old as the
+    host's start may have to be followed by records that the metadata topic has no more.
+
+    Args:
+        config: the host's.
+    """
+    snapshot = None
+    if config.catalog.snapshot_path is not None:
+        with suppress(SnapshotError, OSError):  # each worker finds that out itself, and says so
+            snapshot = SnapshotFile(config.catalog.snapshot_path).read()
+    return partial(work, config, workers, snapshot)
+
+
+def work(
+    config: Config,
+    workers: int,
+    snapshot: Snapshot | None,
+    worker: int,
+    is_first: bool,
+    channel: stdlib_socket.socket,
+) -> int:
     """A worker's whole life, in a process of its own; the exit code.
 
     Args:
         config: the host's.
+        snapshot: as it was at the host's start.
         is_first: whether no worker of this number has been before.
     """
     keep_freed_memory()
     own = share_of(config, worker, workers)
     configure_logs(own.log.level, own.log.format, worker=own.log.worker)
-    return trio.run(_work, own, worker, workers, is_first, channel)
+    return trio.run(_work, own, worker, workers, snapshot if is_first else None, is_first, channel)
 
 
-async def _work(config: Config, worker: int, workers: int, is_first: bool, sock: stdlib_socket.socket) -> int:
+async def _work(
+    config: Config, worker: int, workers: int, snapshot: Snapshot | None, is_first: bool, sock: stdlib_socket.socket
+) -> int:
     exit_code = exit_codes.DONE
     try:
         async with trio.open_nursery() as nursery:
             front = WorkerFront(config, worker, workers, trio.socket.from_stdlib_socket(sock))
             nursery.start_soon(front.run)
-            await LifeCycle(front.signals, SystemdNotify({})).run(lambda: front.start(is_first))
+            await LifeCycle(front.signals, SystemdNotify({})).run(lambda: front.start(snapshot, is_first))
             nursery.cancel_scope.cancel()
     except* StorageConfigError as group:
         exit_code = exit_codes.USAGE
@@ -91,14 +121,17 @@ class WorkerFront:
         self._signal(signal.SIGTERM)
 
     @asynccontextmanager
-    async def start(self, is_first: bool) -> AsyncIterator["WorkerApplication"]:
+    async def start(self, snapshot: Snapshot | None, is_first: bool) -> AsyncIterator["WorkerApplication"]:
         """The application, known to the supervisor."""
-        async with run(self._config, front=self) as application:
+        async with run(self._config, front=self, snapshot=snapshot) as application:
             self._application = application
             if not is_first:
                 await application.reloader.reload(Cause.FILES)
-            self._channel.tell("started", pid=os.getpid())
-            yield WorkerApplication(application)
+            self._channel.tell("started")
+            try:
+                yield WorkerApplication(application)
+            finally:
+                self._server = None  # its nursery takes no connection any more
 
     # --- `Front` ---
 
@@ -146,7 +179,7 @@ class WorkerFront:
                 _log.error("worker_channel_fault", reason=f"nothing is known of {other}")
 
     def _take(self, sock: stdlib_socket.socket, about: Mapping[str, Any]) -> None:
-        if self._server is None:  # it is given none before it says that it has started
+        if self._server is None:  # it is given none before it says that it has started; some on their way at its end
             sock.close()
             return
         sock.setblocking(False)
@@ -167,11 +200,7 @@ class WorkerFront:
             return {}
         match question["what"]:
             case "state":
-                return {
-                    "report": await pages.report(),
-                    "segments": application.catalog.segment_count,
-                    "connections": application.server.connections,
-                }
+                return {"report": await pages.report(), "segments": application.catalog.segment_count}
             case "metrics":
                 return {"families": await trio.to_thread.run_sync(samples_of, pages.registry)}
             case "streams":

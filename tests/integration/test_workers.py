@@ -1,12 +1,10 @@
 """`proxy.workers=2` before a real broker: clients go on when a worker is killed, and all ends as one process would."""
 
-import json
 import os
 import signal
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from proxy.process import exit_codes
 from tests.integration.reading import Reading
@@ -14,20 +12,12 @@ from tests.integration.test_life_cycle import Traffic, at_ports, traffic
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient
-from tests.support.serving import START_S_MAX, Serving, before_kafka, serving
+from tests.support.serving import START_S_MAX, before_kafka, serving
 from tests.support.waiting import wait_until
+from tests.support.worker_processes import all_are_ready, connections_of, workers_of
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
 PATIENCE = {"reconnect.backoff.max.ms": 500}
-
-
-def workers_of(served: Serving) -> list[dict[str, Any]]:
-    workers: list[dict[str, Any]] = json.loads(served.page("/readyz")[1])["workers"]
-    return workers
-
-
-def connections_of(served: Serving) -> list[int]:
-    return [each["connections"] for each in workers_of(served)]
 
 
 def has_consumed(clients: Traffic, records: int) -> bool:
@@ -73,7 +63,7 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
                         assert 3 in survivor.api_versions()
                     wanted = len(clients.consumed) + 100
                     wait_until(partial(has_consumed, clients, wanted), "records pass again")
-                    wait_until(lambda: served.page("/readyz")[0] == 200, "both workers are ready again")
+                    wait_until(lambda: all_are_ready(served), "both workers are ready again")
                 reading.read_on(lambda: all(len(reading.offsets[each]) >= end for each, end in ends.items()))
                 assert reading.digest.result() == direct
                 clients.stop()
@@ -93,3 +83,34 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
         again.wait_log("ready: ")
         assert again.metric("tidegate_catalog_snapshot_loads_total", outcome="used") == 2
         assert again.metric("tidegate_cache_resident_bytes", level="disk") > 0
+
+
+HUNG_SOON = (
+    "-c",
+    "import proxy.workers.crew as crew; crew.HUNG_S_MAX, crew.HUNG_AGAIN_S_MAX = 3.0, 1.0; "
+    "import proxy.cli; raise SystemExit(proxy.cli.main())",
+)
+"""Tidegate with less patience."""
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_clients_go_on(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """SIGSTOP is what a loop that never ends, or a disk that never answers, looks like from outside."""
+    properties = at_ports({**before_kafka(kafka), "proxy.workers": "2"})
+    topic = fresh_name("hangs")
+    kafka.create_topic(topic, 1, {})
+    with serving(tmp_path, properties, program=HUNG_SOON) as served:
+        served.wait_log("ready: ")
+        with traffic(served.bootstrap, topic) as clients:
+            wait_until(lambda: len(clients.consumed) > 100, "records pass")
+            # The most connections: both the producer's and the consumer's, or one of them.
+            hung = max(workers_of(served), key=lambda each: int(each["connections"]))
+            os.kill(hung["pid"], signal.SIGSTOP)
+            served.wait_log('"worker_hung"')
+            wait_until(lambda: workers_of(served)[hung["worker"]]["starts"] == 2, "it starts again")
+            wait_until(lambda: all_are_ready(served), "both workers are ready again")
+            wanted = len(clients.consumed) + 100
+            wait_until(lambda: len(clients.consumed) > wanted, "records pass again")
+            clients.stop()
+            assert (clients.fatal, clients.failed) == ([], [])
+        assert [each["last_death"] for each in workers_of(served)].count("killed by SIGKILL") == 1
+        assert [event["worker"] for event in served.events("worker_hung")] == [str(hung["worker"])]

@@ -24,7 +24,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.snapshot import SNAPSHOT_NAME, SnapshotFile
+from storage.metadata.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.writing.metadata_records import encode
 from tests.support.catalog_answers import answers
@@ -88,7 +88,7 @@ class Stage:
     cluster_id: str | None = "cluster-a"
     segments_max: int = 100
 
-    def opened(self) -> Process:
+    def opened(self, found: Snapshot | None = None) -> Process:
         log, catalog, counted = TopicMetadataEventLog(self.topic), Catalog(self.segments_max), Counted()
         manager = TopicBasedRemoteLogMetadataManager(log, catalog)
         snapshots = CatalogSnapshots(
@@ -99,13 +99,14 @@ class Stage:
             manager=manager,
             cluster_id=lambda: self.cluster_id,
             meter=cast(CatalogMeter, counted),
+            found=found,
         )
         return Process(log, manager, catalog, snapshots, counted)
 
     @asynccontextmanager
-    async def process(self, *, is_live: bool = True) -> AsyncIterator[Process]:
+    async def process(self, *, is_live: bool = True, found: Snapshot | None = None) -> AsyncIterator[Process]:
         """Start as `start_catalog` does; leaving the block is a kill."""
-        running = self.opened()
+        running = self.opened(found)
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as reading:
                 reading.start_soon(running.snapshots.read)
@@ -155,6 +156,18 @@ async def test_a_restart_reads_only_what_is_new(stage: Stage) -> None:
             assert second.catalog.segment_count == 3
             assert second.manager.position(HOME) == 6
     assert [entry["segments"] for entry in logs if entry["event"] == "catalog_snapshot_used"] == [2]
+
+
+async def test_what_was_read_before_the_fork_is_followed_as_if_read_now(stage: Stage) -> None:
+    """Also when the file has been set aside, or written anew, since."""
+    await stage.leave_snapshot("a", "b")
+    found = SnapshotFile(stage.folder).read()
+    stage.publish("c")
+    (stage.folder / SNAPSHOT_NAME).unlink()
+    async with stage.process(found=found) as second:
+        assert second.counted.loaded == [SnapshotOutcome.USED]
+        assert second.read_from[HOME] == 4
+        assert second.catalog.segment_count == 3
 
 
 async def test_without_a_snapshot_everything_is_read(stage: Stage) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,13 +26,15 @@ LOCAL_TIER = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 class Serving:
     """One process and what it wrote."""
 
-    def __init__(self, folder: Path, properties: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, properties: Mapping[str, str], environ: Mapping[str, str], program: Sequence[str]
+    ) -> None:
         self.file = folder / "tidegate.properties"
         self.write(properties)
         self.log_path = folder / "tidegate.log"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", str(self.file)],
+                [sys.executable, *program, "serve", str(self.file)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environ},
@@ -95,8 +97,14 @@ class Serving:
 
 
 @contextmanager
-def serving(folder: Path, properties: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Iterator[Serving]:
-    started = Serving(folder, properties, environ or {})
+def serving(
+    folder: Path,
+    properties: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    program: Sequence[str] = ("-m", "proxy"),
+) -> Iterator[Serving]:
+    started = Serving(folder, properties, environ or {}, program)
     try:
         yield started
     finally:

@@ -33,6 +33,17 @@ def test_a_broker_has_one_worker_while_brokers_are_as_many_as_workers() -> None:
     assert [set(given_to(assignment, broker, 5)) for broker in (1, 2, 3)] == [{0}, {1}, {0}]
 
 
+def test_the_order_in_which_listeners_begin_does_not_matter() -> None:
+    """It is any order, and other workers would have looked into their disks for a broker's blocks after a restart."""
+    found = []
+    for order in ((1, 2, 3, 4), (4, 3, 2, 1), (2, 4, 1, 3)):
+        assignment = made(2)
+        for known in range(len(order)):
+            assignment.follow(order[: known + 1])
+        found.append([assignment.workers_of(broker) for broker in (1, 2, 3, 4)])
+    assert found == [[(0,), (1,), (0,), (1,)]] * 3
+
+
 def test_a_single_broker_has_all_workers_and_the_least_loaded_is_chosen() -> None:
     assignment = made(3, (7,))
     assert given_to(assignment, 7, 6) == [0, 1, 2, 0, 1, 2]

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 import trio
 
 from proxy.connection.address_book import Target
 from proxy.process import exit_codes
 from proxy.workers.channel import Channel
-from proxy.workers.crew import DEATHS_MAX, Crew
+from proxy.workers.crew import DEATHS_MAX, HUNG_AGAIN_S_MAX, HUNG_S_MAX, Crew, Member
 from proxy.workers.frames import Frame, FrameKind
 from proxy.workers.template import Template, TemplateGoneError, WorkerEvent
-from tests.support.waiting import HANG_S_MAX, until
+from tests.support.waiting import HANG_S_MAX, settled, until
 
 BOOTSTRAP = Target(None, (("broker-1", 9092),))
 
@@ -27,6 +28,8 @@ class ScriptedWorker:
         self.number = number
         self.taken: list[int] = []
         self.told: list[str] = []
+        self.asked: list[str] = []
+        self.answers = True
         self.life = trio.CancelScope()
         self.ended = trio.Event()
         sock.setblocking(False)
@@ -39,8 +42,11 @@ class ScriptedWorker:
         self.ended.set()
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.asked.append(question["what"])
+        if not self.answers:
+            await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
-        return {}
+        return {"report": {"ready": True}}
 
     def _hear(self, frame: Frame) -> None:
         if frame.kind is FrameKind.GIVE:
@@ -60,13 +66,17 @@ class World:
         self._send, self._events = trio.open_memory_channel[WorkerEvent](100)
         self.workers: list[ScriptedWorker] = []
         self.stops = 0
+        self.asked_to_start = 0
+        self.may_start = trio.Event()
+        self.may_start.set()
         self.crew = Crew(2, cast(Template, self), self._stop)
         self.crew.start(nursery, self._no_answer)
 
     async def start(self, worker: int, *, is_first: bool) -> socket.socket:
         """As the template's."""
         assert is_first == (not self.lives(worker))
-        await trio.lowlevel.checkpoint()
+        self.asked_to_start += 1
+        await self.may_start.wait()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.workers.append(ScriptedWorker(worker, theirs))
         self._nursery.start_soon(self._live, self.workers[-1])
@@ -146,6 +156,61 @@ async def test_a_connection_whose_worker_has_just_died_goes_to_another() -> None
         assert ends == []
 
 
+async def test_what_a_worker_answered_before_it_died_does_not_count_as_its_next_lifes() -> None:
+    """Its counters had been added to the sum at its death, and were added once more, until the next life answered."""
+    async with world() as made:
+        first, second = made.lives(0)[0], made.lives(1)[0]
+        second.answers = False
+        answers: dict[str, Mapping[str, Any]] = {}
+
+        async def ask() -> None:
+            answers.update(await made.crew.ask("metrics", HANG_S_MAX))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: "metrics" in first.asked and "metrics" in second.asked, "the question")
+            await settled()
+            first.life.cancel()
+            await until(lambda: len(made.lives(0)) == 2, "its next life")
+            second.life.cancel()
+        assert answers == {}
+
+
+@pytest.mark.autojump
+async def test_a_worker_that_says_nothing_is_asked_once_more_and_killed() -> None:
+    async with world() as made:
+        hung = made.lives(1)[0]
+        hung.answers = False
+        killed_at_s: list[float] = []
+        killed = trio.Event()
+
+        def kill(member: Member) -> None:
+            killed_at_s.append(trio.current_time())
+            killed.set()
+            made.lives(member.number)[-1].life.cancel()
+
+        made.crew.kill = kill  # type: ignore[method-assign]  # it has no process
+        began_at_s = trio.current_time()
+        await killed.wait()
+        await until(lambda: len(made.lives(1)) == 2, "its next life")
+        assert HUNG_S_MAX + HUNG_AGAIN_S_MAX <= killed_at_s[0] - began_at_s <= HUNG_S_MAX + HUNG_AGAIN_S_MAX + 1
+        assert len(made.lives(0)) == 1
+
+
+@pytest.mark.autojump
+async def test_one_that_answers_the_second_time_is_not_killed() -> None:
+    """The whole machine stood still, or the supervisor did: no time went by for its workers."""
+    async with world() as made:
+        late = made.lives(1)[0]
+        late.answers = False
+        asked = len(late.asked)
+        while len(late.asked) < asked + 2:
+            late.answers = late.answers or trio.current_time() > HUNG_S_MAX / 2
+            await trio.sleep(1)
+        await trio.sleep(2 * HUNG_S_MAX)
+        assert len(made.workers) == 2
+
+
 async def test_five_deaths_of_one_worker_stop_all_with_the_reason() -> None:
     async with world() as made:
         for _ in range(DEATHS_MAX - 1):
@@ -172,3 +237,26 @@ async def test_a_drain_starts_nobody_again() -> None:
         await made.crew.wait_ended()
         assert len(made.workers) == 2
         assert (made.stops, made.crew.exit_code) == (0, exit_codes.DONE)
+
+
+async def test_a_drain_ends_the_pause_before_a_start() -> None:
+    async with world() as made:
+        for _ in range(DEATHS_MAX - 2):
+            made.crew.members[1].deaths.on_death(trio.current_time())
+        made.lives(1)[0].life.cancel()
+        await until(lambda: made.crew.members[1].last_death is not None, "the pause")
+        made.crew.drain()
+        await made.crew.wait_ended()
+        assert len(made.workers) == 2
+
+
+async def test_one_that_is_being_forked_when_all_drain_hears_of_it() -> None:
+    async with world() as made:
+        made.may_start = trio.Event()
+        made.lives(1)[0].life.cancel()
+        await until(lambda: made.asked_to_start == 3, "a start")
+        made.crew.drain()
+        made.may_start.set()
+        await made.crew.wait_ended()
+        assert [worker.told for worker in made.lives(1)] == [[], ["drain"]]
+        assert made.crew.exit_code == exit_codes.DONE

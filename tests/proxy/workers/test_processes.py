@@ -5,48 +5,21 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from proxy.process import exit_codes
 from tests.integration.test_life_cycle import address_of, at_ports
 from tests.support.raw_client import RawClient
-from tests.support.serving import START_S_MAX, Serving, serving, without_kafka
+from tests.support.serving import START_S_MAX, serving, without_kafka
 from tests.support.waiting import wait_until
+from tests.support.worker_processes import connections_of, family_of, have_ended, report_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes in /proc")
 
 
 def two_workers(folder: Path, **more: str) -> dict[str, str]:
     return at_ports({**without_kafka(folder), "proxy.workers": "2", **more})
-
-
-def report_of(served: Serving) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(served.page("/readyz")[1])
-    return report
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def family_of(served: Serving) -> list[int]:
-    """The template and the workers."""
-    (template,) = children_of(served.process.pid)
-    return [template, *children_of(template)]
-
-
-def have_ended(pids: list[int]) -> bool:
-    """Whether none of them runs any more; one that nobody has waited for yet has ended, too."""
-
-    def runs(pid: int) -> bool:
-        try:
-            return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-
-    return not any(map(runs, pids))
 
 
 def test_when_the_supervisor_is_killed_workers_drain_and_nothing_is_left(tmp_path: Path) -> None:
@@ -84,6 +57,31 @@ def test_a_worker_that_dies_five_times_in_a_minute_ends_it_all(tmp_path: Path) -
         assert [event["reason"] for event in served.events("workers_failed")] == [reason]
 
 
+FIRST_FORK_FAILS = """
+import errno, os
+import proxy.cli
+
+forks, fork = [], os.fork
+
+def failing_once():
+    forks.append(None)
+    if len(forks) == 2:  # the first is the template's own
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+
+os.fork = failing_once
+raise SystemExit(proxy.cli.main())
+"""
+
+
+def test_a_fork_that_fails_is_tried_again_as_a_death_is(tmp_path: Path) -> None:
+    """It ended the template, and so everything."""
+    with serving(tmp_path, two_workers(tmp_path), program=("-c", FIRST_FORK_FAILS)) as served:
+        served.wait_log('"worker_started"', times=2)
+        assert [event["reason"] for event in served.events("worker_died")] == ["exit code 1"]
+        assert "cannot be started: [Errno 11] Resource temporarily unavailable" in served.log()
+
+
 def test_a_configuration_that_workers_refuse_is_exit_2_at_once(tmp_path: Path) -> None:
     foreign = tmp_path / "cache"
     foreign.mkdir(mode=0o777)
@@ -104,7 +102,7 @@ def test_sigterm_fails_readiness_first_and_listeners_accept_until_the_delay_is_o
         status, body = served.page("/readyz")
         assert (status, json.loads(body)["reasons"][0]) == (503, "draining")
         with RawClient(*address_of(properties)):
-            wait_until(lambda: sum(each["connections"] for each in report_of(served)["workers"]) == 1, "it is served")
+            wait_until(lambda: sum(connections_of(served)) == 1, "it is served")
         served.terminate()
         assert served.process.wait(START_S_MAX) == exit_codes.DONE
         assert "Traceback" not in served.log()
@@ -118,24 +116,23 @@ def test_an_address_has_its_limit_whatever_worker_its_connections_have(tmp_path:
         def connect() -> RawClient:
             return clients.enter_context(RawClient(*address_of(properties)))
 
-        def connections() -> list[int]:
-            return [each["connections"] for each in report_of(served)["workers"]]
-
         first = connect()
+        # Those that come together are given in any order.
+        wait_until(lambda: connections_of(served) == [1, 0], "a connection")
         connect()
         connect()
-        wait_until(lambda: connections() == [2, 1], "three connections")
+        wait_until(lambda: connections_of(served) == [2, 1], "three connections")
         assert connect().is_closed_by_peer(START_S_MAX)
         assert served.metric("tidegate_connections_refused_total") == 1
         assert [event["key"] for event in served.events("connection_refused")] == ["proxy.connections.max.per.ip"]
         # What has ended, by itself or with its worker, does not count any more.
         first.close()
-        wait_until(lambda: connections() == [1, 1], "one has ended")
+        wait_until(lambda: connections_of(served) == [1, 1], "one has ended")
         os.kill(report_of(served)["workers"][1]["pid"], signal.SIGKILL)
         served.wait_log('"worker_started"', times=3)
         connect()
         connect()
-        wait_until(lambda: sum(connections()) == 3, "three connections again")
+        wait_until(lambda: sum(connections_of(served)) == 3, "three connections again")
         assert connect().is_closed_by_peer(START_S_MAX)
 
 
