@@ -6,7 +6,8 @@
 #   make test-long      the long ones
 #   make test-busy      every test but the long ones, beside two busy loops
 #   make test-fragile   twenty times beside four loops, what has failed on a busy machine before
-#   make differential   the broker's answers against Tidegate's, 100,000 questions
+#   make differential   the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
+#   make test-workers   the suites of clients, and what their requests are answered with, by WORKERS (2) workers
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
 #                       (needs Go, Node)
@@ -18,6 +19,8 @@
 
 PYTHON ?= python3
 ARGS ?=
+# `proxy.workers` of the Tidegates that tests start and that do not say it themselves.
+WORKERS ?=
 # 0: in pytest's own process, as a debugger wants it.
 JOBS ?= 2
 
@@ -54,8 +57,12 @@ FRAGILE := tests/faults/test_slow_store.py \
 	tests/storage/cache/test_gets.py tests/storage/metadata/test_manager.py
 FRAGILE_THREADS := tests/contract -k thread
 
-.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long differential soak lint \
-	bench lock
+CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorization cached_addresses client_scenarios \
+	client_sign_in clients fetch_sessions group_offsets list_offsets read_committed relayed_features two_brokers \
+	versions))
+
+.PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long test-workers \
+	differential soak lint bench lock
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.installed $(JARS)/.complete
@@ -192,8 +199,11 @@ test-long: setup spark
 	$(BIN)/pytest -m long $(ARGS)
 
 differential: setup
-	TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
+	$(if $(WORKERS),TIDEGATE_PROXY_WORKERS=$(WORKERS)) TIDEGATE_DIFFERENTIAL_QUESTIONS=100000 \
 		$(BIN)/pytest -m "long or not long" tests/integration/test_differential.py $(ARGS)
+
+test-workers: setup
+	TIDEGATE_PROXY_WORKERS=$(or $(WORKERS),2) $(BIN)/pytest -m "long or not long" $(CLIENT_SUITES) $(ARGS)
 
 soak: setup
 	$(BIN)/python -m tests.hostile.soak $(ARGS)

@@ -1,7 +1,8 @@
 """The broker's answers against Tidegate's: random questions over raw sockets, zero may differ.
 
 `TIDEGATE_DIFFERENTIAL_QUESTIONS` is how many (5,000; `make differential` asks 100,000), `TIDEGATE_DIFFERENTIAL_SEED`
-repeats a run with its topics, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one question of a run.
+repeats a run with its topics, and `TIDEGATE_DIFFERENTIAL_ONLY` with it one question of a run. `TIDEGATE_PROXY_WORKERS`
+is how many workers answer; whatever it says, two are asked a few hundred questions.
 """
 
 import os
@@ -28,13 +29,20 @@ from tests.support.differential_questions import KINDS, Questions
 from tests.support.differential_world import QUESTIONS, SEED, TIDEGATE_PROPERTIES, DifferentialWorld
 from tests.support.in_process import in_process, in_thread
 from tests.support.scripted_store import ScriptedStore
+from tests.support.tidegate import own_tidegate
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 ONLY = os.environ.get("TIDEGATE_DIFFERENTIAL_ONLY") or ""
 
+WORKERS_GIVEN = f"TIDEGATE_PROXY_WORKERS={given} " if (given := os.environ.get("TIDEGATE_PROXY_WORKERS")) else ""
+"""How a failed run's command begins."""
+
 PART_QUESTIONS = 5000
 """To a test: each ends well before the run is taken to hang."""
+
+WORKERS_QUESTIONS = 400
+"""Of two workers; `make differential WORKERS=2` asks them all."""
 
 FAILING_QUESTIONS = 1000
 """Of a short run, with a tier that fails at random."""
@@ -96,6 +104,23 @@ def test_no_answer_differs_from_the_brokers(
         assert reads > TIER_SHARE_MIN * outcome.fetched_partitions
 
 
+def test_no_answer_of_two_workers_differs(differential: DifferentialWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    properties = {**TIDEGATE_PROPERTIES, "proxy.workers": "2"}
+    numbers = [int(ONLY)] if ONLY else range(WORKERS_QUESTIONS)
+    with own_tidegate(differential.cluster, properties) as tidegate:
+        with asker(differential.broker_address, tidegate.address) as both:
+            questions = Questions(SEED, differential.partitions, both.versions())
+            outcome = both.ask([*questions.openings(), *map(questions.question, numbers)])
+            connections = [tidegate.metric("tidegate_worker_connections", worker=worker) for worker in ("0", "1")]
+        with capsys.disabled():
+            print(
+                f"\ndifferential, two workers: seed {SEED}; {outcome.questions:,} questions, "
+                f"{tidegate.metric(TIER_READS):,.0f} tier reads, {len(outcome.differences)} differ"
+            )
+    assert not outcome.differences, _failure(outcome)
+    assert min(connections) > 0
+
+
 @pytest.mark.parametrize("numbers", FAILING_PARTS, ids=lambda numbers: f"{numbers[0]}-{numbers[-1]}")
 async def test_no_answer_differs_while_the_tier_fails_at_random(
     numbers: Sequence[int],
@@ -154,8 +179,8 @@ def _failure(outcome: Outcome) -> str:
     shown = "\n".join(outcome.differences[:SHOWN_MAX])
     return (
         f"{len(outcome.differences)} of {outcome.questions} answers differ\n{shown}\n"
-        f"all again: TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_QUESTIONS={QUESTIONS} "
+        f"all again: {WORKERS_GIVEN}TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_QUESTIONS={QUESTIONS} "
         "pytest tests/integration/test_differential.py\n"
-        f"one again: TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_ONLY=<its number> "
+        f"one again: {WORKERS_GIVEN}TIDEGATE_DIFFERENTIAL_SEED={SEED} TIDEGATE_DIFFERENTIAL_ONLY=<its number> "
         "pytest tests/integration/test_differential.py"
     )

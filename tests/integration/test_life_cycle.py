@@ -275,19 +275,21 @@ def shown_certificate(address: tuple[str, int]) -> bytes | None:
         return secure.getpeercert(binary_form=True)
 
 
-def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path, workers: int) -> None:
     certificate, key = server_certificate(tmp_path)
     properties = at_ports(
         {
             **without_kafka(tmp_path),
             "proxy.tls.certificate.file": str(certificate),
             "proxy.tls.key.file": str(key),
+            "proxy.workers": str(workers),
         }
     )
     renewed = tmp_path / "renewed"
     renewed.mkdir()
     with serving(tmp_path, properties) as served:
-        served.wait_log("upstream_unavailable")
+        served.wait_log("upstream_unavailable" if workers == 1 else '"worker_started"', times=workers)
         first = shown_certificate(address_of(properties))
         expiry = served.metric("tidegate_certificate_expiry_timestamp_seconds", key="proxy.tls.certificate.file")
         assert expiry > time.time()
@@ -299,14 +301,17 @@ def test_a_renewed_certificate_is_shown_and_a_broken_pair_is_not(tmp_path: Path)
         assert shown_certificate(address_of(properties)) == first
 
         new_key.replace(key)
-        served.wait_log("config_changed")
+        # Each worker's own, and the supervisor's.
+        served.wait_log('"config_changed"', times=1 if workers == 1 else workers + 1)
         second = wait_until(
             lambda: shown if (shown := shown_certificate(address_of(properties))) != first else None, "the new one"
         )
         assert second == ssl.PEM_cert_to_DER_cert(certificate.read_text())
 
 
-def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path, workers: str) -> None:
+    """Once each, however many workers there are."""
     path = tmp_path / "notify"
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as systemd:
         systemd.bind(str(path))
@@ -319,7 +324,7 @@ def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path) -> None:
                 heard.append(systemd.recv(4096).decode())
             return [message for message in heard if message != "WATCHDOG=1"]
 
-        with serving(tmp_path, without_kafka(tmp_path), environ) as served:
+        with serving(tmp_path, {**without_kafka(tmp_path), "proxy.workers": workers}, environ) as served:
             assert heard_until("READY=1") == ["READY=1"]
             heard_until("STATUS=")
             heard_until("WATCHDOG=1")
@@ -328,4 +333,8 @@ def test_systemd_is_told_of_start_reload_life_and_stop(tmp_path: Path) -> None:
             assert heard_until("READY=1")[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
             served.terminate()
             assert heard_until("STOPPING=1") == ["STOPPING=1"]
+            assert served.process.wait(START_S_MAX) == exit_codes.DONE
+            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as last:
+                last.sendto(b"the end", str(path))
+            assert heard_until("the end") == ["the end"]
             assert served.process.wait(START_S_MAX) == exit_codes.DONE
