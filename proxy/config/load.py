@@ -75,7 +75,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     _check_server_names(proxy, values)
     _check_proxy_headers(proxy, values)
     _check_cache(cache, readahead, values)
-    _check_workers(proxy, values)
+    _check_workers(proxy, cache, values)
     config = values.group(
         Config,
         **shared | {"warnings": tuple(values.warnings)},
@@ -232,10 +232,13 @@ def _check_cache(cache: CacheConfig, readahead: ReadAheadConfig, values: Values)
         values.wrong("cache.block.bytes", f"at most cache.memory.bytes = {format_size(cache.memory_bytes)}")
 
 
-def _check_workers(proxy: ProxyConfig, values: Values) -> None:
+def _check_workers(proxy: ProxyConfig, cache: CacheConfig, values: Values) -> None:
     needed_bytes = proxy.workers * WORKER_MEMORY_BYTES_MIN
     if values["memory.max.bytes"] < needed_bytes:
         values.wrong("proxy.workers", f"so many need memory.max.bytes = {format_size(needed_bytes)} or more")
+    if proxy.workers > 1 and cache.memory_bytes < (blocks_bytes := proxy.workers * cache.block_bytes):
+        needed = f"cache.memory.bytes = {format_size(blocks_bytes)} or more, a block of cache.block.bytes for each"
+        values.wrong("proxy.workers", f"so many need {needed}")
 
 
 def _server_tls(values: Values) -> ServerTls | None:

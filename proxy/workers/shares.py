@@ -26,7 +26,10 @@ def worker_count(config: Config) -> int:
     """`proxy.workers`; for `auto`: one for each core that this process may use, while each has memory enough."""
     if config.proxy.workers:
         return config.proxy.workers
-    return max(1, min(usable_cores(), AUTO_MAX, config.memory_bytes_max // WORKER_MEMORY_BYTES_MIN))
+    room_for = min(
+        config.memory_bytes_max // WORKER_MEMORY_BYTES_MIN, config.cache.memory_bytes // config.cache.block_bytes
+    )
+    return max(1, min(usable_cores(), AUTO_MAX, room_for))
 
 
 def usable_cores(quota: Path = _QUOTA) -> int:
