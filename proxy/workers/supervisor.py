@@ -324,7 +324,7 @@ class Supervisor:
         others_are_ready = any(not isinstance(report, str) and report["ready"] for report in reports.values())
         for name in ConditionName:
             found = {
-                f"worker {worker}": _condition(report, name, is_excused=others_are_ready and worker in starting_again)
+                f"worker {worker}": condition_of(report, name, is_excused=others_are_ready and worker in starting_again)
                 for worker, report in reports.items()
             }
             if name is ConditionName.UPSTREAM:
@@ -357,7 +357,7 @@ def _report(member: Member, now_s: float) -> Mapping[str, Any] | str:
     return report
 
 
-def _condition(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:
+def condition_of(report: Mapping[str, Any] | str, name: ConditionName, *, is_excused: bool) -> Condition:
     """One worker's condition. `is_excused`: others do its work until it can, so all together are not unready."""
     pending = ConditionState.DEGRADED if is_excused else ConditionState.PENDING
     if isinstance(report, str):

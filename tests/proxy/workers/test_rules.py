@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from protocol.wire.addresses import NodeAddress
-from proxy.readiness import Condition, ConditionState
+from proxy.readiness import Condition, ConditionName, ConditionState
 from proxy.workers.channel import Channel, ChannelClosedError
 from proxy.workers.crew import BACKOFF_S, DEATHS_MAX, DEATHS_WINDOW_S, Deaths
-from proxy.workers.supervisor import worst
+from proxy.workers.supervisor import condition_of, worst
 from proxy.workers.template import WorkerEvent
 from proxy.workers.worker import SupervisorsBook
 
@@ -46,6 +46,29 @@ def test_a_condition_of_several_is_the_worst(
 ) -> None:
     found = {who: Condition(state, reason) for who, (state, reason) in states.items()}
     assert worst(found) == Condition(*expected)
+
+
+def report(state: ConditionState, reason: str, stage: str = "serving") -> Mapping[str, Any]:
+    return {"state": stage, "conditions": {"catalog": {"state": state.value, "reason": reason}}}
+
+
+@pytest.mark.parametrize(
+    ("told", "alone", "beside_others"),
+    [
+        ("starts again (killed by SIGKILL)", PENDING, DEGRADED),
+        (report(PENDING, "the catalog is being loaded", "starting"), PENDING, DEGRADED),
+        (report(MET, "7 segments", "draining"), PENDING, DEGRADED),
+        (report(DEGRADED, "the catalog is full"), DEGRADED, DEGRADED),
+        (report(MET, "7 segments"), MET, MET),
+    ],
+    ids=["says nothing", "loads", "drains", "complains", "is ready"],
+)
+def test_a_worker_that_starts_again_beside_others_only_degrades(
+    told: Mapping[str, Any] | str, alone: ConditionState, beside_others: ConditionState
+) -> None:
+    """A balancer that left the host for one worker's death would take its work from all the others."""
+    states = [condition_of(told, ConditionName.CATALOG, is_excused=excused).state for excused in (False, True)]
+    assert states == [alone, beside_others]
 
 
 def test_an_end_is_told_in_words() -> None:
