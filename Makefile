@@ -222,6 +222,7 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 	$(BIN)/python benchmarks/record_decoding.py $(ARGS)
 	$(BIN)/python benchmarks/restart.py $(ARGS)
 	$(BIN)/python benchmarks/producers.py $(ARGS)
+	$(BIN)/python benchmarks/workers.py $(ARGS)
 	$(BIN)/python benchmarks/spark_backfill.py $(ARGS)
 	$(BIN)/python benchmarks/cold_read.py $(ARGS)
 

@@ -107,7 +107,7 @@ def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
         "connection_megabytes_per_s": options.connection_megabytes_per_s,
     }
     with (
-        own_cluster(jvm_options=JVM_OPTIONS) as cluster,
+        own_cluster(jvm_options=JVM_OPTIONS, brokers=options.brokers) as cluster,
         shaped_store(cluster.work, options.schemes, **link) as store,
     ):
         pair = make_key_pair(cluster.work / "keys", "benchmark")
@@ -115,7 +115,7 @@ def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
         topics = {}
         for batch_kib in options.batch_kib:
             name = f"benchmark-cold-{batch_kib}k"
-            segments = _fill_tier(cluster, name, batch_kib, counts, segment_bytes)
+            segments = fill_tier(cluster, name, batch_kib, counts, segment_bytes)
             publish = partial(_publish, cluster.tier_dir, store, segments)
             with ThreadPoolExecutor(2) as threads:
                 objects = dict(zip(keys, threads.map(publish, keys.values()), strict=True))
@@ -137,10 +137,12 @@ def _variant_keys(name: str, chunk_bytes: int, pair: Mapping[str, str]) -> dict[
     return {**written, "compression.enabled": str(compressed).lower(), **(pair if encrypted else {})}
 
 
-def _fill_tier(
+def fill_tier(
     cluster: KafkaCluster, topic: str, batch_kib: int, counts: Sequence[int], segment_bytes: int
 ) -> dict[int, list[RemoteLogSegmentMetadata]]:
-    cluster.create_topic(topic, len(counts), {**TIERED, "segment.bytes": str(segment_bytes)})
+    """A new topic with so many segments in each partition, in the tier alone; what the metadata topic says."""
+    configs = {**TIERED, "segment.bytes": str(segment_bytes)}
+    cluster.create_topic(topic, len(counts), configs, replication_factor=1)
     _produce(cluster.bootstrap_servers, topic, batch_kib, [count * segment_bytes + _ACTIVE_BYTES for count in counts])
 
     def only_active_is_local(offsets: PartitionOffsets) -> bool:
@@ -162,7 +164,7 @@ def _batch_bytes(tier_dir: Path, segment: RemoteLogSegmentMetadata) -> float:
 
 
 def _local_logs(cluster: KafkaCluster, topic: str) -> int:
-    return sum(1 for _ in cluster.broker(1).data_dir.glob(f"{topic}-[0-9]/*.log"))
+    return sum(1 for _ in cluster.work.glob(f"node-*/data/{topic}-[0-9]*/*.log"))
 
 
 def _produce(bootstrap_servers: str, topic: str, batch_kib: int, partition_bytes: Sequence[int]) -> None:

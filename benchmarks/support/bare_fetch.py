@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Self
+from typing import Any, Self
 
 from benchmarks.support.stage import Address
 from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchRequest, encode_request
@@ -90,9 +90,24 @@ class BareClient:
 
     def topic_id(self, topic: str) -> bytes:
         """The id that Metadata tells."""
-        (found,) = decode_frame(ApiKey.METADATA, METADATA_VERSION, bytes(self.ask(metadata_request(topic)))).topics
+        (found,) = self._metadata(topic).topics
         topic_id: bytes = found.topic_id.bytes
         return topic_id
+
+    def leader(self, topic: str, partition: int) -> Address:
+        """Where Metadata says that the partition is read."""
+        told = self._metadata(topic)
+        leaders = {each.partition_index: each.leader_id for each in told.topics[0].partitions}
+        return {each.node_id: (str(each.host), int(each.port)) for each in told.brokers}[leaders[partition]]
+
+    @property
+    def port(self) -> int:
+        """Our own."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def _metadata(self, topic: str) -> Any:
+        return decode_frame(ApiKey.METADATA, METADATA_VERSION, bytes(self.ask(metadata_request(topic))))
 
 
 def read_for(address: Address, steps: Sequence[FetchStep], seconds: float) -> Transfer:

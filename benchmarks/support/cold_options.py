@@ -38,6 +38,7 @@ class ColdOptions:
     connection_megabytes_per_s: int = 60
     streams: int = 64
     streams_memory_mib: int = 384
+    brokers: int = 1
     as_json: bool = False
 
 

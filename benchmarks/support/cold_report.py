@@ -158,7 +158,7 @@ def show(report: ColdReport, *, as_json: bool) -> None:
         return
     # Wide enough for the columns also where the output is no terminal.
     console = Console(width=max(WIDTH_MIN, Console().width))
-    console.print(_reads_table(report), _processors_table(report), _seeks_table(report), _checks_table(report))
+    console.print(_reads_table(report), _processors_table(report), _seeks_table(report), checks_table(report.checks))
     for note in report.notes:
         console.print(note, highlight=False)
     for complaint in report.complaints:
@@ -180,7 +180,7 @@ def _as_json(report: ColdReport) -> dict[str, object]:
 def _reads_table(report: ColdReport) -> Table:
     speeds = ("MB/s", "boto3", "ratio", "of rounds", "of the first")
     gets = ("log GETs/GB", "others/GB", "stored ×", "hedges", "wasted MB", "RSS MiB")
-    table = _table(report.title, 2, (*speeds, *gets))
+    table = figures_table(report.title, 2, (*speeds, *gets))
     for read in report.reads:
         table.add_row(
             read.cell.name,
@@ -205,7 +205,7 @@ def _processors_table(report: ColdReport) -> Table:
     through = list(dict.fromkeys(name for read in report.reads for _, side in read.rounds for name in side.core_s))
     direct = list(dict.fromkeys(name for read in report.reads for side, _ in read.rounds for name in side.core_s))
     headings = (*through, "idle", *(name if name == BOTO3 else f"its {name}" for name in direct), "its idle")
-    table = _table("processor seconds per GB of log", 2, headings)
+    table = figures_table("processor seconds per GB of log", 2, headings)
     for read in report.reads:
         table.add_row(
             read.cell.name,
@@ -224,23 +224,25 @@ def _core_s_of(process: str) -> Callable[[Side], float]:
 
 def _seeks_table(report: ColdReport) -> Table:
     headings = ("first byte, ms", "answer, ms", "log GETs", "other GETs", "one after another", "seeks")
-    table = _table("a cold seek", 2, headings)
+    table = figures_table("a cold seek", 2, headings)
     for seek in report.seeks:
         gets = (str(number) for number in (seek.log_gets, seek.other_gets, seek.serial_gets, seek.count))
         table.add_row(seek.stored, seek.kind, f"{seek.first_byte_ms:.0f}", f"{seek.milliseconds:.0f}", *gets)
     return table
 
 
-def _checks_table(report: ColdReport) -> Table:
-    table = _table("held against", 1, ("value", "floor", "aim", "verdict"))
-    for check in report.checks:
+def checks_table(checks: Sequence[Check]) -> Table:
+    """Figures beside their bars."""
+    table = figures_table("held against", 1, ("value", "floor", "aim", "verdict"))
+    for check in checks:
         bars = [f"{bar:,.2f}" if bar is not None else "" for bar in (check.floor, check.aim)]
         style = "" if check.holds else "bold red"
         table.add_row(check.name, f"{check.value:,.2f} {check.unit}", *bars, check.verdict, style=style)
     return table
 
 
-def _table(title: str, names: int, figures: Sequence[str]) -> Table:
+def figures_table(title: str, names: int, figures: Sequence[str]) -> Table:
+    """An empty one: so many columns of names, and then those of figures."""
     table = Table(title=title, box=SIMPLE_HEAVY, pad_edge=False, title_justify="left")
     for _ in range(names):
         table.add_column("", no_wrap=True)

@@ -1,11 +1,12 @@
 """Backfills that last as long as they are told: bare Fetches in processes of their own, at a given rate or flat out.
 
-A backfill reads one partition of the tier, and begins again at its end. At a given rate it sleeps
-whenever it is ahead, so that two ways to the same data are compared under the same load.
+A backfill reads one partition at its leader, and begins again at its end. At a given rate it sleeps whenever it is
+ahead, so that two ways to the same data are compared under the same load. `produce` is the other way round.
 """
 
 import multiprocessing
 import multiprocessing.synchronize
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,11 +19,15 @@ from benchmarks.support.stage import Address
 from benchmarks.support.tier_fetch import MAX_WAIT_MS, TierReadError
 from protocol.fetch.response import decode_response
 from protocol.record_batches import iterate_batches
+from protocol.wire.identifiers import ApiKey
+from protocol.wire.primitives import write_string
 
 _STALL_S: Final = 20.0
 _START_S: Final = 60.0
 _TURNS_S: Final = 0.1
 """1 MiB at 10 MB/s."""
+_PRODUCE_VERSION: Final = 7
+_PRODUCE_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,24 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`megabytes_per_s` 0: as fast as it goes."""
+    """`megabytes_per_s` 0: as fast as it goes. `is_once`: it ends with the stretch, if not before."""
 
     megabytes_per_s: float
     seconds: float
+    is_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill(Transfer):
+    """One that has ended. `offset` is what comes next, `port` the client's own, `exchange_s` each request's time."""
+
+    offset: int
+    port: int
+    exchange_s: Sequence[float]
+
+
+Work = Callable[[Address, Stretch, int, Pace, float], Backfill]
+"""What a process does: at this address, with this stretch, from an offset on, so fast, after a delay in seconds."""
 
 
 class BackfillProcesses:
@@ -54,24 +73,38 @@ class BackfillProcesses:
         self._stretches = stretches
         self._offsets: dict[Address, list[int]] = {}
 
-    def start(self, address: Address, pace: Pace) -> Callable[[], list[Transfer]]:
+    def start(
+        self,
+        address: Address,
+        pace: Pace,
+        *,
+        work: Work | None = None,
+        stretches: Sequence[Stretch] | None = None,
+    ) -> Callable[[], list[Backfill]]:
         """Begin all of them; what waits for their end.
+
+        Args:
+            work: anything else than `backfill`.
+            stretches: as many others, all of them from their beginning.
 
         Raises (from what waits):
             TierReadError: an error code, or nothing for `_STALL_S`.
         """
-        offsets = self._offsets.get(address, [0] * len(self._stretches))
+        offsets = [0] * len(self._stretches)
+        if stretches is None:
+            offsets = self._offsets.get(address, offsets)
         # In turns: at a given rate they would else ask all at once, over and over.
         turns_s = _TURNS_S / len(self._stretches)
         running = [
-            self._pool.submit(backfill, address, stretch, offset, pace, number * turns_s)
-            for number, (stretch, offset) in enumerate(zip(self._stretches, offsets, strict=True))
+            self._pool.submit(work or backfill, address, stretch, offset, pace, number * turns_s)
+            for number, (stretch, offset) in enumerate(zip(stretches or self._stretches, offsets, strict=True))
         ]
 
-        def finish() -> list[Transfer]:
+        def finish() -> list[Backfill]:
             ended = [each.result(pace.seconds + _START_S) for each in running]
-            self._offsets[address] = [offset for _, offset in ended]
-            return [transfer for transfer, _ in ended]
+            if stretches is None:
+                self._offsets[address] = [each.offset for each in ended]
+            return ended
 
         return finish
 
@@ -90,32 +123,92 @@ def backfill_processes(stretches: Sequence[Stretch]) -> Iterator[BackfillProcess
         yield BackfillProcesses(pool, stretches)
 
 
-def backfill(address: Address, stretch: Stretch, offset: int, pace: Pace, delay_s: float = 0.0) -> tuple[Transfer, int]:
-    """Read for so long, from `delay_s` and from an offset on; bytes of batches, and the offset that comes next.
+def backfill(address: Address, stretch: Stretch, offset: int, pace: Pace, delay_s: float = 0.0) -> Backfill:
+    """Read for so long, from `delay_s` and from an offset on, at the leader that `address` tells; bytes of batches.
 
     Raises:
         TierReadError: see there.
     """
     read_bytes, elapsed_s, heard_s = 0, 0.0, 0.0
-    with BareClient(address) as client:
+    exchange_s: list[float] = []
+    with _at_leader(address, stretch) as client:
         topic_id = client.topic_id(stretch.topic)
         time.sleep(delay_s)
         started_s = time.perf_counter()
         while elapsed_s < pace.seconds:
             frame = fetch_request(topic_id, {stretch.partition: offset}, max_wait_ms=MAX_WAIT_MS)
-            got, offset = _behind(client.ask(frame), offset)
+            asked_s = time.perf_counter()
+            answer = client.ask(frame)
+            exchange_s.append(time.perf_counter() - asked_s)
+            got, offset = _behind(answer, offset)
             elapsed_s = time.perf_counter() - started_s
             if got:
                 read_bytes, heard_s = read_bytes + got, elapsed_s
             elif elapsed_s - heard_s > _STALL_S:
                 raise TierReadError(f"nothing for {_STALL_S:g} s at offset {offset}")
             if offset >= stretch.end:
+                if pace.is_once:
+                    break
                 offset = 0
             if pace.megabytes_per_s:
                 ahead_s = read_bytes / 1e6 / pace.megabytes_per_s - elapsed_s
                 time.sleep(max(0.0, min(ahead_s, pace.seconds - elapsed_s)))
                 elapsed_s = time.perf_counter() - started_s
-    return Transfer(read_bytes, elapsed_s), offset
+        return Backfill(read_bytes, elapsed_s, offset, client.port, exchange_s)
+
+
+def produce(
+    batch: bytes, address: Address, stretch: Stretch, offset: int, pace: Pace, delay_s: float = 0.0
+) -> Backfill:
+    """Produce one batch over and over, acks=1, one request at a time; the bytes are those of the batch.
+
+    Raises:
+        ValueError: it was not taken.
+    """
+    frame = produce_request(stretch.topic, stretch.partition, batch)
+    # Behind length, correlation id, count of topics, the topic's name, count of partitions and the partition.
+    error_at = 4 + 4 + 4 + len(write_string(stretch.topic, flexible=False)) + 4 + 4
+    taken_bytes, elapsed_s = 0, 0.0
+    exchange_s: list[float] = []
+    with _at_leader(address, stretch) as client:
+        time.sleep(delay_s)
+        started_s = time.perf_counter()
+        while elapsed_s < pace.seconds:
+            asked_s = time.perf_counter()
+            answer = client.ask(frame)
+            exchange_s.append(time.perf_counter() - asked_s)
+            (error_code,) = struct.unpack_from(">h", answer, error_at)
+            if error_code:
+                raise ValueError(f"{stretch.topic}-{stretch.partition}: error code {error_code}")
+            taken_bytes += len(batch)
+            elapsed_s = time.perf_counter() - started_s
+        return Backfill(taken_bytes, elapsed_s, offset, client.port, exchange_s)
+
+
+def produce_request(topic: str, partition: int, batch: bytes) -> bytes:
+    """A Produce of one batch with acks=1, as a whole frame."""
+    header = struct.pack(">hhih", ApiKey.PRODUCE, _PRODUCE_VERSION, 0, -1)
+    settings = struct.pack(">hhi", -1, 1, _PRODUCE_TIMEOUT_MS)  # no transaction
+    where = struct.pack(">i", 1) + write_string(topic, flexible=False) + struct.pack(">iii", 1, partition, len(batch))
+    body = header + settings + where + batch
+    return struct.pack(">i", len(body)) + body
+
+
+def first_batch(address: Address, stretch: Stretch) -> bytes:
+    """What the partition begins with; it can be produced as it is."""
+    with _at_leader(address, stretch) as client:
+        frame = fetch_request(client.topic_id(stretch.topic), {stretch.partition: 0}, max_wait_ms=MAX_WAIT_MS)
+        (partition,) = decode_response(client.ask(frame), FETCH_VERSION).partitions
+        _, _, size_bytes, *_ = next(iterate_batches(partition.records))
+        return b"".join(partition.records)[:size_bytes]
+
+
+@contextmanager
+def _at_leader(address: Address, stretch: Stretch) -> Iterator[BareClient]:
+    with BareClient(address) as client:
+        leader = client.leader(stretch.topic, stretch.partition)
+    with BareClient(leader) as client:
+        yield client
 
 
 def _behind(answer: memoryview, offset: int) -> tuple[int, int]:

@@ -106,7 +106,9 @@ def fill_topic(
     return cluster.wait_tiered(topic, until=has_settled) if is_tiered else cluster.partition_offsets(topic)
 
 
-def fill(bootstrap_servers: str, topic: str, megabytes: int, record_bytes: int = RECORD_BYTES) -> None:
+def fill(
+    bootstrap_servers: str, topic: str, megabytes: int, record_bytes: int = RECORD_BYTES, partitions: int = PARTITIONS
+) -> None:
     """Produce records of that many bytes, uncompressed, as many in each partition."""
     failures: list[str] = []
     producer = Producer(
@@ -121,7 +123,7 @@ def fill(bootstrap_servers: str, topic: str, megabytes: int, record_bytes: int =
         if number % 1000 == 0:
             while len(producer) > _QUEUE_RECORDS_MAX:
                 producer.poll(0.01)
-        producer.produce(topic, b"%016d" % number + bytes(record_bytes - 16), partition=number % PARTITIONS)
+        producer.produce(topic, b"%016d" % number + bytes(record_bytes - 16), partition=number % partitions)
     left = producer.flush(_FLUSH_S)
     if left or failures:
         raise RuntimeError(f"{left} records were not produced in {_FLUSH_S} s; {failures[:1]}")

@@ -22,6 +22,8 @@ class Usage:
 
     relayed_bytes: int
     """From brokers to clients."""
+    taken_bytes: int
+    """From clients to brokers."""
     served_tier_bytes: int
     fills: int
     """Blocks that came from the object store, a GET each."""
@@ -36,9 +38,12 @@ def usage(tidegate: Tidegate) -> Usage:
     """As it is now."""
     with urllib.request.urlopen(f"http://{tidegate.admin_address}/metrics", timeout=_TIMEOUT_S) as answer:
         exposition = answer.read().decode()
-    to_clients = {"direction": Direction.UPSTREAM_TO_CLIENT.value}
+    to_clients, to_brokers = (
+        {"direction": each.value} for each in (Direction.UPSTREAM_TO_CLIENT, Direction.CLIENT_TO_UPSTREAM)
+    )
     return Usage(
         relayed_bytes=_sum(exposition, "tidegate_relayed_bytes_total", to_clients),
+        taken_bytes=_sum(exposition, "tidegate_relayed_bytes_total", to_brokers),
         served_tier_bytes=_sum(exposition, "tidegate_served_tier_bytes_total", {}),
         fills=_sum(exposition, "tidegate_cache_fills_total", {}),
         probes_sent=_sum(exposition, "tidegate_probes_sent_total", {}),

@@ -13,6 +13,7 @@ from benchmarks.support.cold_options import ColdOptions, parse_cold_options
 from benchmarks.support.comparison import Report
 from benchmarks.support.options import Options, parse_options
 from benchmarks.support.stage import TIERED_CONFIGS, fill_topic, stage_on
+from benchmarks.support.worker_options import parse_options as parse_worker_options
 from tests.support.kafka import fresh_name
 from tests.support.raw_client import address_of
 from tools.demo.kafka_cluster import KafkaCluster
@@ -107,6 +108,8 @@ OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (parse_cold_options, ["--megabytes 1", "--chunk-kib 0", "--streams -1", "--first-byte-ms -1", "--segment-mib x"]),
     (parse_cold_options, ["--batch-kib 0", "--batch-kib 4,x", "--variants lz4", "--caches none", "--partitions 9"]),
     (parse_cold_options, ["--rounds 0", "--scheme ftp"]),
+    (parse_worker_options, ["--workers 0", "--workers x", "--rows none", "--connections 3 --brokers 4", "--rounds 0"]),
+    (parse_worker_options, ["--seconds 0", "--megabytes 1", "--before /nowhere", "--connections 65"]),
 ]
 
 
