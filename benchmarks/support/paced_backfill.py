@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import BrokenBarrierError
 from typing import Final
 
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, Transfer, fetch_request
@@ -41,11 +42,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`megabytes_per_s` 0: as fast as it goes. `is_once`: it ends with the stretch, if not before."""
+    """`megabytes_per_s` 0: as fast as it goes. `is_once`: it ends with the stretch, if not before. `is_gated`: all
+    begin together once all are connected."""
 
     megabytes_per_s: float
     seconds: float
     is_once: bool = False
+    is_gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,11 @@ class BackfillProcesses:
     after run, what the last one left there.
     """
 
-    def __init__(self, pool: ProcessPoolExecutor, stretches: Sequence[Stretch]) -> None:
+    def __init__(
+        self, pool: ProcessPoolExecutor, stretches: Sequence[Stretch], gate: "multiprocessing.synchronize.Barrier"
+    ) -> None:
         self._pool = pool
+        self._gate = gate
         self._stretches = stretches
         self._offsets: dict[Address, list[int]] = {}
 
@@ -80,12 +86,14 @@ class BackfillProcesses:
         *,
         work: Work | None = None,
         stretches: Sequence[Stretch] | None = None,
+        connected: Callable[[], None] | None = None,
     ) -> Callable[[], list[Backfill]]:
         """Begin all of them; what waits for their end.
 
         Args:
             work: anything else than `backfill`.
             stretches: as many others, all of them from their beginning.
+            connected: called when all are connected, and before any begins; with a pace that is gated.
 
         Raises (from what waits):
             TierReadError: an error code, or nothing for `_STALL_S`.
@@ -99,6 +107,16 @@ class BackfillProcesses:
             self._pool.submit(work or backfill, address, stretch, offset, pace, number * turns_s)
             for number, (stretch, offset) in enumerate(zip(stretches or self._stretches, offsets, strict=True))
         ]
+        if pace.is_gated:
+            try:
+                self._gate.wait(_START_S)
+                if connected is not None:
+                    connected()
+                self._gate.wait(_START_S)
+            except BrokenBarrierError:
+                for each in running:
+                    each.result(0)  # whoever did not come says why
+                raise
 
         def finish() -> list[Backfill]:
             ended = [each.result(pace.seconds + _START_S) for each in running]
@@ -114,13 +132,13 @@ def backfill_processes(stretches: Sequence[Stretch]) -> Iterator[BackfillProcess
     """Started, with what they import."""
     # Not forked: this process has threads of librdkafka's.
     context = multiprocessing.get_context("spawn")
-    together = context.Barrier(len(stretches))
+    together, gate = context.Barrier(len(stretches)), context.Barrier(len(stretches) + 1)
     with ProcessPoolExecutor(
-        len(stretches), mp_context=context, initializer=_meet, initargs=(together, _START_S)
+        len(stretches), mp_context=context, initializer=_meet, initargs=(together, gate, _START_S)
     ) as pool:
         for future in [pool.submit(time.sleep, 0) for _ in stretches]:
             future.result(_START_S)
-        yield BackfillProcesses(pool, stretches)
+        yield BackfillProcesses(pool, stretches, gate)
 
 
 def backfill(address: Address, stretch: Stretch, offset: int, pace: Pace, delay_s: float = 0.0) -> Backfill:
@@ -133,7 +151,7 @@ def backfill(address: Address, stretch: Stretch, offset: int, pace: Pace, delay_
     exchange_s: list[float] = []
     with _at_leader(address, stretch) as client:
         topic_id = client.topic_id(stretch.topic)
-        time.sleep(delay_s)
+        _wait_turn(pace, delay_s)
         started_s = time.perf_counter()
         while elapsed_s < pace.seconds:
             frame = fetch_request(topic_id, {stretch.partition: offset}, max_wait_ms=MAX_WAIT_MS)
@@ -171,7 +189,7 @@ def produce(
     taken_bytes, elapsed_s = 0, 0.0
     exchange_s: list[float] = []
     with _at_leader(address, stretch) as client:
-        time.sleep(delay_s)
+        _wait_turn(pace, delay_s)
         started_s = time.perf_counter()
         while elapsed_s < pace.seconds:
             asked_s = time.perf_counter()
@@ -222,6 +240,20 @@ def _behind(answer: memoryview, offset: int) -> tuple[int, int]:
     return got, offset
 
 
-def _meet(together: "multiprocessing.synchronize.Barrier", timeout_s: float) -> None:
+_gates: list["multiprocessing.synchronize.Barrier"] = []
+"""In a process of the pool: the one that all of them and their parent share."""
+
+
+def _wait_turn(pace: Pace, delay_s: float) -> None:
+    if pace.is_gated:
+        for _ in range(2):  # all are connected; the parent has looked
+            _gates[0].wait(_START_S)
+    time.sleep(delay_s)
+
+
+def _meet(
+    together: "multiprocessing.synchronize.Barrier", gate: "multiprocessing.synchronize.Barrier", timeout_s: float
+) -> None:
+    _gates.append(gate)
     # A pool starts a process only when none is idle: so none is, until all are there.
     together.wait(timeout_s)
