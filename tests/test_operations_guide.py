@@ -20,16 +20,21 @@ FAILURES_MIN = 25
 KAFKAS_OWN = {
     "auto.offset.reset",
     "connections.max.idle.ms",
+    "enable.idempotence",
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
     "max.connections",
     "max.partition.fetch.bytes",
+    "reconnect.backoff.max.ms",
     "remote.log.storage.system.enable",
     "remote.storage.enable",
+    "request.timeout.ms",
     "sasl.jaas.config",
     "security.protocol",
     "server.properties",
+    "session.timeout.ms",
+    "socket.timeout.ms",
 }
 """Keys of brokers and clients that the guides speak of; and the file's name, which looks like one."""
 

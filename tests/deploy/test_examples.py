@@ -16,6 +16,8 @@ DEPLOY = ROOT / "deploy"
 EXAMPLES = sorted((DEPLOY / "examples").glob("*.properties"))
 ENVIRON = {"S3_ACCESS_KEY": "key", "S3_SECRET_KEY": "secret"}
 """Variables that examples refer to."""
+SNAPSHOT_S = 10
+"""What operations says that the last snapshot may take."""
 
 
 def manifests() -> dict[str, list[Any]]:
@@ -86,9 +88,25 @@ def test_kubernetes_probes_and_annotations_name_the_admin_listener(stateful_set:
     assert annotations["prometheus.io/path"] == "/metrics"
 
 
-def test_kubernetes_waits_longer_than_the_drain(stateful_set: Any, kubernetes_config: Config) -> None:
+def test_kubernetes_waits_longer_than_the_drain(stateful_set: Any, container: Any, kubernetes_config: Config) -> None:
     grace_s = stateful_set["template"]["spec"]["terminationGracePeriodSeconds"]
-    assert grace_s > 5 + kubernetes_config.proxy.drain_timeout_ms / 1000
+    proxy = kubernetes_config.proxy
+    assert grace_s >= SNAPSHOT_S + (proxy.drain_delay_ms + proxy.drain_timeout_ms) / 1000
+    # A sleep in preStop would leave /readyz at 200: the delay stands in for it.
+    assert "lifecycle" not in container
+    assert proxy.drain_delay_ms >= 5000
+
+
+def test_kubernetes_spreads_replicas_and_stops_one_at_a_time(stateful_set: Any) -> None:
+    labels = stateful_set["selector"]["matchLabels"]
+    assert stateful_set["template"]["metadata"]["labels"] == labels
+    (budget,) = manifests()["PodDisruptionBudget"]
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    assert budget["spec"]["maxUnavailable"] < stateful_set["replicas"]
+    wanted = stateful_set["template"]["spec"]["affinity"]["podAntiAffinity"]
+    terms = [each["podAffinityTerm"] for each in wanted["preferredDuringSchedulingIgnoredDuringExecution"]]
+    assert [term["topologyKey"] for term in terms] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert all(term["labelSelector"]["matchLabels"] == labels for term in terms)
 
 
 def test_kubernetes_runs_the_image_as_its_own_user_on_a_read_only_root(stateful_set: Any, container: Any) -> None:
