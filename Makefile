@@ -9,7 +9,7 @@
 #   make differential   the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make test-workers   the suites of clients, and what their requests are answered with, by WORKERS (2) workers
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
-#   make test-tools     what tests need beyond Python: toxiproxy, other languages' clients, old ones, the next Spark
+#   make test-tools     what tests need beyond Python: toxiproxy, stores, other clients, old ones, the next Spark
 #                       (needs Go, Node)
 #   make spark          what tests of the pipeline need: the extra `spark`, connectors, S3A, Delta, Iceberg, a registry
 #   make spark-package  dist/: tidegate_spark, the tier as a Spark source, as a wheel and a zip
@@ -41,6 +41,8 @@ GO_CLIENTS := tests/integration/go
 NODE_CLIENT := tests/integration/node/kafkajs
 TOXIPROXY_VERSION := v2.5.0
 VERSITYGW_VERSION := v1.8.0
+FAKE_GCS_VERSION := v1.56.1
+AZURITE := tests/support/azurite
 CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
@@ -152,7 +154,8 @@ test-fragile: setup
 	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE) $(ARGS)
 	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE_THREADS) $(ARGS)
 
-test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
+test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
+	$(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
 	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete \
 	$(NEXT_SPARK)/.complete
 
@@ -190,6 +193,17 @@ $(CLIENTS)/java/.complete: $(JAVA_CLIENTS)
 $(TOOLS)/versitygw: Makefile
 	@echo "tools: versitygw $(VERSITYGW_VERSION)"
 	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
+	@touch $@
+
+$(TOOLS)/fake-gcs-server: Makefile
+	@echo "tools: fake-gcs-server $(FAKE_GCS_VERSION)"
+	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+	@touch $@
+
+$(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.json
+	@echo "tools: azurite"
+	@mkdir -p $(@D) && cp $^ $(@D)
+	@npm ci --prefix $(@D) --silent --no-audit --no-fund --ignore-scripts
 	@touch $@
 
 spark-package: $(VENV)/.installed

@@ -15,9 +15,10 @@ from typing import Final
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import IGNORED_KEYS
 from storage.formats.segment_files import OBJECT_SUFFIXES, SegmentFiles
+from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import STORE_KEYS, open_object_store
-from storage.object_store.s3_config import DEFAULT_PREFIX, MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY
+from storage.object_store.s3_config import MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY
 
 KEY_PREFIX_KEY: Final = "key.prefix"
 KEYS: Final = (*STORE_KEYS, KEY_PREFIX_KEY)

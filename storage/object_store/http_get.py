@@ -10,6 +10,7 @@ can be read by http.client, from its first byte on (`Answer.replay`).
   request then goes out once more, on a new connection.
 """
 
+import http.client
 import io
 import re
 import socket
@@ -17,8 +18,10 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -299,6 +302,29 @@ class Answer:
         return io.BytesIO(self._head_bytes + body[:count])
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What http.client asks of a socket."""
+
+    file: Any
+
+    def makefile(self, _mode: str) -> Any:
+        return self.file
+
+
+def parsed(answer: Answer, whole_bytes_max: int) -> http.client.HTTPResponse:
+    """The answer as http.client has it, whatever its form; see Answer.replay.
+
+    Raises:
+        TimeoutError, OSError: as Connection.receive.
+        HTTPException: it is no HTTP.
+    """
+    file: Any = _File(answer.replay(whole_bytes_max))
+    response = http.client.HTTPResponse(file, method="GET")
+    response.begin()
+    return response
+
+
 class ConnectionPool:
     """Connections to one server. Thread-safe.
 
@@ -373,3 +399,46 @@ class ConnectionPool:
             connection.close()
             raise
         return Answer(self, connection, head, limit_s)
+
+
+class OpenSockets:
+    """The open connections. A thread that waits in one can be woken only by shutting it down. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._is_shut_down = False
+        self._lock = threading.Lock()
+
+    def add(self, opened: socket.socket) -> None:
+        """A connection was opened; one that comes too late is shut down at once."""
+        with self._lock:
+            self._open.add(opened)
+            if self._is_shut_down:
+                _shut_down(opened)
+
+    def shut_down(self) -> None:
+        """Wake whoever waits."""
+        with self._lock:
+            self._is_shut_down = True
+            for opened in self._open:
+                _shut_down(opened)
+
+
+def _shut_down(opened: socket.socket) -> None:
+    with suppress(OSError):  # the other side may have closed it before
+        # Not the method of a socket that decrypts: that takes its state away from the thread which reads.
+        socket.socket.shutdown(opened, socket.SHUT_RDWR)
+
+
+def noting(pools: Mapping[str, Any], sockets: OpenSockets) -> dict[str, Any]:
+    """urllib3's classes of connection pools, by scheme, as ones that tell of each connection that they open."""
+
+    def noted(pool: Any) -> Any:
+        class Connection(pool.ConnectionCls):  # type: ignore[misc]  # urllib3's or an SDK's: one for each scheme
+            def connect(self) -> None:
+                super().connect()
+                sockets.add(self.sock)
+
+        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
+
+    return {scheme: noted(pool) for scheme, pool in pools.items()}

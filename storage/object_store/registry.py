@@ -4,18 +4,22 @@ The names are those of Aiven's plug-in, so that the broker's own file configures
 """
 
 import difflib
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.errors import StorageConfigError
+from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.object_store.filesystem import FileSystemStore
+from storage.object_store.gcs import GcsStore
+from storage.object_store.gcs_config import GCS_KEYS, gcs_settings
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import DEFAULT_PREFIX, S3_KEYS, s3_settings
+from storage.object_store.s3_config import S3_KEYS, s3_settings
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
-STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS)
+STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS)
 """All keys that are read here, of whatever store."""
 
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
@@ -23,7 +27,6 @@ _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
 # Backends that later versions reach. Refused by name, so that nobody searches a correct configuration for a typo.
 _STORES_TO_COME: Mapping[str, str] = {
     f"{_PACKAGE}azure.AzureBlobStorage": "Azure Blob Storage",
-    f"{_PACKAGE}gcs.GcsStorage": "Google Cloud Storage",
     f"{_PACKAGE}oci.OciStorage": "Oracle's object storage",
 }
 
@@ -56,6 +59,23 @@ def _open_s3(config: Mapping[str, str], prefix: str) -> ObjectStore:
     return S3Store(s3_settings(config, prefix=prefix))
 
 
+def _open_gcs(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    settings = gcs_settings(config, prefix=prefix)
+    _need_extra("google.cloud.storage", "gcs", prefix)
+    return GcsStore(settings)
+
+
+def _need_extra(package: str, extra: str, prefix: str) -> None:
+    """Refuse a store whose SDK is not installed: it is not for everybody, so it comes with an extra."""
+    try:
+        is_there = importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        is_there = False
+    if not is_there:
+        words = f"needs the package {package}, which is not installed: pip install 'tidegate[{extra}]'"
+        raise StorageConfigError(f"{prefix}{BACKEND_CLASS_KEY} {words}")
+
+
 def _open_file_system(config: Mapping[str, str], prefix: str) -> ObjectStore:
     text = config.get(ROOT_KEY, "").strip()
     if not text:
@@ -69,5 +89,6 @@ def _open_file_system(config: Mapping[str, str], prefix: str) -> ObjectStore:
 
 _STORES: Mapping[str, Callable[[Mapping[str, str], str], ObjectStore]] = {
     f"{_PACKAGE}filesystem.FileSystemStorage": _open_file_system,
+    f"{_PACKAGE}gcs.GcsStorage": _open_gcs,
     f"{_PACKAGE}s3.S3Storage": _open_s3,
 }

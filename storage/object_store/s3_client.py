@@ -5,10 +5,6 @@ import functools
 import hashlib
 import http.client
 import re
-import socket
-import threading
-import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import (
@@ -19,6 +15,7 @@ from storage.errors import (
     StalledTransferError,
     StorageConfigError,
 )
+from storage.object_store.http_get import OpenSockets, noting
 from storage.object_store.s3_config import AnonymousCredentials, CredentialsFile, S3Settings, StaticCredentials
 from storage.object_store.s3_errors import REGION_KEY, Refusal
 
@@ -28,35 +25,6 @@ if TYPE_CHECKING:
 
 SIGNING_REGION_DEFAULT = "us-east-1"
 """Signed for where there is an endpoint and no region: what stores that know no regions expect."""
-
-
-class OpenSockets:
-    """The open connections. A thread that waits in one can be woken only by shutting it down. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._is_shut_down = False
-        self._lock = threading.Lock()
-
-    def add(self, opened: socket.socket) -> None:
-        """A connection was opened; one that comes too late is shut down at once."""
-        with self._lock:
-            self._open.add(opened)
-            if self._is_shut_down:
-                _shut_down(opened)
-
-    def shut_down(self) -> None:
-        """Wake whoever waits."""
-        with self._lock:
-            self._is_shut_down = True
-            for opened in self._open:
-                _shut_down(opened)
-
-
-def _shut_down(opened: socket.socket) -> None:
-    with suppress(OSError):  # the other side may have closed it before
-        # Not the method of a socket that decrypts: that takes its state away from the thread which reads.
-        socket.socket.shutdown(opened, socket.SHUT_RDWR)
 
 
 def make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
@@ -100,24 +68,10 @@ def make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
     client.meta.events.register("before-call.s3.HeadBucket", _do_not_redirect)
     if settings.legacy_md5:
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
-    _note_sockets(client, sockets)
+    # botocore has no setting for it.
+    pools = client._endpoint.http_session._pool_classes_by_scheme  # type: ignore[attr-defined]  # botocore's own
+    pools.update(noting(pools, sockets))
     return client
-
-
-def _note_sockets(client: Any, sockets: OpenSockets) -> None:
-    """Have the client's pools tell of each connection that they open. botocore has no setting for it."""
-    pools = client._endpoint.http_session._pool_classes_by_scheme
-
-    def noting(pool: Any) -> Any:
-        class Connection(pool.ConnectionCls):  # type: ignore[misc]  # botocore's, over urllib3's: one for each scheme
-            def connect(self) -> None:
-                super().connect()
-                sockets.add(self.sock)
-
-        return type(pool.__name__, (pool,), {"ConnectionCls": Connection})
-
-    for scheme in tuple(pools):
-        pools[scheme] = noting(pools[scheme])
 
 
 @functools.cache

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import javaproperties
 
 from storage.errors import StorageConfigError
 from storage.limited_files import UnreadableFileError, read_limited
+from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
 
@@ -112,8 +112,6 @@ def _named(properties: dict[str, str], name: str) -> str:
     names = [f"{prefix}aws.{name}" for prefix in _NAME_PREFIXES] + [f"aws_{name.replace('.', '_')}"]
     return next((properties[found].strip() for found in names if properties.get(found, "").strip()), "")
 
-
-DEFAULT_PREFIX = "rsm.config."
 
 ENDPOINT_KEY = "storage.s3.endpoint.url"
 PATH_STYLE_KEY = "storage.s3.path.style.access.enabled"
@@ -223,8 +221,8 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
     Raises:
         StorageConfigError: a value is missing or wrong; the message names its key with the prefix, and no secret.
     """
-    keys = _Keys(config, prefix)
-    endpoint_url = _endpoint(keys)
+    keys = StoreKeys(config, prefix)
+    endpoint_url = keys.endpoint_url(ENDPOINT_KEY)
     region = keys.text(REGION_KEY)
     if region is None and endpoint_url is None:
         raise keys.error(REGION_KEY, f"is not set, nor is {prefix}{ENDPOINT_KEY}")
@@ -250,58 +248,7 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Values by key: blank is unset, as in the plug-in's defaults."""
-
-    config: Mapping[str, str]
-    prefix: str
-
-    def error(self, key: str, words: str) -> StorageConfigError:
-        return StorageConfigError(f"{self.prefix}{key} {words}")
-
-    def text(self, key: str) -> str | None:
-        return self.config.get(key, "").strip() or None
-
-    def required_text(self, key: str) -> str:
-        text = self.text(key)
-        if text is None:
-            raise self.error(key, "is not set")
-        return text
-
-    def boolean(self, key: str) -> bool | None:
-        text = self.text(key)
-        if text is None:
-            return None
-        if text.lower() not in ("true", "false"):
-            raise self.error(key, f"is {text!r}, not true or false")
-        return text.lower() == "true"
-
-    def integer(self, key: str, minimum: int, maximum: int) -> int | None:
-        text = self.text(key)
-        if text is None:
-            return None
-        if re.fullmatch(r"[+-]?\d{1,19}", text, re.ASCII) is None or not minimum <= int(text) <= maximum:
-            raise self.error(key, f"is {text!r}, not a whole number from {minimum} to {maximum}")
-        return int(text)
-
-
-def _endpoint(keys: _Keys) -> str | None:
-    text = keys.text(ENDPOINT_KEY)
-    if text is None:
-        return None
-    try:
-        parts = urlsplit(text)
-        wellformed = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        wellformed = False
-    if not wellformed or "@" in text or "?" in text or "#" in text:
-        # Its value is not repeated: a user name and a password may stand in it.
-        raise keys.error(ENDPOINT_KEY, "must be http://host:port or https://host:port, without a user or a query")
-    return text.rstrip("/")
-
-
-def _storage_class(keys: _Keys) -> str | None:
+def _storage_class(keys: StoreKeys) -> str | None:
     text = keys.text(STORAGE_CLASS_KEY)
     if text is None:
         return None
@@ -310,7 +257,7 @@ def _storage_class(keys: _Keys) -> str | None:
     return text.upper()
 
 
-def _checksum_mode(keys: _Keys) -> ChecksumMode:
+def _checksum_mode(keys: StoreKeys) -> ChecksumMode:
     text = keys.text(CHECKSUM_MODE_KEY)
     try:
         return ChecksumMode((text or ChecksumMode.WHEN_REQUIRED).lower())
@@ -319,7 +266,7 @@ def _checksum_mode(keys: _Keys) -> ChecksumMode:
         raise keys.error(CHECKSUM_MODE_KEY, words) from None
 
 
-def _timeouts(keys: _Keys) -> tuple[float, float]:
+def _timeouts(keys: StoreKeys) -> tuple[float, float]:
     """To connect, and to wait for bytes."""
     call_ms = keys.integer(CALL_TIMEOUT_KEY, 1, 2**63 - 1)
     attempt_ms = keys.integer(ATTEMPT_TIMEOUT_KEY, 1, 2**63 - 1)
@@ -327,7 +274,7 @@ def _timeouts(keys: _Keys) -> tuple[float, float]:
     return min(CONNECT_TIMEOUT_S, wait_ms / 1000), wait_ms / 1000
 
 
-def _credentials(keys: _Keys) -> Credentials:
+def _credentials(keys: StoreKeys) -> Credentials:
     """One way to name them, or none; the plug-in refuses two as well."""
     static = _static_credentials(keys)
     file = keys.text(CREDENTIALS_FILE_KEY)
@@ -348,7 +295,7 @@ def _credentials(keys: _Keys) -> Credentials:
     return static if static is not None or provider is None else _provided(keys, provider)
 
 
-def _static_credentials(keys: _Keys) -> StaticCredentials | None:
+def _static_credentials(keys: StoreKeys) -> StaticCredentials | None:
     access_key_id, secret_access_key = keys.text(ACCESS_KEY_ID_KEY), keys.text(SECRET_ACCESS_KEY_KEY)
     session_token = keys.text(SESSION_TOKEN_KEY)
     if access_key_id is None and secret_access_key is None:
@@ -362,7 +309,7 @@ def _static_credentials(keys: _Keys) -> StaticCredentials | None:
     return StaticCredentials(access_key_id, secret_access_key, session_token)
 
 
-def _provided(keys: _Keys, provider: str) -> AnonymousCredentials | None:
+def _provided(keys: StoreKeys, provider: str) -> AnonymousCredentials | None:
     name = provider.removeprefix(_PROVIDER_PACKAGE)
     if name == _STATIC_PROVIDER:
         raise keys.error(ACCESS_KEY_ID_KEY, f"is not set, as {keys.prefix}{PROVIDER_CLASS_KEY}={provider} demands")

@@ -7,7 +7,6 @@ the status decides for all other codes, since S3-compatible stores invent their 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 
 from storage.errors import (
     CorruptObjectError,
@@ -20,9 +19,7 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-
-RETRY_AFTER_S_MAX = 300.0
-"""No store's wish keeps us away for longer."""
+from storage.object_store.refusals import STATUS_ERRORS, retry_after_s
 
 REGION_KEY = "storage.s3.region"
 BUCKET_KEY = "storage.s3.bucket.name"
@@ -76,14 +73,6 @@ _WRONG_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConst
 _OTHER = frozenset({"InvalidObjectState"})
 """An archived object: the status says 403, but no credentials help."""
 
-_STATUSES: Mapping[int, type[RemoteStorageError]] = {
-    401: RemoteAccessDeniedError,
-    403: RemoteAccessDeniedError,
-    404: RemoteResourceNotFoundError,
-    416: InvalidRangeError,
-    429: ThrottledError,
-    503: ThrottledError,
-} | dict.fromkeys((408, 500, 502, 504), RetriableRemoteStorageError)
 _CODES: Mapping[str, type[RemoteStorageError]] = (
     dict.fromkeys(_NOT_FOUND, RemoteResourceNotFoundError)
     | dict.fromkeys(_DENIED, RemoteAccessDeniedError)
@@ -116,20 +105,7 @@ class Refusal:
             return StorageConfigError(message)
         if self.code == "InvalidBucketName":
             return StorageConfigError(f"{what}: {answer}: check {prefix}{BUCKET_KEY}")
-        kind = _CODES.get(self.code) or _STATUSES.get(self.status, RemoteStorageError)
+        kind = _CODES.get(self.code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
         return kind(f"{what}: {answer}")
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long the store asked to be left alone (RFC 9110 §10.2.3), at most RETRY_AFTER_S_MAX; None if it did not."""
-    text = headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}", text):
-        return min(float(text), RETRY_AFTER_S_MAX)
-    try:
-        # A date counts from the answer's own, so that no clock of ours comes into it.
-        seconds = (parsedate_to_datetime(text) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return min(max(seconds, 0.0), RETRY_AFTER_S_MAX)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from storage.object_store.http_get import Answer, ConnectionPool
+from storage.object_store.http_get import Answer, ConnectionPool, parsed
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -345,9 +345,7 @@ def _as_botocores(answer: Answer, request: Any) -> Any:
     from urllib3 import HTTPHeaderDict, HTTPResponse
 
     try:
-        file: Any = _File(answer.replay(REPLAYED_BYTES_MAX))
-        response = http.client.HTTPResponse(file, method="GET")
-        response.begin()
+        response = parsed(answer, REPLAYED_BYTES_MAX)
     except TimeoutError as error:
         answer.give_up()
         raise exceptions.ReadTimeoutError(endpoint_url=request.url, error=error) from error
@@ -367,16 +365,6 @@ def _as_botocores(answer: Answer, request: Any) -> Any:
         request_method="GET",
     )
     return AWSResponse(request.url, raw.status, raw.headers, raw)
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """What http.client asks of a socket."""
-
-    file: Any
-
-    def makefile(self, _mode: str) -> Any:
-        return self.file
 
 
 def _signed_region(authorization: str) -> str | None:

@@ -50,6 +50,12 @@ def test_there_is_an_example_of_every_format() -> None:
     assert names == {"LocalTieredStorage", "PlainObjects", "RemoteStorageManager"}
 
 
+def test_there_is_an_example_of_every_store_in_a_cloud() -> None:
+    configs = [load(path, ENVIRON).remote_storage_config for path in EXAMPLES]
+    names = {config.get("storage.backend.class", "").rpartition(".")[2] for config in configs}
+    assert names >= {"GcsStorage", "S3Storage"}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_taken_without_a_warning_and_opens_its_store(path: Path) -> None:
     check_opens(load(path, ENVIRON))

@@ -24,7 +24,7 @@ from storage.errors import (
     ThrottledError,
 )
 from storage.formats.plain_objects import PlainObjects
-from storage.object_store import s3
+from storage.object_store import bodies
 from storage.object_store.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.object_store.s3 import S3Store
 from storage.remote_storage_manager import OpenedSegment
@@ -98,7 +98,7 @@ async def over_http(http: ScriptedHttp) -> AsyncIterator[World]:
     await trio.to_thread.run_sync(store.warm_up)
     opened = PlainObjects({}, store=store).open_log_segment(SEGMENT.metadata)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "SILENCE_S_MAX", SILENCE_S)
+        patch.setattr(bodies, "SILENCE_S_MAX", SILENCE_S)
         async with world_of(opened, SEGMENT.grid) as world:
             yield world
     store.close()
@@ -199,7 +199,7 @@ async def test_the_end_does_not_wait_for_a_body_that_is_silent(http: ScriptedHtt
     store = S3Store(S3Server(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
     opened = PlainObjects({}, store=store).open_log_segment(SEGMENT.metadata)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "SILENCE_S_MAX", FAR_S)
+        patch.setattr(bodies, "SILENCE_S_MAX", FAR_S)
         began_s = trio.current_time()
         async with trio.open_nursery() as nursery:
             world = GetWorld(nursery)

@@ -29,6 +29,8 @@ REGISTRY_JAR = ROOT / "build" / "schema-registry" / "apicurio-registry-app-3.0.9
 OLD_CLIENTS = ROOT / "build" / "clients"
 TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
+FAKE_GCS = TOOLS / "fake-gcs-server"
+AZURITE = TOOLS / "azurite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ def _can_run_kafkajs() -> bool:
     return shutil.which("node") is not None and (TOOLS / "kafkajs" / ".installed").exists()
 
 
+def _can_run_azurite() -> bool:
+    return shutil.which("node") is not None and (AZURITE / ".installed").exists()
+
+
 @functools.cache
 def _can_run_spark() -> bool:
     has_jars = (SPARK_JARS / ".complete").exists()
@@ -126,6 +132,8 @@ _KINDS = {
         Kind("go", _command("go"), "install Go 1.26 or newer"),
         Kind("toxiproxy", TOXIPROXY.exists, "run `make test-tools`, which builds it with Go"),
         Kind("versitygw", VERSITYGW.exists, "run `make test-tools`, which builds it with Go"),
+        Kind("fake-gcs-server", FAKE_GCS.exists, "run `make test-tools`, which builds it with Go"),
+        Kind("azurite", _can_run_azurite, "run `make test-tools`, which installs it with npm"),
         Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
         Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),

@@ -21,8 +21,9 @@ from storage.errors import (
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store import s3
+from storage.object_store import bodies
 from storage.object_store.object_store import LocalFile, ObjectHead
+from storage.object_store.refusals import RETRY_AFTER_S_MAX, retry_after_s
 from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import (
     AnonymousCredentials,
@@ -31,7 +32,7 @@ from storage.object_store.s3_config import (
     S3Settings,
     StaticCredentials,
 )
-from storage.object_store.s3_errors import RETRY_AFTER_S_MAX, Refusal, retry_after_s
+from storage.object_store.s3_errors import Refusal
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.s3_stores import BODY, OpenS3, ranged
@@ -135,7 +136,7 @@ def test_a_body_that_breaks_is_retriable(http: ScriptedHttp, scripted: S3Store, 
 
 
 def test_a_stalled_body_is_retriable(http: ScriptedHttp, scripted: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.5)
     http.answer(ranged()[:-100], then="stall")
     stream = scripted.get("a", 0, len(BODY))
     found = memoryview(bytearray(len(BODY)))

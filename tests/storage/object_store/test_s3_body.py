@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import RetriableRemoteStorageError, StalledTransferError
-from storage.object_store import s3
+from storage.object_store import bodies
 from storage.object_store.s3 import S3Store, SdkBody
 from storage.object_store.s3_config import ChecksumMode
 from tests.support.certificates import server_certificate
@@ -72,7 +72,7 @@ def test_a_connection_waits_as_usual_for_what_comes_after_a_large_body(http: Scr
 def test_a_large_body_that_breaks_is_retriable(
     http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, then: str, sent_bytes: int
 ) -> None:
-    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
     whole = ranged(BODY)
     http.answer(whole[: len(whole) - len(BODY) + sent_bytes], then=then)  # type: ignore[arg-type]  # one of Then
@@ -90,7 +90,7 @@ def test_a_large_body_that_breaks_is_retriable(
 def test_silence_in_a_body_is_shorter_than_the_wait_for_an_answer(
     any_http: ScriptedHttp, open_store: OpenS3, monkeypatch: pytest.MonkeyPatch, pieces: list[int]
 ) -> None:
-    monkeypatch.setattr(s3, "SILENCE_S_MAX", 0.5)
+    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.5)
     store = open_store(read_timeout_s=60.0)
     any_http.answer(ranged(BODY)[:-1], then="stall")
     with pytest.raises(StalledTransferError):
@@ -104,7 +104,7 @@ def test_a_connection_of_the_sdk_gets_its_own_time_out_back(any_http: ScriptedHt
     source = stream.source
     assert isinstance(source, SdkBody)
     assert source.socket is not None
-    assert source.socket.gettimeout() == s3.SILENCE_S_MAX
+    assert source.socket.gettimeout() == bodies.SILENCE_S_MAX
     stream.readinto(memoryview(bytearray(len(BODY))))
     assert source.socket.gettimeout() == 60.0
 
@@ -143,7 +143,7 @@ def test_closing_the_store_ends_waits(
             errors.append(error)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3, "SILENCE_S_MAX", 60.0)
+        patch.setattr(bodies, "SILENCE_S_MAX", 60.0)
         thread = threading.Thread(target=get)
         thread.start()
         wait_until(lambda: bool(any_http.requests), "the request")

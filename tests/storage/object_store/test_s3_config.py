@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.object_store.s3_client import OpenSockets
+from storage.object_store.http_get import OpenSockets
 from storage.object_store.s3_config import (
     CREDENTIALS_FILE_BYTES_MAX,
     AnonymousCredentials,

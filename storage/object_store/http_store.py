@@ -1,0 +1,146 @@
+"""What stores with plain HTTP GETs share (GCS, Azure): a GET's answer as a body or a refusal, and errors on the way.
+
+A GET is one request of our own over a connection of our own (storage.object_store.http_get), whatever its answer: what
+is not plain is read by http.client, and a refusal is judged by its status and the store's code for it. No GET goes
+through an SDK.
+"""
+
+import http.client
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StalledTransferError
+from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
+from storage.object_store.http_get import Answer, parsed
+
+REFUSAL_BYTES_MAX = 64 * 1024
+"""Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+CONNECTIONS_MAX = 3 * 1024
+"""As for S3: kept open for the next GET, and as many as threads may ever need."""
+
+Translate = Callable[[Exception, str], RemoteStorageError | None]
+"""From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
+
+
+class RefusedAnswer(Exception):
+    """An answer without the bytes that were asked for. Header names in lower case."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class FileBody:
+    """The body of an answer that http.client reads: chunks, or a size that the head leaves open."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+
+    def receive(self, view: memoryview) -> int:
+        """As BodySource.receive."""
+        count = 0
+        while count < len(view):
+            received = self._response.readinto(view[count:])
+            if not received:
+                break
+            count += received
+        return count
+
+    def finish(self) -> None:
+        """As BodySource.finish. Its connection serves no other GET."""
+        self._response.close()
+
+    give_up = finish
+
+
+def body_of(answer: Answer, start: int, end: int, *, what: str, timeout_s: float, translate: Translate) -> BodyStream:
+    """The body of an answer to a GET of [start, end).
+
+    Raises:
+        RefusedAnswer: it is another answer.
+        RemoteStorageError, OSError, HTTPException: as body_size_bytes, and as the connection does.
+    """
+    source: BodySource
+    head = answer.head
+    try:
+        if head is not None and head.status in (200, 206):
+            size_bytes = body_size_bytes(head.status, head.content_range, head.content_length, start, end, what)
+            source = AnswerBody(answer, timeout_s)
+        else:
+            response = parsed(answer, REFUSAL_BYTES_MAX)
+            if response.status not in (200, 206):
+                raise _refused(response)
+            content_range = response.headers.get("Content-Range")
+            size_bytes = body_size_bytes(response.status, content_range, response.length, start, end, what)
+            source = FileBody(response)
+    except RefusedAnswer:
+        raise
+    except BaseException:
+        answer.give_up()
+        raise
+    return BodyStream(source, size_bytes, what=what, translate=lambda error: translate(error, what))
+
+
+def _refused(response: http.client.HTTPResponse) -> RefusedAnswer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    with response:
+        return RefusedAnswer(response.status, headers, response.read(REFUSAL_BYTES_MAX))
+
+
+def check_range(start: int, end: int) -> None:
+    """Refuse what is no range, a caller's bug, with ValueError."""
+    if start < 0 or end <= start:
+        raise ValueError(f"[{start}, {end}) is not a range")
+
+
+def translated_transport(error: Exception, what: str) -> RemoteStorageError | None:
+    """Our error for one of requests, urllib3, http.client or a socket; None for an error of another kind."""
+    from requests import exceptions as requests
+    from urllib3 import exceptions as urllib3
+
+    # Only its name: the text of some repeats what was sent.
+    message = f"{what}: {type(error).__name__}"
+    if isinstance(error, requests.ReadTimeout | urllib3.ReadTimeoutError | TimeoutError):
+        return StalledTransferError(message)
+    if isinstance(error, requests.RequestException | urllib3.HTTPError | http.client.HTTPException | OSError):
+        return RetriableRemoteStorageError(message)
+    return None
+
+
+@contextmanager
+def errors_of(what: str, translate: Translate) -> Iterator[None]:
+    """Errors of an SDK or of the network in the block are raised as ours; those of other kinds pass."""
+    try:
+        yield
+    except RemoteStorageError:
+        raise
+    except Exception as error:
+        translated = translate(error, what)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def delete_each(keys: Sequence[str], delete: Callable[[str], None]) -> None:
+    """ObjectStore.delete_many by a call for each key."""
+    failures: list[RemoteStorageError] = []
+    for key in keys:
+        try:
+            delete(key)
+        except RemoteStorageError as error:
+            failures.append(error)
+    if failures:
+        message = f"{len(failures)} of {len(keys)} objects were not deleted, the first: {failures[0]}"
+        raise with_message(failures[0], message) from failures[0]
+
+
+def with_message(error: RemoteStorageError, message: str) -> RemoteStorageError:
+    """The same kind of error with other words."""
+    if isinstance(error, RetriableRemoteStorageError):
+        return type(error)(message, retry_after_s=error.retry_after_s)
+    return type(error)(message)

@@ -1,0 +1,39 @@
+"""What an HTTP status means where a store's own code for the error says nothing else, and when to ask again."""
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from storage.errors import (
+    InvalidRangeError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+
+RETRY_AFTER_S_MAX = 300.0
+"""No store's wish keeps us away for longer."""
+
+STATUS_ERRORS: Mapping[int, type[RemoteStorageError]] = {
+    401: RemoteAccessDeniedError,
+    403: RemoteAccessDeniedError,
+    404: RemoteResourceNotFoundError,
+    416: InvalidRangeError,
+    429: ThrottledError,
+    503: ThrottledError,
+} | dict.fromkeys((408, 500, 502, 504), RetriableRemoteStorageError)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long the store asked to be left alone (RFC 9110 §10.2.3), at most RETRY_AFTER_S_MAX; None if it did not."""
+    text = headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d{1,9}", text):
+        return min(float(text), RETRY_AFTER_S_MAX)
+    try:
+        # A date counts from the answer's own, so that no clock of ours comes into it.
+        seconds = (parsedate_to_datetime(text) - parsedate_to_datetime(headers.get("date", ""))).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), RETRY_AFTER_S_MAX)

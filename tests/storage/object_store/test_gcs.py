@@ -1,0 +1,261 @@
+"""Google Cloud Storage: the contract over fake-gcs-server; what is particular to it over scripted answers."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from storage.errors import (
+    InvalidRangeError,
+    RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+    StorageConfigError,
+    ThrottledError,
+)
+from storage.object_store import bodies
+from storage.object_store.gcs import GcsStore
+from storage.object_store.gcs_config import JsonCredentials
+from storage.object_store.object_store import LocalFile
+from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
+from tests.support.fake_gcs import GcsServer, fake_gcs
+from tests.support.s3_stores import BODY, ranged
+from tests.support.scripted_http import ScriptedHttp, response
+from tests.support.waiting import wait_until
+
+OpenGcs = Callable[..., GcsStore]
+TOKEN = "scripted-token"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    with fake_gcs(tmp_path_factory.mktemp("fake-gcs")) as started:
+        yield started
+
+
+@pytest.mark.needs("fake-gcs-server")
+class TestGcsStore(ObjectStoreContract):
+    @pytest.fixture
+    def open_store(self, server: GcsServer) -> OpenStore:
+        settings = server.settings(server.make_bucket())
+        return lambda: GcsStore(settings)
+
+    def test_a_local_file_is_uploaded_whole_or_in_chunks(self, store: GcsStore, tmp_path: Path) -> None:
+        for size_bytes in (0, 1000, 9 * 1024 * 1024):
+            path = tmp_path / "segment.log"
+            path.write_bytes(bytes(size_bytes))
+            store.put("a", LocalFile(path))
+            assert store.head("a").size_bytes == size_bytes
+
+
+@pytest.fixture
+def scripted(http: ScriptedHttp) -> Iterator[OpenGcs]:
+    stores = list[GcsStore]()
+
+    def open_store(**changes: object) -> GcsStore:
+        stores.append(GcsStore(GcsServer(http.endpoint_url).settings("tier", **{"read_timeout_s": 5.0, **changes})))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+def gcs_error(status: int, reason: str, message: str = "scripted") -> bytes:
+    """An answer with Google's body of an error."""
+    body = {"error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}}
+    return response(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+@pytest.fixture
+def key_json(http: ScriptedHttp) -> str:
+    """A service account whose token server is the scripted one."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    account = {"type": "service_account", "client_email": "reader@tests", "private_key": pem.decode()}
+    return json.dumps(account | {"token_uri": f"{http.endpoint_url}/token"})
+
+
+def token_answer(token: str) -> bytes:
+    body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"})
+    return response(200, body.encode(), {"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "error"),
+    [
+        (404, "notFound", RemoteResourceNotFoundError),
+        (403, "forbidden", RemoteAccessDeniedError),
+        (416, "requestedRangeNotSatisfiable", InvalidRangeError),
+        (403, "userRateLimitExceeded", ThrottledError),
+        (429, "rateLimitExceeded", ThrottledError),
+        (503, "backendError", ThrottledError),
+        (500, "backendError", RetriableRemoteStorageError),
+        (408, "requestTimeout", RetriableRemoteStorageError),
+        (400, "invalid", RemoteStorageError),
+        (307, "redirect", RemoteStorageError),
+    ],
+)
+def test_what_the_store_says_decides_the_error(
+    http: ScriptedHttp, scripted: OpenGcs, status: int, reason: str, error: type[Exception]
+) -> None:
+    http.answer(gcs_error(status, reason))
+    store = scripted()
+    calls = (lambda: store.get("a/key.log", 0, 10), lambda: store.head("a/key.log"), lambda: list(store.list("a/key")))
+    for call in calls[: 1 if status in (416, 307) else 3]:
+        with pytest.raises(
+            RemoteStorageError, match=rf"gs://tier/a/key.* at 127\.0\.0\.1.*: {reason} \(HTTP"
+        ) as caught:
+            call()
+        assert type(caught.value) is error
+
+
+def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    http.answer(gcs_error(404, "notFound", "The specified bucket does not exist."))
+    store = scripted()
+    for call in (lambda: store.get("a", 0, 1), lambda: store.delete_many(["a"])):
+        with pytest.raises(RemoteStoreNotFoundError, match=r"rsm\.config\.storage\.gcs\.bucket\.name"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "right"),
+    [
+        (lambda store: store.get("a", 0, 1), "storage.objects.get, and storage.objects.list, without which"),
+        (lambda store: store.head("a"), "storage.objects.get"),
+        (lambda store: list(store.list("a")), "storage.objects.list"),
+        (lambda store: store.put("a", b"x"), "storage.objects.create, and storage.objects.delete"),
+        (lambda store: store.delete_many(["a"]), "storage.objects.delete"),
+    ],
+    ids=["get", "head", "list", "put", "delete"],
+)
+def test_who_is_denied_is_told_the_right(
+    http: ScriptedHttp, scripted: OpenGcs, call: Callable[[GcsStore], object], right: str
+) -> None:
+    http.answer(gcs_error(403, "forbidden"))
+    with pytest.raises(RemoteAccessDeniedError, match=f"the account needs {right}"):
+        call(scripted())
+
+
+def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    http.answer(gcs_error(403, "forbidden", "x@y does not have serviceusage or storage.buckets.get access to Google."))
+    with pytest.raises(RemoteAccessDeniedError, match=r"needs storage\.buckets\.get$"):
+        scripted().get("a", 0, 1)
+
+
+def test_a_token_is_asked_for_once_and_sent_with_each_get(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+    http.answer(token_answer(TOKEN))
+    http.answer(ranged())
+    store = scripted(credentials=JsonCredentials("key", text=key_json))
+    for _ in range(2):
+        assert fetched(store, "a b/ü", 0, len(BODY)) == BODY
+    assert [line.split(" ")[1] for line in http.requests] == [
+        "/token",
+        *["/download/storage/v1/b/tier/o/a%20b%2F%C3%BC?alt=media"] * 2,
+    ]
+    assert all(f"authorization: Bearer {TOKEN}" in head for head in http.heads[1:])
+    assert http.connections == 2, "one for tokens, one for GETs"
+
+
+def test_a_token_that_is_refused_is_renewed_once(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+    for answer in (token_answer("old"), gcs_error(401, "authError"), token_answer("new"), ranged()):
+        http.answer(answer)
+    store = scripted(credentials=JsonCredentials("key", text=key_json))
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert "Bearer new" in http.heads[-1]
+
+
+def test_a_new_token_that_is_refused_is_the_end_of_it(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+    for answer in (token_answer("old"), gcs_error(401, "authError"), token_answer("new"), gcs_error(401, "authError")):
+        http.answer(answer)
+    with pytest.raises(RemoteAccessDeniedError, match=r"authError \(HTTP 401\)"):
+        scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
+    assert len(http.requests) == 4
+
+
+@pytest.mark.parametrize("answer", [response(400, b'{"error": "invalid_grant"}'), response(401)])
+def test_who_gets_no_token_is_denied_by_name_of_the_keys(
+    http: ScriptedHttp, scripted: OpenGcs, key_json: str, answer: bytes
+) -> None:
+    http.answer(answer)
+    with pytest.raises(RemoteAccessDeniedError, match=r"no token: RefreshError; check rsm\.config\.storage\.gcs"):
+        scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
+
+
+def test_a_key_file_is_read_and_a_wrong_one_named(
+    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "key.json"
+    store = scripted(credentials=JsonCredentials("the.key", path=path))
+    with pytest.raises(StorageConfigError, match=r"^the\.key: .*key\.json cannot be read: No such file"):
+        store.get("a", 0, 1)
+    for content in ("[1]", "{", key_json[:-1]):
+        path.write_text(content)
+        with pytest.raises(StorageConfigError, match=r"^the\.key: .*key\.json is not a JSON object"):
+            store.get("a", 0, 1)
+    path.write_text('{"type": "service_account", "private_key": "do-not-show-this"}')
+    with pytest.raises(StorageConfigError, match=r"^the\.key holds no credentials") as caught:
+        store.get("a", 0, 1)
+    assert "do-not-show-this" not in str(caught.value)
+    path.write_text(key_json)
+    http.answer(token_answer(TOKEN))
+    http.answer(ranged())
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+
+
+def test_an_answer_in_chunks_is_read_too(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    head = f"HTTP/1.1 206 x\r\nContent-Range: bytes 0-{len(BODY) - 1}/{len(BODY)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:1000], BODY[1000:]))
+    http.answer(head.encode() + chunks + b"0\r\n\r\n")
+    assert fetched(scripted(), "a", 0, len(BODY)) == BODY
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 5000])
+def test_a_body_that_is_cut_may_be_asked_for_again(http: ScriptedHttp, scripted: OpenGcs, sent_bytes: int) -> None:
+    whole = ranged()
+    http.answer(whole[: len(whole) - len(BODY) + sent_bytes], then="close")
+    with pytest.raises(RetriableRemoteStorageError, match=f"ended after {sent_bytes} of {len(BODY)} bytes"):
+        fetched(scripted(), "a", 0, len(BODY))
+
+
+def test_a_silent_body_is_given_up(http: ScriptedHttp, scripted: OpenGcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.3)
+    http.answer(ranged()[:-10], then="stall")
+    with pytest.raises(StalledTransferError, match="gs://tier/a"):
+        fetched(scripted(), "a", 0, len(BODY))
+
+
+def test_other_bytes_than_were_asked_for_are_an_error(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    http.answer(ranged(start=5))
+    with pytest.raises(RemoteStorageError, match=r"asked for bytes \[0, 10\)"):
+        scripted().get("a", 0, 10)
+
+
+@pytest.mark.parametrize("call", ["get", "list"])
+def test_closing_wakes_whoever_waits(http: ScriptedHttp, scripted: OpenGcs, call: str) -> None:
+    http.answer(b"", then="stall")
+    store = scripted(read_timeout_s=25.0)
+    store.warm_up()
+    started = threading.Event()
+
+    def wait() -> None:
+        started.set()
+        if call == "get":
+            store.get("a", 0, 1)
+        else:
+            list(store.list(""))
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(wait)
+        started.wait()
+        wait_until(lambda: bool(http.requests), "the store was asked")
+        store.close()
+        assert isinstance(waiting.exception(timeout=10), RetriableRemoteStorageError)
