@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from storage.errors import RemoteStorageError, RetriableRemoteStorageError
+from storage.errors import InvalidRangeError, RemoteStorageError, RetriableRemoteStorageError
 from storage.object_store.http_get import Answer
 
 SILENCE_S_MAX = 3.0
@@ -133,6 +133,9 @@ def body_size_bytes(
         if start or content_length is None or status != 200:
             raise RemoteStorageError(f"{what}: asked for bytes from {start}, got an answer without a range")
         return min(content_length, end)
+    if content_length == 0 and content_range.endswith((f"/{start}", "--1/0")):
+        # Azurite's answer to a range that begins at the object's end, where others answer 416.
+        raise InvalidRangeError(f"{what}: the object ends at {start}")
     match = _CONTENT_RANGE.fullmatch(content_range)
     if match is None and content_length is None:
         raise cut

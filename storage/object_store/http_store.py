@@ -6,12 +6,15 @@ through an SDK.
 """
 
 import http.client
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StalledTransferError
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
-from storage.object_store.http_get import Answer, parsed
+from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
@@ -33,6 +36,114 @@ class RefusedAnswer(Exception):
         self.status = status
         self.headers = headers
         self.body = body
+
+
+class Made(ABC):
+    """What a store's first call makes: its SDK's client, and the connections of our own GETs."""
+
+    def __init__(self, sockets: OpenSockets, open_socket: OpenSocket, *, connections_max: int) -> None:
+        self.pool = ConnectionPool(open_socket, idle_max=connections_max)
+        self._sockets = sockets
+
+    @abstractmethod
+    def request(self, key: str, start: int, end: int, *, anew: bool) -> bytes:
+        """A GET of a range, whole. `anew`: the token that was sent last is not good any more."""
+
+    def close(self) -> None:
+        """Close idle connections, and end what waits in the others."""
+        self.pool.close()
+        self._sockets.shut_down()
+
+
+M = TypeVar("M", bound=Made)
+
+
+class HttpStore(ABC, Generic[M]):
+    """The half of an ObjectStore that does not depend on whose it is: GETs, its identity, its life.
+
+    Args:
+        kind: of store, as identities begin.
+        where: its endpoint, for people.
+        bucket: or container.
+    """
+
+    def __init__(self, kind: str, where: str, bucket: str, *, read_timeout_s: float) -> None:
+        self.kind = kind
+        self.where = where
+        self._bucket = bucket
+        self._read_timeout_s = read_timeout_s
+        self._made_once: M | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def identity(self) -> str:
+        return f"{self.kind}:{self.where}/{self._bucket}"
+
+    @abstractmethod
+    def make(self) -> M:
+        """What is made with the first question."""
+
+    @abstractmethod
+    def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
+        """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
+
+    def get(self, key: str, start: int, end: int) -> BodyStream:
+        """A GET with a Range header. A token that is refused is renewed once."""
+        if start < 0 or end <= start:
+            raise ValueError(f"[{start}, {end}) is not a range")
+        what = self.what("GET", key)
+        with self.errors(what):
+            made = self.made()
+            try:
+                return self._get(made.request(key, start, end, anew=False), start, end, what)
+            except RefusedAnswer as refused:
+                if refused.status != 401:
+                    raise
+            return self._get(made.request(key, start, end, anew=True), start, end, what)
+
+    def warm_up(self) -> None:
+        """Import the SDK and make its client: most of a second."""
+        with self.errors(f"{self.where}: making the client"):
+            self.made()
+
+    def close(self) -> None:
+        """Close the connections that no stream uses, and end what waits in the others."""
+        with self._lock:
+            made, self._made_once = self._made_once, None
+        if made is not None:
+            made.close()
+
+    def made(self) -> M:
+        """What is made with the first question; raises as that would."""
+        made = self._made_once
+        if made is None:
+            with self._lock:
+                made = self._made_once
+                if made is None:
+                    made = self._made_once = self.make()
+        return made
+
+    def what(self, verb: str, key: str) -> str:
+        """The words for a question, which end in its verb."""
+        return f"{self.kind}://{self._bucket}/{key} at {self.where}: {verb}"
+
+    @contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Errors of an SDK or of the network in the block are raised as ours; those of other kinds pass."""
+        try:
+            yield
+        except RemoteStorageError:
+            raise
+        except Exception as error:
+            translated = self.translated(error, what)
+            if translated is None:
+                raise
+            raise translated from error
+
+    def _get(self, request: bytes, start: int, end: int, what: str) -> BodyStream:
+        timeout_s = self._read_timeout_s
+        answer = self.made().pool.get(request, timeout_s)
+        return body_of(answer, start, end, what=what, timeout_s=timeout_s, translate=self.translated)
 
 
 class FileBody:
@@ -92,12 +203,6 @@ def _refused(response: http.client.HTTPResponse) -> RefusedAnswer:
         return RefusedAnswer(response.status, headers, response.read(REFUSAL_BYTES_MAX))
 
 
-def check_range(start: int, end: int) -> None:
-    """Refuse what is no range, a caller's bug, with ValueError."""
-    if start < 0 or end <= start:
-        raise ValueError(f"[{start}, {end}) is not a range")
-
-
 def translated_transport(error: Exception, what: str) -> RemoteStorageError | None:
     """Our error for one of requests, urllib3, http.client or a socket; None for an error of another kind."""
     from requests import exceptions as requests
@@ -110,20 +215,6 @@ def translated_transport(error: Exception, what: str) -> RemoteStorageError | No
     if isinstance(error, requests.RequestException | urllib3.HTTPError | http.client.HTTPException | OSError):
         return RetriableRemoteStorageError(message)
     return None
-
-
-@contextmanager
-def errors_of(what: str, translate: Translate) -> Iterator[None]:
-    """Errors of an SDK or of the network in the block are raised as ours; those of other kinds pass."""
-    try:
-        yield
-    except RemoteStorageError:
-        raise
-    except Exception as error:
-        translated = translate(error, what)
-        if translated is None:
-            raise
-        raise translated from error
 
 
 def delete_each(keys: Sequence[str], delete: Callable[[str], None]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.errors import StorageConfigError
+from storage.object_store.azure import AzureStore
+from storage.object_store.azure_config import AZURE_KEYS, azure_settings
 from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.gcs import GcsStore
@@ -19,14 +21,13 @@ from storage.object_store.s3_config import S3_KEYS, s3_settings
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
-STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS)
+STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS, *AZURE_KEYS)
 """All keys that are read here, of whatever store."""
 
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
 
 # Backends that later versions reach. Refused by name, so that nobody searches a correct configuration for a typo.
 _STORES_TO_COME: Mapping[str, str] = {
-    f"{_PACKAGE}azure.AzureBlobStorage": "Azure Blob Storage",
     f"{_PACKAGE}oci.OciStorage": "Oracle's object storage",
 }
 
@@ -65,6 +66,12 @@ def _open_gcs(config: Mapping[str, str], prefix: str) -> ObjectStore:
     return GcsStore(settings)
 
 
+def _open_azure(config: Mapping[str, str], prefix: str) -> ObjectStore:
+    settings = azure_settings(config, prefix=prefix)
+    _need_extra("azure.storage.blob", "azure", prefix)
+    return AzureStore(settings)
+
+
 def _need_extra(package: str, extra: str, prefix: str) -> None:
     """Refuse a store whose SDK is not installed: it is not for everybody, so it comes with an extra."""
     try:
@@ -88,6 +95,7 @@ def _open_file_system(config: Mapping[str, str], prefix: str) -> ObjectStore:
 
 
 _STORES: Mapping[str, Callable[[Mapping[str, str], str], ObjectStore]] = {
+    f"{_PACKAGE}azure.AzureBlobStorage": _open_azure,
     f"{_PACKAGE}filesystem.FileSystemStorage": _open_file_system,
     f"{_PACKAGE}gcs.GcsStorage": _open_gcs,
     f"{_PACKAGE}s3.S3Storage": _open_s3,

@@ -14,7 +14,7 @@ from tests.support.needs import ROOT
 
 DEPLOY = ROOT / "deploy"
 EXAMPLES = sorted((DEPLOY / "examples").glob("*.properties"))
-ENVIRON = {"S3_ACCESS_KEY": "key", "S3_SECRET_KEY": "secret"}
+ENVIRON = {"S3_ACCESS_KEY": "key", "S3_SECRET_KEY": "secret", "AZURE_SAS_TOKEN": "sv=1&sig=x"}
 """Variables that examples refer to."""
 SNAPSHOT_S = 10
 """What operations says that the last snapshot may take."""
@@ -53,7 +53,7 @@ def test_there_is_an_example_of_every_format() -> None:
 def test_there_is_an_example_of_every_store_in_a_cloud() -> None:
     configs = [load(path, ENVIRON).remote_storage_config for path in EXAMPLES]
     names = {config.get("storage.backend.class", "").rpartition(".")[2] for config in configs}
-    assert names >= {"GcsStorage", "S3Storage"}
+    assert names >= {"AzureBlobStorage", "GcsStorage", "S3Storage"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -42,7 +42,7 @@ def test_a_wrong_value_is_reported_with_the_users_prefix() -> None:
         open_object_store({"storage.backend.class": S3}, prefix="my.prefix.")
 
 
-@pytest.mark.parametrize("name", ["azure.AzureBlobStorage", "oci.OciStorage"])
+@pytest.mark.parametrize("name", ["oci.OciStorage"])
 def test_backends_of_later_versions_are_refused_by_name(name: str) -> None:
     with pytest.raises(StorageConfigError) as caught:
         open_object_store({"storage.backend.class": PACKAGE + name})

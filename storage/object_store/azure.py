@@ -1,0 +1,137 @@
+"""An object store over Azure's blobs.
+
+Behaviour:
+- Azure's packages (the extra `azure`) are imported and their client made at the first call, once; threads share it.
+- GETs are signed and sent by our own code over HTTP/1.1 connections of their own, and their bytes go from the socket
+  into the caller's buffer (storage.object_store.http_store). All else is the SDK's.
+- `close` ends what other threads wait for in their connections.
+- A put of what is smaller than a block is one upload; a larger one is staged in blocks, one after the other, and
+  committed as a whole. Blocks whose source raised are never seen; Azure drops them after a week.
+- One attempt: whoever calls knows what is worth another.
+"""
+
+import base64
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
+from storage.object_store.azure_config import AzureSettings
+from storage.object_store.azure_sign import GetRequests
+from storage.object_store.http_get import OpenSockets
+from storage.object_store.http_store import HttpStore, Made, delete_each
+from storage.object_store.object_store import LocalFile, ObjectHead, parts
+
+
+class AzureStore(HttpStore["_Made"]):
+    """The five verbs over one container; see storage.object_store.object_store for their meaning."""
+
+    def __init__(self, settings: AzureSettings) -> None:
+        self.settings = settings
+        parts = urlsplit(settings.endpoint_url)
+        where = parts.netloc.lower() + parts.path
+        super().__init__("azure", where, settings.container, read_timeout_s=settings.read_timeout_s)
+
+    def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
+        """Put Blob, or blocks and their list when the source is larger than one."""
+        if isinstance(source, bytes):
+            self._upload_whole(key, source)
+            return
+        if isinstance(source, LocalFile):
+            with source.open() as file, self.errors(self.what("PUT", key)):
+                self._blob(key).upload_blob(file, length=source.size_bytes(), overwrite=True)
+            return
+        found = parts(source, self.settings.block_bytes)
+        first = next(found)
+        if len(first) < self.settings.block_bytes:
+            self._upload_whole(key, bytes(first))
+            return
+        names = [self._stage(key, 0, first)]
+        for part in found:
+            names.append(self._stage(key, len(names), part))
+        with self.errors(self.what("PUT", key)):
+            self._blob(key).commit_block_list(names)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete Blob, for each key."""
+        delete_each(keys, self._delete)
+
+    def list(self, prefix: str) -> Iterator[ObjectHead]:
+        """List Blobs, page by page."""
+        with self.errors(self.what("LIST", prefix)):
+            pages = self.made().azure.container.list_blobs(name_starts_with=prefix).by_page()
+        while True:
+            with self.errors(self.what("LIST", prefix)):
+                page = next(pages, None)
+                if page is None:
+                    return
+                found = [_head(blob.name, blob) for blob in page]
+            yield from found
+
+    def head(self, key: str) -> ObjectHead:
+        """Get Blob Properties."""
+        with self.errors(self.what("HEAD", key)):
+            return _head(key, self._blob(key).get_blob_properties())
+
+    def make(self) -> "_Made":
+        return _Made(self.settings)
+
+    def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
+        from storage.object_store.azure_client import translated
+
+        return translated(error, what, prefix=self.settings.prefix)
+
+    def _upload_whole(self, key: str, data: bytes) -> None:
+        with self.errors(self.what("PUT", key)):
+            self._blob(key).upload_blob(data, length=len(data), overwrite=True)
+
+    def _stage(self, key: str, number: int, data: bytes | bytearray) -> str:
+        # All names of one blob must have the same length.
+        name = base64.b64encode(f"{number:08}".encode()).decode()
+        with self.errors(self.what("PUT", key)):
+            self._blob(key).stage_block(name, bytes(data), length=len(data))
+        return name
+
+    def _delete(self, key: str) -> None:
+        try:
+            with self.errors(self.what("DELETE", key)):
+                self._blob(key).delete_blob()
+        except RemoteStoreNotFoundError:
+            raise
+        except RemoteResourceNotFoundError:
+            return
+
+    def _blob(self, key: str) -> Any:
+        return self.made().azure.container.get_blob_client(key)
+
+
+class _Made(Made):
+    """What the first call makes: Azure's client, and the connections of our own GETs."""
+
+    def __init__(self, settings: AzureSettings) -> None:
+        from storage.object_store.azure_client import AzureClient
+
+        self.azure: AzureClient = AzureClient(settings, sockets := OpenSockets())
+        credentials = settings.credentials
+        self._requests = GetRequests(
+            settings.endpoint_url, settings.container, self.azure.token if credentials is None else credentials
+        )
+        super().__init__(
+            sockets,
+            self.azure.session.socket_opener(settings.endpoint_url, settings.connect_timeout_s),
+            connections_max=settings.connections_max,
+        )
+
+    def request(self, key: str, start: int, end: int, *, anew: bool) -> bytes:
+        if anew:
+            self.azure.forget_token()
+        return self._requests.request(key, f"bytes={start}-{end - 1}", time.time())
+
+    def close(self) -> None:
+        self.azure.close()
+        super().close()
+
+
+def _head(key: str, found: Any) -> ObjectHead:
+    return ObjectHead(key, found.size, int(found.last_modified.timestamp() * 1000))

@@ -1,0 +1,134 @@
+"""Azure's client for one container, its credentials, and what its errors mean. No other file imports Azure's packages.
+
+Import it on first use: that takes half a second.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    IncompleteReadError,
+    ServiceResponseTimeoutError,
+)
+from azure.core.pipeline.transport import RequestsTransport
+from azure.identity import DefaultAzureCredential
+from azure.storage.blob import ContainerClient
+
+from storage.errors import (
+    RemoteAccessDeniedError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+)
+from storage.object_store import azure_config
+from storage.object_store.azure_config import AzureSettings, SasToken, SharedKey
+from storage.object_store.azure_errors import Refusal
+from storage.object_store.http_get import OpenSockets
+from storage.object_store.http_session import StoreSession
+from storage.object_store.http_store import RefusedAnswer, translated_transport
+
+SCOPE = "https://storage.azure.com/.default"
+RENEWED_BEFORE_S = 300.0
+"""A token is renewed so long before it ends, as the SDK does."""
+
+
+class AzureClient:
+    """What is made with the first question: credentials, and the SDK's client over our session. Thread-safe."""
+
+    def __init__(self, settings: AzureSettings, sockets: OpenSockets) -> None:
+        self.session = StoreSession()
+        self.session.reach(sockets, connections_max=settings.connections_max)
+        transport = RequestsTransport(
+            session=self.session,
+            session_owner=False,
+            connection_timeout=settings.connect_timeout_s,
+            read_timeout=settings.read_timeout_s,
+        )
+        given = settings.credentials
+        credential: Any
+        if isinstance(given, SharedKey):
+            credential = AzureNamedKeyCredential(given.account, given.text)
+        elif isinstance(given, SasToken):
+            credential = AzureSasCredential(given.token)
+        else:
+            credential = DefaultAzureCredential(transport=transport)
+        self._tokens = None if given is not None else _Tokens(credential)
+        self.container = ContainerClient(
+            settings.endpoint_url,
+            settings.container,
+            credential=credential,
+            transport=transport,
+            retry_total=0,  # whoever calls knows what is worth another attempt
+            max_block_size=settings.block_bytes,
+            max_single_put_size=settings.block_bytes,
+        )
+
+    def token(self) -> str:
+        """The token of the default chain.
+
+        Raises:
+            AzureError: there is none.
+        """
+        if self._tokens is None:
+            raise AssertionError("only the default chain has tokens")
+        return self._tokens.current()
+
+    def forget_token(self) -> None:
+        """The token that was sent last is not good any more."""
+        if self._tokens is not None:
+            self._tokens.forget()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self.session.close()
+
+
+class _Tokens:
+    """A token, asked for anew before it ends."""
+
+    def __init__(self, credential: DefaultAzureCredential) -> None:
+        self._credential = credential
+        self._token: AccessToken | None = None
+        self._lock = threading.Lock()
+
+    def current(self) -> str:
+        with self._lock:
+            if self._token is None or self._token.expires_on - time.time() < RENEWED_BEFORE_S:
+                self._token = self._credential.get_token(SCOPE)
+            return self._token.token
+
+    def forget(self) -> None:
+        with self._lock:
+            self._token = None
+
+
+def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageError | None:
+    """Our error for one of Azure's packages, of HTTP or of a socket; None for an error of another kind."""
+    if isinstance(error, RefusedAnswer):
+        return Refusal(error.status, error.headers, error.body).error(what, prefix=prefix)
+    if isinstance(error, ClientAuthenticationError) and error.response is None:
+        # Of azure-identity: nobody gave us a token.
+        keys = f"{prefix}{azure_config.ACCOUNT_KEY_KEY} and {prefix}{azure_config.SAS_TOKEN_KEY}"
+        return RemoteAccessDeniedError(f"{what}: no token: {type(error).__name__}; check {keys}")
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        response: Any = error.response
+        headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
+        body = b""
+        with suppress(Exception):  # it may not have been read, and then never will be; the header has its code
+            body = bytes(response.body())
+        return Refusal(int(response.status_code), headers, body).error(what, prefix=prefix)
+    # Only its name: the text of some repeats what was sent.
+    message = f"{what}: {type(error).__name__}"
+    if isinstance(error, ServiceResponseTimeoutError):
+        return StalledTransferError(message)
+    if isinstance(error, IncompleteReadError) or (isinstance(error, AzureError) and error.inner_exception is not None):
+        return RetriableRemoteStorageError(message)
+    if isinstance(error, AzureError):
+        return RemoteStorageError(message)
+    return translated_transport(error, what)
