@@ -32,6 +32,7 @@ from storage.object_store.azure_errors import Refusal
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_session import StoreSession
 from storage.object_store.http_store import RefusedAnswer, translated_transport
+from storage.object_store.refusals import proxy_words
 
 SCOPE = "https://storage.azure.com/.default"
 RENEWED_BEFORE_S = 300.0
@@ -43,7 +44,7 @@ class AzureClient:
 
     def __init__(self, settings: AzureSettings, sockets: OpenSockets) -> None:
         self.session = StoreSession()
-        self.session.reach(sockets, connections_max=settings.connections_max)
+        self.session.reach(sockets, connections_max=settings.connections_max, proxy=settings.proxy)
         transport = RequestsTransport(
             session=self.session,
             session_owner=False,
@@ -124,7 +125,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
             body = bytes(response.body())
         return Refusal(int(response.status_code), headers, body).error(what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}"
+    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
     if isinstance(error, ServiceResponseTimeoutError):
         return StalledTransferError(message)
     if isinstance(error, IncompleteReadError) or (isinstance(error, AzureError) and error.inner_exception is not None):

@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
+from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
 from storage.object_store.http_store import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, READ_TIMEOUT_S
 
 CONTAINER_KEY = "storage.azure.container.name"
@@ -73,6 +73,7 @@ class AzureSettings:
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     read_timeout_s: float = READ_TIMEOUT_S
     connections_max: int = CONNECTIONS_MAX
+    proxy: SocksProxy | None = None
     prefix: str = DEFAULT_PREFIX
 
 
@@ -93,6 +94,7 @@ def azure_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -
         endpoint_url=endpoint_url,
         credentials=credentials,
         block_bytes=keys.integer(BLOCK_SIZE_KEY, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX) or BLOCK_BYTES_DEFAULT,
+        proxy=keys.socks_proxy(),
         prefix=prefix,
     )
 

@@ -5,12 +5,38 @@ A key stands without the broker's prefix (`storage.s3.bucket.name`); messages na
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
 
+from storage.config.keys import parse_host
 from storage.errors import StorageConfigError
 
 DEFAULT_PREFIX = "rsm.config."
+
+PROXY_HOST_KEY = "storage.proxy.host"
+PROXY_PORT_KEY = "storage.proxy.port"
+PROXY_USERNAME_KEY = "storage.proxy.username"
+PROXY_PASSWORD_KEY = "storage.proxy.password"
+PROXY_KEYS = (PROXY_HOST_KEY, PROXY_PORT_KEY, PROXY_USERNAME_KEY, PROXY_PASSWORD_KEY)
+"""Of every store in a cloud; SOCKS5 alone, as in Aiven's plug-in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocksProxy:
+    """A SOCKS5 server (RFC 1928), which also resolves the store's name."""
+
+    host: str
+    port: int
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """As PySocks' users take it. It holds the password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        names = [quote(text or "", safe="") for text in (self.username, self.password)]
+        user = "" if self.username is None else f"{':'.join(names)}@"
+        return f"socks5h://{user}{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +73,26 @@ class StoreKeys:
         if re.fullmatch(r"[+-]?\d{1,19}", text, re.ASCII) is None or not minimum <= int(text) <= maximum:
             raise self.error(key, f"is {text!r}, not a whole number from {minimum} to {maximum}")
         return int(text)
+
+    def socks_proxy(self) -> SocksProxy | None:
+        """The proxy that the store is reached through, if there is one."""
+        host, port = self.text(PROXY_HOST_KEY), self.integer(PROXY_PORT_KEY, 1, 65535)
+        username, password = self.text(PROXY_USERNAME_KEY), self.text(PROXY_PASSWORD_KEY)
+        for one, its, other, others in (
+            (PROXY_HOST_KEY, host, PROXY_PORT_KEY, port),
+            (PROXY_USERNAME_KEY, username, PROXY_PASSWORD_KEY, password),
+        ):
+            if (its is None) != (others is None):
+                missing, present = (one, other) if its is None else (other, one)
+                raise self.error(missing, f"is not set, but {self.prefix}{present} is")
+        if host is None or port is None:
+            if username is not None:
+                raise self.error(PROXY_HOST_KEY, f"is not set, but {self.prefix}{PROXY_USERNAME_KEY} is")
+            return None
+        try:
+            return SocksProxy(parse_host(host), port, username, password)
+        except ValueError as error:
+            raise self.error(PROXY_HOST_KEY, str(error)) from None
 
     def endpoint_url(self, key: str) -> str | None:
         """The endpoint that a key holds, without a slash at its end."""

@@ -24,7 +24,7 @@ from storage.object_store.gcs_config import NOT_JSON, GcsSettings, JsonCredentia
 from storage.object_store.gcs_errors import Refusal
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_session import StoreSession
-from storage.object_store.http_store import RefusedAnswer, translated_transport
+from storage.object_store.http_store import READ_TIMEOUT_S, RefusedAnswer, translated_transport
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CREDENTIALS_BYTES_MAX = 64 * 1024
@@ -34,17 +34,24 @@ class _AuthorizedSession(StoreSession, AuthorizedSession):
     """The SDK's session over our connections."""
 
 
+class _TokenRequest(Request):
+    """A question for a token, for which Google's own would wait two minutes: all GETs wait with it."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return super().__call__(*args, **{"timeout": READ_TIMEOUT_S, **options})
+
+
 class GoogleClient:
     """What is made with the first question: credentials, their session, and the SDK's client over it. Thread-safe."""
 
     def __init__(self, settings: GcsSettings, sockets: OpenSockets) -> None:
         tokens = StoreSession()
-        tokens.reach(sockets, connections_max=1)
-        self._token_request = Request(tokens)
+        tokens.reach(sockets, connections_max=1, proxy=settings.proxy)
+        self._token_request = _TokenRequest(tokens)
         self._credentials: Any = _credentials(settings, self._token_request)
         self._lock = threading.Lock()
         self.session = _AuthorizedSession(self._credentials, auth_request=self._token_request)
-        self.session.reach(sockets, connections_max=settings.connections_max)
+        self.session.reach(sockets, connections_max=settings.connections_max, proxy=settings.proxy)
         client = Client(
             project="none",  # only what is asked of projects needs one
             credentials=self._credentials,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
+from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
 from storage.object_store.http_store import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, READ_TIMEOUT_S
 
 BUCKET_KEY = "storage.gcs.bucket.name"
@@ -66,6 +66,7 @@ class GcsSettings:
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     read_timeout_s: float = READ_TIMEOUT_S
     connections_max: int = CONNECTIONS_MAX
+    proxy: SocksProxy | None = None
     prefix: str = DEFAULT_PREFIX
 
 
@@ -84,6 +85,7 @@ def gcs_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> 
         endpoint_url=keys.endpoint_url(ENDPOINT_KEY) or ENDPOINT_DEFAULT,
         credentials=_credentials(keys),
         chunk_bytes=chunk_bytes,
+        proxy=keys.socks_proxy(),
         prefix=prefix,
     )
 

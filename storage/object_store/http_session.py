@@ -8,19 +8,27 @@ It imports requests, which comes with the extras `gcs` and `azure`: import it on
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import select_proxy
 
+from storage.object_store.config_keys import SocksProxy
 from storage.object_store.http_get import OpenSockets, noting
+
+NEAR_HOSTS = frozenset({"169.254.169.254", "metadata", "metadata.google.internal"})
+"""Where a machine asks who it is: never through a proxy, which would say who it is itself."""
 
 
 class StoreSession(requests.Session):
     """A session for one store; also the first base of a class that adds an SDK's own session. See `reach`."""
 
-    def reach(self, sockets: OpenSockets, *, connections_max: int) -> None:
-        """Note every connection in `sockets`; keep so many open."""
+    _proxy_url: str | None = None
+
+    def reach(self, sockets: OpenSockets, *, connections_max: int, proxy: SocksProxy | None) -> None:
+        """Note every connection in `sockets`; keep so many open. `proxy`: goes before the environment's."""
+        self._proxy_url = None if proxy is None else proxy.url
         for scheme in ("http://", "https://"):
             self.mount(scheme, _NotingAdapter(sockets, connections_max))
 
@@ -28,7 +36,10 @@ class StoreSession(requests.Session):
         """As requests does, but that a plain-text endpoint is asked without the environment's HTTP proxy: our own GETs
         could not pass one."""
         found: Any = super().merge_environment_settings(url, proxies, stream, verify, cert)
-        if str(url).startswith("http:"):
+        if self._proxy_url is not None:
+            is_near = urlsplit(str(url)).hostname in NEAR_HOSTS
+            found["proxies"] = {} if is_near else {"http": self._proxy_url, "https": self._proxy_url}
+        elif str(url).startswith("http:"):
             found["proxies"] = {}
         return found
 

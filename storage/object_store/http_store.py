@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StalledTransferError
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
+from storage.object_store.refusals import proxy_words
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
@@ -209,7 +210,7 @@ def translated_transport(error: Exception, what: str) -> RemoteStorageError | No
     from urllib3 import exceptions as urllib3
 
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}"
+    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
     if isinstance(error, requests.ReadTimeout | urllib3.ReadTimeoutError | TimeoutError):
         return StalledTransferError(message)
     if isinstance(error, requests.RequestException | urllib3.HTTPError | http.client.HTTPException | OSError):

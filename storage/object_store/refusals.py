@@ -13,6 +13,8 @@ from storage.errors import (
     ThrottledError,
 )
 
+_CAUSES_MAX = 10
+
 RETRY_AFTER_S_MAX = 300.0
 """No store's wish keeps us away for longer."""
 
@@ -37,3 +39,16 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return min(max(seconds, 0.0), RETRY_AFTER_S_MAX)
+
+
+def proxy_words(error: BaseException) -> str:
+    """What a SOCKS proxy said, where an error came of that; empty otherwise. PySocks' words hold no secret."""
+    found: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if found is None:
+            break
+        if type(found).__module__ == "socks":
+            return f" (through the proxy of storage.proxy.host: {type(found).__name__}: {str(found)[:100]})"
+        # Azure's errors are raised far from where they came from, and keep that themselves.
+        found = found.__cause__ or found.__context__ or getattr(found, "inner_exception", None)
+    return ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from storage.errors import StorageConfigError
 from storage.object_store.azure import AzureStore
 from storage.object_store.azure_config import AZURE_KEYS, azure_settings
-from storage.object_store.config_keys import DEFAULT_PREFIX
+from storage.object_store.config_keys import DEFAULT_PREFIX, PROXY_KEYS
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.gcs import GcsStore
 from storage.object_store.gcs_config import GCS_KEYS, gcs_settings
@@ -21,7 +21,7 @@ from storage.object_store.s3_config import S3_KEYS, s3_settings
 
 BACKEND_CLASS_KEY = "storage.backend.class"
 ROOT_KEY = "storage.root"
-STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS, *AZURE_KEYS)
+STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS, *AZURE_KEYS, *PROXY_KEYS)
 """All keys that are read here, of whatever store."""
 
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."

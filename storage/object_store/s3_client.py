@@ -15,7 +15,9 @@ from storage.errors import (
     StalledTransferError,
     StorageConfigError,
 )
+from storage.object_store.config_keys import SocksProxy
 from storage.object_store.http_get import OpenSockets, noting
+from storage.object_store.refusals import proxy_words
 from storage.object_store.s3_config import AnonymousCredentials, CredentialsFile, S3Settings, StaticCredentials
 from storage.object_store.s3_errors import REGION_KEY, Refusal
 
@@ -46,6 +48,9 @@ def make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
     )
     if settings.path_style is not None:
         config = config.merge(Config(s3={"addressing_style": "path" if settings.path_style else "virtual"}))
+    if settings.proxy is not None:
+        # None of the environment's.
+        config = config.merge(Config(proxies={}))
     if isinstance(credentials, AnonymousCredentials):
         config = config.merge(Config(signature_version=botocore.UNSIGNED))
     session = get_session()
@@ -68,10 +73,34 @@ def make_client(settings: S3Settings, sockets: OpenSockets) -> "S3Client":
     client.meta.events.register("before-call.s3.HeadBucket", _do_not_redirect)
     if settings.legacy_md5:
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
-    # botocore has no setting for it.
-    pools = client._endpoint.http_session._pool_classes_by_scheme  # type: ignore[attr-defined]  # botocore's own
+    # botocore has no setting for either.
+    session = client._endpoint.http_session  # type: ignore[attr-defined]  # botocore's own
+    if settings.proxy is not None:
+        _go_through(settings.proxy, session)
+    pools = session._pool_classes_by_scheme
     pools.update(noting(pools, sockets))
     return client
+
+
+def _go_through(proxy: SocksProxy, session: Any) -> None:
+    """Have botocore's session open its connections through SOCKS, which it refuses to be told of as a proxy."""
+    from botocore.awsrequest import AWSConnection
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+    from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
+
+    # botocore's half of its connections knows what `Expect: 100-continue` means.
+    class Plain(AWSConnection, SOCKSConnection):  # type: ignore[misc]  # as botocore's own over urllib3's
+        pass
+
+    class Tls(AWSConnection, SOCKSHTTPSConnection):  # type: ignore[misc]  # as above
+        pass
+
+    manager: Any = SOCKSProxyManager(proxy.url, **session._get_pool_manager_kwargs())
+    manager.pool_classes_by_scheme = session._pool_classes_by_scheme = {
+        "http": type("SocksPool", (HTTPConnectionPool,), {"ConnectionCls": Plain}),
+        "https": type("SocksTlsPool", (HTTPSConnectionPool,), {"ConnectionCls": Tls}),
+    }
+    session._manager = manager
 
 
 @functools.cache
@@ -121,7 +150,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
     if isinstance(error, exceptions.ClientError):
         return _refusal(error).error(what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}"
+    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
     if isinstance(error, exceptions.ReadTimeoutError | ReadTimeoutError | TimeoutError):
         return StalledTransferError(message)
     if isinstance(

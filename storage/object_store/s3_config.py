@@ -19,7 +19,7 @@ import javaproperties
 
 from storage.errors import StorageConfigError
 from storage.limited_files import UnreadableFileError, read_limited
-from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys
+from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
 
@@ -212,6 +212,7 @@ class S3Settings:
     read_timeout_s: float = READ_TIMEOUT_S
     attempts_max: int = ATTEMPTS_MAX
     connections_max: int = CONNECTIONS_MAX
+    proxy: SocksProxy | None = None
     prefix: str = DEFAULT_PREFIX
 
 
@@ -244,6 +245,7 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
         legacy_md5=keys.boolean(LEGACY_MD5_KEY) is True,
         connect_timeout_s=connect_timeout_s,
         read_timeout_s=read_timeout_s,
+        proxy=keys.socks_proxy(),
         prefix=prefix,
     )
 

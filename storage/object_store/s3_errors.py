@@ -84,6 +84,17 @@ _CODES: Mapping[str, type[RemoteStorageError]] = (
 )
 
 
+_RIGHTS: Mapping[str, str] = {
+    "GET": "s3:GetObject, and s3:ListBucket, without which an absent object looks forbidden",
+    "HEAD": "s3:GetObject",
+    "LIST": "s3:ListBucket",
+    "PUT": "s3:PutObject",
+    "PUT in parts": "s3:PutObject, and s3:AbortMultipartUpload",
+    "DELETE": "s3:DeleteObject",
+}
+"""By the verb that a question's words end in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An answer that is an error. `status` is HTTP's, 0 where there is none (one key of many); headers in lower case.
@@ -108,4 +119,5 @@ class Refusal:
         kind = _CODES.get(self.code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
-        return kind(f"{what}: {answer}")
+        right = _RIGHTS.get(what.rpartition(": ")[2]) if self.code == "AccessDenied" else None
+        return kind(f"{what}: {answer}" if right is None else f"{what}: {answer}: it takes {right}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -9,10 +10,20 @@ from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.contract.remote_storage_manager import OpenManager, RemoteStorageManagerContract
+from tests.support.azurite import azurite
+from tests.support.fake_gcs import fake_gcs
 from tests.support.s3_server import S3Server
 from tests.support.versitygw import versitygw
 
 OpenPlain = Callable[[Mapping[str, str]], RemoteStorageManager]
+
+
+class Server(Protocol):
+    """Any store's server."""
+
+    def make_bucket(self) -> str: ...
+
+    def config(self, bucket: str) -> dict[str, str]: ...
 
 
 @pytest.fixture
@@ -32,6 +43,18 @@ def open_plain() -> Iterator[OpenPlain]:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with versitygw(tmp_path_factory.mktemp("gateway"), tmp_path_factory.mktemp("work")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with fake_gcs(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with azurite(tmp_path_factory.mktemp("azure")) as server:
         yield server
 
 
@@ -63,16 +86,16 @@ class TestPlainObjectsInFiles(RemoteStorageManagerContract):
 
 class TestPlainObjectsInS3(RemoteStorageManagerContract):
     @pytest.fixture
-    def server(self, s3_endpoint: S3Server) -> S3Server:
+    def server(self, s3_endpoint: S3Server) -> Server:
         return s3_endpoint
 
     @pytest.fixture
-    def open_manager(self, open_plain: OpenPlain, server: S3Server) -> OpenManager:
+    def open_manager(self, open_plain: OpenPlain, server: Server) -> OpenManager:
         config = server.config(server.make_bucket())
         return lambda: open_plain(config)
 
     @pytest.fixture
-    def open_elsewhere(self, open_plain: OpenPlain, server: S3Server) -> OpenManager:
+    def open_elsewhere(self, open_plain: OpenPlain, server: Server) -> OpenManager:
         config = server.config(server.make_bucket())
         return lambda: open_plain(config)
 
@@ -98,5 +121,19 @@ class TestPlainObjectsInAnotherS3(TestPlainObjectsInS3):
     """versitygw, which keeps each object in a file."""
 
     @pytest.fixture
-    def server(self, gateway: S3Server) -> S3Server:
+    def server(self, gateway: S3Server) -> Server:
         return gateway
+
+
+@pytest.mark.needs("fake-gcs-server")
+class TestPlainObjectsInGcs(TestPlainObjectsInS3):
+    @pytest.fixture
+    def server(self, gcs: Server) -> Server:
+        return gcs
+
+
+@pytest.mark.needs("azurite")
+class TestPlainObjectsInAzure(TestPlainObjectsInS3):
+    @pytest.fixture
+    def server(self, azure: Server) -> Server:
+        return azure

@@ -25,10 +25,15 @@ from storage.errors import (
 )
 from storage.formats.plain_objects import PlainObjects
 from storage.object_store import bodies
+from storage.object_store.azure import AzureStore
+from storage.object_store.gcs import GcsStore
+from storage.object_store.object_store import ObjectStore
 from storage.object_store.retries import ATTEMPTS_MAX, STALLED_ATTEMPTS_MAX
 from storage.object_store.s3 import S3Store
 from storage.remote_storage_manager import OpenedSegment
 from tests.storage.formats.aiven.test_opened_segment import CHUNK_BYTES, LOG, write_log
+from tests.support.azurite import AzureServer
+from tests.support.fake_gcs import GcsServer
 from tests.support.s3_server import S3Server
 from tests.support.scripted_gets import GetWorld, ScriptedSegment, until
 from tests.support.scripted_http import ScriptedHttp, Then, response, s3_error, scripted_http
@@ -44,6 +49,11 @@ FAR_S = 60.0
 """Nobody waits so long; the scripted server would end what stalls after 30 s."""
 
 NO_SUCH_KEY = s3_error(404, "NoSuchKey")
+NO_BUCKET = {
+    "s3": s3_error(404, "NoSuchBucket"),
+    "gcs": response(404, b"The specified bucket does not exist."),
+    "azure": response(404, headers={"x-ms-error-code": "ContainerNotFound"}),
+}
 SLOW_DOWN = s3_error(503, "SlowDown", {"Retry-After": "0"})
 
 
@@ -92,9 +102,24 @@ async def world_of(opened: OpenedSegment, grid: BlockGrid) -> AsyncIterator[Worl
         yield World(GetWorld(nursery), SegmentBlocks(SEGMENT.metadata, opened, grid), nursery)
 
 
+def open_store(http: ScriptedHttp, kind: str) -> ObjectStore:
+    """A store whose answers are scripted."""
+    if kind == "gcs":
+        return GcsStore(GcsServer(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
+    if kind == "azure":
+        return AzureStore(AzureServer(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
+    return S3Store(S3Server(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of store, by the way its GETs go."""
+    return str(request.param)
+
+
 @asynccontextmanager
-async def over_http(http: ScriptedHttp) -> AsyncIterator[World]:
-    store = S3Store(S3Server(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
+async def over_http(http: ScriptedHttp, kind: str = "s3") -> AsyncIterator[World]:
+    store = open_store(http, kind)
     await trio.to_thread.run_sync(store.warm_up)
     opened = PlainObjects({}, store=store).open_log_segment(SEGMENT.metadata)
     with pytest.MonkeyPatch.context() as patch:
@@ -114,7 +139,7 @@ def ranges(http: ScriptedHttp) -> list[int]:
     ("answer", "error", "attempts"),
     [
         (s3_error(403, "AccessDenied"), RemoteAccessDeniedError, 1),
-        (s3_error(404, "NoSuchBucket"), RemoteStoreNotFoundError, 1),
+        (None, RemoteStoreNotFoundError, 1),
         (NO_SUCH_KEY, RemoteResourceNotFoundError, 1),
         (SLOW_DOWN, ThrottledError, ATTEMPTS_MAX),
         (s3_error(500, "InternalError"), RetriableRemoteStorageError, ATTEMPTS_MAX),
@@ -122,12 +147,12 @@ def ranges(http: ScriptedHttp) -> list[int]:
     ids=["denied", "no bucket", "no object", "throttled", "broken"],
 )
 async def test_a_refusal_is_its_own_error(
-    http: ScriptedHttp, answer: bytes, error: type[Exception], attempts: int
+    http: ScriptedHttp, kind: str, answer: bytes | None, error: type[Exception], attempts: int
 ) -> None:
     for _ in range(attempts):
-        http.answer(answer)
+        http.answer(NO_BUCKET[kind] if answer is None else answer)
     http.answer(ranged())
-    async with over_http(http) as world:
+    async with over_http(http, kind) as world:
         with pytest.raises(error) as raised:
             await world.fetch()
         assert type(raised.value) is error
@@ -147,12 +172,12 @@ BAD_BODIES = [
 
 @pytest.mark.parametrize(("then", "sent_bytes", "arrived"), BAD_BODIES)
 async def test_a_body_that_breaks_is_gone_on_with_at_the_first_missing_block(
-    http: ScriptedHttp, then: Then, sent_bytes: int, arrived: int
+    http: ScriptedHttp, kind: str, then: Then, sent_bytes: int, arrived: int
 ) -> None:
     """A silent one was waited for, while the store was healthy; its reader had empty answers meanwhile."""
     http.answer(ranged(0, sent_bytes), then=then)
     http.answer(ranged(arrived))
-    async with over_http(http) as world:
+    async with over_http(http, kind) as world:
         assert await world.fetch() == BODY
         assert ranges(http) == [0, arrived]
         assert world.gets.sample("get_retries_total") == 1
@@ -172,11 +197,11 @@ async def test_a_body_that_breaks_each_time_is_an_error_that_says_how(
         assert ranges(http) == [0] + [arrived] * ((STALLED_ATTEMPTS_MAX if then == "stall" else ATTEMPTS_MAX) - 1)
 
 
-async def test_bad_answers_for_a_while_are_not_seen(http: ScriptedHttp) -> None:
+async def test_bad_answers_for_a_while_are_not_seen(http: ScriptedHttp, kind: str) -> None:
     http.answer(SLOW_DOWN)
     http.answer(SLOW_DOWN)
     http.answer(ranged())
-    async with over_http(http) as world:
+    async with over_http(http, kind) as world:
         assert await world.fetch() == BODY
         assert world.gets.sample("gets_total", outcome="throttled") == 2
 
@@ -193,10 +218,10 @@ async def test_wrong_bytes_are_fetched_afresh_once(tmp_path: Path, times: int, e
         assert len(written.store.gets("*.log")) == times + 1
 
 
-async def test_the_end_does_not_wait_for_a_body_that_is_silent(http: ScriptedHttp) -> None:
+async def test_the_end_does_not_wait_for_a_body_that_is_silent(http: ScriptedHttp, kind: str) -> None:
     """Stopping waited until the connection's time-out: threads are not left behind."""
     http.answer(ranged(0, BLOCK_BYTES + 5000), then="stall")
-    store = S3Store(S3Server(http.endpoint_url).settings("tier", read_timeout_s=FAR_S))
+    store = open_store(http, kind)
     opened = PlainObjects({}, store=store).open_log_segment(SEGMENT.metadata)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "SILENCE_S_MAX", FAR_S)

@@ -1,7 +1,7 @@
 """Azurite: Microsoft's own server of Azure's blob API, in memory, in a process of its own.
 
     with azurite(work) as server:
-        store = AzureStore(server.settings(server.make_container()))
+        store = AzureStore(server.settings(server.make_bucket()))
 
 It checks signatures and shared access signatures, but no roles; answers that deny those are scripted.
 """
@@ -34,8 +34,8 @@ class AzureServer:
     endpoint_url: str
     """With the account, which is a folder here."""
 
-    def make_container(self) -> str:
-        """Make a container of a name that nobody has."""
+    def make_bucket(self) -> str:
+        """Make a container, as Azure calls a bucket, of a name that nobody has."""
         from azure.storage.blob import BlobServiceClient
 
         name = f"container-{secrets.token_hex(6)}"
@@ -43,21 +43,21 @@ class AzureServer:
             client.create_container(name).close()
         return name
 
-    def settings(self, container: str, **changes: object) -> AzureSettings:
+    def settings(self, bucket: str, **changes: object) -> AzureSettings:
         """Settings that reach a container; `changes` are other fields of AzureSettings."""
         given: dict[str, object] = {
-            "container": container,
+            "container": bucket,
             "endpoint_url": self.endpoint_url,
             "credentials": SharedKey(ACCOUNT, KEY),
             "block_bytes": BLOCK_BYTES,
         }
         return AzureSettings(**{**given, **changes})  # type: ignore[arg-type]  # the caller's fields, by name
 
-    def config(self, container: str) -> dict[str, str]:
+    def config(self, bucket: str) -> dict[str, str]:
         """The same as a storage manager's keys, the broker's prefix stripped."""
         return {
             "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.azure.AzureBlobStorage",
-            "storage.azure.container.name": container,
+            "storage.azure.container.name": bucket,
             "storage.azure.connection.string": self.connection_string(),
         }
 
@@ -71,12 +71,12 @@ class AzureServer:
 def azurite(work: Path) -> Iterator[AzureServer]:
     """Serve until the block ends; it takes about two seconds. Its log goes to `work`."""
     port = free_port()
-    options = ("--blobHost", HOST, "--blobPort", str(port), "--silent", "--disableTelemetry")
     # The account is a folder under whatever name the server is reached.
-    options += ("--skipApiVersionCheck", "--inMemoryPersistence", "--disableProductStyleUrl")
+    options = ("--skipApiVersionCheck", "--inMemoryPersistence", "--disableProductStyleUrl")
+    address = ("--blobHost", HOST, "--blobPort", str(port), "--silent", "--disableTelemetry")
     process = JavaProcess(
         "azurite",
-        ("env", f"AZURITE_ACCOUNTS={ACCOUNT}:{KEY}", "node", str(MAIN), *options),
+        ("env", f"AZURITE_ACCOUNTS={ACCOUNT}:{KEY}", "node", str(MAIN), *address, *options),
         work / "azurite.log",
     )
     try:

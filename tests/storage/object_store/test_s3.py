@@ -4,7 +4,7 @@ import gzip
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -98,6 +98,24 @@ def test_what_the_store_says_decides_the_error(
     assert "s3://tier/a/key.log at http://127.0.0.1" in str(caught.value)
     assert code in str(caught.value)
     assert CREDENTIALS.secret_access_key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "right"),
+    [
+        (lambda store: store.get("a", 0, 1), "s3:GetObject, and s3:ListBucket, without which"),
+        (lambda store: list(store.list("a")), "s3:ListBucket"),
+        (lambda store: store.put("a", b"x"), "s3:PutObject"),
+        (lambda store: store.delete_many(["a"]), "s3:DeleteObject"),
+    ],
+    ids=["get", "list", "put", "delete"],
+)
+def test_who_is_denied_is_told_the_right(
+    http: ScriptedHttp, scripted: S3Store, call: Callable[[S3Store], object], right: str
+) -> None:
+    http.answer(s3_error(403, "AccessDenied"))
+    with pytest.raises(RemoteAccessDeniedError, match=f"it takes {right}"):
+        call(scripted)
 
 
 @pytest.mark.parametrize(
