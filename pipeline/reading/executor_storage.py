@@ -5,7 +5,8 @@ Rules:
    UI know the options, which hold the path of the configuration file. No secret is in a repr or a message here.
 2. Files that the configuration names travel too. PEM files of key pairs are written for as long as it takes to open the
    manager, into a folder that only its user may enter: Spark ends its Python workers without any clean-up. A file of
-   AWS credentials becomes the keys that it holds. A file that is not on the driver is taken to be on the executors.
+   AWS credentials becomes the keys that it holds, one of Google's the key for its text. A file that is not on the
+   driver is taken to be on the executors.
 3. Folders (LocalTieredStorage's `dir`, the file system backend's `storage.root`) must be the same everywhere.
 4. One manager a process and configuration: Python workers live for many tasks, and connections are kept.
 """
@@ -18,12 +19,13 @@ from pathlib import Path
 
 from storage.errors import StorageConfigError
 from storage.limited_files import UnreadableFileError, read_limited
+from storage.object_store.gcs_config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
 from storage.object_store.s3_config import (
     ACCESS_KEY_ID_KEY,
     CREDENTIALS_FILE_KEY,
     SECRET_ACCESS_KEY_KEY,
     SESSION_TOKEN_KEY,
-    CredentialsFile,
+    credentials_file,
 )
 from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
@@ -50,11 +52,14 @@ def ship_storage(class_name: str, config: Mapping[str, str]) -> ShippedStorage:
     shipped, files = dict(config), {}
     for key, value in config.items():
         path = Path(value.strip())
-        if not key.endswith(_FILE_KEY_END) or not value.strip() or not path.exists():
+        if not key.endswith((_FILE_KEY_END, CREDENTIALS_PATH_KEY)) or not value.strip() or not path.exists():
             continue
         if key == CREDENTIALS_FILE_KEY:
             del shipped[key]
             shipped |= _credentials(key, path)
+        elif key == CREDENTIALS_PATH_KEY:
+            del shipped[key]
+            shipped[CREDENTIALS_JSON_KEY] = _googles(key, path)
         else:
             files[key] = _content(key, path)
     return ShippedStorage(class_name, tuple(sorted(shipped.items())), tuple(sorted(files.items())))
@@ -83,9 +88,16 @@ def _open(shipped: ShippedStorage) -> RemoteStorageManager:
 
 
 def _credentials(key: str, path: Path) -> dict[str, str]:
-    found = CredentialsFile(path, key).credentials()
+    found = credentials_file(path, key).content()
     keys = {ACCESS_KEY_ID_KEY: found.access_key_id, SECRET_ACCESS_KEY_KEY: found.secret_access_key}
     return keys if found.session_token is None else keys | {SESSION_TOKEN_KEY: found.session_token}
+
+
+def _googles(key: str, path: Path) -> str:
+    content = _content(key, path)
+    if not is_json_object(content):
+        raise StorageConfigError(f"{key}: {path} {NOT_JSON}")
+    return content.decode()
 
 
 def _content(key: str, path: Path) -> bytes:

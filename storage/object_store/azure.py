@@ -22,6 +22,7 @@ from storage.object_store.azure_sign import GetRequests
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import HttpStore, Made, delete_each
 from storage.object_store.object_store import LocalFile, ObjectHead, parts
+from storage.object_store.tokens import Token
 
 
 class AzureStore(HttpStore["_Made"]):
@@ -113,20 +114,16 @@ class _Made(Made):
         from storage.object_store.azure_client import AzureClient
 
         self.azure: AzureClient = AzureClient(settings, sockets := OpenSockets())
-        credentials = settings.credentials
-        self._requests = GetRequests(
-            settings.endpoint_url, settings.container, self.azure.token if credentials is None else credentials
-        )
+        self._requests = GetRequests(settings.endpoint_url, settings.container, settings.credentials)
         super().__init__(
             sockets,
             self.azure.session.socket_opener(settings.endpoint_url, settings.connect_timeout_s),
             connections_max=settings.connections_max,
+            tokens=self.azure.tokens,
         )
 
-    def request(self, key: str, start: int, end: int, *, anew: bool) -> bytes:
-        if anew:
-            self.azure.forget_token()
-        return self._requests.request(key, f"bytes={start}-{end - 1}", time.time())
+    def request(self, key: str, start: int, end: int, token: Token | None) -> bytes:
+        return self._requests.request(key, f"bytes={start}-{end - 1}", time.time(), token)
 
     def close(self) -> None:
         self.azure.close()

@@ -3,12 +3,10 @@
 Import it on first use: that takes half a second.
 """
 
-import threading
-import time
 from contextlib import suppress
 from typing import Any
 
-from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
@@ -33,10 +31,9 @@ from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_session import StoreSession
 from storage.object_store.http_store import RefusedAnswer, translated_transport
 from storage.object_store.refusals import proxy_words
+from storage.object_store.tokens import Token, Tokens
 
 SCOPE = "https://storage.azure.com/.default"
-RENEWED_BEFORE_S = 300.0
-"""A token is renewed so long before it ends, as the SDK does."""
 
 
 class AzureClient:
@@ -44,7 +41,9 @@ class AzureClient:
 
     def __init__(self, settings: AzureSettings, sockets: OpenSockets) -> None:
         self.session = StoreSession()
-        self.session.reach(sockets, connections_max=settings.connections_max, proxy=settings.proxy)
+        self.session.reach(
+            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy
+        )
         transport = RequestsTransport(
             session=self.session,
             session_owner=False,
@@ -59,7 +58,7 @@ class AzureClient:
             credential = AzureSasCredential(given.token)
         else:
             credential = DefaultAzureCredential(transport=transport)
-        self._tokens = None if given is not None else _Tokens(credential)
+        self.tokens = None if given is not None else Tokens(lambda: _new_token(credential))
         self.container = ContainerClient(
             settings.endpoint_url,
             settings.container,
@@ -70,43 +69,14 @@ class AzureClient:
             max_single_put_size=settings.block_bytes,
         )
 
-    def token(self) -> str:
-        """The token of the default chain.
-
-        Raises:
-            AzureError: there is none.
-        """
-        if self._tokens is None:
-            raise AssertionError("only the default chain has tokens")
-        return self._tokens.current()
-
-    def forget_token(self) -> None:
-        """The token that was sent last is not good any more."""
-        if self._tokens is not None:
-            self._tokens.forget()
-
     def close(self) -> None:
         """Close idle connections."""
         self.session.close()
 
 
-class _Tokens:
-    """A token, asked for anew before it ends."""
-
-    def __init__(self, credential: DefaultAzureCredential) -> None:
-        self._credential = credential
-        self._token: AccessToken | None = None
-        self._lock = threading.Lock()
-
-    def current(self) -> str:
-        with self._lock:
-            if self._token is None or self._token.expires_on - time.time() < RENEWED_BEFORE_S:
-                self._token = self._credential.get_token(SCOPE)
-            return self._token.token
-
-    def forget(self) -> None:
-        with self._lock:
-            self._token = None
+def _new_token(credential: DefaultAzureCredential) -> Token:
+    found = credential.get_token(SCOPE)
+    return Token(found.token, float(found.expires_on))
 
 
 def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageError | None:

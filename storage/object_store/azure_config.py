@@ -8,11 +8,18 @@ command line's sign-in), which takes TLS.
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
-from storage.object_store.http_store import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, READ_TIMEOUT_S
+from storage.object_store.config_keys import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS_MAX,
+    DEFAULT_PREFIX,
+    READ_TIMEOUT_S,
+    SocksProxy,
+    StoreKeys,
+)
 
 CONTAINER_KEY = "storage.azure.container.name"
 ACCOUNT_NAME_KEY = "storage.azure.account.name"
@@ -111,7 +118,7 @@ def _of_keys(keys: StoreKeys) -> tuple[str, SharedKey | SasToken | None]:
     endpoint_url = endpoint_url or f"https://{account}.blob.{SUFFIX_DEFAULT}"
     if account is not None and key is not None:
         return endpoint_url, SharedKey(account, _checked_key(keys, ACCOUNT_KEY_KEY, key))
-    return endpoint_url, None if token is None else SasToken(token.removeprefix("?"))
+    return endpoint_url, None if token is None else _checked_token(keys, SAS_TOKEN_KEY, token)
 
 
 def _of_connection_string(keys: StoreKeys, text: str) -> tuple[str, SharedKey | SasToken | None]:
@@ -132,7 +139,14 @@ def _of_connection_string(keys: StoreKeys, text: str) -> tuple[str, SharedKey | 
         raise keys.error(CONNECTION_STRING_KEY, words)
     if key:
         return endpoint_url, SharedKey(account, _checked_key(keys, CONNECTION_STRING_KEY, key))
-    return endpoint_url, SasToken(token.removeprefix("?"))
+    return endpoint_url, _checked_token(keys, CONNECTION_STRING_KEY, token)
+
+
+def _checked_token(keys: StoreKeys, name: str, text: str) -> SasToken:
+    token = text.removeprefix("?")
+    if re.fullmatch(r"[!-~]+", token) is None or "sig=" not in token:
+        raise keys.error(name, "holds no shared access signature: a URL's query with sig= in it")
+    return SasToken(token)
 
 
 def _checked_key(keys: StoreKeys, name: str, text: str) -> str:

@@ -6,45 +6,45 @@ own lines, joined, signed with HMAC-SHA256; the resource is the account and the 
 
 import base64
 import hmac
-from collections.abc import Callable
 from email.utils import formatdate
 from urllib.parse import quote, urlsplit
 
 from storage.object_store.azure_config import SasToken, SharedKey
+from storage.object_store.http_store import USER_AGENT
+from storage.object_store.tokens import Token
 
 API_VERSION = "2021-12-02"
 """Of our GETs alone; the SDK has its own."""
-
-Bearer = Callable[[], str]
-"""The token of this moment."""
 
 
 class GetRequests:
     """Makes the requests for one container. Thread-safe."""
 
-    def __init__(self, endpoint_url: str, container: str, credentials: SharedKey | SasToken | Bearer) -> None:
+    def __init__(self, endpoint_url: str, container: str, credentials: SharedKey | SasToken | None) -> None:
         parts = urlsplit(endpoint_url)
         self._host = parts.netloc
         self._folder = f"{parts.path}/{quote(container, safe='$')}/"
         self._credentials = credentials
 
-    def request(self, key: str, byte_range: str, now_s: float) -> bytes:
+    def request(self, key: str, byte_range: str, now_s: float, token: Token | None = None) -> bytes:
         """The whole request.
 
         Args:
             byte_range: the value of the Range header.
             now_s: seconds since the epoch.
+            token: shown where there are no other credentials.
         """
         path = self._folder + quote(key, safe="/~")
         headers = {"x-ms-date": formatdate(now_s, usegmt=True), "x-ms-version": API_VERSION}
         target, given = path, self._credentials
-        lines = [f"host: {self._host}", f"range: {byte_range}", *(f"{name}: {headers[name]}" for name in headers)]
+        lines = [f"host: {self._host}", f"range: {byte_range}", f"user-agent: {USER_AGENT}"]
+        lines += [f"{name}: {headers[name]}" for name in headers]
         if isinstance(given, SasToken):
             target = f"{path}?{given.token}"
         elif isinstance(given, SharedKey):
             lines.append(f"authorization: {_signature(given, path, byte_range, headers)}")
-        else:
-            lines.append(f"authorization: Bearer {given()}")
+        elif token is not None:
+            lines.append(f"authorization: Bearer {token.text}")
         return "\r\n".join((f"GET {target} HTTP/1.1", *lines, "", "")).encode("ascii")
 
 

@@ -13,6 +13,14 @@ from storage.errors import StorageConfigError
 
 DEFAULT_PREFIX = "rsm.config."
 
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+"""Of each wait for bytes, where no key says otherwise."""
+CONNECTIONS_MAX = 3 * 1024
+"""Connections that are kept open for the next GET. As many are opened as threads need at once, and what is not kept is
+opened again for each GET; so this is the most that threads may need, and costs nothing before they do: with the largest
+`tier.concurrent.gets.max`, so many GETs of logs, a hedge for each, and as many GETs of manifests and indexes."""
+
 PROXY_HOST_KEY = "storage.proxy.host"
 PROXY_PORT_KEY = "storage.proxy.port"
 PROXY_USERNAME_KEY = "storage.proxy.username"
@@ -104,7 +112,7 @@ class StoreKeys:
             wellformed = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             wellformed = False
-        if not wellformed or "@" in text or "?" in text or "#" in text:
+        if not wellformed or not text.isascii() or "@" in text or "?" in text or "#" in text:
             # Its value is not repeated: a user name and a password may stand in it.
             raise self.error(key, "must be http://host:port or https://host:port, without a user or a query")
         return text.rstrip("/")

@@ -17,8 +17,9 @@ from urllib.parse import quote, urlsplit
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.object_store.gcs_config import GcsSettings
 from storage.object_store.http_get import OpenSockets
-from storage.object_store.http_store import HttpStore, Made, delete_each
+from storage.object_store.http_store import USER_AGENT, HttpStore, Made, delete_each
 from storage.object_store.object_store import LocalFile, ObjectHead, parts
+from storage.object_store.tokens import Token
 
 CONTENT_TYPE = "application/octet-stream"
 LIST_FIELDS = "items(name,size,updated),nextPageToken"
@@ -132,7 +133,6 @@ class _Made(Made):
         from storage.object_store.gcs_client import GoogleClient
 
         self.google: GoogleClient = GoogleClient(settings, sockets := OpenSockets())
-        self._url = settings.endpoint_url
         parts = urlsplit(settings.endpoint_url)
         self._host = parts.netloc
         self._path = f"{parts.path}/download/storage/v1/b/{quote(settings.bucket, safe='')}/o/"
@@ -140,17 +140,19 @@ class _Made(Made):
             sockets,
             self.google.session.socket_opener(settings.endpoint_url, settings.connect_timeout_s),
             connections_max=settings.connections_max,
+            tokens=self.google.tokens,
         )
 
-    def request(self, key: str, start: int, end: int, *, anew: bool) -> bytes:
-        path = f"{self._path}{quote(key, safe='')}?alt=media"
-        # Without the encoding Google would decompress what was put with Content-Encoding: gzip, and serve no ranges.
+    def request(self, key: str, start: int, end: int, token: Token | None) -> bytes:
         lines = [
-            f"GET {path} HTTP/1.1",
+            f"GET {self._path}{quote(key, safe='')}?alt=media HTTP/1.1",
             f"host: {self._host}",
             f"range: bytes={start}-{end - 1}",
-            "accept-encoding: identity",
-            *(f"{name}: {value}" for name, value in self.google.headers(f"{self._url}{path}", anew=anew).items()),
+            # As the SDK does. For whoever does not accept it, Google decompresses what was put with that encoding, and
+            # serves no ranges of it (Cloud Storage, "Transcoding of gzip-compressed files").
+            "accept-encoding: gzip",
+            f"user-agent: {USER_AGENT}",
+            *(() if token is None else (f"{name}: {value}" for name, value in self.google.headers(token).items())),
         ]
         return "\r\n".join((*lines, "", "")).encode("ascii")
 

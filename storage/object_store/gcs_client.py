@@ -3,31 +3,34 @@
 Import it on first use: that takes most of a second.
 """
 
+import functools
 import json
-import threading
+import math
 import warnings
+from datetime import UTC
 from typing import Any
 
 import google.auth
 import requests
 from google.api_core import exceptions as api_errors
 from google.auth import exceptions as auth_errors
-from google.auth.credentials import AnonymousCredentials, with_scopes_if_required
+from google.auth.credentials import AnonymousCredentials, Credentials, with_scopes_if_required
 from google.auth.transport.requests import AuthorizedSession, Request
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
 from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RemoteStorageError, StorageConfigError
-from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store import gcs_config
+from storage.object_store.config_keys import READ_TIMEOUT_S
+from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.gcs_config import NOT_JSON, GcsSettings, JsonCredentials, is_json_object
 from storage.object_store.gcs_errors import Refusal
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_session import StoreSession
-from storage.object_store.http_store import READ_TIMEOUT_S, RefusedAnswer, translated_transport
+from storage.object_store.http_store import RefusedAnswer, translated_transport
+from storage.object_store.tokens import Token, Tokens
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-CREDENTIALS_BYTES_MAX = 64 * 1024
 
 
 class _AuthorizedSession(StoreSession, AuthorizedSession):
@@ -46,12 +49,15 @@ class GoogleClient:
 
     def __init__(self, settings: GcsSettings, sockets: OpenSockets) -> None:
         tokens = StoreSession()
-        tokens.reach(sockets, connections_max=1, proxy=settings.proxy)
+        tokens.reach(settings.endpoint_url, sockets, connections_max=1, proxy=settings.proxy)
         self._token_request = _TokenRequest(tokens)
         self._credentials: Any = _credentials(settings, self._token_request)
-        self._lock = threading.Lock()
+        is_anonymous = isinstance(self._credentials, AnonymousCredentials)
+        self.tokens = None if is_anonymous else Tokens(self._new_token)
         self.session = _AuthorizedSession(self._credentials, auth_request=self._token_request)
-        self.session.reach(sockets, connections_max=settings.connections_max, proxy=settings.proxy)
+        self.session.reach(
+            settings.endpoint_url, sockets, connections_max=settings.connections_max, proxy=settings.proxy
+        )
         client = Client(
             project="none",  # only what is asked of projects needs one
             credentials=self._credentials,
@@ -62,21 +68,36 @@ class GoogleClient:
         self.client: Any = client
         self._tokens = tokens
 
-    def headers(self, url: str, *, anew: bool = False) -> dict[str, str]:
-        """The headers that say who asks. `anew`: the token that was sent last is not good any more."""
+    def headers(self, token: Token) -> dict[str, str]:
+        """The headers that say who asks, and who pays."""
         found: dict[str, str] = {}
-        if isinstance(self._credentials, AnonymousCredentials):
-            return found
-        with self._lock:
-            if anew:
-                self._credentials.refresh(self._token_request)
-            self._credentials.before_request(self._token_request, "GET", url, found)
+        self._credentials.apply(found, token=token.text)
         return found
+
+    def _new_token(self) -> Token:
+        self._credentials.refresh(self._token_request)
+        expiry = self._credentials.expiry
+        ends_s = math.inf if expiry is None else expiry.replace(tzinfo=UTC).timestamp()
+        return Token(str(self._credentials.token), ends_s)
 
     def close(self) -> None:
         """Close idle connections."""
         self.session.close()
         self._tokens.close()
+
+
+class _FileCredentials(Credentials):
+    """Those of a file, which is read again for each new token, so that a rotated key is used at once."""
+
+    def __init__(self, file: CredentialsFile[Any]) -> None:
+        super().__init__()
+        self._file = file
+        self._quota_project_id = file.content().quota_project_id
+
+    def refresh(self, request: Any) -> None:
+        found = self._file.content()
+        found.refresh(request)
+        self.token, self.expiry, self._quota_project_id = found.token, found.expiry, found.quota_project_id
 
 
 def _credentials(settings: GcsSettings, request: Request) -> Any:
@@ -86,30 +107,27 @@ def _credentials(settings: GcsSettings, request: Request) -> Any:
         return found
     if not isinstance(given, JsonCredentials):
         return AnonymousCredentials()
-    text = given.text if given.path is None else _content(given)
-    if not text or not is_json_object(text):
-        raise StorageConfigError(f"{given.key}{'' if given.path is None else f': {given.path}'} {NOT_JSON}")
+    if given.path is not None:
+        return _FileCredentials(CredentialsFile(given.path, given.key, functools.partial(_parsed, request=request)))
+    try:
+        return _parsed((given.text or "").encode(), request)
+    except StorageConfigError as error:
+        raise StorageConfigError(f"{given.key} {error}") from None
+
+
+def _parsed(data: bytes, request: Request) -> Any:
+    """Credentials of Google's JSON; StorageConfigError completes the sentence that begins with where it stands."""
+    if not is_json_object(data):
+        raise StorageConfigError(NOT_JSON)
     try:
         with warnings.catch_warnings():
             # It warns those who take credentials from strangers. These are the operator's own.
             warnings.simplefilter("ignore", DeprecationWarning)
-            found, _ = google.auth.load_credentials_from_dict(json.loads(text), scopes=(SCOPE,), request=request)
-    except (auth_errors.GoogleAuthError, ValueError) as error:
+            found, _ = google.auth.load_credentials_from_dict(json.loads(data), scopes=(SCOPE,), request=request)
+    except (auth_errors.DefaultCredentialsError, ValueError) as error:
         # Without its text, which may quote a key.
-        message = f"{given.key} holds no credentials that Google's client takes: {type(error).__name__}"
-        raise StorageConfigError(message) from None
+        raise StorageConfigError(f"holds no credentials that Google's client takes: {type(error).__name__}") from None
     return with_scopes_if_required(found, (SCOPE,))
-
-
-def _content(given: JsonCredentials) -> bytes:
-    path = given.path
-    if path is None:
-        raise AssertionError("the caller has looked")
-    try:
-        return read_limited(path, CREDENTIALS_BYTES_MAX)
-    except (OSError, UnreadableFileError) as error:
-        reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise StorageConfigError(f"{given.key}: {path} {reason}") from error
 
 
 def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageError | None:

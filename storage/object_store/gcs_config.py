@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
-from storage.object_store.http_store import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, READ_TIMEOUT_S
+from storage.object_store.config_keys import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS_MAX,
+    DEFAULT_PREFIX,
+    READ_TIMEOUT_S,
+    SocksProxy,
+    StoreKeys,
+)
 
 BUCKET_KEY = "storage.gcs.bucket.name"
 ENDPOINT_KEY = "storage.gcs.endpoint.url"

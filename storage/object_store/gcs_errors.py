@@ -50,9 +50,10 @@ class Refusal:
             return RemoteStoreNotFoundError(f"{message}: no such bucket; check {prefix}storage.gcs.bucket.name")
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(message, retry_after_s=retry_after_s(self.headers))
-        if kind is RemoteAccessDeniedError and self.status == 403:
+        named = _RIGHT.search(text)
+        # Nobody in particular is told the right with a 401.
+        if kind is RemoteAccessDeniedError and (self.status == 403 or named):
             verb = what.rpartition(": ")[2]
-            named = _RIGHT.search(text)
             right = _RIGHT_OF_VERB.get(verb) or (named[0] if named else "")
             if named and not right.startswith(named[0]):
                 right = named[0]

@@ -282,6 +282,10 @@ class Answer:
         """Close the connection."""
         self._connection.close()
 
+    def wait_at_most(self, silence_s: float) -> None:
+        """How long further bytes are waited for, of an answer that is replayed and not a plain one."""
+        self._connection.socket.settimeout(silence_s)
+
     def replay(self, whole_bytes_max: int) -> io.BufferedIOBase:
         """The answer as a file from its first byte on, for http.client. A plain one of at most `whole_bytes_max` bytes
         of body is received whole, so that its connection serves others.

@@ -6,6 +6,7 @@
 It imports requests, which comes with the extras `gcs` and `azure`: import it on first use.
 """
 
+import ipaddress
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,18 +18,26 @@ from requests.utils import select_proxy
 from storage.object_store.config_keys import SocksProxy
 from storage.object_store.http_get import OpenSockets, noting
 
-NEAR_HOSTS = frozenset({"169.254.169.254", "metadata", "metadata.google.internal"})
-"""Where a machine asks who it is: never through a proxy, which would say who it is itself."""
+NEAR_NAMES = frozenset({"localhost", "metadata", "metadata.google.internal"})
+"""Where a machine asks who it is, besides addresses of its link and its own: never through a proxy, which would ask who
+that is itself."""
 
 
 class StoreSession(requests.Session):
     """A session for one store; also the first base of a class that adds an SDK's own session. See `reach`."""
 
     _proxy_url: str | None = None
+    _store_host: str | None = None
 
-    def reach(self, sockets: OpenSockets, *, connections_max: int, proxy: SocksProxy | None) -> None:
-        """Note every connection in `sockets`; keep so many open. `proxy`: goes before the environment's."""
+    def reach(self, endpoint_url: str, sockets: OpenSockets, *, connections_max: int, proxy: SocksProxy | None) -> None:
+        """Note every connection in `sockets`; keep so many open.
+
+        Args:
+            endpoint_url: the store's.
+            proxy: goes before the environment's, for the store and for whoever gives tokens at a distance.
+        """
         self._proxy_url = None if proxy is None else proxy.url
+        self._store_host = urlsplit(endpoint_url).hostname
         for scheme in ("http://", "https://"):
             self.mount(scheme, _NotingAdapter(sockets, connections_max))
 
@@ -37,8 +46,12 @@ class StoreSession(requests.Session):
         could not pass one."""
         found: Any = super().merge_environment_settings(url, proxies, stream, verify, cert)
         if self._proxy_url is not None:
-            is_near = urlsplit(str(url)).hostname in NEAR_HOSTS
-            found["proxies"] = {} if is_near else {"http": self._proxy_url, "https": self._proxy_url}
+            host = urlsplit(str(url)).hostname or ""
+            found["proxies"] = (
+                {}
+                if host != self._store_host and is_near(host)
+                else {"http": self._proxy_url, "https": self._proxy_url}
+            )
         elif str(url).startswith("http:"):
             found["proxies"] = {}
         return found
@@ -63,6 +76,15 @@ class StoreSession(requests.Session):
             return opened
 
         return open_socket
+
+
+def is_near(host: str) -> bool:
+    """Whether a host is this machine, or on its link and no other."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host in NEAR_NAMES
+    return address.is_loopback or address.is_link_local
 
 
 class _NotingAdapter(HTTPAdapter):

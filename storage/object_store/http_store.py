@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StalledTransferError
+from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
 from storage.object_store.refusals import proxy_words
+from storage.object_store.tokens import Token, Tokens
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
 
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 3 * 1024
-"""As for S3: kept open for the next GET, and as many as threads may ever need."""
+USER_AGENT = "Tidegate"
+"""Of our own GETs, for the store's logs."""
 
 Translate = Callable[[Exception, str], RemoteStorageError | None]
 """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
@@ -40,15 +40,22 @@ class RefusedAnswer(Exception):
 
 
 class Made(ABC):
-    """What a store's first call makes: its SDK's client, and the connections of our own GETs."""
+    """What a store's first call makes: its SDK's client, and the connections of our own GETs.
 
-    def __init__(self, sockets: OpenSockets, open_socket: OpenSocket, *, connections_max: int) -> None:
+    Args:
+        tokens: what GETs show; None: nothing, or what does not change.
+    """
+
+    def __init__(
+        self, sockets: OpenSockets, open_socket: OpenSocket, *, connections_max: int, tokens: Tokens | None
+    ) -> None:
         self.pool = ConnectionPool(open_socket, idle_max=connections_max)
+        self.tokens = tokens
         self._sockets = sockets
 
     @abstractmethod
-    def request(self, key: str, start: int, end: int, *, anew: bool) -> bytes:
-        """A GET of a range, whole. `anew`: the token that was sent last is not good any more."""
+    def request(self, key: str, start: int, end: int, token: Token | None) -> bytes:
+        """A GET of a range, whole."""
 
     def close(self) -> None:
         """Close idle connections, and end what waits in the others."""
@@ -89,18 +96,23 @@ class HttpStore(ABC, Generic[M]):
         """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
 
     def get(self, key: str, start: int, end: int) -> BodyStream:
-        """A GET with a Range header. A token that is refused is renewed once."""
+        """A GET with a Range header. If its token is refused, it is sent once more with a new one."""
         if start < 0 or end <= start:
             raise ValueError(f"[{start}, {end}) is not a range")
         what = self.what("GET", key)
         with self.errors(what):
             made = self.made()
+            token = None if made.tokens is None else made.tokens.current()
             try:
-                return self._get(made.request(key, start, end, anew=False), start, end, what)
+                return self._get(made, made.request(key, start, end, token), start, end, what)
             except RefusedAnswer as refused:
-                if refused.status != 401:
+                if refused.status != 401 or made.tokens is None or token is None:
                     raise
-            return self._get(made.request(key, start, end, anew=True), start, end, what)
+                made.tokens.forget(token)
+                renewed = made.tokens.current()
+                if renewed.text == token.text:
+                    raise
+            return self._get(made, made.request(key, start, end, renewed), start, end, what)
 
     def warm_up(self) -> None:
         """Import the SDK and make its client: most of a second."""
@@ -141,9 +153,9 @@ class HttpStore(ABC, Generic[M]):
                 raise
             raise translated from error
 
-    def _get(self, request: bytes, start: int, end: int, what: str) -> BodyStream:
+    def _get(self, made: M, request: bytes, start: int, end: int, what: str) -> BodyStream:
         timeout_s = self._read_timeout_s
-        answer = self.made().pool.get(request, timeout_s)
+        answer = made.pool.get(request, timeout_s)
         return body_of(answer, start, end, what=what, timeout_s=timeout_s, translate=self.translated)
 
 
@@ -190,6 +202,7 @@ def body_of(answer: Answer, start: int, end: int, *, what: str, timeout_s: float
             content_range = response.headers.get("Content-Range")
             size_bytes = body_size_bytes(response.status, content_range, response.length, start, end, what)
             source = FileBody(response)
+            answer.wait_at_most(min(bodies.SILENCE_S_MAX, timeout_s))
     except RefusedAnswer:
         raise
     except BaseException:

@@ -16,9 +16,10 @@ from storage.errors import (
     StorageConfigError,
 )
 from storage.object_store.config_keys import SocksProxy
+from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.http_get import OpenSockets, noting
 from storage.object_store.refusals import proxy_words
-from storage.object_store.s3_config import AnonymousCredentials, CredentialsFile, S3Settings, StaticCredentials
+from storage.object_store.s3_config import AnonymousCredentials, S3Settings, StaticCredentials
 from storage.object_store.s3_errors import REGION_KEY, Refusal
 
 if TYPE_CHECKING:
@@ -111,21 +112,21 @@ def _api_models(path: str | None) -> Any:
     return create_loader(path)
 
 
-def _use_credentials_file(session: "Session", source: CredentialsFile) -> None:
+def _use_credentials_file(session: "Session", source: CredentialsFile[StaticCredentials]) -> None:
     from botocore.credentials import CredentialProvider, Credentials, ReadOnlyCredentials
 
     class FileCredentials(Credentials):
         """Asked once a request, so that a rotated key is used at once."""
 
         def get_frozen_credentials(self) -> ReadOnlyCredentials:
-            found = source.credentials()
+            found = source.content()
             return ReadOnlyCredentials(found.access_key_id, found.secret_access_key, found.session_token)
 
     class FileProvider(CredentialProvider):
         METHOD = "tidegate-credentials-file"
 
         def load(self) -> Credentials:
-            found = source.credentials()
+            found = source.content()
             return FileCredentials(found.access_key_id, found.secret_access_key, found.session_token)
 
     session.get_component("credential_provider").providers.insert(0, FileProvider())

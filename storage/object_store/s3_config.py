@@ -8,7 +8,6 @@ a whole read is the reader's.
 """
 
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,8 +17,15 @@ from pathlib import Path
 import javaproperties
 
 from storage.errors import StorageConfigError
-from storage.limited_files import UnreadableFileError, read_limited
-from storage.object_store.config_keys import DEFAULT_PREFIX, SocksProxy, StoreKeys
+from storage.object_store.config_keys import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS_MAX,
+    DEFAULT_PREFIX,
+    READ_TIMEOUT_S,
+    SocksProxy,
+    StoreKeys,
+)
+from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
 
@@ -32,8 +38,6 @@ from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY
 # `aws.secret.access.key` and perhaps `aws.session.token`, each also under its name with `rsm.config.storage.` before
 # it, which wins. The names that AWS' own tools use in theirs (`aws_access_key_id`, …) are taken too.
 
-
-CREDENTIALS_FILE_BYTES_MAX = 64 * 1024
 
 _NAME_PREFIXES = ("rsm.config.storage.", "storage.", "")
 
@@ -52,59 +56,25 @@ class AnonymousCredentials:
     """Requests are not signed: a public bucket."""
 
 
-@dataclass(slots=True, eq=False)
-class CredentialsFile:
-    """A file whose keys are read again when it changes; whoever rotates them replaces it. Thread-safe.
-
-    `key` is the configuration key that names it, for messages.
-    """
-
-    path: Path
-    key: str
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _version: tuple[int, int, int] | None = field(default=None, repr=False)
-    _current: StaticCredentials | None = field(default=None, repr=False)
-
-    def credentials(self) -> StaticCredentials:
-        """What the file holds now. Once it was good, a missing or unfinished file leaves the last good ones in force.
-
-        Raises:
-            StorageConfigError: it never was good.
-        """
-        with self._lock:
-            try:
-                status = self.path.stat()
-                version = (status.st_mtime_ns, status.st_size, status.st_ino)
-                if version != self._version:
-                    self._current = self._read()
-                    self._version = version
-            except (OSError, UnreadableFileError) as error:
-                if self._current is None:
-                    reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-                    raise StorageConfigError(f"{self.key}: {self.path} {reason}") from error
-            except StorageConfigError:
-                if self._current is None:
-                    raise
-            if self._current is None:
-                raise AssertionError("either read or raised")
-            return self._current
-
-    def _read(self) -> StaticCredentials:
-        data = read_limited(self.path, CREDENTIALS_FILE_BYTES_MAX)
-        try:
-            properties = javaproperties.load(BytesIO(data))
-        except ValueError:
-            # Without the cause, which quotes the line.
-            raise StorageConfigError(f"{self.key}: {self.path} is not a properties file") from None
-        found = [_named(properties, name) for name in ("access.key.id", "secret.access.key", "session.token")]
-        access_key_id, secret_access_key, session_token = found
-        if not access_key_id or not secret_access_key:
-            needed = "aws.access.key.id and aws.secret.access.key"
-            raise StorageConfigError(f"{self.key}: {self.path} does not hold {needed}")
-        return StaticCredentials(access_key_id, secret_access_key, session_token or None)
+def credentials_file(path: Path, key: str) -> CredentialsFile[StaticCredentials]:
+    """The keys of a file. `key` is the configuration key that names it, for messages."""
+    return CredentialsFile(path, key, _parsed)
 
 
-Credentials = StaticCredentials | AnonymousCredentials | CredentialsFile | None
+def _parsed(data: bytes) -> StaticCredentials:
+    try:
+        properties = javaproperties.load(BytesIO(data))
+    except ValueError:
+        # Without the cause, which quotes the line.
+        raise StorageConfigError("is not a properties file") from None
+    found = [_named(properties, name) for name in ("access.key.id", "secret.access.key", "session.token")]
+    access_key_id, secret_access_key, session_token = found
+    if not access_key_id or not secret_access_key:
+        raise StorageConfigError("does not hold aws.access.key.id and aws.secret.access.key")
+    return StaticCredentials(access_key_id, secret_access_key, session_token or None)
+
+
+Credentials = StaticCredentials | AnonymousCredentials | CredentialsFile[StaticCredentials] | None
 """None: the SDK's own chain (environment, profile, web identity, container, instance)."""
 
 
@@ -153,14 +123,8 @@ S3_KEYS = (
 """All that is read here."""
 
 PART_BYTES_DEFAULT = 25 * 1024 * 1024
-CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 1
 """Whoever calls tries again (`storage.object_store.retries`), counts it, and waits as long as the store asks to."""
-CONNECTIONS_MAX = 3 * 1024
-"""Connections that are kept open for the next GET. As many are opened as threads need at once, and what is not kept is
-opened again for each GET; so this is the most that threads may need, and costs nothing before they do: with the largest
-`tier.concurrent.gets.max`, so many GETs of logs, a hedge for each, and as many GETs of manifests and indexes."""
 TIMEOUT_MS_MAX = 3_600_000
 
 _PROVIDER_PACKAGE = "software.amazon.awssdk.auth.credentials."
@@ -293,7 +257,7 @@ def _credentials(keys: StoreKeys) -> Credentials:
     if len(given) > 1:
         raise keys.error(given[1], f"and {keys.prefix}{given[0]} are both set: one of them names the credentials")
     if file is not None:
-        return CredentialsFile(Path(file), keys.prefix + CREDENTIALS_FILE_KEY)
+        return credentials_file(Path(file), keys.prefix + CREDENTIALS_FILE_KEY)
     return static if static is not None or provider is None else _provided(keys, provider)
 
 

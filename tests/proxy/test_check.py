@@ -1,6 +1,7 @@
 """`tidegate check` over fake brokers and a tier in a folder: each thing that can be wrong, named."""
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ from storage.model import (
     Uuid,
 )
 from storage.writing.metadata_records import encode
+from tests.support.azurite import AzureServer
 from tests.support.config_files import load_lines
+from tests.support.fake_gcs import GcsServer
 from tests.support.fake_kafka import FakeKafka, FakeTopic
+from tests.support.s3_server import S3Server
+from tests.support.scripted_http import response, s3_error, scripted_http
 from tests.support.segments import Record, data_batch
 
 ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
@@ -43,6 +48,7 @@ class World:
     configs: dict[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
     configs_code: ErrorCode = ErrorCode.none
     lines: str = ""
+    storage_manager: str = LOCAL
     key: bytes | None = None
     """Of every record in the metadata topic."""
 
@@ -72,7 +78,7 @@ class World:
             batch = data_batch(offset, records=[Record(self.key, value)])
             self.cluster.log(METADATA_TOPIC).append(batch, offset)
         lines = (
-            f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={LOCAL}\n"
+            f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={self.storage_manager}\n"
             f"rsm.config.dir={self.folder / 'tier'}\n{self.lines}"
         )
         out = io.StringIO()
@@ -257,6 +263,32 @@ def test_an_empty_tier_is_asked_whether_it_answers(world: World) -> None:
     # Failed before: without a segment the store was never asked, and nothing was wrong.
     (world.folder / "tier" / ROOT_DIRECTORY_NAME).rmdir()
     world.assert_wrong("kafka-tiered-storage: there is no such folder")
+
+
+DENIED: dict[str, tuple[Callable[[str], dict[str, str]], bytes, str]] = {
+    "s3": (lambda url: S3Server(url).config("tier"), s3_error(403, "AccessDenied"), "it takes s3:GetObject"),
+    "gcs": (
+        lambda url: GcsServer(url).config("tier"),
+        response(403, b"x@y does not have storage.objects.get access to the Google Cloud Storage object."),
+        "the account needs storage.objects.get, and storage.objects.list",
+    ),
+    "azure": (
+        lambda url: AzureServer(url).config("tier"),
+        response(403, headers={"x-ms-error-code": "AuthorizationPermissionMismatch"}),
+        "it takes the role Storage Blob Data Reader, or a SAS with r (read)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DENIED)
+def test_a_right_that_is_missing_in_a_store_is_named_in_its_own_words(world: World, kind: str) -> None:
+    keys, answer, words = DENIED[kind]
+    world.storage_manager = "tidegate.PlainObjects"
+    with scripted_http() as http:
+        http.answer(answer)
+        world.lines = "".join(f"rsm.config.{key}={value}\n" for key, value in keys(http.endpoint_url).items())
+        text = world.assert_wrong(words)
+    assert "1 wrong" in text
 
 
 def test_only_finished_segments_are_read(world: World) -> None:

@@ -64,9 +64,9 @@ class SocksServer:
                 self._open.append(server)
                 client.sendall(_answer(0))
                 client.settimeout(None)
-                back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+                back = threading.Thread(target=copy, args=(server, client), daemon=True)
                 back.start()
-                _copy(client, server)
+                copy(client, server)
                 back.join(TIMEOUT_S)
 
     def _lets_in(self, client: socket.socket) -> bool:
@@ -114,7 +114,8 @@ def _exactly(opened: socket.socket, size_bytes: int) -> bytes:
     return data
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what comes, until one of them ends."""
     with suppress(OSError):
         while piece := source.recv(65536):
             target.sendall(piece)

@@ -68,6 +68,25 @@ def test_a_file_of_aws_credentials_becomes_the_keys_that_it_holds(tmp_path: Path
     assert shipped.files == ()
 
 
+def test_a_file_of_googles_credentials_becomes_the_key_for_its_text(tmp_path: Path) -> None:
+    """Executors looked for the driver's file, or asked without credentials."""
+    credentials = tmp_path / "key.json"
+    credentials.write_text(f'{{"type": "service_account",\n "private_key": "{SECRET}"}}\n')
+    given = {"storage.gcs.credentials.path": str(credentials), "storage.gcs.bucket.name": "tier"}
+    shipped = sent(ship_storage(AIVEN, given))
+    assert dict(shipped.config) == {
+        "storage.gcs.credentials.json": credentials.read_text(),
+        "storage.gcs.bucket.name": "tier",
+    }
+    assert SECRET not in repr(shipped)
+    credentials.write_text(f"[{SECRET}]")
+    with pytest.raises(
+        StorageConfigError, match=r"^storage\.gcs\.credentials\.path: .*key\.json is not a JSON"
+    ) as caught:
+        ship_storage(AIVEN, given)
+    assert SECRET not in str(caught.value)
+
+
 def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors(tmp_path: Path) -> None:
     config = {"some.key.file": str(tmp_path / "elsewhere"), "empty.file": " "}
     assert ship_storage(AIVEN, config).config == tuple(sorted(config.items()))

@@ -75,6 +75,10 @@ def test_a_block_has_the_plug_ins_limits() -> None:
         ({"connection_string": f"AccountKey={KEY};BlobEndpoint=https://x"}, "needs BlobEndpoint or AccountName"),
         ({"connection_string": f"AccountName=a;AccountKey={KEY};BlobEndpoint=x"}, "must be http://"),
         ({"connection_string": "AccountName=a;AccountKey=do-not-show-this"}, "not Base64"),
+        ({"account_name": "a", "sas_token": f"{SAS}\nx: y"}, r"sas\.token holds no shared access signature"),
+        ({"account_name": "a", "sas_token": "do-not-show-this"}, r"sas\.token holds no shared access signature"),
+        ({"connection_string": "BlobEndpoint=https://x;SharedAccessSignature=a b"}, "holds no shared access"),
+        ({"account_name": "a", "account_key": KEY, "endpoint_url": "https://störe"}, r"endpoint\.url must be http://"),
     ],
 )
 def test_a_wrong_value_names_its_key_and_no_secret(given: dict[str, str], message: str) -> None:

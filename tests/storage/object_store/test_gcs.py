@@ -151,6 +151,15 @@ def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp,
         scripted().get("a", 0, 1)
 
 
+def test_who_asks_without_a_name_is_told_the_right_too(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    """Google answers 401, not 403, to those whom it does not know."""
+    words = "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object."
+    http.answer(gcs_error(401, "required", words))
+    with pytest.raises(RemoteAccessDeniedError, match=r"required \(HTTP 401\): the account needs storage\.objects"):
+        scripted().get("a", 0, 1)
+    assert len(http.requests) == 1
+
+
 def test_a_token_is_asked_for_once_and_sent_with_each_get(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
     http.answer(token_answer(TOKEN))
     http.answer(ranged())
@@ -202,13 +211,65 @@ def test_a_key_file_is_read_and_a_wrong_one_named(
         with pytest.raises(StorageConfigError, match=r"^the\.key: .*key\.json is not a JSON object"):
             store.get("a", 0, 1)
     path.write_text('{"type": "service_account", "private_key": "do-not-show-this"}')
-    with pytest.raises(StorageConfigError, match=r"^the\.key holds no credentials") as caught:
+    with pytest.raises(StorageConfigError, match=r"^the\.key: .*key\.json holds no credentials") as caught:
         store.get("a", 0, 1)
     assert "do-not-show-this" not in str(caught.value)
     path.write_text(key_json)
     http.answer(token_answer(TOKEN))
     http.answer(ranged())
     assert fetched(store, "a", 0, len(BODY)) == BODY
+
+
+def test_a_key_file_that_was_replaced_gives_the_next_token(
+    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path
+) -> None:
+    """Until a restart Tidegate asked with the old key, which its owner had deleted."""
+    path = tmp_path / "key.json"
+    path.write_text(key_json)
+    answers = (token_answer("old"), ranged(), gcs_error(401, "authError"), token_answer("new"), ranged())
+    for answer in answers:
+        http.answer(answer)
+    store = scripted(credentials=JsonCredentials("the.key", path=path))
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    path.write_text(json.dumps(json.loads(key_json) | {"token_uri": f"{http.endpoint_url}/of-the-new-key"}))
+    assert fetched(store, "a", 0, len(BODY)) == BODY
+    assert http.requests[3] == "POST /of-the-new-key HTTP/1.1"
+    assert "Bearer new" in http.heads[-1]
+
+
+@pytest.fixture
+def nobody_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's chain finds neither gcloud's files nor a machine of Google's."""
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.mark.usefixtures("nobody_at_home")
+def test_googles_own_chain_finds_what_the_environment_names(
+    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "key.json"
+    path.write_text(key_json)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    for answer in (token_answer(TOKEN), ranged()):
+        http.answer(answer)
+    assert fetched(scripted(credentials=None), "a", 0, len(BODY)) == BODY
+    assert f"authorization: Bearer {TOKEN}" in http.heads[1]
+
+
+@pytest.mark.usefixtures("nobody_at_home")
+def test_a_chain_that_ends_without_credentials_names_the_keys(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    with pytest.raises(RemoteAccessDeniedError, match=r"DefaultCredentialsError; check rsm\.config\.storage\.gcs"):
+        scripted(credentials=None).get("a", 0, 1)
+    assert not http.requests
+
+
+def test_what_was_put_with_an_encoding_is_served_as_it_lies_there(http: ScriptedHttp, scripted: OpenGcs) -> None:
+    """Google decompresses it for whoever accepts no gzip, and then serves no ranges."""
+    http.answer(ranged())
+    fetched(scripted(), "a", 0, len(BODY))
+    assert "\r\naccept-encoding: gzip\r\n" in http.heads[0] + "\r\n"
 
 
 def test_an_answer_in_chunks_is_read_too(http: ScriptedHttp, scripted: OpenGcs) -> None:

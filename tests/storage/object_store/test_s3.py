@@ -28,9 +28,9 @@ from storage.object_store.s3 import S3Store
 from storage.object_store.s3_config import (
     AnonymousCredentials,
     ChecksumMode,
-    CredentialsFile,
     S3Settings,
     StaticCredentials,
+    credentials_file,
 )
 from storage.object_store.s3_errors import Refusal
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
@@ -414,7 +414,7 @@ def test_nobody_signs_for_an_open_bucket(http: ScriptedHttp, open_store: OpenS3)
 
 def test_a_rotated_key_is_used_from_the_next_request(http: ScriptedHttp, open_store: OpenS3, tmp_path: Path) -> None:
     file = tmp_path / "credentials"
-    store = open_store(credentials=CredentialsFile(file, "the.key"))
+    store = open_store(credentials=credentials_file(file, "the.key"))
     http.answer(ranged())
     with pytest.raises(StorageConfigError, match=r"the\.key: .* cannot be read"):
         store.head("a")

@@ -9,6 +9,8 @@ import pytest
 
 from storage.errors import RetriableRemoteStorageError, StorageConfigError
 from storage.object_store.config_keys import SocksProxy, StoreKeys
+from storage.object_store.http_get import OpenSockets
+from storage.object_store.http_session import StoreSession
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import open_object_store
 from tests.contract.object_store import fetched
@@ -39,6 +41,24 @@ def s3(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "objects" / "tier").mkdir(parents=True)
     with versitygw(tmp_path / "objects", tmp_path / "work") as server:
         yield server.config("tier")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_direct"),
+    [
+        ("http://metadata.google.internal/computeMetadata/v1/", True),
+        ("http://169.254.169.254/metadata/identity/oauth2/token", True),
+        ("http://127.0.0.1:40342/metadata/identity/oauth2/token", True),
+        ("http://[fe80::1]/token", True),
+        ("https://oauth2.googleapis.com/token", False),
+        ("https://127.0.0.2:10000/account", False),
+    ],
+)
+def test_who_this_machine_is_no_proxy_is_asked(url: str, is_direct: bool) -> None:
+    session = StoreSession()
+    session.reach("https://127.0.0.2:10000/account", OpenSockets(), connections_max=1, proxy=SocksProxy("proxy", 1080))
+    proxies = session.merge_environment_settings(url, {}, None, None, None)["proxies"]
+    assert proxies == ({} if is_direct else dict.fromkeys(("http", "https"), "socks5h://proxy:1080"))
 
 
 STORES = [
