@@ -17,7 +17,7 @@ import pytest
 
 from protocol.wire.errors import ErrorCode
 from proxy.fetch.fallback import COME_AGAIN_S_MIN, Fallback
-from tests.faults.test_s3_faults import reset, stall
+from tests.faults.test_store_faults import reset, stall
 from tests.support.aiven_subject import Subject, subject
 from tests.support.aiven_tier import AivenTier, publish_tier
 from tests.support.aiven_writer import make_key_pair

@@ -1,4 +1,4 @@
-"""The tier of topics on the shared broker once more, as Aiven's plug-in would have written it to S3.
+"""The tier of topics on the shared broker once more, as Aiven's plug-in would have written it to a store.
 
     tier = publish_tier(kafka, s3, ["orders"], folder, compression=True, encryption=True)
     with own_tidegate(kafka, tier.properties()) as tidegate:
@@ -12,16 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
-from storage.object_store.s3 import S3Store
+from storage.object_store.registry import open_object_store
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
-from tests.support.s3_server import S3Server
 from tools.demo.kafka_cluster import KafkaCluster
 from tools.demo.kafka_properties import METADATA_PARTITIONS
 
@@ -33,11 +32,30 @@ METADATA_TOPIC = "__remote_log_metadata"
 READ_TIMEOUT_S = 30.0
 
 
+class StoreServer(Protocol):
+    """A server of objects, of whatever kind."""
+
+    @property
+    def endpoint_url(self) -> str: ...
+
+    def make_bucket(self) -> str:
+        """Of a name that nobody has."""
+        ...
+
+    def config(self, bucket: str) -> dict[str, str]:
+        """A storage manager's keys, the broker's prefix stripped."""
+        ...
+
+    def at(self, endpoint_url: str) -> "StoreServer":
+        """The same server, reached another way."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AivenTier:
     """What was published: `segments` in order of partition and offset; `keys` are the plug-in's own."""
 
-    s3: S3Server
+    server: StoreServer
     bucket: str
     segments: Sequence[RemoteLogSegmentMetadata]
     keys: Mapping[str, str]
@@ -49,15 +67,16 @@ class AivenTier:
             endpoint_url: another way to the server.
             changes: more of the plug-in's keys, with _ for the dot; None takes a key away.
         """
-        keys: dict[str, str | None] = {**self.s3.config(self.bucket), **self.keys}
-        if endpoint_url is not None:
-            keys["storage.s3.endpoint.url"] = endpoint_url
+        server = self.server if endpoint_url is None else self.server.at(endpoint_url)
+        keys: dict[str, str | None] = {**server.config(self.bucket), **self.keys}
         keys |= {name.replace("_", "."): value for name, value in changes.items()}
         prefixed = {f"{PREFIX}{name}": value for name, value in keys.items() if value is not None}
         return {"remote.log.storage.manager.class.name": STORAGE_MANAGER_CLASS, **prefixed}
 
 
-def publish_tier(kafka: KafkaCluster, s3: S3Server, topics: Collection[str], folder: Path, **written: Any) -> AivenTier:
+def publish_tier(
+    kafka: KafkaCluster, server: StoreServer, topics: Collection[str], folder: Path, **written: Any
+) -> AivenTier:
     """Write all finished segments of these topics into a new bucket; key files go to `folder`.
 
     Args:
@@ -67,12 +86,12 @@ def publish_tier(kafka: KafkaCluster, s3: S3Server, topics: Collection[str], fol
     segments.sort(
         key=lambda each: (each.topic_id_partition.topic, each.topic_id_partition.partition, each.start_offset)
     )
-    return publish_segments(kafka, s3, segments, folder, **written)
+    return publish_segments(kafka, server, segments, folder, **written)
 
 
 def publish_segments(
     kafka: KafkaCluster,
-    s3: S3Server,
+    server: StoreServer,
     segments: Sequence[RemoteLogSegmentMetadata],
     folder: Path,
     *,
@@ -88,11 +107,11 @@ def publish_segments(
         compression=compression,
         key_pair=pair or None,
     )
-    bucket = s3.make_bucket()
-    with closing(S3Store(s3.settings(bucket))) as store:
+    bucket = server.make_bucket()
+    with closing(open_object_store(server.config(bucket))) as store:
         convert_tier(kafka.tier_dir, segments, store, options)
     written_keys = {"compression.enabled": str(compression).lower(), "chunk.size": str(chunk_bytes)}
-    return AivenTier(s3, bucket, segments, {"key.prefix": KEY_PREFIX, **written_keys, **pair})
+    return AivenTier(server, bucket, segments, {"key.prefix": KEY_PREFIX, **written_keys, **pair})
 
 
 def finished_segments(kafka: KafkaCluster) -> list[RemoteLogSegmentMetadata]:

@@ -24,7 +24,10 @@ from tools.demo.kafka_properties import HOST
 ACCOUNT = "tidegatetests"
 KEY = base64.b64encode(b"only of this server, and 32 bytes"[:32]).decode()
 BLOCK_BYTES = 2 * 1024 * 1024
-MAIN = AZURITE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+COMMAND = (
+    *("env", f"AZURITE_ACCOUNTS={ACCOUNT}:{KEY}", "node"),
+    str(AZURITE / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +37,18 @@ class AzureServer:
     endpoint_url: str
     """With the account, which is a folder here."""
 
-    def make_bucket(self) -> str:
-        """Make a container, as Azure calls a bucket, of a name that nobody has."""
+    def make_bucket(self, name: str | None = None) -> str:
+        """Make a container, as Azure calls a bucket; without a name, of one that nobody has."""
         from azure.storage.blob import BlobServiceClient
 
-        name = f"container-{secrets.token_hex(6)}"
+        name = name or f"container-{secrets.token_hex(6)}"
         with BlobServiceClient(self.endpoint_url, credential={"account_name": ACCOUNT, "account_key": KEY}) as client:
             client.create_container(name).close()
         return name
+
+    def at(self, endpoint_url: str) -> "AzureServer":
+        """The same server, reached another way."""
+        return AzureServer(f"{endpoint_url}/{ACCOUNT}")
 
     def settings(self, bucket: str, **changes: object) -> AzureSettings:
         """Settings that reach a container; `changes` are other fields of AzureSettings."""
@@ -71,19 +78,20 @@ class AzureServer:
 def azurite(work: Path) -> Iterator[AzureServer]:
     """Serve until the block ends; it takes about two seconds. Its log goes to `work`."""
     port = free_port()
-    # The account is a folder under whatever name the server is reached.
-    options = ("--skipApiVersionCheck", "--inMemoryPersistence", "--disableProductStyleUrl")
-    address = ("--blobHost", HOST, "--blobPort", str(port), "--silent", "--disableTelemetry")
     process = JavaProcess(
-        "azurite",
-        ("env", f"AZURITE_ACCOUNTS={ACCOUNT}:{KEY}", "node", str(MAIN), *address, *options),
-        work / "azurite.log",
+        "azurite", (*COMMAND, *azurite_options(str(port)), "--inMemoryPersistence"), work / "azurite.log"
     )
     try:
         wait_until(lambda: _accepts(port), "Azurite listens")
         yield AzureServer(f"http://{HOST}:{port}/{ACCOUNT}")
     finally:
         process.kill()
+
+
+def azurite_options(port: str) -> tuple[str, ...]:
+    """To serve at that port; the account is a folder, under whatever name the server is reached."""
+    address = ("--blobHost", HOST, "--blobPort", port, "--silent", "--disableTelemetry")
+    return (*address, "--skipApiVersionCheck", "--disableProductStyleUrl")
 
 
 def _accepts(port: int) -> bool:

@@ -24,6 +24,7 @@ from tools.demo.kafka_properties import HOST
 
 API_TIMEOUT_S = 5.0
 CHUNK_BYTES = 2 * 1024 * 1024
+OPTIONS = ("-log-level", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +33,19 @@ class GcsServer:
 
     endpoint_url: str
 
-    def make_bucket(self) -> str:
-        """Make a bucket of a name that nobody has."""
-        bucket = f"bucket-{secrets.token_hex(6)}"
+    def make_bucket(self, name: str | None = None) -> str:
+        """Make a bucket; without a name, of one that nobody has."""
+        bucket = name or f"bucket-{secrets.token_hex(6)}"
         body = json.dumps({"name": bucket}).encode()
         url = f"{self.endpoint_url}/storage/v1/b?project=tests"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=API_TIMEOUT_S) as answer:
             answer.read()
         return bucket
+
+    def at(self, endpoint_url: str) -> "GcsServer":
+        """The same server, reached another way."""
+        return GcsServer(endpoint_url)
 
     def settings(self, bucket: str, **changes: object) -> GcsSettings:
         """Settings that reach a bucket; `changes` are other fields of GcsSettings."""
@@ -68,7 +73,7 @@ def fake_gcs(work: Path) -> Iterator[GcsServer]:
     port = free_port()
     url = f"http://{HOST}:{port}"
     program = (str(FAKE_GCS), "-backend", "memory", "-scheme", "http", "-host", HOST, "-port", str(port))
-    process = JavaProcess("fake-gcs", (*program, "-external-url", url, "-log-level", "error"), work / "fake-gcs.log")
+    process = JavaProcess("fake-gcs", (*program, "-external-url", url, *OPTIONS), work / "fake-gcs.log")
     try:
         wait_until(lambda: _accepts(port), "fake-gcs-server listens")
         yield GcsServer(url)

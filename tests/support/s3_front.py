@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 TIMEOUT_S = 30.0
 
@@ -88,7 +88,7 @@ class S3Front:
 
         Args:
             answer: a whole HTTP answer: tests.support.scripted_http has makers.
-            path: a shell pattern of the whole path, bucket included.
+            path: a shell pattern of the whole path, bucket included, as it is when it is decoded.
             credential: the access key that a request is signed with; empty: any.
         """
         with self._lock:
@@ -149,11 +149,11 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def do_GET(self) -> None:
-        refusal = self.rules.answer(urlsplit(self.path).path, self.headers.get("Authorization") or "")
+        refusal = self.rules.answer(unquote(urlsplit(self.path).path), self.headers.get("Authorization") or "")
         if refusal is not None:
             self.wfile.write(refusal)
             return
-        path = urlsplit(self.path).path
+        path = unquote(urlsplit(self.path).path)
         self.rules.wait_held(path)
         with closing(http.client.HTTPConnection(*self.upstream, timeout=TIMEOUT_S)) as connection:
             connection.request("GET", self.path, headers=dict(self.headers.items()))

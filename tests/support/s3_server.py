@@ -63,6 +63,10 @@ class S3Server:
         client.close()
         return bucket
 
+    def at(self, endpoint_url: str) -> "S3Server":
+        """The same server, reached another way."""
+        return S3Server(endpoint_url)
+
     def settings(self, bucket: str, **changes: object) -> S3Settings:
         """Settings that reach a bucket; `changes` are other fields of S3Settings."""
         given: dict[str, object] = {

@@ -76,7 +76,7 @@ class Toxiproxy:
     def link(self, upstream: str) -> Iterator[Link]:
         """A new way to the server at `upstream` (host:port, or its http URL)."""
         name = self.fresh_name("link")
-        server = upstream.removeprefix("http://")
+        server = upstream.removeprefix("http://").partition("/")[0]
         made = self.call("POST", "/proxies", {"name": name, "listen": f"{HOST}:0", "upstream": server})
         try:
             yield Link(name, made["listen"], self)

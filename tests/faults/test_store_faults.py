@@ -1,12 +1,12 @@
-"""Tidegate over S3 when the way to it, the store, or an object of it is bad; in process, before a real broker.
+"""Tidegate over each store when the way to it, the store, or an object of it is bad; in process, before a real broker.
 
 Segments are a real broker's, published as Aiven's objects (tests.support.aiven_tier). Faults are made where they
-happen: toxiproxy breaks the way, an HTTP server in front of moto answers what stores answer, a scripted object store
-loses and spoils objects and holds answers back. Each test says the answer and the metric, and that all is well once the
-fault is gone; the broker, which reads its own copy of the tier, says what is right, and is the way out.
+happen: toxiproxy breaks the way, an HTTP server in front of the store answers what stores answer, a scripted object
+store loses and spoils objects and holds answers back. Each test says the answer and the metric, and that all is well
+once the fault is gone; the broker, which reads its own copy of the tier, says what is right, and is the way out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +17,13 @@ from protocol.wire.errors import ErrorCode
 from storage.cache.pace import SEEN_MIN
 from tests.integration.reading import Reading
 from tests.support.aiven_subject import BLOCK_BYTES, FRESH_MS, OLD_MS, TIMEOUT_MS, Subject, subject
-from tests.support.aiven_tier import AivenTier, publish_tier
+from tests.support.aiven_tier import AivenTier, StoreServer, publish_tier
+from tests.support.azurite import azurite
+from tests.support.fake_gcs import fake_gcs
 from tests.support.in_process import in_thread
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
 from tests.support.s3_front import S3Front
-from tests.support.s3_server import CREDENTIALS, S3Server
+from tests.support.s3_server import CREDENTIALS
 from tests.support.scripted_http import s3_error
 from tests.support.toxiproxy import Link
 from tools.demo.kafka_cluster import KafkaCluster
@@ -38,6 +40,20 @@ LAST_BATCH = 300
 
 ATTEMPTS_MAX = 3
 STALLED_ATTEMPTS_MAX = 2
+
+GCS, AZURE = pytest.mark.needs("fake-gcs-server"), pytest.mark.needs("azurite")
+each_store = pytest.mark.parametrize(
+    "server", ["s3", pytest.param("gcs", marks=GCS), pytest.param("azure", marks=AZURE)], indirect=True
+)
+each_store_when_there_is_time = pytest.mark.parametrize(
+    "server",
+    [
+        "s3",
+        pytest.param("gcs", marks=[GCS, pytest.mark.long]),
+        pytest.param("azure", marks=[AZURE, pytest.mark.long]),
+    ],
+    indirect=True,
+)
 
 Fault = Callable[[Link], AbstractContextManager[None]]
 
@@ -58,19 +74,30 @@ def topic(kafka: KafkaCluster) -> TieredTopic:
 
 
 @pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """Of the kind that a test asks for, or S3."""
+    kind = getattr(request, "param", "s3")
+    if kind == "s3":
+        yield request.getfixturevalue("s3_endpoint")
+        return
+    with (fake_gcs if kind == "gcs" else azurite)(tmp_path_factory.mktemp(kind)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
 def plain(
-    kafka: KafkaCluster, topic: TieredTopic, s3_endpoint: S3Server, tmp_path_factory: pytest.TempPathFactory
+    kafka: KafkaCluster, topic: TieredTopic, server: StoreServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AivenTier:
-    return publish_tier(kafka, s3_endpoint, [topic.name], tmp_path_factory.mktemp("plain"), chunk_bytes=CHUNK_BYTES)
+    return publish_tier(kafka, server, [topic.name], tmp_path_factory.mktemp("plain"), chunk_bytes=CHUNK_BYTES)
 
 
 @pytest.fixture(scope="module")
 def encrypted(
-    kafka: KafkaCluster, topic: TieredTopic, s3_endpoint: S3Server, tmp_path_factory: pytest.TempPathFactory
+    kafka: KafkaCluster, topic: TieredTopic, server: StoreServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AivenTier:
     return publish_tier(
         kafka,
-        s3_endpoint,
+        server,
         [topic.name],
         tmp_path_factory.mktemp("encrypted"),
         compression=True,
@@ -108,6 +135,7 @@ FAULTS: list[Fault] = [late_first_byte, stall, reset, cut, gone]
 SILENT = (late_first_byte, stall)
 
 
+@each_store_when_there_is_time
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_ends(
     kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path, fault: Fault
@@ -127,6 +155,7 @@ async def test_a_bad_way_is_a_retriable_error_or_the_brokers_answer_until_it_end
         assert found.tidegate.remote_fetch_errors == 1
 
 
+@each_store_when_there_is_time
 async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the_block(
     kafka: KafkaCluster, plain: AivenTier, link: Link, tmp_path: Path
 ) -> None:
@@ -139,6 +168,7 @@ async def test_a_slow_first_byte_is_an_empty_answer_and_the_next_fetch_finds_the
         assert found.tidegate.remote_fetch_errors == 0
 
 
+@each_store
 async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated(
     kafka: KafkaCluster, topic: TieredTopic, encrypted: AivenTier, link: Link, tmp_path: Path
 ) -> None:
@@ -170,6 +200,7 @@ async def test_a_consumer_outlives_every_bad_way_and_nothing_is_lost_or_repeated
 # --- what the store answers ---
 
 
+@each_store_when_there_is_time
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
 async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
     kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
@@ -182,6 +213,7 @@ async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
         assert found.tidegate.remote_fetch_errors == 0
 
 
+@each_store_when_there_is_time
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
 async def test_a_store_that_stays_busy_is_a_retriable_error(
     kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
