@@ -9,11 +9,12 @@ import json
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.spark_package.archives import with_wheel_metadata, write_zip
-from tools.spark_package.dependencies import EXTRA_FOR_PLOTS, Dependencies, dependencies_of, files_of
+from tools.spark_package.dependencies import EXTRA_FOR_PLOTS, STORES, Dependencies, dependencies_of, files_of
 from tools.spark_package.import_mapping import map_imports
 from tools.spark_package.our_modules import modules_of, shipped_modules
 
@@ -34,14 +35,15 @@ class Built:
     launcher: Path
 
 
-def build(folder: Path, *, with_arrow: bool = False, root: Path = ROOT) -> Built:
-    """Everything into `folder`, over what is there.
+def build(folder: Path, *, with_arrow: bool = False, stores: Collection[str] = (), root: Path = ROOT) -> Built:
+    """Everything into `folder`, over what is there. `with_arrow`, `stores`: what else the zip is to bring.
 
     Raises:
         MappingError, UnshippableImport, DependencyError: what the repository has cannot be shipped, and why.
     """
     shipped = shipped_modules(root, start="pipeline", shipped=SHIPPED_PACKAGES, ours=OTHER_PACKAGES)
-    dependencies = dependencies_of(shipped.libraries, root / "pyproject.toml", with_arrow=with_arrow)
+    dependencies = dependencies_of(shipped.libraries, root / "pyproject.toml", with_arrow=with_arrow, stores=stores)
+    brought = "".join(f"-{name}" for name in (*(["arrow"] if with_arrow else []), *sorted(stores)))
     face = modules_of(ROOT, (_FACE.replace(".", "/"),))
     sources = {name.replace("/", "."): path for name, path in face.items()} | dict(shipped.sources)
     ours = {_member(name, path): _mapped(name, path, frozenset(sources)) for name, path in sources.items()}
@@ -50,7 +52,7 @@ def build(folder: Path, *, with_arrow: bool = False, root: Path = ROOT) -> Built
     folder.mkdir(parents=True, exist_ok=True)
     built = Built(
         folder / f"{NAME}-{version}-py3-none-any.whl",
-        folder / f"{NAME}-{version}-{_platform_tag()}{'-arrow' if with_arrow else ''}.zip",
+        folder / f"{NAME}-{version}-{_platform_tag()}{brought}.zip",
         folder / LAUNCHER,
     )
     license_text = (root / "LICENSE").read_bytes()
@@ -59,7 +61,7 @@ def build(folder: Path, *, with_arrow: bool = False, root: Path = ROOT) -> Built
         ("License-Expression", project["license"]),
         ("License-File", "LICENSE"),
         ("Requires-Python", project["requires-python"]),
-        ("Provides-Extra", EXTRA_FOR_PLOTS),
+        *(("Provides-Extra", extra) for extra in (EXTRA_FOR_PLOTS, *STORES)),
         *(("Requires-Dist", requirement) for requirement in dependencies.requirements),
     ]
     write_zip(

@@ -23,6 +23,8 @@ EXTRA_FOR_PLOTS = "plot"
 """Only the driver of `stats --plot` imports it: an extra of the wheel, and never in the zip."""
 OF_ARROW = ("numpy", "pyarrow")
 """Large, and nearly always there: PySpark's own data source API imports pyarrow."""
+STORES = ("azure", "gcs")
+"""Extras of pyproject.toml that are the wheel's too. In the zip only on request: a tier is in one store."""
 
 _BOTOCORE_SERVICES = ("s3", "signin", "sso", "sso-oidc", "sts")
 """S3, and what its credentials come from; botocore describes some 400 more services in 20 MB."""
@@ -58,18 +60,23 @@ class Dependencies:
     """Of our package (as `tidegate_spark`) and of every bundled distribution."""
 
 
-def dependencies_of(libraries: Mapping[str, str], pyproject: Path, *, with_arrow: bool) -> Dependencies:
-    """`libraries`: top-level import names, with a module of ours each that has it.
+def dependencies_of(
+    libraries: Mapping[str, str], pyproject: Path, *, with_arrow: bool, stores: Collection[str] = ()
+) -> Dependencies:
+    """`libraries`: top-level import names, with a module of ours each that has it. `stores`: of STORES, to be bundled.
 
     Raises:
         DependencyError: see there.
     """
+    extras = _extras(pyproject)
     declared = _declared(pyproject)
+    optional = {name: found for extra in extras.values() for name, found in extra.items() if name not in declared}
     imported = {
         name: library
         for library in libraries
-        for name in _meant(_distributions_of(library, libraries[library]), declared)
+        for name in _meant(_distributions_of(library, libraries[library]), {*declared, *optional})
     }
+    declared |= {name: optional[name] for store in stores for name in extras[store] if name in optional}
     roots = {name: requirement for name, requirement in declared.items() if name in imported and name not in OF_SPARK}
     left_out = {FOR_PLOTS} if with_arrow else {FOR_PLOTS, *OF_ARROW}
     bundled: dict[str, importlib.metadata.Distribution] = {}
@@ -84,15 +91,19 @@ def dependencies_of(libraries: Mapping[str, str], pyproject: Path, *, with_arrow
             needs.append(_need(name, requirement))
             if canonicalize_name(requirement.name) not in left_out:
                 waiting.append(canonicalize_name(requirement.name))
-    undeclared = {*imported} - {*bundled} - {*roots} - {*OF_SPARK}
+    undeclared = {*imported} - {*bundled} - {*roots} - {*optional} - {*OF_SPARK}
     if undeclared:
         name = min(undeclared)
         raise DependencyError(f"{libraries[imported[name]]} imports {imported[name]}: {name} is not in pyproject.toml")
+    written = [
+        f'{requirement}; extra == "{EXTRA_FOR_PLOTS}"' if name == FOR_PLOTS else str(requirement)
+        for name, requirement in sorted(roots.items())
+        if name not in optional
+    ]
+    for store, extra in extras.items():
+        written += [f'{extra[name]}; extra == "{store}"' for name in sorted(extra) if name in imported]
     return Dependencies(
-        tuple(
-            f'{requirement}; extra == "{EXTRA_FOR_PLOTS}"' if name == FOR_PLOTS else str(requirement)
-            for name, requirement in sorted(roots.items())
-        ),
+        tuple(written),
         dict(sorted(bundled.items())),
         tuple(sorted(needs, key=lambda need: (need.requirer, need.dependency))),
     )
@@ -112,6 +123,16 @@ def _declared(pyproject: Path) -> dict[str, Requirement]:
     project = tomllib.loads(pyproject.read_text("utf-8"))["project"]
     written = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
     return {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, written)}
+
+
+def _extras(pyproject: Path) -> dict[str, dict[str, Requirement]]:
+    """What pyproject.toml asks for a store of STORES."""
+    extras = tomllib.loads(pyproject.read_text("utf-8"))["project"]["optional-dependencies"]
+    return {
+        store: {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, extras[store])}
+        for store in STORES
+        if store in extras
+    }
 
 
 def _meant(names: Collection[str], declared: Collection[str]) -> Collection[str]:

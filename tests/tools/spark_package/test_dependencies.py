@@ -50,6 +50,19 @@ def test_matplotlib_is_an_extra_that_nothing_waits_for() -> None:
     assert 'matplotlib>=3.8; extra == "plot"' in found.requirements
 
 
+def test_the_clients_of_other_stores_are_extras_and_bundled_on_request_only() -> None:
+    libraries = dict.fromkeys(("azure", "google", "requests", "boto3"), "storage.job")
+    without = dependencies_of(libraries, PYPROJECT, with_arrow=False)
+    assert not {name for name in without.bundled if name.startswith(("azure", "google", "requests"))}
+    assert {need.requirer for need in without.needs} <= {"tidegate_spark", *without.bundled}
+    for store, packages in {"gcs": {"google-cloud-storage"}, "azure": {"azure-storage-blob", "azure-identity"}}.items():
+        asked = [line.partition(">")[0] for line in without.requirements if line.endswith(f'; extra == "{store}"')]
+        assert {*asked} == {*packages, "requests"}
+        found = dependencies_of(libraries, PYPROJECT, with_arrow=False, stores=[store])
+        assert {*found.bundled} >= {*packages, "requests", "urllib3"}
+        assert found.requirements == without.requirements
+
+
 @pytest.mark.parametrize(
     ("written", "comparisons"),
     [
