@@ -243,7 +243,7 @@ bench: setup spark $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw
 # The later files are bound to the first, so that one environment can hold them all.
 lock: $(VENV)/.installed
 	$(UV_COMPILE) pyproject.toml --extra dev -o requirements/dev.txt
-	$(UV_COMPILE) pyproject.toml --constraint requirements/dev.txt -o requirements/base.txt
+	$(UV_COMPILE) pyproject.toml --extra gcs --extra azure --constraint requirements/dev.txt -o requirements/image.txt
 	$(UV_COMPILE) pyproject.toml --extra spark --constraint requirements/dev.txt -o requirements/spark.txt
 	for lock in $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK); do $(UV_COMPILE) --no-annotate $$lock -o $$lock || exit 1; done
 	! grep -n '://' requirements/*.txt $(PYTHON_CLIENTS) $(NEXT_SPARK_LOCK)
