@@ -1,13 +1,14 @@
-"""Cold and second reads of a tier of Aiven's format over a slow link, beside boto3 over the same link
+"""Cold and second reads of a tier of Aiven's format over a slow link, beside the store's SDK over the same link
 (benchmarks/README.md).
 
     python benchmarks/cold_read.py [--quick] [--scheme https] [--batch-kib 1,4,16,64] [--variants plain,aes-zstd] \
 [--partitions 1,2,8] [--megabytes 400] [--segment-mib 64] [--json] ...
 
-An S3 server on loopback behind 30 ms to the first byte and 60 MB/s a connection. In each round of a row boto3 with 16
-threads and a freshly started Tidegate take turns; that Tidegate is then read a second time. Exit code 1 when a floor
-does not hold, when Tidegate has served fewer tier bytes than the client read, or when a first read asked the store for
-less than lies there: that was not a cold read. Speed has aims only, as the machine decides it.
+A server of S3, GCS or Azure (`--store`) on loopback behind 30 ms to the first byte and 60 MB/s a connection. In each
+round of a row the SDK with 16 threads and a freshly started Tidegate take turns; that Tidegate is then read a second
+time. Exit code 1 when a floor does not hold, when Tidegate has served fewer tier bytes than the client read, or when a
+first read asked the store for less than lies there: that was not a cold read. Speed has aims only, as the machine
+decides it.
 """
 
 import os
@@ -25,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.support.aiven_stage import ColdStage, ColdTopic, cold_stage
 from benchmarks.support.bare_fetch import BareClient, Transfer
-from benchmarks.support.bare_store import THREADS, Boto3Process
+from benchmarks.support.bare_store import THREADS, SdkProcess
 from benchmarks.support.cold_options import ColdOptions, parse_cold_options
 from benchmarks.support.cold_report import (
-    BOTO3,
     FIRST,
     MIB,
+    SDK,
     SECOND,
     Cell,
     Check,
@@ -90,11 +91,11 @@ def measure(stage: ColdStage, options: ColdOptions) -> ColdReport:
     )
     _describe(stage, options, report)
     for scheme in options.schemes:
-        with Boto3Process(stage.store.ways[scheme].url) as boto3:
+        with SdkProcess(stage.store.kind, stage.store.ways[scheme].url) as sdk:
             for cell in cells(options, scheme):
                 print(cell.name, file=sys.stderr)
                 with _failures(report, cell.name):
-                    measure_cell(stage, boto3, cell, options, report)
+                    measure_cell(stage, sdk, cell, options, report)
         for batch_kib, variant in product(options.batch_kib, options.variants):
             with _failures(report, f"seeks, {scheme}, {batch_kib} KiB, {variant}"):
                 measure_seeks(stage, scheme, batch_kib, variant, report)
@@ -116,12 +117,12 @@ def cells(options: ColdOptions, scheme: str) -> list[Cell]:
     ]
 
 
-def measure_cell(stage: ColdStage, boto3: Boto3Process, cell: Cell, options: ColdOptions, report: ColdReport) -> None:
+def measure_cell(stage: ColdStage, sdk: SdkProcess, cell: Cell, options: ColdOptions, report: ColdReport) -> None:
     """All rounds of one row, and what they are held against."""
     log_bytes = stage.topics[cell.batch_kib].log_bytes(cell.partitions)
     rounds = alternate(
         options.rounds,
-        lambda: read_with_boto3(stage, boto3, cell),
+        lambda: read_with_sdk(stage, sdk, cell),
         lambda: read_twice(stage, cell, options, report),
     )
     first, second = (
@@ -140,15 +141,15 @@ def measure_cell(stage: ColdStage, boto3: Boto3Process, cell: Cell, options: Col
     report.checks += checks_of(first, second)
 
 
-def read_with_boto3(stage: ColdStage, boto3: Boto3Process, cell: Cell) -> Side:
+def read_with_sdk(stage: ColdStage, sdk: SdkProcess, cell: Cell) -> Side:
     """The same objects by 16 threads. It neither decrypts nor inflates."""
     topic, way = stage.topics[cell.batch_kib], stage.store.ways[cell.scheme]
-    with watch({BOTO3: boto3.pid, "store": way.server_pid, "link": way.link_pid}) as spent:
-        transfer, processor_s = boto3.read(topic.stored(cell.variant, cell.partitions))
+    with watch({SDK: sdk.pid, "store": way.server_pid, "link": way.link_pid}) as spent:
+        transfer, processor_s = sdk.read(topic.stored(cell.variant, cell.partitions))
     log_bytes = topic.log_bytes(cell.partitions)
     return Side(
         megabytes_per_s=log_bytes / transfer.seconds / 1e6,
-        core_s=_per_gb({**spent.cpu_s, BOTO3: processor_s}, log_bytes),
+        core_s=_per_gb({**spent.cpu_s, SDK: processor_s}, log_bytes),
         idle_share=spent.idle_share,
     )
 
@@ -207,7 +208,7 @@ def checks_of(first: ColdRead, second: ColdRead) -> list[Check]:
     cell = first.cell
     checks = [Check(f"{second.name}: of the first", second.of_first or 0.0, "×", aim=1.0)]
     if (aim := ratio_aim(cell)) is not None:
-        checks.append(Check(f"{first.name}: of boto3", first.ratio, "×", aim=aim))
+        checks.append(Check(f"{first.name}: of the SDK", first.ratio, "×", aim=aim))
     if (cell.scheme, cell.batch_kib, cell.variant) == ("http", 16, "plain"):
         core_s = first.through(lambda side: side.core_s[TIDEGATE])
         checks.append(Check(f"{first.name}: Tidegate's core-s per GB", core_s, "", aim=CORE_S_AIM, is_upper_bound=True))
@@ -224,7 +225,7 @@ def checks_of(first: ColdRead, second: ColdRead) -> list[Check]:
 
 
 def ratio_aim(cell: Cell) -> float | None:
-    """Of boto3's speed, as benchmarks/README.md has it; None where nothing is asked of it."""
+    """Of the SDK's speed, as benchmarks/README.md has it; None where nothing is asked of it."""
     if cell.batch_kib < 4 or cell.partitions > 2:
         return None
     if cell.batch_kib == 4:
@@ -331,7 +332,7 @@ def _describe(stage: ColdStage, options: ColdOptions, report: ColdReport) -> Non
         )
     cache_mb = memory_share(MEMORY_BYTES_DEFAULT, BUDGET_SHARES["cache.memory.bytes"]) / 1e6
     report.notes.append(
-        f"the memory cache holds {cache_mb:.0f} MB. boto3 with {THREADS} threads fetches the same stored bytes and "
+        f"the memory cache holds {cache_mb:.0f} MB. the SDK with {THREADS} threads fetches the same stored bytes and "
         "neither decrypts nor inflates; MB/s are of log bytes on both sides, so a ratio is one of times"
     )
 

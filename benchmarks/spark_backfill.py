@@ -157,7 +157,7 @@ def in_a_folder(work: Path, megabytes: int, record_bytes: int) -> Iterator[Tiere
 def in_s3(work: Path, megabytes: int, record_bytes: int) -> Iterator[Tiered]:
     """The same folder, shown as a bucket over a slow link."""
     shape = {"first_byte_ms": FIRST_BYTE_MS, "connection_megabytes_per_s": CONNECTION_MEGABYTES_PER_S}
-    with shaped_store(work, ["http"], **shape) as store:
+    with shaped_store(work, ["http"], kind="s3", **shape) as store:
         _let_everybody_read(store)
         tier_dir = work / "s3" / BUCKET
         plugin = {

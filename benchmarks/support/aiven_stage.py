@@ -24,8 +24,7 @@ from protocol.record_batches import iterate_batches
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.segment_files import LOG_SUFFIX
 from storage.model import RemoteLogSegmentMetadata
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3_config import s3_settings
+from storage.object_store.registry import open_object_store
 from tests.support.aiven_tier import PREFIX, STORAGE_MANAGER_CLASS, finished_segments
 from tests.support.aiven_writer import AivenWriterOptions, convert_tier, make_key_pair
 from tests.support.kafka import TIERED, own_cluster
@@ -108,7 +107,7 @@ def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
     }
     with (
         own_cluster(jvm_options=JVM_OPTIONS, brokers=options.brokers) as cluster,
-        shaped_store(cluster.work, options.schemes, **link) as store,
+        shaped_store(cluster.work, options.schemes, kind=options.store, **link) as store,
     ):
         pair = make_key_pair(cluster.work / "keys", "benchmark")
         keys = {name: _variant_keys(name, options.chunk_kib * 1024, pair) for name in options.variants}
@@ -219,7 +218,7 @@ def _publish(
         compression=keys["compression.enabled"] == "true",
         key_pair=keys if "encryption.enabled" in keys else None,
     )
-    bucket = S3Store(s3_settings(store.plain_keys()))
+    bucket = open_object_store(store.plain_keys())
     objects: dict[int, list[tuple[str, int]]] = {}
     for partition, found in segments.items():
         for metadata in found:

@@ -1,9 +1,9 @@
-"""What the slow link gives to those who know what they want: boto3 with many threads, in a process of its own.
+"""What the slow link gives to those who know what they want: a store's SDK with many threads, in a process of its own.
 
-    with Boto3Process(url) as boto3:
-        read = boto3.read([("key", 67_108_864)])
+    with SdkProcess("s3", url) as sdk:
+        read = sdk.read([("key", 67_108_864)])
 
-Its own process, so that its processor time is that of boto3 and nothing else. Process, threads and connections are
+Its own process, so that its processor time is that of the SDK and nothing else. Process, threads and connections are
 ready before the clock starts. The child reads a line of JSON for each read and answers with one; it ends with its
 input.
 """
@@ -12,16 +12,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 from benchmarks.support.bare_fetch import Transfer
 from benchmarks.support.shaped_store import BUCKET, s3_client
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
+from tests.support.azurite import ACCOUNT, KEY
 
 THREADS = 16
 RANGE_BYTES = 8 * 1024 * 1024
@@ -30,13 +28,16 @@ RANGE_BYTES = 8 * 1024 * 1024
 Objects = Sequence[tuple[str, int]]
 """Keys and sizes in bytes."""
 
+Get = Callable[[str, int, int], bytes]
+"""The bytes of a key from the one offset to the other."""
 
-class Boto3Process:
+
+class SdkProcess:
     """The child; ends with the block."""
 
-    def __init__(self, endpoint_url: str) -> None:
+    def __init__(self, kind: str, endpoint_url: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.support.bare_store", endpoint_url],
+            [sys.executable, "-m", "benchmarks.support.bare_store", kind, endpoint_url],
             cwd=Path(__file__).resolve().parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -66,22 +67,22 @@ class Boto3Process:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"boto3's process has ended: {self._process.wait()}")
+            raise RuntimeError(f"the SDK's process has ended: {self._process.wait()}")
         read_bytes, seconds, processor_s = json.loads(answer)
         return Transfer(read_bytes, seconds), processor_s
 
 
-def serve(endpoint_url: str) -> None:
+def serve(kind: str, endpoint_url: str) -> None:
     """The child: one answer for each line, [bytes, seconds, processor seconds]."""
-    client = s3_client(endpoint_url, connections_max=THREADS)
+    get = _GETTERS[kind](endpoint_url)
     with ThreadPoolExecutor(THREADS) as threads:
         for line in sys.stdin:
             objects = json.loads(line)
             ranges = _ranges(objects)
             # Each thread's first GET: a connection that was closed meanwhile is opened before the clock starts.
-            list(threads.map(lambda _, key=objects[0][0]: _get(client, key, 0, 1), range(THREADS)))
+            list(threads.map(lambda _, key=objects[0][0]: _got(get, key, 0, 1), range(THREADS)))
             processor_s, started_s = time.process_time(), time.perf_counter()
-            read_bytes = sum(threads.map(lambda each: _get(client, *each), ranges))
+            read_bytes = sum(threads.map(lambda each: _got(get, *each), ranges))
             seconds = time.perf_counter() - started_s
             print(json.dumps([read_bytes, seconds, time.process_time() - processor_s]), flush=True)
 
@@ -92,12 +93,61 @@ def _ranges(objects: Objects) -> list[tuple[str, int, int]]:
     ]
 
 
-def _get(client: "S3Client", key: str, start: int, end: int) -> int:
-    body = client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")["Body"].read()
+def _got(get: Get, key: str, start: int, end: int) -> int:
+    body = get(key, start, end)
     if len(body) != end - start:
         raise EOFError(f"{key}: {len(body)} bytes in place of {end - start}")
     return len(body)
 
 
+def _s3(url: str) -> Get:
+    client = s3_client(url, connections_max=THREADS)
+    return lambda key, start, end: client.get_object(Bucket=BUCKET, Key=key, Range=f"bytes={start}-{end - 1}")[
+        "Body"
+    ].read()
+
+
+def _gcs(url: str) -> Get:
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+    from google.cloud.storage import Client
+
+    nobody: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]  # Google's own types are partial
+    session: Any = AuthorizedSession(nobody)  # type: ignore[no-untyped-call]  # as above
+    _keep_connections(session)
+    client: Any = Client(project="none", credentials=nobody, client_options={"api_endpoint": url}, _http=session)
+    bucket = client.bucket(BUCKET)
+    # Nothing is summed up, as boto3 sums up no range either.
+    return lambda key, start, end: bucket.blob(key).download_as_bytes(
+        start=start, end=end - 1, raw_download=True, checksum=None
+    )
+
+
+def _azure(url: str) -> Get:
+    from azure.core.pipeline.transport import RequestsTransport
+    from azure.storage.blob import ContainerClient
+    from requests import Session
+
+    session = Session()
+    _keep_connections(session)
+    client = ContainerClient(
+        f"{url}/{ACCOUNT}",
+        BUCKET,
+        credential={"account_name": ACCOUNT, "account_key": KEY},
+        transport=RequestsTransport(session=session, session_owner=False),
+    )
+    return lambda key, start, end: client.download_blob(key, offset=start, length=end - start).readall()
+
+
+def _keep_connections(session: Any) -> None:
+    """Of both SDKs' sessions, which keep ten by themselves: the other threads would open one for each GET."""
+    from requests.adapters import HTTPAdapter
+
+    session.mount("http://", HTTPAdapter(pool_maxsize=THREADS))
+
+
+_GETTERS: Mapping[str, Callable[[str], Get]] = {"s3": _s3, "gcs": _gcs, "azure": _azure}
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2])

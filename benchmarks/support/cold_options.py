@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from benchmarks.support.options import MEGABYTES_MIN
+from benchmarks.support.shaped_store import KINDS
 
 SCHEMES = ("http", "https")
 VARIANTS = {"plain": (False, False), "aes": (True, False), "zstd": (False, True), "aes-zstd": (True, True)}
@@ -24,6 +25,7 @@ Value = TypeVar("Value", int, str)
 class ColdOptions:
     """The rows are all combinations of schemes, batch_kib, variants, caches and partitions."""
 
+    store: str = "s3"
     schemes: tuple[str, ...] = SCHEMES
     batch_kib: tuple[int, ...] = (4, 16)
     variants: tuple[str, ...] = ("plain",)
@@ -45,7 +47,9 @@ class ColdOptions:
 def parse_cold_options(arguments: list[str] | None = None) -> ColdOptions:
     """From the command line."""
     base = ColdOptions()
-    parser = argparse.ArgumentParser(description="Cold reads of Aiven's format over a slow link, beside boto3.")
+    parser = argparse.ArgumentParser(
+        description="Cold reads of Aiven's format over a slow link, beside the store's SDK."
+    )
 
     def number(option: str, default: int, words: str) -> None:
         parser.add_argument(option, type=int, default=default, help=f"{words} ({default})")
@@ -54,13 +58,14 @@ def parse_cold_options(arguments: list[str] | None = None) -> ColdOptions:
         shown = ",".join(map(str, default))
         parser.add_argument(option, type=_comma_separated(default), default=default, help=f"{words} ({shown})")
 
-    parser.add_argument("--scheme", choices=(*SCHEMES, "both"), default="both", help="of the object store (both)")
+    parser.add_argument("--store", choices=KINDS, default=base.store, help=f"kind of object store ({base.store})")
+    parser.add_argument("--scheme", choices=(*SCHEMES, "both"), help="of the object store (s3: both; others: http)")
     several("--batch-kib", base.batch_kib, "size of record batches, KiB; a topic each")
     several("--variants", base.variants, f"of {', '.join(VARIANTS)}")
     several("--caches", base.caches, f"of {', '.join(CACHES)}")
     several("--partitions", base.partitions, "read at once, by one client")
     parser.add_argument("--client", choices=CLIENTS, default=base.client, help=f"what reads ({base.client})")
-    number("--rounds", base.rounds, "repetitions, boto3 and Tidegate in turns")
+    number("--rounds", base.rounds, "repetitions, the SDK and Tidegate in turns")
     parser.add_argument("--quick", action="store_true", help="one repetition")
     number("--megabytes", base.megabytes, "data of all partitions of a topic together")
     number("--segment-mib", base.segment_mib, "size of a segment, MiB")
@@ -72,7 +77,8 @@ def parse_cold_options(arguments: list[str] | None = None) -> ColdOptions:
     parser.add_argument("--json", action="store_true", help="print the figures, those of each round too, as JSON")
     chosen = parser.parse_args(arguments)
     options = ColdOptions(
-        schemes=SCHEMES if chosen.scheme == "both" else (chosen.scheme,),
+        store=chosen.store,
+        schemes=_schemes(chosen.scheme or ("both" if chosen.store == "s3" else "http")),
         batch_kib=chosen.batch_kib,
         variants=chosen.variants,
         caches=chosen.caches,
@@ -93,6 +99,10 @@ def parse_cold_options(arguments: list[str] | None = None) -> ColdOptions:
     return options
 
 
+def _schemes(text: str) -> tuple[str, ...]:
+    return SCHEMES if text == "both" else (text,)
+
+
 def _comma_separated(like: tuple[Value, ...]) -> Callable[[str], tuple[Value, ...]]:
     """Reads values of the same type, each once."""
     kind = type(like[0])
@@ -110,6 +120,7 @@ def _wrong(options: ColdOptions) -> str:
         ({*options.variants} <= {*VARIANTS}, f"variants are {', '.join(VARIANTS)}"),
         ({*options.caches} <= {*CACHES}, f"caches are {', '.join(CACHES)}"),
         (all(1 <= each <= PARTITIONS_MAX for each in options.partitions), f"1 to {PARTITIONS_MAX} partitions"),
+        (options.store == "s3" or options.schemes == ("http",), "https with --store s3 only"),
         (options.rounds >= 1, "at least one round"),
         (options.megabytes >= MEGABYTES_MIN, f"at least {MEGABYTES_MIN} MB"),
         (1 <= options.segment_mib <= 1024, "segments of 1 to 1024 MiB"),

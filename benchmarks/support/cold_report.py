@@ -11,7 +11,7 @@ from rich.table import Table
 
 MIB = 1024 * 1024
 FIRST, SECOND = "first", "second"
-BOTO3 = "boto3"
+SDK = "SDK"
 WIDTH_MIN = 170
 
 
@@ -55,7 +55,7 @@ class Reading(Side):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdRead:
-    """All rounds of a cell's first or second read: boto3 and Tidegate. Figures are medians; ratios those of the rounds'
+    """All rounds of a cell's first or second read: SDK and Tidegate. Figures are medians; ratios those of the rounds'
     own ratios."""
 
     cell: Cell
@@ -82,7 +82,7 @@ class ColdRead:
         return max(through.peak_rss_mib for _, through in self.rounds)
 
     def direct(self, figure: Callable[[Side], float]) -> float:
-        """The median of boto3's."""
+        """The median of the SDK's."""
         return statistics.median(figure(direct) for direct, _ in self.rounds)
 
     def through(self, figure: Callable[[Reading], float]) -> float:
@@ -178,7 +178,7 @@ def _as_json(report: ColdReport) -> dict[str, object]:
 
 
 def _reads_table(report: ColdReport) -> Table:
-    speeds = ("MB/s", "boto3", "ratio", "of rounds", "of the first")
+    speeds = ("MB/s", "SDK", "ratio", "of rounds", "of the first")
     gets = ("log GETs/GB", "others/GB", "stored ×", "hedges", "wasted MB", "RSS MiB")
     table = figures_table(report.title, 2, (*speeds, *gets))
     for read in report.reads:
@@ -204,7 +204,7 @@ def _processors_table(report: ColdReport) -> Table:
     """Idle is of the machine; others are whatever else runs on it, this benchmark excepted."""
     through = list(dict.fromkeys(name for read in report.reads for _, side in read.rounds for name in side.core_s))
     direct = list(dict.fromkeys(name for read in report.reads for side, _ in read.rounds for name in side.core_s))
-    headings = (*through, "idle", *(name if name == BOTO3 else f"its {name}" for name in direct), "its idle")
+    headings = (*through, "idle", *(name if name == SDK else f"its {name}" for name in direct), "its idle")
     table = figures_table("processor seconds per GB of log", 2, headings)
     for read in report.reads:
         table.add_row(

@@ -1,12 +1,13 @@
-"""An S3 server on this machine, and the slow link in front of it: versitygw over a folder, toxiproxy before it.
+"""An object store on this machine, and the slow link in front of it: versitygw, fake-gcs-server or Azurite over a
+folder, toxiproxy before it.
 
     with shaped_store(work, ["http", "https"], first_byte_ms=30, connection_megabytes_per_s=60) as store:
         store.plain_url             # to fill it
         store.ways["https"].url     # to measure: each answer begins so much later, each connection carries no more
 
-Each scheme has a versitygw of its own over the one folder. toxiproxy passes TLS through and sleeps between the pieces
-of a body: on a machine with few cores it, too, takes its share of them. The certificate is made here; clients of this
-process, and of those that it starts meanwhile, trust it by AWS_CA_BUNDLE.
+Each scheme has a versitygw of its own over the one folder; the other stores speak HTTP alone here. toxiproxy passes TLS
+through and sleeps between the pieces of a body: on a machine with few cores it, too, takes its share of them. The
+certificate is made here; clients of this process, and of those that it starts meanwhile, trust it by AWS_CA_BUNDLE.
 """
 
 import json
@@ -23,7 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
+from tests.support.azurite import ACCOUNT, AzureServer, azurite_options
+from tests.support.azurite import COMMAND as AZURITE_COMMAND
 from tests.support.certificates import server_certificate
+from tests.support.fake_gcs import OPTIONS as GCS_OPTIONS
+from tests.support.fake_gcs import GcsServer
 from tests.support.needs import TOOLS
 from tests.support.s3_server import CREDENTIALS, REGION, S3Server
 from tools.demo.kafka_cluster import free_port
@@ -41,34 +46,47 @@ _API_TIMEOUT_S = 5.0
 _CONNECTIONS_MAX = 64
 
 
+KINDS = ("s3", "gcs", "azure")
+"""Of stores: what they are called here, and by `--store`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """One scheme's way to the bucket over the slow link."""
 
+    kind: str
     url: str
     server_pid: int
     link_pid: int
 
     def tidegate_keys(self) -> dict[str, str]:
         """What a broker's properties would hold to reach the bucket this way, without `rsm.config.`."""
-        return S3Server(self.url).config(BUCKET)
+        return stand_in(self.kind, self.url).config(BUCKET)
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedStore:
     """Several ways to one bucket."""
 
+    kind: str
     plain_url: str
     ways: Mapping[str, Way]
 
     def plain_keys(self) -> dict[str, str]:
         """The same as `Way.tidegate_keys`, past the slow link."""
-        return S3Server(self.plain_url).config(BUCKET)
+        return stand_in(self.kind, self.plain_url).config(BUCKET)
+
+
+def stand_in(kind: str, url: str) -> S3Server | GcsServer | AzureServer:
+    """What answers at `url`."""
+    if kind == "azure":
+        return AzureServer(f"{url}/{ACCOUNT}")
+    return GcsServer(url) if kind == "gcs" else S3Server(url)
 
 
 @contextmanager
 def shaped_store(
-    work: Path, schemes: Sequence[str], *, first_byte_ms: int, connection_megabytes_per_s: int
+    work: Path, schemes: Sequence[str], *, first_byte_ms: int, connection_megabytes_per_s: int, kind: str = "s3"
 ) -> Iterator[ShapedStore]:
     """Start them with an empty bucket; the caller removes `work`.
 
@@ -89,20 +107,13 @@ def shaped_store(
         for scheme in schemes:
             server, shaped = (f"{HOST}:{free_port()}" for _ in range(2))
             tls = ("--cert", str(certificate), "--key", str(key)) if scheme == "https" else ()
-            gateway = _start(
-                stack,
-                work,
-                *("versitygw", "--port", server, *tls),
-                *("--access", CREDENTIALS.access_key_id, "--secret", CREDENTIALS.secret_access_key),
-                # Without it every GET would pay for a connection of its own.
-                *("--region", REGION, "--keep-alive", "--quiet", "posix", str(objects)),
-            )
+            gateway = _start(stack, work, *_program(kind, server, objects, tls))
             servers[scheme] = f"{scheme}://{server}"
-            ways[scheme] = Way(f"{scheme}://{shaped}", gateway.pid, link.pid)
+            ways[scheme] = Way(kind, f"{scheme}://{shaped}", gateway.pid, link.pid)
             _wait_answers(servers[scheme], certificate)
             _shape(api, scheme, shaped, server, first_byte_ms, connection_megabytes_per_s)
-        store = ShapedStore(servers[schemes[0]], ways)
-        S3Server(store.plain_url).make_bucket(BUCKET)
+        store = ShapedStore(kind, servers[schemes[0]], ways)
+        stand_in(kind, store.plain_url).make_bucket(BUCKET)
         yield store
 
 
@@ -121,12 +132,28 @@ def s3_client(endpoint_url: str, *, connections_max: int = _CONNECTIONS_MAX) -> 
     )
 
 
+def _program(kind: str, server: str, objects: Path, tls: Sequence[str]) -> tuple[str, ...]:
+    """The tool that serves the folder at that address, and its arguments."""
+    if kind == "azure":
+        return ("azurite", *azurite_options(server.rpartition(":")[2]), "--location", str(objects))
+    if kind == "gcs":
+        address = ("-scheme", "http", "-host", HOST, "-port", server.rpartition(":")[2])
+        return ("fake-gcs-server", "-backend", "filesystem", "-filesystem-root", str(objects), *address, *GCS_OPTIONS)
+    return (
+        *("versitygw", "--port", server, *tls),
+        *("--access", CREDENTIALS.access_key_id, "--secret", CREDENTIALS.secret_access_key),
+        # Without it every GET would pay for a connection of its own.
+        *("--region", REGION, "--keep-alive", "--quiet", "posix", str(objects)),
+    )
+
+
 def _start(stack: ExitStack, work: Path, tool: str, *arguments: str) -> JavaProcess:
     """Start a tool that was built, until the stack ends."""
     path = TOOLS / tool
     if not path.exists():
         raise FileNotFoundError(f"{path} is not built: run `make build/tools/{tool}`")
-    process = JavaProcess(tool, (str(path), *arguments), work / f"{tool}.log")
+    command = AZURITE_COMMAND if tool == "azurite" else (str(path),)
+    process = JavaProcess(tool, (*command, *arguments), work / f"{tool}.log")
     stack.callback(process.kill)
     return process
 

@@ -1,8 +1,8 @@
-"""boto3 in a process of its own: what it reads, what it reports, how it fails."""
+"""A store's SDK in a process of its own: what it reads, what it reports, how it fails."""
 
 import pytest
 
-from benchmarks.support.bare_store import RANGE_BYTES, Boto3Process
+from benchmarks.support.bare_store import RANGE_BYTES, SdkProcess
 from benchmarks.support.shaped_store import BUCKET, s3_client
 from tests.support.s3_server import s3_server
 
@@ -15,7 +15,7 @@ def test_it_reads_every_byte_and_reports_its_own_processor_time(capfd: pytest.Ca
         client = s3_client(server.endpoint_url)
         client.put_object(Bucket=BUCKET, Key="log", Body=bytes(SIZE_BYTES))
         client.close()
-        with Boto3Process(server.endpoint_url) as process:
+        with SdkProcess("s3", server.endpoint_url) as process:
             for _ in range(2):
                 transfer, processor_s = process.read([("log", SIZE_BYTES)])
                 assert transfer.read_bytes == SIZE_BYTES

@@ -31,7 +31,7 @@ def reading(megabytes_per_s: float, core_s: float = 1.5) -> Reading:
 def cold_read(cell: Cell = CELL, *, second: bool = False, log_bytes: int = 400_000_000) -> ColdRead:
     """Three rounds, of ratios 0.9, 0.8 and 0.1."""
     speeds = ((400.0, 360.0), (500.0, 400.0), (1000.0, 100.0))
-    rounds = [(Side(direct, {"boto3": 1.0}, 0.5), reading(through)) for direct, through in speeds]
+    rounds = [(Side(direct, {"SDK": 1.0}, 0.5), reading(through)) for direct, through in speeds]
     read = "second" if second else "first"
     return ColdRead(cell=cell, read=read, log_bytes=log_bytes, rounds=rounds, of_first=1.25 if second else None)
 
@@ -72,18 +72,18 @@ def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
         ("http", 16, 8, None),
     ],
 )
-def test_a_row_is_held_against_its_share_of_boto3(
+def test_a_row_is_held_against_its_share_of_the_sdk(
     scheme: str, batch_kib: int, partitions: int, aim: float | None
 ) -> None:
     cell = replace(CELL, scheme=scheme, batch_kib=batch_kib, partitions=partitions)
     assert ratio_aim(cell) == aim
-    assert verdicts(cell).get("of boto3") == (None if aim is None else (None, aim))
+    assert verdicts(cell).get("of the SDK") == (None if aim is None else (None, aim))
 
 
 def test_no_speed_fails_a_run_and_processor_time_is_held_in_one_row_alone() -> None:
     assert verdicts(CELL) == {
         "of the first": (None, 1.0),
-        "of boto3": (None, 0.8),
+        "of the SDK": (None, 0.8),
         "Tidegate's core-s per GB": (None, 2.0),
         "log GETs per GB": (None, 120.0),
     }
@@ -105,7 +105,7 @@ def test_an_upper_bound_must_not_be_passed(value: float, verdict: str, holds: bo
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.79, "short of the aim"), (0.8, "aim reached")])
 def test_an_aim_without_a_floor_fails_no_run(value: float, verdict: str) -> None:
-    check = Check("of bare boto3", value, "×", aim=0.8)
+    check = Check("of the bare SDK", value, "×", aim=0.8)
     assert (check.verdict, check.holds) == (verdict, True)
 
 
@@ -121,7 +121,7 @@ def test_a_check_whose_floor_does_not_hold_fails_the_run() -> None:
 
 
 def test_the_json_holds_rounds_ratios_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    show(ColdReport("cold", reads=[cold_read()], checks=[Check("of boto3", 0.8, "×", aim=0.8)]), as_json=True)
+    show(ColdReport("cold", reads=[cold_read()], checks=[Check("of the SDK", 0.8, "×", aim=0.8)]), as_json=True)
     shown = json.loads(capsys.readouterr().out)
     assert shown["reads"][0]["ratio"] == 0.8
     assert shown["reads"][0]["cell"]["scheme"] == "http"

@@ -86,7 +86,7 @@ def test_cold_reads_are_measured_over_both_schemes() -> None:
     for read in report.reads:
         assert read.ratio > 0
         assert read.through(lambda side: side.core_s[cold_read.TIDEGATE]) > 0
-        assert read.direct(lambda side: side.core_s["boto3"]) > 0
+        assert read.direct(lambda side: side.core_s["SDK"]) > 0
     assert {seek.stored.partition(",")[0] for seek in report.seeks} == {"http", "https"}
 
 
