@@ -57,7 +57,8 @@ class AzureClient:
         elif isinstance(given, SasToken):
             credential = AzureSasCredential(given.token)
         else:
-            credential = DefaultAzureCredential(transport=transport)
+            # Not its ten attempts over minutes: GETs wait for it.
+            credential = DefaultAzureCredential(transport=transport, retry_total=0)
         self.tokens = None if given is not None else Tokens(lambda: _new_token(credential))
         self.container = ContainerClient(
             settings.endpoint_url,

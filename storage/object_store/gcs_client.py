@@ -19,7 +19,13 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 
-from storage.errors import CorruptObjectError, RemoteAccessDeniedError, RemoteStorageError, StorageConfigError
+from storage.errors import (
+    CorruptObjectError,
+    RemoteAccessDeniedError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StorageConfigError,
+)
 from storage.object_store import gcs_config
 from storage.object_store.config_keys import READ_TIMEOUT_S
 from storage.object_store.credentials_file import CredentialsFile
@@ -149,6 +155,8 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
             found = translated_transport(cause, f"{what}: asking for a token")
             if found is not None:
                 return found
+        if error.retryable:
+            return RetriableRemoteStorageError(f"{what}: asking for a token: {type(error).__name__}")
         keys = f"{prefix}{gcs_config.CREDENTIALS_PATH_KEY}, .json and .default"
         return RemoteAccessDeniedError(f"{what}: no token: {type(error).__name__}; check {keys}")
     return translated_transport(error, what)

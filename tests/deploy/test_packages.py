@@ -137,6 +137,15 @@ def test_the_wheels_metadata_has_readme_license_and_what_is_needed(image: Image)
     assert not [line for line in needed if re.match(r"pytest|pyspark|mypy", line) and "extra ==" not in line]
 
 
+def test_the_image_has_the_client_of_every_store(image: Image) -> None:
+    """It had that of S3 alone, and nothing in it can install another."""
+    program = "import azure.identity, azure.storage.blob, boto3, google.cloud.storage, requests, socks"
+    done = subprocess.run(
+        [image.installed / "bin" / "python", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_source_distribution_holds_no_tests_and_makes_the_same_wheel(
     image: Image, source_distribution: Path, tmp_path: Path
 ) -> None:

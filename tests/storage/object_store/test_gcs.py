@@ -199,6 +199,15 @@ def test_who_gets_no_token_is_denied_by_name_of_the_keys(
         scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
 
 
+def test_a_token_server_that_is_busy_is_worth_another_attempt(
+    http: ScriptedHttp, scripted: OpenGcs, key_json: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    http.answer(response(503, b'{"error": "temporarily_unavailable"}'))
+    with pytest.raises(RetriableRemoteStorageError, match=r"asking for a token: RefreshError"):
+        scripted(credentials=JsonCredentials("key", text=key_json)).get("a", 0, 1)
+
+
 def test_a_key_file_is_read_and_a_wrong_one_named(
     http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path
 ) -> None:
