@@ -70,24 +70,39 @@ def test_exchanges_of_every_kind_are_measured_and_no_record_byte_is_copied(kafka
 
 @pytest.mark.long
 @pytest.mark.needs("toxiproxy")
-@pytest.mark.needs("versitygw")
-def test_cold_reads_are_measured_over_both_schemes() -> None:
-    """A broker of its own, four Tidegates: half a minute."""
+@pytest.mark.parametrize(
+    ("store", "schemes"),
+    [
+        pytest.param("s3", ("http", "https"), marks=pytest.mark.needs("versitygw"), id="s3"),
+        pytest.param("gcs", ("http",), marks=pytest.mark.needs("fake-gcs-server"), id="gcs"),
+        pytest.param("azure", ("http",), marks=pytest.mark.needs("azurite"), id="azure"),
+    ],
+)
+def test_cold_reads_are_measured_of_every_store(store: str, schemes: tuple[str, ...]) -> None:
+    """A broker of its own, two Tidegates or four: half a minute."""
     options = ColdOptions(
-        batch_kib=(4,), variants=("aes-zstd",), partitions=(2,), rounds=1, megabytes=16, segment_mib=4, streams=4
+        store=store,
+        schemes=schemes,
+        batch_kib=(4,),
+        variants=("aes-zstd",),
+        partitions=(2,),
+        rounds=1,
+        megabytes=16,
+        segment_mib=4,
+        streams=4,
     )
     with cold_stage(options) as stage:
         assert stage.topics[4].batch_bytes == pytest.approx(4096, rel=0.05)
         report = cold_read.measure(stage, options)
     assert report.complaints == []
     assert [(read.cell.scheme, read.read) for read in report.reads] == [
-        (scheme, read) for scheme in ("http", "https") for read in ("first", "second")
+        (scheme, read) for scheme in schemes for read in ("first", "second")
     ]
     for read in report.reads:
         assert read.ratio > 0
         assert read.through(lambda side: side.core_s[cold_read.TIDEGATE]) > 0
         assert read.direct(lambda side: side.core_s["SDK"]) > 0
-    assert {seek.stored.partition(",")[0] for seek in report.seeks} == {"http", "https"}
+    assert {seek.stored.partition(",")[0] for seek in report.seeks} == {*schemes}
 
 
 def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
@@ -107,7 +122,7 @@ OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (producers.parse_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rate 0"]),
     (parse_cold_options, ["--megabytes 1", "--chunk-kib 0", "--streams -1", "--first-byte-ms -1", "--segment-mib x"]),
     (parse_cold_options, ["--batch-kib 0", "--batch-kib 4,x", "--variants lz4", "--caches none", "--partitions 9"]),
-    (parse_cold_options, ["--rounds 0", "--scheme ftp"]),
+    (parse_cold_options, ["--rounds 0", "--scheme ftp", "--store oci", "--store gcs --scheme https"]),
     (parse_worker_options, ["--workers 0", "--workers x", "--rows none", "--connections 3 --brokers 4", "--rounds 0"]),
     (parse_worker_options, ["--seconds 0", "--megabytes 1", "--before /nowhere", "--connections 65"]),
 ]
