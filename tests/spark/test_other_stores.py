@@ -60,6 +60,7 @@ def test_a_tier_in_gcs_is_read_with_the_drivers_key_file(
         assert_reads_alike(spark, spark_topics, server, tmp_path, **named)
 
 
+@pytest.mark.long
 @pytest.mark.needs("azurite")
 def test_a_tier_in_azure_is_read_by_a_connection_string(
     spark: SparkSession, spark_topics: SparkTopics, tmp_path: Path
