@@ -3,9 +3,17 @@
 What becomes of a read that fails with one is `proxy.fetch.fallback`'s to say; nothing here knows the wire.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class RemoteStorageError(Exception):
-    """Root of every error that `storage` raises."""
+    """Root of every error that `storage` raises.
+
+    `undeleted`: of a delete, the reason for each object that is left, by key.
+    """
+
+    undeleted: Mapping[str, str] = MappingProxyType({})
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):

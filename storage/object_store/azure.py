@@ -7,10 +7,11 @@ Behaviour:
 - `close` ends what other threads wait for in their connections.
 - A put of what is smaller than a block is one upload; a larger one is staged in blocks, one after the other, and
   committed as a whole. Blocks whose source raised are never seen; Azure drops them after a week.
-- One attempt: whoever calls knows what is worth another.
+- One attempt: whoever calls knows what is worth another. Only the requests of a put are sent again here
+  (storage.object_store.uploads).
 """
 
-import base64
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,40 +20,34 @@ from urllib.parse import urlsplit
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.object_store.azure_config import AzureSettings
 from storage.object_store.azure_sign import GetRequests
+from storage.object_store.azure_upload import AzureUpload
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import HttpStore, Made, delete_each
-from storage.object_store.object_store import LocalFile, ObjectHead, parts
+from storage.object_store.object_store import ObjectHead, parts
 from storage.object_store.tokens import Token
+from storage.object_store.uploads import UploadRetries, upload_parts
 
 
 class AzureStore(HttpStore["_Made"]):
     """The five verbs over one container; see storage.object_store.object_store for their meaning."""
 
-    def __init__(self, settings: AzureSettings) -> None:
+    def __init__(self, settings: AzureSettings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
+        self.retries = UploadRetries() if retries is None else retries
         parts = urlsplit(settings.endpoint_url)
         where = parts.netloc.lower() + parts.path
         super().__init__("azure", where, settings.container, read_timeout_s=settings.read_timeout_s)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
         """Put Blob, or blocks and their list when the source is larger than one."""
-        if isinstance(source, bytes):
-            self._upload_whole(key, source)
-            return
-        if isinstance(source, LocalFile):
-            with source.open() as file, self.errors(self.what("PUT", key)):
-                self._blob(key).upload_blob(file, length=source.size_bytes(), overwrite=True)
-            return
         found = parts(source, self.settings.block_bytes)
         first = next(found)
         if len(first) < self.settings.block_bytes:
-            self._upload_whole(key, bytes(first))
+            self.retries.call(lambda: self._upload_whole(key, bytes(first)))
             return
-        names = [self._stage(key, 0, first)]
-        for part in found:
-            names.append(self._stage(key, len(names), part))
-        with self.errors(self.what("PUT", key)):
-            self._blob(key).commit_block_list(names)
+        what = self.what("PUT", key)
+        upload = AzureUpload(self._blob(key), lambda: self.errors(what))
+        upload_parts(upload, itertools.chain((first,), found), self.retries)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Delete Blob, for each key."""
@@ -86,13 +81,6 @@ class AzureStore(HttpStore["_Made"]):
     def _upload_whole(self, key: str, data: bytes) -> None:
         with self.errors(self.what("PUT", key)):
             self._blob(key).upload_blob(data, length=len(data), overwrite=True)
-
-    def _stage(self, key: str, number: int, data: bytes | bytearray) -> str:
-        # All names of one blob must have the same length.
-        name = base64.b64encode(f"{number:08}".encode()).decode()
-        with self.errors(self.what("PUT", key)):
-            self._blob(key).stage_block(name, bytes(data), length=len(data))
-        return name
 
     def _delete(self, key: str) -> None:
         try:

@@ -29,6 +29,11 @@ PROXY_KEYS = (PROXY_HOST_KEY, PROXY_PORT_KEY, PROXY_USERNAME_KEY, PROXY_PASSWORD
 """Of every store in a cloud; SOCKS5 alone, as in Aiven's plug-in."""
 
 
+UPLOAD_RATE_KEY = "upload.rate.limit.bytes.per.second"
+UPLOAD_RATE_MIN, UPLOAD_RATE_MAX = 1024 * 1024, 1_000_000_000
+"""Of every format that is written to a store; the plug-in's own limits, bytes a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class SocksProxy:
     """A SOCKS5 server (RFC 1928), which also resolves the store's name."""

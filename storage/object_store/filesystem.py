@@ -25,7 +25,7 @@ from storage.errors import (
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
 )
-from storage.object_store.object_store import ObjectHead
+from storage.object_store.object_store import ObjectHead, raise_undeleted
 
 PUT_ATTEMPTS_MAX = 20
 """How often a put makes its folder anew when deletes of its neighbours take it away under its hands."""
@@ -90,7 +90,7 @@ class FileSystemStore:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove files, and folders that this empties."""
-        failures: list[RemoteStorageError] = []
+        failures: dict[str, RemoteStorageError] = {}
         for key in keys:
             try:
                 with self._errors(key):
@@ -98,10 +98,8 @@ class FileSystemStore:
             except RemoteResourceNotFoundError:
                 continue
             except RemoteStorageError as error:
-                failures.append(error)
-        if failures:
-            message = f"{len(failures)} of {len(keys)} objects were not deleted, the first: {failures[0]}"
-            raise type(failures[0])(message) from failures[0]
+                failures[key] = error
+        raise_undeleted(failures, len(keys))
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """All files below the root whose key begins with `prefix`.

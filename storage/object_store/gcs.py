@@ -6,20 +6,24 @@ Behaviour:
   bytes go from the socket into the caller's buffer (storage.object_store.http_store). All else is the SDK's.
 - `close` ends what other threads wait for in their connections.
 - A put of what is smaller than a chunk is one upload; a larger one is a resumable upload, a chunk at a time, which is
-  cancelled when its source raises.
-- One attempt: whoever calls knows what is worth another. A token that is refused is renewed once.
+  cancelled when its source raises and goes on where it was when a request failed.
+- One attempt: whoever calls knows what is worth another. A token that is refused is renewed once. Only the requests of
+  a put are sent again here (storage.object_store.uploads).
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.object_store.gcs_config import GcsSettings
+from storage.object_store.gcs_upload import GcsUpload
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import USER_AGENT, HttpStore, Made, delete_each
-from storage.object_store.object_store import LocalFile, ObjectHead, parts
+from storage.object_store.object_store import ObjectHead, parts
 from storage.object_store.tokens import Token
+from storage.object_store.uploads import UploadRetries, upload_parts
 
 CONTENT_TYPE = "application/octet-stream"
 LIST_FIELDS = "items(name,size,updated),nextPageToken"
@@ -28,47 +32,24 @@ LIST_FIELDS = "items(name,size,updated),nextPageToken"
 class GcsStore(HttpStore["_Made"]):
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
 
-    def __init__(self, settings: GcsSettings) -> None:
+    def __init__(self, settings: GcsSettings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
+        self.retries = UploadRetries() if retries is None else retries
         where = urlsplit(settings.endpoint_url).netloc.lower()
         super().__init__("gs", where, settings.bucket, read_timeout_s=settings.read_timeout_s)
 
     def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
         """One upload, or a resumable one when the source is larger than a chunk."""
-        chunk_bytes = self.settings.chunk_bytes
-        what = self.what("PUT", key)
-        if isinstance(source, bytes):
-            self._upload_whole(key, source)
-            return
-        if isinstance(source, LocalFile):
-            with source.open() as file, self.errors(what):
-                self._blob(key).upload_from_file(
-                    file, size=source.size_bytes(), content_type=CONTENT_TYPE, **self._options()
-                )
-            return
-        found = parts(source, chunk_bytes)
+        found = parts(source, self.settings.chunk_bytes)
         first = next(found)
-        if len(first) < chunk_bytes:
-            self._upload_whole(key, bytes(first))
+        if len(first) < self.settings.chunk_bytes:
+            self.retries.call(lambda: self._upload_whole(key, bytes(first)))
             return
-        with self.errors(what):
-            writer = self._blob(key).open("wb", chunk_size=chunk_bytes, content_type=CONTENT_TYPE, **self._options())
-        try:
-            with self.errors(what):
-                writer.write(first)
-            for part in found:
-                with self.errors(what):
-                    writer.write(part)
-            with self.errors(what):
-                writer.close()
-        except BaseException as error:
-            try:
-                with self.errors(what):
-                    writer.terminate()
-            except RemoteStorageError as cancel_error:
-                # What went wrong first matters more; Google drops an upload that nobody continues after a week.
-                error.add_note(f"the upload is left open: {cancel_error}")
-            raise
+        what = self.what("PUT", key)
+        upload = GcsUpload(
+            self._request, self.settings.endpoint_url, self.settings.bucket, key, lambda: self.errors(what)
+        )
+        upload_parts(upload, itertools.chain((first,), found), self.retries)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Objects: delete, for each key."""
@@ -117,6 +98,11 @@ class GcsStore(HttpStore["_Made"]):
             raise
         except RemoteResourceNotFoundError:
             return
+
+    def _request(self, method: str, url: str, **options: Any) -> Any:
+        timeout = (self.settings.connect_timeout_s, self.settings.read_timeout_s)
+        session: Any = self.made().google.session
+        return session.request(method, url, timeout=timeout, **options)
 
     def _blob(self, key: str) -> Any:
         return self.made().google.bucket.blob(key, chunk_size=self.settings.chunk_bytes)

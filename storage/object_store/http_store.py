@@ -16,6 +16,7 @@ from storage.errors import RemoteStorageError, RetriableRemoteStorageError, Stal
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
+from storage.object_store.object_store import raise_undeleted
 from storage.object_store.refusals import proxy_words
 from storage.object_store.tokens import Token, Tokens
 
@@ -233,19 +234,10 @@ def translated_transport(error: Exception, what: str) -> RemoteStorageError | No
 
 def delete_each(keys: Sequence[str], delete: Callable[[str], None]) -> None:
     """ObjectStore.delete_many by a call for each key."""
-    failures: list[RemoteStorageError] = []
+    failures: dict[str, RemoteStorageError] = {}
     for key in keys:
         try:
             delete(key)
         except RemoteStorageError as error:
-            failures.append(error)
-    if failures:
-        message = f"{len(failures)} of {len(keys)} objects were not deleted, the first: {failures[0]}"
-        raise with_message(failures[0], message) from failures[0]
-
-
-def with_message(error: RemoteStorageError, message: str) -> RemoteStorageError:
-    """The same kind of error with other words."""
-    if isinstance(error, RetriableRemoteStorageError):
-        return type(error)(message, retry_after_s=error.retry_after_s)
-    return type(error)(message)
+            failures[key] = error
+    raise_undeleted(failures, len(keys))

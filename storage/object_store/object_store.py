@@ -22,7 +22,7 @@ import ctypes
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +34,13 @@ from storage.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
 )
 
 NEVER_WRITTEN_NAME = "tidegate-asks-whether-the-store-answers"
+
+UNDELETED_NAMED_MAX = 20
+"""Objects that a failed delete names in its error's notes; `undeleted` has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class ObjectStore(Protocol):
         """Delete objects; what is absent already is no error.
 
         Raises:
-            RemoteStorageError: some were not deleted; the message names the first and how many. The others are gone.
+            RemoteStorageError: some were not deleted; `undeleted` has each with its reason. The others are gone.
         """
         ...
 
@@ -116,6 +120,20 @@ class ObjectStore(Protocol):
         """Release what the store holds. What another thread still waits for of it fails at once, if it comes over a
         network."""
         ...
+
+
+def raise_undeleted(failures: Mapping[str, RemoteStorageError], count: int) -> None:
+    """What `delete_many` of so many keys raises when objects are left, of the first one's kind; nothing if none are."""
+    if not failures:
+        return
+    first, *others = dict.fromkeys(failures.values())
+    error = type(first)(f"{len(failures)} of {count} objects were not deleted, the first: {first}")
+    if isinstance(error, RetriableRemoteStorageError) and isinstance(first, RetriableRemoteStorageError):
+        error.retry_after_s = first.retry_after_s
+    error.undeleted = {key: str(failure) for key, failure in failures.items()}
+    for other in others[: UNDELETED_NAMED_MAX - 1]:
+        error.add_note(f"not deleted either: {other}")
+    raise error from first
 
 
 def ask_store(store: ObjectStore, prefix: str) -> None:
@@ -234,14 +252,18 @@ class LocalFile:
     path: Path
 
     def __iter__(self) -> Iterator[bytes]:
-        """The content in pieces of at most PIECE_BYTES.
+        """The content in pieces of PIECE_BYTES, the last one shorter; see `pieces`."""
+        return self.pieces(PIECE_BYTES)
+
+    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """The content in pieces of that size, the last one shorter.
 
         Raises:
             RemoteStorageError: the file cannot be read. It is not the store's fault, and a later attempt finds the
                 same: the caller has to look.
         """
         with self.open() as file:
-            while piece := self._read(file):
+            while piece := self._read(file, piece_bytes):
                 yield piece
 
     def size_bytes(self) -> int:
@@ -261,9 +283,9 @@ class LocalFile:
         with file:
             yield file
 
-    def _read(self, file: BinaryIO) -> bytes:
+    def _read(self, file: BinaryIO, size_bytes: int) -> bytes:
         try:
-            return file.read(PIECE_BYTES)
+            return file.read(size_bytes)
         except OSError as error:
             raise self._unreadable(error) from error
 

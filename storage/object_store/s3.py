@@ -8,31 +8,33 @@ Behaviour:
   go from the socket into the caller's buffer (storage.object_store.bodies). All else is boto3's.
 - A put of bytes or of a local file up to `single_put_bytes_max`, and of less than one part, is one PutObject; a larger
   one is an upload in parts, one after the other, at most two of them in memory.
-- One attempt: whoever calls knows what is worth another, and resumes a body where it broke.
+- One attempt: whoever calls knows what is worth another, and resumes a body where it broke. Only the requests of a put
+  are sent again here (storage.object_store.uploads).
 - A bucket in another region of AWS is found by botocore itself; where it cannot be, the error names the region's key.
 """
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from storage.errors import RemoteStorageError, RetriableRemoteStorageError
+from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, OpenSockets
-from storage.object_store.object_store import LocalFile, ObjectHead, parts
+from storage.object_store.object_store import LocalFile, ObjectHead, parts, raise_undeleted
 from storage.object_store.s3_client import make_client, translated
 from storage.object_store.s3_config import S3Settings
 from storage.object_store.s3_errors import Refusal
 from storage.object_store.s3_fast_get import FastGets
+from storage.object_store.s3_upload import S3Upload
+from storage.object_store.uploads import UploadRetries, upload_parts
 
 if TYPE_CHECKING:
     import socket
 
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 
 class SdkBody:
@@ -90,8 +92,9 @@ DELETE_KEYS_MAX = 1000
 class S3Store:
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
 
-    def __init__(self, settings: S3Settings) -> None:
+    def __init__(self, settings: S3Settings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
+        self._retries = UploadRetries() if retries is None else retries
         self._where = settings.endpoint_url or f"s3.{settings.region}"
         self._made_once: _Made | None = None
         self._lock = threading.Lock()
@@ -137,16 +140,14 @@ class S3Store:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """DeleteObjects, a thousand keys at a time."""
-        failures: list[RemoteStorageError] = []
+        failures: dict[str, RemoteStorageError] = {}
         for at in range(0, len(keys), DELETE_KEYS_MAX):
             batch = keys[at : at + DELETE_KEYS_MAX]
             try:
-                failures += self._delete_batch(batch)
+                failures |= self._delete_batch(batch)
             except RemoteStorageError as error:
-                failures += [error] * len(batch)
-        if failures:
-            message = f"{len(failures)} of {len(keys)} objects were not deleted, the first: {failures[0]}"
-            raise _with_message(failures[0], message) from failures[0]
+                failures |= dict.fromkeys(batch, error)
+        raise_undeleted(failures, len(keys))
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """ListObjectsV2, page by page."""
@@ -203,52 +204,39 @@ class S3Store:
 
     def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
         body = cast(bytes, data)  # botocore takes all of them
-        with self._errors(self._what("PUT", key)):
-            self.boto3_client().put_object(Bucket=self.settings.bucket, Key=key, Body=body, **self._storage_class())
+
+        def put_object() -> None:
+            if not isinstance(data, bytes | bytearray):
+                data.seek(0)
+            with self._errors(self._what("PUT", key)):
+                self.boto3_client().put_object(Bucket=self.settings.bucket, Key=key, Body=body, **self._storage_class())
+
+        self._retries.call(put_object)
 
     def _upload(self, key: str, found: Iterable[bytes | bytearray]) -> None:
-        client, bucket = self.boto3_client(), self.settings.bucket
         what = self._what("PUT in parts", key)
-        with self._errors(what):
-            upload_id = client.create_multipart_upload(Bucket=bucket, Key=key, **self._storage_class())["UploadId"]
-        try:
-            done: list[CompletedPartTypeDef] = []
-            for number, part in enumerate(found, 1):
-                with self._errors(what):
-                    answer = client.upload_part(
-                        Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, part)
-                    )
-                done.append(_completed_part(number, answer))
-            with self._errors(what):
-                client.complete_multipart_upload(
-                    Bucket=bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": done}
-                )
-        except BaseException as error:
-            try:
-                with self._errors(what):
-                    client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
-            except RemoteStorageError as abort_error:
-                # What went wrong first matters more; the bucket's lifecycle rule has to remove the parts.
-                error.add_note(f"the upload is left open: {abort_error}")
-            raise
+        client = self.boto3_client()
+        upload = S3Upload(client, self.settings.bucket, key, self._storage_class(), lambda: self._errors(what))
+        upload_parts(upload, found, self._retries)
 
     def _storage_class(self) -> dict[str, Any]:
         name = self.settings.storage_class
         return {} if name is None else {"StorageClass": name}
 
-    def _delete_batch(self, keys: Sequence[str]) -> Sequence[RemoteStorageError]:
+    def _delete_batch(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
+        """The keys whose objects are still there."""
         with self._errors(self._what("DELETE", keys[0])):
             answer = self.boto3_client().delete_objects(
                 Bucket=self.settings.bucket,
                 Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
             )
-        return [
-            Refusal(failed.get("Code", ""), 0, {}).error(
+        return {
+            failed.get("Key", "?"): Refusal(failed.get("Code", ""), 0, {}).error(
                 self._what("DELETE", failed.get("Key", "?")), prefix=self.settings.prefix
             )
             for failed in answer.get("Errors", ())
             if failed.get("Code") not in ("NoSuchKey", "404")
-        ]
+        }
 
     def boto3_client(self) -> "S3Client":
         """boto3's, which every question but a plain GET is asked by."""
@@ -295,18 +283,3 @@ class _Made:
         self.fast_gets.close()
         self.client.close()
         self._sockets.shut_down()
-
-
-_CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
-
-
-def _completed_part(number: int, answer: Mapping[str, Any]) -> "CompletedPartTypeDef":
-    part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
-    sums = {name: answer[name] for name in _CHECKSUMS if answer.get(name)}
-    return {**part, **sums}  # type: ignore[typeddict-item]  # the names are CompletedPart's
-
-
-def _with_message(error: RemoteStorageError, message: str) -> RemoteStorageError:
-    if isinstance(error, RetriableRemoteStorageError):
-        return type(error)(message, retry_after_s=error.retry_after_s)
-    return type(error)(message)

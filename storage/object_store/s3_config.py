@@ -122,7 +122,11 @@ S3_KEYS = (
 )
 """All that is read here."""
 
-PART_BYTES_DEFAULT = 25 * 1024 * 1024
+PART_BYTES_DEFAULT = 16 * 1024 * 1024
+SINGLE_PUT_BYTES_DEFAULT = 100 * 1024 * 1024
+"""As AWS advises (User Guide, "Uploading and copying objects using multipart upload"). The plug-in has one size for
+both, 25 MiB; a broker's own part size wins."""
+
 ATTEMPTS_MAX = 1
 """Whoever calls tries again (`storage.object_store.retries`), counts it, and waits as long as the store asks to."""
 TIMEOUT_MS_MAX = 3_600_000
@@ -200,7 +204,8 @@ def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S
         endpoint_url=endpoint_url,
         path_style=keys.boolean(PATH_STYLE_KEY),
         part_bytes=keys.integer(PART_SIZE_KEY, PART_BYTES_MIN, PART_BYTES_MAX) or PART_BYTES_DEFAULT,
-        single_put_bytes_max=keys.integer(MULTIPART_THRESHOLD_KEY, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX),
+        single_put_bytes_max=keys.integer(MULTIPART_THRESHOLD_KEY, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX)
+        or SINGLE_PUT_BYTES_DEFAULT,
         storage_class=_storage_class(keys),
         credentials=_credentials(keys),
         certificate_check=keys.boolean(CERTIFICATE_CHECK_KEY) is not False,

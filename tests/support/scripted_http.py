@@ -39,11 +39,13 @@ def s3_error(status: int, code: str, headers: Mapping[str, str] | None = None) -
 
 @dataclass(slots=True)
 class ScriptedHttp:
-    """The server. `requests` are the first lines of all requests, `connections` how many there were."""
+    """The server. `requests` are the first lines of all requests, `bodies` what followed their heads, `connections` how
+    many there were."""
 
     endpoint_url: str
     requests: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
     connections: int = 0
     _answers: list[tuple[bytes, Then]] = field(default_factory=list)
     _closed: threading.Event = field(default_factory=threading.Event)
@@ -116,6 +118,8 @@ class ScriptedHttp:
             if not more:
                 return None
             left_bytes -= len(more)
+            body += more
+        self.bodies.append(body)
         return text
 
     def _receive(self, connection: socket.socket) -> bytes:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from storage.object_store.s3 import S3Store
+from storage.object_store.uploads import UploadRetries
 from tests.support.s3_server import S3Server
 from tests.support.s3_stores import OpenS3
 from tests.support.scripted_http import ScriptedHttp, scripted_http
@@ -21,9 +22,15 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[OpenS3]:
     """Without a server, one of `any_http` where the test uses that, and of `http` elsewhere."""
     stores = list[S3Store]()
 
-    def open_store(server: ScriptedHttp | S3Server | None = None, bucket: str = "tier", **changes: object) -> S3Store:
+    def open_store(
+        server: ScriptedHttp | S3Server | None = None,
+        bucket: str = "tier",
+        retries: UploadRetries | None = None,
+        **changes: object,
+    ) -> S3Store:
         server = server or request.getfixturevalue("any_http" if "any_http" in request.fixturenames else "http")
-        stores.append(S3Store(S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})))
+        settings = S3Server(server.endpoint_url).settings(bucket, **{"read_timeout_s": 5.0, **changes})
+        stores.append(S3Store(settings, retries=retries))
         return stores[-1]
 
     yield open_store

@@ -33,6 +33,7 @@ from storage.object_store.s3_config import (
     credentials_file,
 )
 from storage.object_store.s3_errors import Refusal
+from storage.object_store.uploads import UploadRetries
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.s3_server import CREDENTIALS, S3Server
 from tests.support.s3_stores import BODY, OpenS3, ranged
@@ -302,13 +303,30 @@ def test_a_local_file_arrives_whole(
 def test_a_failed_part_gives_the_upload_up(http: ScriptedHttp, open_store: OpenS3) -> None:
     http.answer(response(200, CREATED))
     http.answer(response(200, headers={"ETag": '"1"'}))
-    http.answer(s3_error(503, "SlowDown"))
+    for _ in range(2):
+        http.answer(s3_error(503, "SlowDown"))
     http.answer(response(204))
+    retries = UploadRetries(2, wait=lambda _: None)
     with pytest.raises(RetriableRemoteStorageError, match="PUT in parts"):
-        open_store(part_bytes=100, storage_class="STANDARD_IA").put("a", bytes(250))
-    assert [line.split()[0] for line in http.requests] == ["POST", "PUT", "PUT", "DELETE"]
+        open_store(part_bytes=100, storage_class="STANDARD_IA", retries=retries).put("a", bytes(250))
+    assert [line.split()[0] for line in http.requests] == ["POST", "PUT", "PUT", "PUT", "DELETE"]
+    assert http.requests[2] == http.requests[3]
     assert "uploadId=up-1" in http.requests[-1]
     assert "x-amz-storage-class: STANDARD_IA" in http.heads[0]
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["bytes", "file"])
+def test_a_put_is_tried_again_whole(http: ScriptedHttp, open_store: OpenS3, tmp_path: Path, as_file: bool) -> None:
+    """Also from its beginning when it is a file, of which the first attempt has read some."""
+    (tmp_path / "a").write_bytes(BODY)
+    http.answer(s3_error(503, "SlowDown", {"Retry-After": "2"}))
+    http.answer(response(200))
+    waits: list[float] = []
+    retries = UploadRetries(2, wait=waits.append)
+    open_store(retries=retries).put("a", LocalFile(tmp_path / "a") if as_file else BODY)
+    assert [line.split()[0] for line in http.requests] == ["PUT", "PUT"]
+    assert http.bodies[-1].endswith(BODY)
+    assert waits == [2.0]
 
 
 def test_an_upload_that_cannot_be_given_up_is_noted(http: ScriptedHttp, open_store: OpenS3) -> None:
@@ -342,9 +360,14 @@ def test_a_delete_reports_what_was_refused_and_deletes_the_others(http: Scripted
     http.answer(response(200, b"<DeleteResult></DeleteResult>"))
     with pytest.raises(
         RemoteAccessDeniedError, match=r"1002 of 2500 objects were not deleted, the first: .*k2.*Denied"
-    ):
+    ) as caught:
         scripted.delete_many([f"k{number}" for number in range(2500)])
     assert len(http.requests) == 3
+    undeleted = caught.value.undeleted
+    assert set(undeleted) == {"k2", "k3", *(f"k{number}" for number in range(1000, 2000))}
+    assert "InternalError" in undeleted["k3"]
+    assert "SlowDown" in undeleted["k1999"]
+    assert len(caught.value.__notes__) == 2
 
 
 def test_older_stores_get_the_checksum_that_they_know(http: ScriptedHttp, open_store: OpenS3) -> None:

@@ -27,7 +27,9 @@ PROVIDERS = "software.amazon.awssdk.auth.credentials."
 
 
 def test_bucket_and_region_are_enough() -> None:
-    assert s3_settings(BASE) == S3Settings(bucket="tier", region="eu-west-1")
+    mib = 1024 * 1024
+    expected = S3Settings(bucket="tier", region="eu-west-1", part_bytes=16 * mib, single_put_bytes_max=100 * mib)
+    assert s3_settings(BASE) == expected
 
 
 def test_every_key_has_its_effect() -> None:
