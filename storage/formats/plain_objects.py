@@ -15,17 +15,20 @@ from typing import Final
 from storage.errors import StorageConfigError
 from storage.formats.local_tiered_storage import IGNORED_KEYS
 from storage.formats.segment_files import OBJECT_SUFFIXES, SegmentFiles
-from storage.object_store.config_keys import DEFAULT_PREFIX
+from storage.object_store.config_keys import (
+    DEFAULT_PREFIX,
+    UPLOAD_RATE_KEY,
+    UPLOAD_RATE_MAX,
+    UPLOAD_RATE_MIN,
+    StoreKeys,
+)
 from storage.object_store.object_store import ObjectStore
 from storage.object_store.registry import STORE_KEYS, open_object_store
-from storage.object_store.s3_config import MULTIPART_THRESHOLD_KEY, PART_SIZE_KEY
 
 KEY_PREFIX_KEY: Final = "key.prefix"
-KEYS: Final = (*STORE_KEYS, KEY_PREFIX_KEY)
+KEYS: Final = (*STORE_KEYS, KEY_PREFIX_KEY, UPLOAD_RATE_KEY)
 INHERITED_KEYS: Final = frozenset({"dir", "delete.enable", *IGNORED_KEYS})
 """LocalTieredStorage's own: where the broker uses it, its file holds them. They are without effect here."""
-
-UPLOAD_DEFAULTS: Final = {PART_SIZE_KEY: str(16 * 1024 * 1024), MULTIPART_THRESHOLD_KEY: str(100 * 1024 * 1024)}
 
 KEY_BYTES_MAX = 1024
 """S3's limit for a key, in UTF-8; Google's and Azure's are the same."""
@@ -38,7 +41,8 @@ class PlainObjects(SegmentFiles):
     """A RemoteStorageManager over any object store.
 
     Args:
-        config: the manager's own keys (`KEYS`), prefix stripped: those of the object store, and `key.prefix`.
+        config: the manager's own keys (`KEYS`), prefix stripped: those of the object store, `key.prefix`, and Aiven's
+            `upload.rate.limit.bytes.per.second`.
         store: in place of the one that `config` names.
 
     Raises:
@@ -52,9 +56,9 @@ class PlainObjects(SegmentFiles):
             limit = f"longer than {KEY_BYTES_MAX - _NAME_BYTES_MAX} bytes: keys may have {KEY_BYTES_MAX} in all"
             raise StorageConfigError(f"{DEFAULT_PREFIX}{KEY_PREFIX_KEY} is {limit}")
         if store is None:
-            unset = {key: value for key, value in UPLOAD_DEFAULTS.items() if not config.get(key, "").strip()}
-            store = open_object_store({**config, **unset})
-        super().__init__(store, prefix=prefix)
+            store = open_object_store(config)
+        rate = StoreKeys(config, DEFAULT_PREFIX).integer(UPLOAD_RATE_KEY, UPLOAD_RATE_MIN, UPLOAD_RATE_MAX)
+        super().__init__(store, prefix=prefix, upload_bytes_per_s=rate)
 
     @property
     def identity(self) -> str:

@@ -9,10 +9,11 @@ Behaviour:
 """
 
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, TruncatedObjectError
+from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStorageError, TruncatedObjectError
 from storage.model import (
     IndexType,
     LogSegmentData,
@@ -24,7 +25,7 @@ from storage.model import (
     is_topic_name,
     uuid_from_text,
 )
-from storage.object_store.object_store import ObjectStore, PlainStream, ask_store, read_whole
+from storage.object_store.object_store import LocalFile, ObjectStore, PlainStream, ask_store, read_whole
 from storage.remote_storage_manager import (
     ObjectContent,
     OpenedSegment,
@@ -34,6 +35,7 @@ from storage.remote_storage_manager import (
     StoredObject,
 )
 from storage.writing.segment_files import put_segment_files
+from storage.writing.upload_rate import UploadRate
 
 LOG_SUFFIX = "log"
 OBJECT_SUFFIXES = (LOG_SUFFIX, *(index_type.value for index_type in IndexType))
@@ -62,17 +64,26 @@ class SegmentFiles:
     Args:
         prefix: in front of every key, as it is: no separator is added.
         shown_prefix: in front of a key where messages and listings show it.
+        upload_bytes_per_s: what all copies together send at most; None: no limit.
     """
 
-    def __init__(self, store: ObjectStore, *, prefix: str = "", shown_prefix: str = "") -> None:
+    def __init__(
+        self, store: ObjectStore, *, prefix: str = "", shown_prefix: str = "", upload_bytes_per_s: int | None = None
+    ) -> None:
         self.store = store
+        self._closed = threading.Event()
+        self._rate = None if upload_bytes_per_s is None else UploadRate(upload_bytes_per_s, wait=self._closed.wait)
         self._prefix = prefix
         self._shown_prefix = shown_prefix
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Put a segment's files; see RemoteStorageManager.copy_log_segment_data."""
-        sources = sources_by_suffix(data).items()
-        put_segment_files(self.store, {self._key(metadata, suffix): source for suffix, source in sources})
+        sources = {self._key(metadata, suffix): source for suffix, source in sources_by_suffix(data).items()}
+        found_bytes = LocalFile(data.log_segment).size_bytes()
+        if found_bytes != metadata.segment_size_bytes:
+            expected = f"its metadata says {metadata.segment_size_bytes}"
+            raise RemoteStorageError(f"{metadata.segment_id}: the local log has {found_bytes} bytes, {expected}")
+        put_segment_files(self.store, sources, self._rate)
 
     def open_log_segment(self, metadata: RemoteLogSegmentMetadata) -> OpenedSegment:
         """What reads the segment. Asks the store nothing: an absent log is found out by its first stream."""
@@ -136,7 +147,8 @@ class SegmentFiles:
         ask_store(self.store, self._prefix)
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, and end what waits for its turn to upload."""
+        self._closed.set()
         self.store.close()
 
     def _key(self, metadata: RemoteLogSegmentMetadata, suffix: str) -> str:

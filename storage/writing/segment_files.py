@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storage.object_store.object_store import LocalFile, ObjectStore
+from storage.writing.upload_rate import UploadRate
 
 
-def put_segment_files(store: ObjectStore, sources: Mapping[str, Path | bytes | None]) -> None:
+def put_segment_files(
+    store: ObjectStore, sources: Mapping[str, Path | bytes | None], rate: UploadRate | None = None
+) -> None:
     """Put each object, in the order given; a source that is None has no object, and what a former copy left is deleted.
 
     Args:
@@ -19,4 +22,8 @@ def put_segment_files(store: ObjectStore, sources: Mapping[str, Path | bytes | N
         store.delete_many(absent)
     for key, source in sources.items():
         if source is not None:
-            store.put(key, LocalFile(source) if isinstance(source, Path) else source)
+            content = LocalFile(source) if isinstance(source, Path) else source
+            if rate is not None:
+                store.put(key, rate.paced((content,) if isinstance(content, bytes) else content))
+            else:
+                store.put(key, content)

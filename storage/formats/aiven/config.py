@@ -8,10 +8,14 @@ writer needs are checked when they are there, and may be absent.
 import base64
 import re
 import shlex
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
+import javaproperties
+import structlog
 from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
 from Crypto.Hash import SHA3_512
@@ -30,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 from storage.errors import CorruptObjectError, RemoteStorageError, StorageConfigError
 from storage.formats.aiven.opened_segment import DATA_KEY_BYTES
 from storage.limited_files import UnreadableFileError, read_limited
+from storage.object_store.config_keys import UPLOAD_RATE_KEY, UPLOAD_RATE_MAX, UPLOAD_RATE_MIN
 
 # The RSA key pairs that wrap data keys (docs/formats.md#aiven-encryption).
 #
@@ -60,6 +65,8 @@ first copy."""
 DECRYPTION_ERROR = "does not decrypt with this private key: the text is damaged, or was made with another public key"
 
 KEY_FILE_BYTES_MAX = 64 * 1024
+
+_log = structlog.get_logger(__name__)
 _KEY_ID_SHOWN_MAX = 100
 _PEM = re.compile(r"-----BEGIN [^\n-]*-----(?P<body>.*?)-----END [^\n-]*-----", re.DOTALL)
 
@@ -120,6 +127,79 @@ class KeyRing:
                 f"the data key wrapped by key pair {shown_id!r} has {len(data_key)} bytes, not {DATA_KEY_BYTES}"
             )
         return data_key
+
+    def wrap(self, data_key: bytes) -> str:
+        """A manifest's `dataKey` for a data key, by the active pair.
+
+        Raises:
+            StorageConfigError: none is active.
+        """
+        if self._active_id is None:
+            prefix = self._pairs_key.removesuffix(PAIRS_KEY)
+            raise StorageConfigError(f"{prefix}{ACTIVE_ID_KEY} is not set: no key pair wraps data keys")
+        ciphertext = self._ciphers[self._active_id].encrypt(data_key)
+        return f"{self._active_id}:{base64.b64encode(ciphertext).decode('ascii')}"
+
+    def wraps(self, data_key_text: str) -> bool:
+        """Whether a manifest's `dataKey` was wrapped by the pair that is active now."""
+        return self._active_id is not None and data_key_text.startswith(f"{self._active_id}:")
+
+
+KEY_RING_FILE_KEY = "encryption.key.ring.file"
+KEY_RING_FILE_BYTES_MAX = 1024 * 1024
+
+
+class KeyRingFile:
+    """A properties file that holds the `encryption.key.` keys, with or without the broker's prefix, and is read again
+    when it has changed: a new pair is taken up, and becomes the active one, without a restart. Thread-safe.
+
+    Raises:
+        StorageConfigError: it cannot be read or holds no good key ring. Once it did, the last good one stays in force,
+            and the log says why.
+    """
+
+    def __init__(self, path: Path, *, prefix: str = DEFAULT_PREFIX) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._version = self._seen()
+        self._ring = self._read()
+
+    def current(self) -> KeyRing:
+        """What the file holds now."""
+        with self._lock:
+            version = self._seen()
+            if version != self._version:
+                self._version = version
+                try:
+                    self._ring = self._read()
+                    _log.info("key_ring_read_again", file=str(self._path), active=self._ring.active_key_id)
+                except StorageConfigError as error:
+                    _log.warning("key_ring_not_read", file=str(self._path), reason=str(error))
+            return self._ring
+
+    def _seen(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None  # _read says why, if it matters
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _read(self) -> KeyRing:
+        shown = f"{self._prefix}{KEY_RING_FILE_KEY}={self._path}"
+        try:
+            properties = javaproperties.load(BytesIO(read_limited(self._path, KEY_RING_FILE_BYTES_MAX)))
+        except UnreadableFileError as error:
+            raise StorageConfigError(f"{shown}: it {error}") from error
+        except ValueError:
+            # Without the cause, which quotes the line.
+            raise StorageConfigError(f"{shown}: it is not a properties file") from None
+        try:
+            return KeyRing(
+                {key.removeprefix(self._prefix): value for key, value in properties.items()}, prefix=self._prefix
+            )
+        except StorageConfigError as error:
+            raise StorageConfigError(f"{shown}: {error}") from error
 
 
 def has_key_pairs(config: Mapping[str, str]) -> bool:
@@ -221,12 +301,33 @@ CUSTOM_METADATA_FIELDS = ("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WritingConfig:
+    """What only writing takes from the plugin's configuration. None: unset.
+
+    `encryption_enabled`: whether new segments are; `custom_metadata_fields`: of CUSTOM_METADATA_FIELDS, in their order.
+    """
+
+    chunk_bytes: int | None = None
+    compression_enabled: bool = False
+    compression_heuristic: bool = False
+    encryption_enabled: bool = False
+    custom_metadata_fields: tuple[str, ...] = ()
+    upload_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AivenConfig:
-    """What reading takes from the plugin's configuration. `key_ring` is None where no key pairs are configured."""
+    """The plugin's configuration. Neither `key_ring` nor `key_ring_file`: no key pairs are configured."""
 
     key_prefix: str = ""
     key_prefix_mask: bool = False
     key_ring: KeyRing | None = None
+    key_ring_file: KeyRingFile | None = None
+    writing: WritingConfig = WritingConfig()
+
+    def keys(self) -> KeyRing | None:
+        """The key pairs as they are now."""
+        return self.key_ring if self.key_ring_file is None else self.key_ring_file.current()
 
 
 def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> AivenConfig:
@@ -241,16 +342,29 @@ def aiven_config(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> 
     if settings.boolean("compression.heuristic.enabled") and not compression_enabled:
         raise StorageConfigError(f"{prefix}compression.heuristic.enabled needs {prefix}compression.enabled")
     encryption_enabled = settings.boolean("encryption.enabled")
+    path = config.get(KEY_RING_FILE_KEY, "").strip()
+    if path and has_key_pairs(config):
+        raise StorageConfigError(f"{prefix}{KEY_RING_FILE_KEY} and {prefix}{PAIRS_KEY} are both set: one has the pairs")
+    file = KeyRingFile(Path(path), prefix=prefix) if path else None
     # Segments from a time when encryption was on keep their keys.
-    key_ring = KeyRing(config, prefix=prefix) if encryption_enabled or has_key_pairs(config) else None
-    if encryption_enabled and not (key_ring and key_ring.active_key_id):
+    has_pairs = has_key_pairs(config) or (encryption_enabled and file is None)
+    ring = KeyRing(config, prefix=prefix) if has_pairs else None
+    current = ring if file is None else file.current()
+    if encryption_enabled and not (current and current.active_key_id):
         raise StorageConfigError(f"{prefix}encryption.enabled needs {prefix}{ACTIVE_ID_KEY}, which is not set")
-    settings.check_chunk_bytes()
-    settings.check_custom_metadata_fields()
     return AivenConfig(
         key_prefix=config.get("key.prefix", ""),
         key_prefix_mask=settings.boolean("key.prefix.mask"),
-        key_ring=key_ring,
+        key_ring=ring,
+        key_ring_file=file,
+        writing=WritingConfig(
+            chunk_bytes=settings.integer("chunk.size", 1, CHUNK_BYTES_MAX),
+            compression_enabled=compression_enabled,
+            compression_heuristic=settings.boolean("compression.heuristic.enabled"),
+            encryption_enabled=encryption_enabled,
+            custom_metadata_fields=settings.custom_metadata_fields(),
+            upload_bytes_per_s=settings.integer(UPLOAD_RATE_KEY, UPLOAD_RATE_MIN, UPLOAD_RATE_MAX),
+        ),
     )
 
 
@@ -265,19 +379,24 @@ class _Settings:
             raise StorageConfigError(f"{self.prefix}{key}={self.config[key]} is neither true nor false")
         return text == "true"
 
-    def check_chunk_bytes(self) -> None:
-        text = self.config.get("chunk.size", "1")
+    def integer(self, key: str, minimum: int, maximum: int) -> int | None:
+        text = self.config.get(key)
+        if text is None:
+            return None
         is_number = re.fullmatch(r"\d{1,10}", text.strip(), re.ASCII) is not None
-        if not is_number or not 1 <= int(text) <= CHUNK_BYTES_MAX:
-            raise StorageConfigError(f"{self.prefix}chunk.size={text} is not a number from 1 to {CHUNK_BYTES_MAX}")
+        if not is_number or not minimum <= int(text) <= maximum:
+            raise StorageConfigError(f"{self.prefix}{key}={text} is not a number from {minimum} to {maximum}")
+        return int(text)
 
-    def check_custom_metadata_fields(self) -> None:
+    def custom_metadata_fields(self) -> tuple[str, ...]:
         key = "custom.metadata.fields.include"
-        for name in re.split(r"\s*,\s*", self.config.get(key, "").strip()):
-            if name and name not in CUSTOM_METADATA_FIELDS:
+        names = [name for name in re.split(r"\s*,\s*", self.config.get(key, "").strip()) if name]
+        for name in names:
+            if name not in CUSTOM_METADATA_FIELDS:
                 raise StorageConfigError(
                     f"{self.prefix}{key} lists {name!r}, which is none of {', '.join(CUSTOM_METADATA_FIELDS)}"
                 )
+        return tuple(name for name in CUSTOM_METADATA_FIELDS if name in names)
 
 
 def _refuse_iceberg(config: Mapping[str, str], prefix: str) -> None:

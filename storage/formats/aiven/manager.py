@@ -1,15 +1,16 @@
-"""Aiven's tiered-storage plug-in behind RemoteStorageManager, reading (docs/formats.md#aiven).
+"""Aiven's tiered-storage plug-in behind RemoteStorageManager (docs/formats.md#aiven).
 
 - Opening a segment is one GET of its manifest; the data key is unwrapped then, once for the segment.
 - The manifest has to be this segment's: its file size is the one that the metadata log gives.
 - Custom metadata may place the objects elsewhere than the configuration does: `segment_objects` tries both.
-- Segments are read only: copies and deletes are the broker's own.
+- Copies go where the configuration says; a delete takes the objects of both places.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError
-from storage.formats.aiven.config import aiven_config
+from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RemoteStorageError, StorageConfigError
+from storage.formats.aiven.config import ACTIVE_ID_KEY, DEFAULT_PREFIX, aiven_config
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, JsonObject, Manifest, decode_manifest, parse_json_object
 from storage.formats.aiven.opened_segment import AivenSegment, ChunkCipher
 from storage.formats.aiven.segment_objects import (
@@ -32,6 +33,9 @@ from storage.model import (
 from storage.object_store.object_store import ObjectStore, ask_store
 from storage.object_store.registry import open_object_store
 from storage.remote_storage_manager import ObjectContent, SegmentInspection, SegmentObject, StoredObject
+from storage.writing.aiven_segment import AivenWriter, delete_segment
+from storage.writing.rewrap import Rewrap, RewrapResult
+from storage.writing.upload_rate import UploadRate
 
 # What a segment of Aiven's plug-in has in the store, and what it should have (docs/formats.md#aiven).
 #
@@ -74,8 +78,10 @@ def segment_objects(
     if manifest is not None:
         expected[ObjectSuffix.LOG] = manifest.chunk_index.stored_file_bytes
         expected[ObjectSuffix.INDEXES] = _indexes_bytes(manifest)
-        # Where another size is wrong already, the sum would be wrong once more.
-        if fields.remote_size_bytes is not None and all(sizes[suffix][1] == expected[suffix] for suffix in expected):
+        # Where another size is wrong already, the sum would be wrong once more; and a data key that was wrapped anew
+        # may have made the manifest longer.
+        is_known = manifest.encryption is None and all(sizes[suffix][1] == expected[suffix] for suffix in expected)
+        if fields.remote_size_bytes is not None and is_known:
             expected[ObjectSuffix.MANIFEST] = fields.remote_size_bytes - sum(expected.values())
     return tuple(
         SegmentObject(
@@ -184,6 +190,9 @@ class AivenRemoteStorageManager:
     def __init__(self, config: Mapping[str, str], *, store: ObjectStore | None = None) -> None:
         self._config = aiven_config(config)
         self._store = open_object_store(config) if store is None else store
+        self._closed = threading.Event()
+        bytes_per_s = self._config.writing.upload_bytes_per_s
+        self._rate = None if bytes_per_s is None else UploadRate(bytes_per_s, wait=self._closed.wait)
 
     @property
     def identity(self) -> str:
@@ -254,16 +263,42 @@ class AivenRemoteStorageManager:
             return  # the file system's root comes into being with the first object
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
-        """Not in this version: RemoteStorageError."""
-        raise RemoteStorageError(
-            f"{metadata.segment_id}: this version reads Aiven's format and copies no segment to it"
-        )
+        """Upload log, indexes and manifest; see RemoteStorageManager.copy_log_segment_data.
+
+        Raises:
+            StorageConfigError: `chunk.size` is missing, or the custom metadata would be longer than Kafka takes.
+        """
+        prefix, masked = self._config.key_prefix, self._config.key_prefix_mask
+        place = ObjectPlace(prefix, main_path(metadata), masked)
+        writing = self._config.writing
+        key_ring = self._config.keys() if writing.encryption_enabled else None
+        writer = AivenWriter(store=self._store, config=writing, key_ring=key_ring, rate=self._rate)
+        sources = {
+            IndexType.OFFSET: data.offset_index,
+            IndexType.TIMESTAMP: data.time_index,
+            IndexType.PRODUCER_SNAPSHOT: data.producer_snapshot_index,
+            IndexType.LEADER_EPOCH: data.leader_epoch_index,
+            IndexType.TRANSACTION: data.transaction_index,
+        }
+        indexes = {index_type: source for index_type, source in sources.items() if source is not None}
+        return writer.write(place, metadata, data.log_segment, indexes)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Not in this version: RemoteStorageError."""
-        raise RemoteStorageError(
-            f"{metadata.segment_id}: this version reads Aiven's format and deletes no segment of it"
-        )
+        """Delete the three objects; see RemoteStorageManager.delete_log_segment_data."""
+        fields = decode_custom_metadata(metadata.custom_metadata)
+        delete_segment(self._store, self._places(metadata, fields))
+
+    def rewrap(self, *, writes: bool, after: str = "") -> Iterator[RewrapResult]:
+        """Put the data keys of all manifests below the prefix under the active key pair; see Rewrap.run.
+
+        Raises:
+            StorageConfigError: no key pair is active.
+        """
+        key_ring = self._config.keys()
+        if key_ring is None or key_ring.active_key_id is None:
+            raise StorageConfigError(f"{DEFAULT_PREFIX}{ACTIVE_ID_KEY} is not set: it names the pair to wrap by")
+        rewrap = Rewrap(store=self._store, prefix=self._config.key_prefix, key_ring=key_ring, wait=self._closed.wait)
+        return rewrap.run(writes=writes, after=after)
 
     @property
     def has_manifests(self) -> bool:
@@ -278,7 +313,8 @@ class AivenRemoteStorageManager:
         ask_store(self._store, self._config.key_prefix)
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, and end what waits for its turn to upload."""
+        self._closed.set()
         self._store.close()
 
     def _open(
@@ -309,12 +345,13 @@ class AivenRemoteStorageManager:
         encryption = manifest.encryption
         if encryption is None:
             return None
-        if self._config.key_ring is None:
+        key_ring = self._config.keys()
+        if key_ring is None:
             raise RemoteStorageError(
                 f"{name}: the segment is encrypted, and no key pair is configured: see encryption.enabled and "
                 "encryption.key.pairs"
             )
         try:
-            return ChunkCipher(self._config.key_ring.unwrap(encryption.data_key), encryption.aad)
+            return ChunkCipher(key_ring.unwrap(encryption.data_key), encryption.aad)
         except RemoteStorageError as error:
             raise type(error)(f"{name}: {error}") from error

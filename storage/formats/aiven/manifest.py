@@ -364,7 +364,7 @@ ICEBERG_REFUSAL = (
 )
 
 _PUFFIN_MAGIC = b"PFA1"
-_INDEX_MEMBERS: Mapping[IndexType, str] = {
+INDEX_MEMBERS: Mapping[IndexType, str] = {
     IndexType.OFFSET: "offset",
     IndexType.TIMESTAMP: "timestamp",
     IndexType.PRODUCER_SNAPSHOT: "producerSnapshot",
@@ -429,7 +429,7 @@ def _present(fields: JsonObject, member: str) -> bool:
 
 def _decode_segment_indexes(fields: JsonObject) -> Mapping[IndexType, StoredIndex | None]:
     indexes: dict[IndexType, StoredIndex | None] = {}
-    for index_type, member in _INDEX_MEMBERS.items():
+    for index_type, member in INDEX_MEMBERS.items():
         if index_type is IndexType.TRANSACTION and fields.is_null(member):
             indexes[index_type] = None
             continue

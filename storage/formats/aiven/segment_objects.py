@@ -147,7 +147,11 @@ class ObjectPlace:
             yield
         except RemoteStorageError as error:
             if self.masked:
-                error.args = tuple(str(part).replace(self.key(suffix), self.name(suffix)) for part in error.args)
+                key, name = self.key(suffix), self.name(suffix)
+                error.args = tuple(str(part).replace(key, name) for part in error.args)
+                error.__notes__ = [note.replace(key, name) for note in getattr(error, "__notes__", ())]
+                undeleted = error.undeleted.items()
+                error.undeleted = {each.replace(key, name): why.replace(key, name) for each, why in undeleted}
                 # Below it lies the SDK's error, with the key in its text.
                 raise error from None
             raise

@@ -21,7 +21,7 @@ from storage.formats.aiven.manifest import (
     decode_chunk_index,
     decode_chunk_sizes,
 )
-from tests.support.aiven_writer import chunk_sizes, encode_chunk_index, encode_chunk_sizes
+from storage.writing.aiven_encoding import chunk_sizes, encode_chunk_index, encode_chunk_sizes
 from tests.support.vectors import vector
 
 FIXED = {

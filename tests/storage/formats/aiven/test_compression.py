@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.errors import CorruptObjectError
 from storage.formats.aiven.opened_segment import IV_BYTES, OVERHEAD_BYTES, WINDOW_BYTES_MAX, ChunkCipher, decompress
-from tests.support.aiven_writer import ChunkEncryption, compress
+from storage.writing.aiven_encoding import ChunkEncryption, compress
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 RAW_BLOCK, REPEATED_BYTE_BLOCK = 0, 1

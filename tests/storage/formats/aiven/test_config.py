@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StorageConfigError
-from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, KeyRing, aiven_config
+from storage.formats.aiven.config import CHUNK_BYTES_MAX, AivenConfig, KeyRing, WritingConfig, aiven_config
 from tests.support.aiven_writer import make_key_pair, wrap_data_key
 
 
@@ -30,6 +30,7 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
             "compression.enabled": "true",
             "compression.heuristic.enabled": " True ",
             "custom.metadata.fields.include": "OBJECT_KEY, REMOTE_SIZE",
+            "upload.rate.limit.bytes.per.second": "2000000",
             **make_key_pair(tmp_path, "key1"),
         }
     )
@@ -38,6 +39,14 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
         key_prefix="tier/",
         key_prefix_mask=True,
         key_ring=config.key_ring,
+        writing=WritingConfig(
+            chunk_bytes=4 * 1024 * 1024,
+            compression_enabled=True,
+            compression_heuristic=True,
+            encryption_enabled=True,
+            custom_metadata_fields=("REMOTE_SIZE", "OBJECT_KEY"),
+            upload_bytes_per_s=2_000_000,
+        ),
     )
 
 
@@ -90,7 +99,8 @@ def test_a_chunk_size_beyond_the_plugins_limits_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("chunk_bytes", [1, CHUNK_BYTES_MAX])
 def test_a_chunk_size_at_the_plugins_limits_is_taken(chunk_bytes: int) -> None:
-    assert aiven_config({"chunk.size": f" {chunk_bytes} "}) == AivenConfig()
+    writing = WritingConfig(chunk_bytes=chunk_bytes)
+    assert aiven_config({"chunk.size": f" {chunk_bytes} "}) == AivenConfig(writing=writing)
 
 
 def test_an_unknown_custom_metadata_field_is_named() -> None:

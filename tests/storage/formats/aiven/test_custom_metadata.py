@@ -15,7 +15,7 @@ from storage.formats.aiven.segment_objects import (
     decode_custom_metadata,
 )
 from storage.model import CustomMetadata
-from tests.support.aiven_writer import encode_custom_metadata
+from storage.writing.aiven_encoding import encode_custom_metadata
 from tests.support.vectors import vector
 
 NONE = CustomMetadataFields()

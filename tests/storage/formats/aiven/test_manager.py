@@ -16,11 +16,12 @@ from storage.errors import (
 )
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX
-from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path, object_key
-from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentMetadata, uuid_to_text
+from storage.formats.aiven.segment_objects import CustomMetadataFields, ObjectSuffix, main_path
+from storage.model import CustomMetadata, IndexType, RemoteLogSegmentMetadata, uuid_to_text
 from storage.object_store.filesystem import FileSystemStore
 from storage.object_store.object_store import ObjectStore
 from storage.remote_storage_manager import RemoteStorageManager
+from storage.writing.aiven_encoding import encode_custom_metadata
 from tests.contract.remote_storage_manager import (
     PARTITION,
     SEGMENT,
@@ -30,44 +31,15 @@ from tests.contract.remote_storage_manager import (
     RemoteStorageManagerContract,
     assert_readable,
 )
-from tests.support.aiven_writer import AivenWriterOptions, encode_custom_metadata, make_key_pair, write_segment
+from tests.support.aiven_writer import AivenWriterOptions, make_key_pair, write_segment
 from tests.support.scripted_object_store import ScriptedObjectStore
-from tests.support.scripted_store import ScriptedStore
-from tests.support.segments import filled_segment, metadata_of, segment_files
+from tests.support.segments import filled_segment, metadata_of
 
 METADATA = metadata_of(PARTITION, SEGMENT)
 SEGMENT_ID = uuid_to_text(METADATA.segment_id.id)
 PREFIX = "tier/"
 PATH = main_path(METADATA)
 CHUNK_BYTES = 1000
-
-
-class WritingManager(ScriptedStore):
-    """Copies as the plug-in does, and deletes, so that the contract can be run."""
-
-    def __init__(self, config: Mapping[str, str], store: ObjectStore, options: AivenWriterOptions) -> None:
-        super().__init__(AivenRemoteStorageManager(config, store=store))
-        self._store = store
-        self._options = options
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
-        sources = {
-            "log": data.log_segment,
-            IndexType.OFFSET.value: data.offset_index,
-            IndexType.TIMESTAMP.value: data.time_index,
-            IndexType.PRODUCER_SNAPSHOT.value: data.producer_snapshot_index,
-            IndexType.TRANSACTION.value: data.transaction_index,
-        }
-        try:
-            objects = {suffix: path.read_bytes() for suffix, path in sources.items() if path is not None}
-        except OSError as error:
-            raise RemoteStorageError(f"cannot read the local file {error.filename}") from error
-        objects[IndexType.LEADER_EPOCH.value] = data.leader_epoch_index
-        return write_segment(self._store, metadata, objects, self._options)
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        path = main_path(metadata)
-        self._store.delete_many([object_key(self._options.key_prefix, path, suffix) for suffix in ObjectSuffix])
 
 
 class AivenContract(RemoteStorageManagerContract):
@@ -83,15 +55,25 @@ class AivenContract(RemoteStorageManagerContract):
         return self.opener(tmp_path / "elsewhere", tmp_path / "keys")
 
     def opener(self, root: Path, keys: Path) -> OpenManager:
-        config = {"key.prefix": PREFIX, **(make_key_pair(keys, "key1") if self.encryption else {})}
-        options = AivenWriterOptions(
-            key_prefix=PREFIX,
-            chunk_bytes=CHUNK_BYTES,
-            compression=self.compression,
-            key_pair=config if self.encryption else None,
-            custom_fields=("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY"),
-        )
-        return lambda: WritingManager(config, FileSystemStore(root), options)
+        config = {
+            "key.prefix": PREFIX,
+            "chunk.size": str(CHUNK_BYTES),
+            "compression.enabled": str(self.compression).lower(),
+            "custom.metadata.fields.include": "REMOTE_SIZE,OBJECT_PREFIX",
+            **(make_key_pair(keys, "key1") if self.encryption else {}),
+        }
+        return lambda: AivenRemoteStorageManager(config, store=FileSystemStore(root))
+
+    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
+        self, manager: RemoteStorageManager, copy: Copy
+    ) -> None:
+        # Copies of one segment at once would mix their data keys; Kafka gives each attempt an id of its own.
+        def copy_and_read(number: int) -> None:
+            segment = filled_segment(1000 * number, batch_count=5)
+            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
+
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(copy_and_read, range(THREADS)))
 
     def test_transaction_index_and_producer_snapshot_may_be_absent(
         self, manager: RemoteStorageManager, copy: Copy
@@ -114,17 +96,6 @@ class TestCompressed(AivenContract):
 
 class TestEncrypted(AivenContract):
     encryption = True
-
-    def test_copies_and_fetches_of_many_threads_do_not_disturb_each_other(
-        self, manager: RemoteStorageManager, copy: Copy
-    ) -> None:
-        # Copies of one segment at once would mix their data keys; Kafka gives each attempt an id of its own.
-        def copy_and_read(number: int) -> None:
-            segment = filled_segment(1000 * number, batch_count=5)
-            assert_readable(manager, copy(segment, local_name=f"thread-{number}"), segment)
-
-        with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(copy_and_read, range(THREADS)))
 
 
 class TestCompressedAndEncrypted(TestEncrypted):
@@ -293,14 +264,18 @@ def test_without_a_prefix_keys_begin_with_the_topic(store: ScriptedObjectStore) 
     assert_readable(AivenRemoteStorageManager({}, store=store), metadata, SEGMENT)
 
 
-def test_this_version_copies_and_deletes_nothing(store: ScriptedObjectStore, tmp_path: Path) -> None:
-    metadata = written(store)
+def test_a_delete_takes_the_objects_of_both_places_and_the_manifests_first(store: ScriptedObjectStore) -> None:
+    for prefix in ("old/", PREFIX):
+        written(store, prefix=prefix)
+    recorded = encode_custom_metadata(CustomMetadataFields(object_prefix="old/"))
     store.calls.clear()
-    with pytest.raises(RemoteStorageError, match=f"{SEGMENT_ID}.*copies no segment"):
-        manager_of(store).copy_log_segment_data(metadata, segment_files(tmp_path / "local", SEGMENT))
-    with pytest.raises(RemoteStorageError, match=f"{SEGMENT_ID}.*deletes no segment"):
-        manager_of(store).delete_log_segment_data(metadata)
-    assert store.calls == []
+    manager_of(store).delete_log_segment_data(replace(METADATA, custom_metadata=recorded))
+    assert [call.key for call in store.calls] == [
+        f"old/{PATH}.rsm-manifest",
+        f"{PREFIX}{PATH}.rsm-manifest",
+        *(f"{prefix}{PATH}{suffix}" for prefix in ("old/", PREFIX) for suffix in (".log", ".indexes")),
+    ]
+    assert list(store.list("")) == []
 
 
 def test_identity_is_format_store_and_prefix(store: ScriptedObjectStore) -> None:

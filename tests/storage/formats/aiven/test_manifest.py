@@ -24,8 +24,8 @@ from storage.formats.aiven.manifest import (
     parse_json_object,
 )
 from storage.model import IndexType
+from storage.writing.aiven_encoding import encode_manifest
 from tests.support.aiven_manifest import metadata_in
-from tests.support.aiven_writer import encode_manifest
 from tests.support.vectors import vector
 
 NAME = "pfx/seg.rsm-manifest"

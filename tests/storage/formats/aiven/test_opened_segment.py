@@ -28,7 +28,7 @@ from storage.formats.aiven.opened_segment import (
 from storage.formats.aiven.segment_objects import ObjectPlace, ObjectSuffix, SegmentObjects
 from storage.model import IndexType
 from storage.object_store.filesystem import FileSystemStore
-from tests.support.aiven_writer import ChunkEncryption, compress
+from storage.writing.aiven_encoding import ChunkEncryption, compress
 from tests.support.scripted_object_store import ScriptedObjectStore
 
 LOG = b"".join(f"{number:08d}".encode() for number in range(1250))

@@ -1,4 +1,4 @@
-"""The writer of tests against what the real plugin wrote of the same sources, and against the reader's codecs."""
+"""The writer against what the real plug-in wrote of the same sources: manifests by field, objects byte for byte."""
 
 import json
 from collections.abc import Mapping
@@ -121,11 +121,12 @@ def vector_keys() -> Mapping[str, str]:
 
 
 def options_of(case: Mapping[str, Any]) -> AivenWriterOptions:
-    """As the plugin was configured; its heuristic leaves a log of compressed batches as it is."""
+    """As the plugin was configured."""
     return AivenWriterOptions(
         key_prefix=PREFIX,
         chunk_bytes=case["chunk_size"],
-        compression=case["compression_enabled"] and not (case["heuristic"] and case["segment"] == "gzip.log"),
+        compression=case["compression_enabled"],
+        heuristic=case["heuristic"],
         key_pair=vector_keys() if case["encryption"] else None,
         custom_fields=tuple(name for name in case["custom_fields"].split(",") if name),
         txn_index_empty_written=False,
@@ -143,7 +144,7 @@ def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name:
     sources = sources_of(run, case)
     metadata = replace(METADATA, segment_size_bytes=len(sources["log"]))
     assert read_back(ours, metadata, PREFIX, vector_keys()) == sources
-    if options.compression and run != SAME_ZSTD:
+    if options.compression and case["segment"] != "gzip.log" and run != SAME_ZSTD:
         return  # another release of zstd compresses otherwise: compatibility is that it can be read
     assert (custom_metadata or b"").hex() == case["custom_metadata_hex"]
     if options.key_pair is None:
@@ -157,6 +158,9 @@ def test_the_writer_writes_what_the_plugin_wrote(tmp_path: Path, run: str, name:
     )
     assert list(our_document["encryption"]) == list(their_document["encryption"])
     assert list(our_document) == list(their_document)
+    for document in (our_document, their_document):
+        document["encryption"] = None
+    assert our_document == their_document
 
 
 def test_a_kafka_4_3_manifest_says_whether_the_transaction_index_is_empty(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The rate of uploads, by a clock that stands still unless somebody waits."""
+
+import threading
+
+import pytest
+
+from storage.errors import RemoteStorageError
+from storage.writing.upload_rate import PIECE_BYTES, UploadRate
+
+MIB = 1024 * 1024
+
+
+class Clock:
+    """Seconds; a wait moves it. `lag`: each wait lasts that much longer than it should."""
+
+    def __init__(self, lag: float = 0.0) -> None:
+        self.now_s = 100.0
+        self._lag = lag
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> bool:
+        self.now_s += max(seconds, 0.0) + self._lag
+        return False
+
+
+def paced(clock: Clock, rate: int, sizes: list[int]) -> float:
+    """Seconds that pieces of these sizes take."""
+    limited = UploadRate(rate, clock=clock, wait=clock.wait)
+    started_s = clock.now_s
+    sent = [bytes(piece) for piece in limited.paced(bytes(size) for size in sizes)]
+    assert sum(map(len, sent)) == sum(sizes)
+    assert max(map(len, sent), default=0) <= PIECE_BYTES
+    return clock.now_s - started_s
+
+
+@pytest.mark.parametrize("rate", [MIB, 25_000_000, 1_000_000_000])
+@pytest.mark.parametrize(
+    "sizes",
+    [[MIB] * 50, [4 * MIB] * 10, [1000] * 5000, [7, 3 * MIB, 65_536] * 8],
+    ids=["MiB", "chunks", "small", "all"],
+)
+def test_the_rate_holds_within_five_percent(rate: int, sizes: list[int]) -> None:
+    assert paced(Clock(), rate, sizes) == pytest.approx(sum(sizes) / rate, rel=0.05)
+
+
+def test_waits_that_last_too_long_are_made_up_for() -> None:
+    sizes = [MIB] * 100
+    assert paced(Clock(lag=0.02), 4 * MIB, sizes) == pytest.approx(25.0, rel=0.05)
+
+
+def test_sending_counts_as_waiting() -> None:
+    clock = Clock()
+    for _ in UploadRate(MIB, clock=clock, wait=clock.wait).paced([bytes(MIB)] * 30):
+        clock.now_s += 0.9
+    assert clock.now_s - 100 == pytest.approx(30, rel=0.05)
+
+
+def test_no_more_than_a_second_is_saved_up_while_nothing_is_sent() -> None:
+    clock = Clock()
+    limited = UploadRate(MIB, clock=clock, wait=clock.wait)
+    clock.now_s += 3600
+    list(limited.paced([bytes(60 * MIB)]))
+    assert clock.now_s - 100 - 3600 == pytest.approx(60, rel=0.05)
+
+
+def test_uploads_at_once_share_the_rate() -> None:
+    clock = Clock()
+    limited = UploadRate(2 * MIB, clock=clock, wait=clock.wait)
+    uploads = [limited.paced([bytes(MIB)] * 10) for _ in range(3)]
+    for _ in range(10):
+        for upload in uploads:
+            next(upload)
+    assert clock.now_s - 100 == pytest.approx(15, rel=0.05)
+
+
+def test_pieces_are_the_bytes_in_order() -> None:
+    clock = Clock()
+    content = bytes(range(256)) * 20_000
+    limited = UploadRate(MIB, clock=clock, wait=clock.wait)
+    assert b"".join(limited.paced([content[:5], b"", content[5:3_000_000], content[3_000_000:]])) == content
+
+
+def test_who_waits_is_ended_by_a_close() -> None:
+    closed = threading.Event()
+    limited = UploadRate(1, clock=lambda: 0.0, wait=closed.wait)
+    closed.set()
+    with pytest.raises(RemoteStorageError, match="closed"):
+        next(limited.paced([bytes(MIB)]))
