@@ -1,4 +1,4 @@
-"""The command line: `tidegate serve FILE`, `check FILE`, `--version` (docs/protocol.md#exit-codes).
+"""The command line: `tidegate serve FILE`, `check FILE`, `rewrap FILE`, `--version` (docs/protocol.md#exit-codes).
 
 Only the chosen command's modules are imported: `tidegate --help` must answer at once, and importing trio, boto3 and
 Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.process.exit_codes`.
@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "serve":
                 return _serve(options.file)
+            case "rewrap":
+                return _rewrap(options)
             case _:
                 return _check(options.file)
     except KeyboardInterrupt:
@@ -47,7 +49,17 @@ def _parser() -> argparse.ArgumentParser:
         help="check configuration, upstream, tier and metadata",
         description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
     )
-    for command in (serve, check):
+    rewrap = commands.add_parser(
+        "rewrap",
+        help="put the data keys of old segments under the active key pair",
+        description="Put the data keys of old segments under the active key pair. A dry run unless --write is given.",
+    )
+    rewrap.add_argument("--write", action="store_true", help="replace the manifests; else only say what would be")
+    rewrap.add_argument(
+        "--per-second", metavar="N", type=_positive, default=20.0, help="manifests looked at in a second; default 20"
+    )
+    rewrap.add_argument("--after", metavar="NAME", default="", help="where a run that was ended goes on")
+    for command in (serve, check, rewrap):
         command.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
     return parser
 
@@ -120,6 +132,23 @@ def _check(file: Path) -> int:
     from proxy.check import run
 
     return run(config, sys.stdout)
+
+
+def _rewrap(options: argparse.Namespace) -> int:
+    config = _load(options.file)
+    if config is None:
+        return exit_codes.USAGE
+    from proxy.rewrap import RewrapOptions, run
+
+    wanted = RewrapOptions(writes=options.write, per_second=options.per_second, after=options.after)
+    return run(config, wanted, sys.stdout)
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
 
 
 def _load(file: Path) -> "Config | None":
