@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cold_read, fetch_exchange, producers, relay, warm_read
+from benchmarks import cold_read, fetch_exchange, producers, relay, store, warm_read
 from benchmarks.support.aiven_stage import cold_stage
 from benchmarks.support.bare_fetch import learn_requests, read_for
 from benchmarks.support.cold_options import ColdOptions, parse_cold_options
@@ -116,6 +116,18 @@ def test_an_answer_that_is_too_short_ends_the_run(kafka: KafkaCluster) -> None:
         read_for(address, [promised_more], 0.1)
 
 
+def test_stores_are_measured_by_each_transformation(tmp_path: Path) -> None:
+    report = Report("stores")
+    options = store.parse_options(["--rounds", "1", "--megabytes", "1", "--stores", "folder"])
+    with store.opened("folder", tmp_path) as (config, bare):
+        store.measure("folder", config, bare, tmp_path, options, report)
+    assert report.complaints == []
+    expected = [f"folder, {name}: {verb}" for name in store.TRANSFORMS for verb in ("put", "get")]
+    assert rows_of(report) == expected
+    assert all(row.compared > 0 for row in report.rows)
+    assert len(report.notes) == len(expected)
+
+
 parse_usual_options = partial(parse_options, "a benchmark", megabytes=100)
 OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (parse_usual_options, ["--rounds 0", "--seconds 0", "--megabytes 1", "--rounds x"]),
@@ -125,6 +137,7 @@ OUT_OF_RANGE: list[tuple[Callable[..., object], list[str]]] = [
     (parse_cold_options, ["--rounds 0", "--scheme ftp", "--store oci", "--store gcs --scheme https"]),
     (parse_worker_options, ["--workers 0", "--workers x", "--rows none", "--connections 3 --brokers 4", "--rounds 0"]),
     (parse_worker_options, ["--seconds 0", "--megabytes 1", "--before /nowhere", "--connections 65"]),
+    (store.parse_options, ["--rounds 0", "--megabytes 0", "--stores ftp", "--stores s3,ftp"]),
 ]
 
 
