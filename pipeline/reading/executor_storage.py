@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.errors import StorageConfigError
+from storage.formats.aiven.config import KEY_RING_FILE_KEY, key_ring_keys
 from storage.limited_files import UnreadableFileError, read_limited
 from storage.object_store.gcs_config import CREDENTIALS_JSON_KEY, CREDENTIALS_PATH_KEY, NOT_JSON, is_json_object
 from storage.object_store.s3_config import (
@@ -49,8 +50,8 @@ def ship_storage(class_name: str, config: Mapping[str, str]) -> ShippedStorage:
     Raises:
         StorageConfigError: a file cannot be read, or is larger than SHIPPED_FILE_BYTES_MAX.
     """
-    shipped, files = dict(config), {}
-    for key, value in config.items():
+    shipped, files = _with_key_ring(config), {}
+    for key, value in dict(shipped).items():
         path = Path(value.strip())
         if not key.endswith((_FILE_KEY_END, CREDENTIALS_PATH_KEY)) or not value.strip() or not path.exists():
             continue
@@ -85,6 +86,18 @@ def _open(shipped: ShippedStorage) -> RemoteStorageManager:
             path.write_bytes(content)
             config[key] = str(path)
         return open_remote_storage_manager(shipped.class_name, config)
+
+
+def _with_key_ring(config: Mapping[str, str]) -> dict[str, str]:
+    """The key pairs themselves in place of the file that lists them, so that their files travel too."""
+    ring = config.get(KEY_RING_FILE_KEY, "").strip()
+    if not ring or not Path(ring).exists():
+        return dict(config)
+    others = {key: value for key, value in config.items() if key != KEY_RING_FILE_KEY}
+    try:
+        return {**others, **key_ring_keys(Path(ring))}
+    except StorageConfigError as error:
+        raise StorageConfigError(f"{KEY_RING_FILE_KEY}={ring}: {error}, and executors need it") from error
 
 
 def _credentials(key: str, path: Path) -> dict[str, str]:

@@ -46,9 +46,8 @@ class GcsStore(HttpStore["_Made"]):
             self.retries.call(lambda: self._upload_whole(key, bytes(first)))
             return
         what = self.what("PUT", key)
-        upload = GcsUpload(
-            self._request, self.settings.endpoint_url, self.settings.bucket, key, lambda: self.errors(what)
-        )
+        settings = self.settings
+        upload = GcsUpload(self._request, settings.endpoint_url, settings.bucket, key, what, lambda: self.errors(what))
         upload_parts(upload, itertools.chain((first,), found), self.retries)
 
     def delete_many(self, keys: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ class GcsUpload:
     Args:
         request: sends an HTTP request (method, URL, keywords of `requests`) with the credentials' headers.
         url: of the API's endpoint.
+        what: the words for it, for messages.
         errors: translates errors.
     """
 
@@ -37,12 +38,14 @@ class GcsUpload:
         url: str,
         bucket: str,
         key: str,
+        what: str,
         errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._request = request
         self._begin_url = (
             f"{url}/upload/storage/v1/b/{quote(bucket, safe='')}/o?uploadType=resumable&name={quote(key, safe='')}"
         )
+        self._what = what
         self._errors = errors
         self._session_url = ""
         self._kept: Part = b""
@@ -58,7 +61,7 @@ class GcsUpload:
         )
         self._session_url = answer.get("location", "")
         if not self._session_url:
-            raise RemoteStorageError("Cloud Storage opened an upload without saying where")
+            raise RemoteStorageError(f"{self._what}: an upload was opened without a word where")
 
     def part(self, number: int, data: Part) -> None:
         """Send the chunk before this one, and keep this one."""
@@ -94,14 +97,20 @@ class GcsUpload:
             self._is_unsure = False
             if answer["status"] != "308":
                 return
-            before, stored = stored, _stored(answer)
+            before, stored = stored, self._checked(_stored(answer))
             if stored <= before:
-                raise RetriableRemoteStorageError(f"Cloud Storage stored nothing of bytes {before} to {end - 1}")
+                self._is_unsure = True
+                raise RetriableRemoteStorageError(f"{self._what}: nothing of bytes {before} to {end - 1} was stored")
 
     def _stored_bytes(self) -> int | None:
         """How much of the object the session has; None: all of it, it is finished."""
         answer = self._ask("PUT", self._session_url, {"Content-Range": "bytes */*"}, b"", (200, 201, 308))
-        return _stored(answer) if answer["status"] == "308" else None
+        return self._checked(_stored(answer)) if answer["status"] == "308" else None
+
+    def _checked(self, stored: int) -> int:
+        if not self._start <= stored <= self._start + len(self._kept):
+            raise RemoteStorageError(f"{self._what}: {stored} bytes are said to be stored, and {self._start} were")
+        return stored
 
     def _ask(
         self,

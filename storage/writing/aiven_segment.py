@@ -82,9 +82,9 @@ class AivenWriter:
         """
         self._check_chunk_bytes()
         self._custom_metadata(place, 0)  # what is too long with the shortest number is told before anything is sent
+        with place.errors(ObjectSuffix.MANIFEST):
+            self.store.delete_many([place.key(ObjectSuffix.MANIFEST)])
         try:
-            with place.errors(ObjectSuffix.MANIFEST):
-                self.store.delete_many([place.key(ObjectSuffix.MANIFEST)])
             return self._upload(place, metadata, log, indexes)
         except BaseException as error:
             try:

@@ -151,10 +151,13 @@ def _unwrap(data_key: str, private_keys: Mapping[str, bytes]) -> bytes:
     key = load_pem_private_key(private_keys[key_id], password=None)
     assert isinstance(key, RSAPrivateKey)
     numbers = key.private_numbers()
-    modulus, size = numbers.public_numbers.n, key.key_size // 8
+    size = key.key_size // 8
     ciphertext = base64.b64decode(encoded, validate=True)
     assert len(ciphertext) == size
-    padded = pow(int.from_bytes(ciphertext, "big"), numbers.d, modulus).to_bytes(size, "big")
+    # By the Chinese remainder theorem (RFC 8017 §5.1.2), four times as fast as by d alone.
+    number = int.from_bytes(ciphertext, "big")
+    one, other = pow(number, numbers.dmp1, numbers.p), pow(number, numbers.dmq1, numbers.q)
+    padded = (other + numbers.q * (numbers.iqmp * (one - other) % numbers.p)).to_bytes(size, "big")
     assert padded[0] == 0
     masked_seed, masked_block = padded[1 : 1 + HASH_BYTES], padded[1 + HASH_BYTES :]
     seed = _xor(masked_seed, _mask(masked_block, HASH_BYTES))

@@ -74,10 +74,14 @@ class MortalStore:
     """
 
     def __init__(self, inner: ObjectStore, deadline: int, error: BaseException) -> None:
+        self.restart(inner, deadline)
+        self._error = error
+
+    def restart(self, inner: ObjectStore, deadline: int) -> None:
+        """Begin anew, for whoever holds it: to open a storage manager with key pairs takes its time."""
         self.inner = inner
         self.steps = 0
         self._deadline = deadline
-        self._error = error
 
     @property
     def identity(self) -> str:

@@ -186,20 +186,27 @@ class KeyRingFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> KeyRing:
-        shown = f"{self._prefix}{KEY_RING_FILE_KEY}={self._path}"
         try:
-            properties = javaproperties.load(BytesIO(read_limited(self._path, KEY_RING_FILE_BYTES_MAX)))
-        except UnreadableFileError as error:
-            raise StorageConfigError(f"{shown}: it {error}") from error
-        except ValueError:
-            # Without the cause, which quotes the line.
-            raise StorageConfigError(f"{shown}: it is not a properties file") from None
-        try:
-            return KeyRing(
-                {key.removeprefix(self._prefix): value for key, value in properties.items()}, prefix=self._prefix
-            )
+            return KeyRing(key_ring_keys(self._path, prefix=self._prefix), prefix=self._prefix)
         except StorageConfigError as error:
-            raise StorageConfigError(f"{shown}: {error}") from error
+            raise StorageConfigError(f"{self._prefix}{KEY_RING_FILE_KEY}={self._path}: {error}") from error
+
+
+def key_ring_keys(path: Path, *, prefix: str = DEFAULT_PREFIX) -> dict[str, str]:
+    """What a key ring file says, without the broker's prefix.
+
+    Raises:
+        StorageConfigError: it cannot be read, or is no properties file.
+    """
+    try:
+        properties = javaproperties.load(BytesIO(read_limited(path, KEY_RING_FILE_BYTES_MAX)))
+    except UnreadableFileError as error:
+        raise StorageConfigError(f"it {error}") from error
+    except ValueError:
+        # Without the cause, which quotes the line.
+        raise StorageConfigError("it is not a properties file") from None
+    found = {key.removeprefix(prefix): value for key, value in properties.items()}
+    return {key: value for key, value in found.items() if key.startswith("encryption.key.")}
 
 
 def has_key_pairs(config: Mapping[str, str]) -> bool:

@@ -87,6 +87,19 @@ def test_a_file_of_googles_credentials_becomes_the_key_for_its_text(tmp_path: Pa
     assert SECRET not in str(caught.value)
 
 
+def test_a_key_ring_file_becomes_the_pairs_that_it_lists_whose_files_travel(tmp_path: Path) -> None:
+    private, ring = tmp_path / "private.pem", tmp_path / "ring.properties"
+    private.write_bytes(b"a private key")
+    pairs = {"encryption.key.pairs": "k", "encryption.key.pairs.k.private.key.file": str(private)}
+    ring.write_text("".join(f"rsm.config.{key}={value}\n" for key, value in pairs.items()) + "rsm.config.other=1\n")
+    shipped = ship_storage(AIVEN, {"encryption.key.ring.file": str(ring), "key.prefix": "p"})
+    assert dict(shipped.config) == {**pairs, "key.prefix": "p"}
+    assert dict(shipped.files) == {"encryption.key.pairs.k.private.key.file": b"a private key"}
+    ring.write_bytes(bytes(SHIPPED_FILE_BYTES_MAX + 1))
+    with pytest.raises(StorageConfigError, match=r"encryption\.key\.ring\.file=.*: it is larger than"):
+        ship_storage(AIVEN, {"encryption.key.ring.file": str(ring)})
+
+
 def test_a_file_that_is_not_here_is_taken_to_be_on_the_executors(tmp_path: Path) -> None:
     config = {"some.key.file": str(tmp_path / "elsewhere"), "empty.file": " "}
     assert ship_storage(AIVEN, config).config == tuple(sorted(config.items()))

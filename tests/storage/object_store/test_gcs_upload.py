@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
+from storage.errors import RemoteAccessDeniedError, RemoteStorageError, RetriableRemoteStorageError
 from storage.object_store.gcs import GcsStore
 from storage.object_store.gcs_config import CHUNK_BYTES_UNIT, AnonymousCredentials, GcsSettings
 from storage.object_store.uploads import UploadRetries
@@ -79,6 +79,11 @@ def test_an_upload_that_fails_for_good_is_cancelled(http: ScriptedHttp, store: G
     assert http.requests[-1] == "DELETE /session HTTP/1.1"
 
 
+def test_a_store_that_forgot_what_it_had_is_told_of(http: ScriptedHttp, store: GcsStore) -> None:
+    with pytest.raises(RemoteStorageError, match="0 bytes are said to be stored, and 262144 were"):
+        put(http, store, stored(ONE), TROUBLE, stored(0), response(499))
+
+
 def test_a_store_that_takes_nothing_is_not_asked_for_ever(http: ScriptedHttp, store: GcsStore) -> None:
-    with pytest.raises(RetriableRemoteStorageError, match="stored nothing"):
+    with pytest.raises(RetriableRemoteStorageError, match=r"a b/c .*: PUT: nothing of bytes 0 to .* was stored"):
         put(http, store, *[stored(0)] * 5, response(499))
