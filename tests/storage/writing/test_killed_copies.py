@@ -13,6 +13,7 @@ import pytest
 from storage.errors import RemoteResourceNotFoundError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.object_store.registry import open_object_store
+from storage.object_store.s3 import S3Store
 from tests.support.s3_server import S3Server
 from tests.support.segments import filled_segment, metadata_of
 from tests.support.waiting import wait_until
@@ -64,7 +65,8 @@ def test_a_killed_upload_is_seen_by_nobody(where: str, s3_endpoint: S3Server, tm
         def has_begun() -> bool:
             if where == "folder":
                 return any(path.stat().st_size > 0 for path in root.rglob("*.tmp"))
-            return "Uploads" in store.boto3_client().list_multipart_uploads(Bucket=bucket)  # type: ignore[attr-defined]
+            assert isinstance(store, S3Store)
+            return "Uploads" in store.boto3_client().list_multipart_uploads(Bucket=bucket)
 
         with uploading(config, tmp_path / "local") as process:
             try:
