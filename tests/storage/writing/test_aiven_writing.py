@@ -141,7 +141,11 @@ def test_what_is_needed_for_writing_alone_is_named_when_something_is_written(
     assert bucket.calls == []
 
 
-@pytest.mark.parametrize(("log", "is_compressed"), [(SEGMENT.log, True), (SEGMENT.log[:-1], True), (b"", False)])
+@pytest.mark.parametrize(
+    ("log", "is_compressed"),
+    [(SEGMENT.log, True), (SEGMENT.log[:-1], True), (b"", False)],
+    ids=["whole", "cut at its end", "empty"],
+)
 def test_the_heuristic_looks_at_the_first_batch(bucket: ScriptedObjectStore, log: bytes, is_compressed: bool) -> None:
     damaged = bytearray(SEGMENT.log)
     damaged[100] ^= 1
