@@ -31,6 +31,9 @@ SCRAPED_S_MAX = 60.0
 WINDOW = "10m"
 """For $__rate_interval: the load is within it whenever a test of this file asks."""
 
+OF_WORKERS = "Workers: "
+"""How those panels are called that one process leaves empty."""
+
 FIRST_MS = 1_700_000_000_000
 BATCH_RECORDS = 100
 BATCHES_PER_SEGMENT = 4
@@ -139,12 +142,33 @@ def test_the_numbers_of_prometheus_are_those_of_the_page(watched: Watched, tiere
     )
 
 
-@pytest.mark.parametrize("title", dashboard_queries())
+@pytest.mark.parametrize("title", [title for title in dashboard_queries() if not title.startswith(OF_WORKERS)])
 def test_a_query_of_the_dashboard_has_an_answer(watched: Watched, title: str) -> None:
+    assert_answered(watched.prometheus, title)
+
+
+def test_queries_of_workers_have_answers_where_there_are_some(
+    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    titles = [title for title in dashboard_queries() if title.startswith(OF_WORKERS)]
+    assert titles
+    folder = tmp_path_factory.mktemp("workers")
+    with (
+        own_tidegate(kafka, {"proxy.workers": "2"}) as tidegate,
+        running_prometheus(folder, tidegate.process.admin_address) as prometheus,
+    ):
+        for title in titles:
+            assert_answered(prometheus, title)
+
+
+def assert_answered(prometheus: RunningPrometheus, title: str) -> None:
     expression = dashboard_queries()[title].replace("$__rate_interval", WINDOW)
     expression = expression.replace("$job", "tidegate").replace("$instance", ".*")
     assert "$" not in expression
-    wait_until(lambda: any(map(math.isfinite, watched.prometheus.query(expression).values())), expression)
+    # A rate takes two scrapes.
+    wait_until(
+        lambda: any(map(math.isfinite, prometheus.query(expression).values())), expression, timeout_s=SCRAPED_S_MAX
+    )
 
 
 def test_the_variables_of_the_dashboard_have_values(watched: Watched) -> None:
