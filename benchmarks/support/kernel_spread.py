@@ -75,9 +75,10 @@ def ours(connections: int, workers: int, brokers: int) -> float:
     for worker in range(workers):
         assignment.on_up(worker)
     for number in range(connections):
-        chosen = assignment.choose(number % brokers + 1)
+        broker = number % brokers + 1
+        chosen = assignment.choose(broker)
         assert chosen is not None, "all are up"
-        assignment.on_given(chosen)
+        assignment.on_given(chosen, broker)
     return max(assignment.connections(worker) for worker in range(workers)) / connections
 
 

@@ -8,7 +8,9 @@ Rule 2. While brokers are fewer, each worker belongs to one broker, and brokers 
 Rule 3. A connection that is for no broker (the bootstrap listener, or a server name that only the worker will hear)
         goes to the worker that has the fewest.
 Rule 4. While none of a broker's workers is up, any that is up takes its connections: a cold cache is better than none.
-Rule 5. What is assigned stays as long as rules 1 and 2 allow: moving a broker costs its cache.
+Rule 5. Where rule 2 leaves a choice, connections of brokers count first: clients leave the bootstrap listener as soon as
+        they know the brokers, and two of them could otherwise meet in one worker.
+Rule 6. What is assigned stays as long as rules 1 and 2 allow: moving a broker costs its cache.
 
 Ties go to the lowest number, and brokers are assigned when the first connection asks: so brokers that are found
 together get the same workers in each run, in whatever order their listeners begin, and a worker that starts again with
@@ -30,6 +32,8 @@ class Assignment:
 
     def __init__(self, workers: int) -> None:
         self._connections = [0] * workers
+        self._of_brokers = [0] * workers
+        """Of these the ones that are for a broker."""
         self._up: set[int] = set()
         self._brokers: tuple[int, ...] = ()
         self._is_settled = True
@@ -71,7 +75,11 @@ class Assignment:
     def choose(self, broker: int | None) -> int | None:
         """The worker for a new connection of this broker's listener; None: no worker is up."""
         candidates = [worker for worker in self.workers_of(broker) if worker in self._up] or sorted(self._up)
-        return min(candidates, key=lambda worker: (self._connections[worker], worker), default=None)
+
+        def load(worker: int) -> tuple[int, int, int]:
+            return self._of_brokers[worker] if broker is not None else 0, self._connections[worker], worker
+
+        return min(candidates, key=load, default=None)
 
     def connections(self, worker: int) -> int:
         """How many the worker has."""
@@ -80,20 +88,23 @@ class Assignment:
     def on_up(self, worker: int) -> None:
         """It takes connections from now on, and has none."""
         self._up.add(worker)
-        self._connections[worker] = 0
+        self._connections[worker] = self._of_brokers[worker] = 0
 
     def on_down(self, worker: int) -> None:
         """It takes none any more, and its connections have ended."""
         self._up.discard(worker)
-        self._connections[worker] = 0
+        self._connections[worker] = self._of_brokers[worker] = 0
 
-    def on_given(self, worker: int) -> None:
-        """A connection was given to it."""
+    def on_given(self, worker: int, broker: int | None) -> None:
+        """A connection of this broker's listener was given to it; None: of none's."""
         self._connections[worker] += 1
+        self._of_brokers[worker] += broker is not None
 
-    def on_ended(self, worker: int) -> None:
-        """One of its connections ended. What ended before it came up again is not counted."""
+    def on_ended(self, worker: int, broker: int | None) -> None:
+        """Such a connection of it ended. What ended before it came up again is not counted."""
         self._connections[worker] = max(0, self._connections[worker] - 1)
+        if broker is not None:
+            self._of_brokers[worker] = max(0, self._of_brokers[worker] - 1)
 
 
 def balance(items: Iterable[ItemT], bins: Iterable[int], before: Mapping[ItemT, int]) -> dict[ItemT, int]:

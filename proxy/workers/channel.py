@@ -24,6 +24,9 @@ _ANCILLARY_BYTES: Final = stdlib_socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array
 _CLOSE_ON_EXEC: Final = getattr(stdlib_socket, "MSG_CMSG_CLOEXEC", 0)
 """Not on macOS; nothing here starts other programs."""
 
+_LONG_ANSWERS: Final = frozenset({"metrics"})
+"""To these questions. Samples of many topics are a megabyte of JSON, which is written in a thread."""
+
 _FAILED: Final = "question_failed"
 
 _log = structlog.get_logger(__name__)
@@ -198,8 +201,10 @@ class Channel:
             body = {_FAILED: repr(error)}
         if self._is_closed:
             return
-        # Samples of many topics are a megabyte of JSON.
-        data = await trio.to_thread.run_sync(encode, FrameKind.ANSWER, body, question.id)
+        if question.body.get("what") in _LONG_ANSWERS:
+            data = await trio.to_thread.run_sync(encode, FrameKind.ANSWER, body, question.id)
+        else:
+            data = encode(FrameKind.ANSWER, body, question.id)
         self._put(_Outgoing(data, None))
 
     def _close(self) -> None:

@@ -72,8 +72,8 @@ class Member:
     channel: Channel | None = None
     process_id: int | None = None
     is_up: bool = False
-    given: dict[int, Callable[[], None]] = field(default_factory=dict)
-    """Connections of this life that have not ended, and what is to be called then."""
+    given: dict[int, tuple[int | None, Callable[[], None]]] = field(default_factory=dict)
+    """Connections of this life that have not ended: whose listener's, and what is to be called then."""
     state: Mapping[str, Any] | None = None
     """What it said last of itself; None: nothing in this life."""
     has_been_ready: bool = False
@@ -147,9 +147,9 @@ class Crew:
             member = self.members[number]
             channel, given = member.channel, member.given
             assert channel is not None
-            self.assignment.on_given(number)
+            self.assignment.on_given(number, target.node_id)
             id_ = next(self._ids)
-            given[id_] = on_end  # before it is sent: the worker may be quick
+            given[id_] = target.node_id, on_end  # before it is sent: the worker may be quick
             member.sending.add(id_)
             try:
                 await channel.give(sock, id=id_, broker=target.node_id, addresses=[*target.addresses])
@@ -274,7 +274,7 @@ class Crew:
             member.has_been_ready = False
             given, member.given = member.given, {}
             for id_ in given.keys() - member.sending:
-                given[id_]()
+                given[id_][1]()
         if event is None:
             raise TemplateGoneError("nobody tells how workers end")
         return event
@@ -307,8 +307,9 @@ class Crew:
                 self._change()
                 _log.info("worker_started", worker=member.name, pid=member.process_id)
             case "ended":
-                self.assignment.on_ended(member.number)
-                if (on_end := member.given.pop(frame.body["id"], None)) is not None:
+                if (given := member.given.pop(frame.body["id"], None)) is not None:
+                    broker, on_end = given
+                    self.assignment.on_ended(member.number, broker)
                     on_end()
 
     def _down(self, member: Member) -> None:

@@ -23,7 +23,7 @@ def given_to(assignment: Assignment, broker: int | None, times: int) -> list[int
     for _ in range(times):
         worker = assignment.choose(broker)
         assert worker is not None
-        assignment.on_given(worker)
+        assignment.on_given(worker, broker)
         chosen.append(worker)
     return chosen
 
@@ -47,7 +47,15 @@ def test_the_order_in_which_listeners_begin_does_not_matter() -> None:
 def test_a_single_broker_has_all_workers_and_the_least_loaded_is_chosen() -> None:
     assignment = made(3, (7,))
     assert given_to(assignment, 7, 6) == [0, 1, 2, 0, 1, 2]
-    assignment.on_ended(1)
+    assignment.on_ended(1, 7)
+    assert given_to(assignment, 7, 1) == [1]
+
+
+def test_clients_that_leave_the_bootstrap_listener_do_not_meet_in_one_worker() -> None:
+    assignment = made(2, (7,))
+    assert given_to(assignment, None, 2) == [0, 1]
+    assert given_to(assignment, 7, 1) == [0]
+    assignment.on_ended(0, None)  # the first knows the broker; now worker 0 has one connection, and so has worker 1
     assert given_to(assignment, 7, 1) == [1]
 
 
@@ -109,7 +117,8 @@ class Events(RuleBasedStateMachine):
         self.assignment = Assignment(workers)
         self.brokers: set[int] = set()
         self.up: set[int] = set()
-        self.counts = Counter[int]()
+        self.counts: dict[int, list[int | None]] = {worker: [] for worker in range(workers)}
+        """Whose connections each worker has."""
 
     @rule(brokers=st.sets(st.integers(0, 9)))
     def follow(self, brokers: set[int]) -> None:
@@ -119,7 +128,7 @@ class Events(RuleBasedStateMachine):
     @rule(data=st.data())
     def turn(self, data: st.DataObject) -> None:
         worker = data.draw(st.integers(0, self.workers - 1))
-        self.counts[worker] = 0
+        self.counts[worker] = []
         if worker in self.up:
             self.up.discard(worker)
             self.assignment.on_down(worker)
@@ -136,20 +145,26 @@ class Events(RuleBasedStateMachine):
         assert worker in self.up
         meant = self.up & {*self.assignment.workers_of(broker)} or self.up
         assert worker in meant
-        assert self.counts[worker] == min(self.counts[each] for each in meant)
-        self.assignment.on_given(worker)
-        self.counts[worker] += 1
+        assert worker is not None
+        assert self.load(worker, broker) == min(self.load(each, broker) for each in meant)
+        self.assignment.on_given(worker, broker)
+        self.counts[worker].append(broker)
+
+    def load(self, worker: int, broker: int | None) -> tuple[int, int]:
+        """By rule 5."""
+        own = self.counts[worker]
+        return len([each for each in own if each is not None]) if broker is not None else 0, len(own)
 
     @precondition(lambda self: any(self.counts.values()))
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
-        worker = data.draw(st.sampled_from([each for each, count in sorted(self.counts.items()) if count]))
-        self.assignment.on_ended(worker)
-        self.counts[worker] -= 1
+        worker = data.draw(st.sampled_from([each for each, own in sorted(self.counts.items()) if own]))
+        ended = data.draw(st.integers(0, len(self.counts[worker]) - 1))
+        self.assignment.on_ended(worker, self.counts[worker].pop(ended))
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert all(self.assignment.connections(each) == self.counts[each] for each in range(self.workers))
+        assert all(self.assignment.connections(each) == len(own) for each, own in self.counts.items())
 
     @invariant()
     def every_broker_has_workers_and_no_cache_is_doubled_without_need(self) -> None:
