@@ -8,8 +8,8 @@ Rule 2. While brokers are fewer, each worker belongs to one broker, and brokers 
 Rule 3. A connection that is for no broker (the bootstrap listener, or a server name that only the worker will hear)
         goes to the worker that has the fewest.
 Rule 4. While none of a broker's workers is up, any that is up takes its connections: a cold cache is better than none.
-Rule 5. Where rule 2 leaves a choice, connections of brokers count first: clients leave the bootstrap listener as soon as
-        they know the brokers, and two of them could otherwise meet in one worker.
+Rule 5. Where rule 2 leaves a choice, connections of brokers count first: clients leave the bootstrap listener as soon
+        as they know the brokers, and two of them could otherwise meet in one worker.
 Rule 6. What is assigned stays as long as rules 1 and 2 allow: moving a broker costs its cache.
 
 Ties go to the lowest number, and brokers are assigned when the first connection asks: so brokers that are found

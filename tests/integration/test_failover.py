@@ -5,6 +5,7 @@ port that is the same on all machines. How long each client waits at the longest
 in the end is: nothing lost, nothing twice.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -66,8 +67,11 @@ class Failovers:
         for fleet in self._fleets:
             fleet.mark()
         if end is End.KILL:
+            workers = worker_pids(victim)
             victim.served.process.kill()
             victim.served.process.wait()
+            # Workers whose supervisor is gone end by themselves.
+            wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "its workers end")
         else:
             victim.served.terminate()
             self._balancer.wait_state(victim.name, "NOLB")
@@ -85,6 +89,11 @@ class Failovers:
 
     def _progress(self) -> dict[tuple[str, str], Progress]:
         return {(fleet.name, role): now for fleet in self._fleets for role, now in fleet.progress().items()}
+
+
+def worker_pids(replica: Replica) -> list[int]:
+    """None with `proxy.workers` = 1."""
+    return [each["pid"] for each in json.loads(replica.served.page("/readyz")[1]).get("workers", [])]
 
 
 @contextmanager
@@ -159,18 +168,21 @@ def check_results(kafka: KafkaCluster, topics: Topics, results: Mapping[str, Map
 
 SOME = {"librdkafka": ["reader", "producer", "group"], "java": ["transactions", "group"]}
 ALL = {name: list(STEPS) for name in SOME}
+FIVE = [End.KILL, End.KILL, End.DRAIN, End.DRAIN, End.KILL]
 
 
 @pytest.mark.parametrize(
-    ("ends", "roles"),
+    ("ends", "roles", "workers"),
     [
-        pytest.param([End.KILL, End.DRAIN], SOME, id="kill-and-drain"),
-        pytest.param([End.KILL, End.KILL, End.DRAIN, End.DRAIN, End.KILL], ALL, id="5", marks=pytest.mark.long),
+        pytest.param([End.KILL, End.DRAIN], SOME, 1, id="kill-and-drain"),
+        pytest.param(FIVE, ALL, 1, id="5", marks=pytest.mark.long),
+        pytest.param(FIVE, ALL, 2, id="5-workers", marks=pytest.mark.long),
     ],
 )
 def test_clients_go_on_at_the_other_replica(
     ends: Sequence[End],
     roles: Mapping[str, Sequence[str]],
+    workers: int,
     kafka: KafkaCluster,
     tiered: TieredTopic,
     tmp_path: Path,
@@ -179,7 +191,7 @@ def test_clients_go_on_at_the_other_replica(
     live = fresh_name("failover-live")
     kafka.create_topic(live, 2, {})
     topics = {name: topics_for(kafka, tiered, live, name) for name in roles}
-    properties = {"proxy.drain.delay.ms": str(DRAIN_DELAY_MS)}
+    properties = {"proxy.drain.delay.ms": str(DRAIN_DELAY_MS), "proxy.workers": str(workers)}
     with (
         two_replicas(kafka, tmp_path, properties) as (balancer, replicas),
         fed(kafka, live),
