@@ -83,6 +83,15 @@ def test_without_the_extra_it_says_what_to_install(
     assert "pip install 'tidegate[spark]'" in capsys.readouterr().err
 
 
+@pytest.fixture
+def listens_to_interrupts() -> Iterator[None]:
+    """Whoever started the tests may have them ignored, as `nohup` and shells do for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_interrupts")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it_with_its_own_code(
     number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
