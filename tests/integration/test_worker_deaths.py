@@ -22,7 +22,12 @@ from tests.support.waiting import wait_until
 from tests.support.worker_processes import all_are_ready, family_of, have_ended, workers_of
 from tools.demo.kafka_cluster import KafkaCluster, free_port
 
-BACKFILL = {"reconnect.backoff.max.ms": 500, "queued.min.messages": 1000, "fetch.message.max.bytes": 128 * 1024}
+BACKFILL = {
+    "reconnect.backoff.max.ms": 500,
+    "queued.min.messages": 1000,
+    "fetch.message.max.bytes": 128 * 1024,
+    "fetch.queue.backoff.ms": 5,
+}
 """Little is held in advance: most kills come in the middle of a read."""
 
 RECORDS_AFTERWARDS = 100
