@@ -11,21 +11,22 @@ Behaviour:
   (storage.object_store.uploads).
 """
 
+import base64
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
 from storage.object_store.azure_config import AzureSettings
 from storage.object_store.azure_sign import GetRequests
-from storage.object_store.azure_upload import AzureUpload
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import HttpStore, Made, delete_each
 from storage.object_store.object_store import ObjectHead, parts
 from storage.object_store.tokens import Token
-from storage.object_store.uploads import UploadRetries, upload_parts
+from storage.object_store.uploads import Part, UploadRetries, upload_parts
 
 
 class AzureStore(HttpStore["_Made"]):
@@ -93,6 +94,38 @@ class AzureStore(HttpStore["_Made"]):
 
     def _blob(self, key: str) -> Any:
         return self.made().azure.container.get_blob_client(key)
+
+
+class AzureUpload:
+    """A PartUpload in blocks (Azure Storage, "Put Block" and "Put Block List").
+
+    `blob`: the SDK's client of it; `errors`: translates its errors.
+
+    Blocks are nobody's until their list is put, and sending a block again replaces it.
+    """
+
+    def __init__(self, blob: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self._blob = blob
+        self._errors = errors
+        self._names: dict[int, str] = {}
+
+    def begin(self) -> None:
+        """Nothing: Azure knows no upload before its first block."""
+
+    def part(self, number: int, data: Part) -> None:
+        """Put Block. All names of one blob must have the same length."""
+        name = base64.b64encode(f"{number:08}".encode()).decode()
+        with self._errors():
+            self._blob.stage_block(name, bytes(data), length=len(data))
+        self._names[number] = name
+
+    def finish(self) -> None:
+        """Put Block List."""
+        with self._errors():
+            self._blob.commit_block_list(list(self._names.values()))
+
+    def abort(self) -> None:
+        """Nothing: no request drops blocks that were never committed; Azure does after a week."""
 
 
 class _Made(Made):
