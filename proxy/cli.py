@@ -129,7 +129,7 @@ def _check(file: Path) -> int:
     config = _load(file)
     if config is None:
         return exit_codes.USAGE
-    from proxy.check import run
+    from proxy.commands.check import run
 
     return run(config, sys.stdout)
 
@@ -138,7 +138,7 @@ def _rewrap(options: argparse.Namespace) -> int:
     config = _load(options.file)
     if config is None:
         return exit_codes.USAGE
-    from proxy.rewrap import RewrapOptions, run
+    from proxy.commands.rewrap import RewrapOptions, run
 
     wanted = RewrapOptions(writes=options.write, per_second=options.per_second, after=options.after)
     return run(config, wanted, sys.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # its re-export is not marked as such
 
-from proxy.check import run as run_check
+from proxy.commands.check import run as run_check
 from proxy.config import load
 from proxy.process import exit_codes
 from tests.support.needs import JARS, ROOT

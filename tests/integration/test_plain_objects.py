@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy import check
+from proxy.commands import check
 from proxy.config import load
 from proxy.process import exit_codes
 from storage.errors import RemoteResourceNotFoundError

@@ -88,7 +88,7 @@ def test_check_writes_to_standard_output(
         out.write(f"{config.mode}\n")
         return code
 
-    fake_module(monkeypatch, "proxy.check", run=run)
+    fake_module(monkeypatch, "proxy.commands.check", run=run)
     assert cli.main(["check", file]) == code
     assert capsys.readouterr().out == "replica\n"
 
@@ -108,7 +108,7 @@ def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path
 
 def test_warnings_are_lines_too_and_stop_nothing(file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setenv("TIDEGATE_SERVICE_HOST", "10.0.0.1")
-    fake_module(monkeypatch, "proxy.check", run=lambda config, out: 0)
+    fake_module(monkeypatch, "proxy.commands.check", run=lambda config, out: 0)
     assert cli.main(["check", file]) == 0
     assert "tidegate: warning: environment variable TIDEGATE_SERVICE_HOST names no key" in capsys.readouterr().err
 
@@ -119,7 +119,7 @@ def test_an_interrupted_command_is_a_line_and_code_1(
     def run(config: Config, out: TextIO) -> int:
         raise KeyboardInterrupt
 
-    fake_module(monkeypatch, "proxy.check", run=run)
+    fake_module(monkeypatch, "proxy.commands.check", run=run)
     assert cli.main(["check", file]) == 1
     assert capsys.readouterr().err == "tidegate: interrupted\n"
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy import cli, rewrap
+from proxy import cli
+from proxy.commands import rewrap
+from proxy.commands.rewrap import RewrapOptions
 from proxy.config import load
-from proxy.rewrap import RewrapOptions
 from storage.object_store.filesystem import FileSystemStore
 from tests.storage.writing.test_rewrap import Tier, both_pairs, make_tier
 from tests.support.writing_tiers import object_key

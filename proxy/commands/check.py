@@ -9,19 +9,17 @@ __remote_log_metadata is for this command only, to see the retention: without it
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import trio
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
-from proxy.config.model import Config, EffectiveKey
+from proxy.commands.report import Report
+from proxy.config.model import Config
 from proxy.process import exit_codes
 from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster, FrontierClient
@@ -37,58 +35,6 @@ from storage.model import (
     RemoteLogSegmentState,
 )
 from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
-
-# What `tidegate check` prints: findings as they are made, and the table of effective keys.
-#
-# A finding is one line: `ok`, `warning` or `WRONG` and a sentence. Nothing here knows what is checked.
-
-
-_PIPED_COLUMNS = 200
-"""Where the output is no terminal: wide enough that a key, its value and its origin stay on one line."""
-
-
-class CheckReport:
-    """Prints at once; counts what is wrong."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.wrong_count = 0
-        self._console = Console(
-            file=out, width=None if out.isatty() else _PIPED_COLUMNS, highlight=False, soft_wrap=True, emoji=False
-        )
-
-    def keys(self, effective: Sequence[EffectiveKey]) -> None:
-        """Every effective key with its origin; secrets come masked already."""
-        table = Table(box=None, pad_edge=False)
-        for heading in ("key", "value", "origin"):
-            table.add_column(heading, overflow="fold")
-        for key in effective:
-            table.add_row(Text(key.name), Text(key.value), Text(key.origin))
-        self._console.print(table)
-
-    def section(self, title: str) -> None:
-        self._console.print()
-        self._console.print(Text(title, style="bold"))
-
-    def ok(self, sentence: str) -> None:
-        self._line("ok", "green", sentence)
-
-    def warning(self, sentence: str) -> None:
-        self._line("warning", "yellow", sentence)
-
-    def wrong(self, sentence: str) -> None:
-        self.wrong_count += 1
-        self._line("WRONG", "bold red", sentence)
-
-    def verdict(self) -> None:
-        self._console.print()
-        if self.wrong_count:
-            self._console.print(Text(f"{self.wrong_count} wrong", style="bold red"))
-        else:
-            self._console.print(Text("nothing wrong", style="bold green"))
-
-    def _line(self, word: str, style: str, sentence: str) -> None:
-        self._console.print(Text.assemble((f"{word:<8}", style), sentence))
-
 
 ROLE = "check"
 
@@ -115,7 +61,7 @@ def run(config: Config, out: TextIO) -> int:
         exit_codes.DONE or exit_codes.FOUND_WRONG.
     """
     configure_logs("error")  # the report says what is wrong; a log line between would say it twice
-    report = CheckReport(out)
+    report = Report(out)
     report.section("Configuration")
     report.keys(config.effective)
     for warning in config.warnings:
@@ -130,7 +76,7 @@ def run(config: Config, out: TextIO) -> int:
     return exit_codes.FOUND_WRONG if report.wrong_count else exit_codes.DONE
 
 
-async def _check(config: Config, report: CheckReport) -> None:
+async def _check(config: Config, report: Report) -> None:
     async with trio.open_nursery() as nursery:
         upstream = Cluster(client_settings(config.upstream), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
@@ -154,7 +100,7 @@ def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) 
     return upstream if same else Cluster(client_settings(config.metadata_client), nursery)
 
 
-async def _check_brokers(cluster: Cluster, report: CheckReport) -> bool:
+async def _check_brokers(cluster: Cluster, report: Report) -> bool:
     """Whether at least one broker answers."""
     try:
         await cluster.refresh()
@@ -179,7 +125,7 @@ async def _check_brokers(cluster: Cluster, report: CheckReport) -> bool:
     return reached
 
 
-async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: CheckReport) -> None:
+async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report) -> None:
     client = KafkaMetadataTopicClient(cluster)
     try:
         topic = await client.describe()
@@ -213,7 +159,7 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: CheckRe
         report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
 
 
-async def _metadata_topic_configs(cluster: Cluster, report: CheckReport) -> Mapping[str, str]:
+async def _metadata_topic_configs(cluster: Cluster, report: Report) -> Mapping[str, str]:
     """How long the metadata topic keeps records; empty if that is not told."""
     asked = {
         "resource_type": _TOPIC_RESOURCE,
@@ -239,7 +185,7 @@ async def _metadata_topic_configs(cluster: Cluster, report: CheckReport) -> Mapp
     return {entry.name: entry.value for entry in result.configs}
 
 
-def _check_retention(configs: Mapping[str, str], report: CheckReport) -> None:
+def _check_retention(configs: Mapping[str, str], report: Report) -> None:
     """Finite retention loses segments' metadata while their objects stay (docs/kafka-tier.md#metadata-topic).
 
     KIP-1266 compacts the topic, which keeps the last record of each key for ever, and retention does not apply. On the
@@ -275,7 +221,7 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
         offset = fetched.next_offset
 
 
-async def _check_topics(cluster: Cluster, scan: "_Scan", report: CheckReport) -> None:
+async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report) -> None:
     """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?"""
     if not scan.topics:
         report.ok("none yet")
@@ -291,7 +237,7 @@ async def _check_topics(cluster: Cluster, scan: "_Scan", report: CheckReport) ->
         await _check_frontier(cluster, described[0], report)
 
 
-def _is_described(topic: TopicMetadata, report: CheckReport) -> bool:
+def _is_described(topic: TopicMetadata, report: Report) -> bool:
     if topic.error_code == _TOPIC_AUTHORIZATION_FAILED:
         report.wrong(f"ACL Describe on Topic {topic.name} is missing: its frontier cannot be learned")
     elif topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
@@ -301,7 +247,7 @@ def _is_described(topic: TopicMetadata, report: CheckReport) -> bool:
     return topic.error_code == 0
 
 
-async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: CheckReport) -> None:
+async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report) -> None:
     """Ask one leader for one local log start, as `serve` does all the time."""
     partition, leader = next(iter(sorted(topic.partitions.items())))
     where = f"{topic.name}-{partition}"
@@ -319,7 +265,7 @@ async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: CheckR
         report.wrong(f"the local log start of {where} cannot be learned: error code {answer.error_code}")
 
 
-def _check_tier(config: Config, scan: "_Scan", report: CheckReport) -> None:
+def _check_tier(config: Config, scan: "_Scan", report: Report) -> None:
     """Blocking: open the storage manager and read the beginning of one segment."""
     try:
         manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, SASL_HANDSHAKE, Values
-from proxy import check
+from proxy.commands import check
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage

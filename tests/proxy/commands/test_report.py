@@ -2,13 +2,13 @@
 
 import io
 
-from proxy.check import CheckReport
+from proxy.commands.report import Report
 from proxy.config.model import EffectiveKey
 
 
 def test_findings_are_one_line_each_and_only_wrong_ones_count() -> None:
     out = io.StringIO()
-    report = CheckReport(out)
+    report = Report(out)
     report.ok("broker 1 at a:1")
     report.warning("w" * 300)
     report.wrong("[bold]no[/bold] :smile:")
@@ -29,7 +29,7 @@ def test_each_key_has_its_value_and_origin_on_one_line() -> None:
         EffectiveKey(name="upstream.sasl.password", value="[hidden]", origin="tidegate.properties:3", text="secret"),
         EffectiveKey(name="mode", value="replica", origin="default", text="replica"),
     ]
-    CheckReport(out).keys(keys)
+    Report(out).keys(keys)
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert lines == [
         ["key", "value", "origin"],
