@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("metrics", "pipeline", "protocol", "proxy", "storage")
+PRODUCT = ("copier", "metrics", "pipeline", "protocol", "proxy", "storage")
 OTHERS = ("tests", "benchmarks", "tools", "deploy")
 _NOTHING = frozenset({tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
 

@@ -33,12 +33,10 @@ from protocol.record_batches import (
 )
 from storage.errors import CorruptObjectError, RemoteStorageError
 from storage.indexes.offset_index import OffsetIndex
+from storage.log.transaction_marker import MARKER_BYTES, read_transaction_marker
 from storage.model import RemoteLogSegmentMetadata
 
 R = TypeVar("R")
-
-_MARKER_BYTES = 64
-"""Of a control batch's only record: five numbers of a few bytes each and a key of four bytes come first."""
 
 _NOTHING = memoryview(b"")
 
@@ -179,18 +177,9 @@ def order_fault(base_offset: int, last_offset: int) -> str | None:
 
 
 def is_abort_marker(batch: WalkedBatch) -> bool | None:
-    """Of a transaction marker whether it is an ABORT; None of any other batch (KIP-98: the key is version, type)."""
-    if not (batch.header.is_control and batch.header.is_transactional):
-        return None
-    body = bytes(batch.data[HEADER_BYTES : HEADER_BYTES + _MARKER_BYTES])
-    position = 0
-    for skipped in (0, 1, 0, 0):  # length, attributes and timestamp delta, offset delta, key length
-        position += skipped
-        while position < len(body) and body[position] & 0x80:
-            position += 1
-        position += 1
-    kind = int.from_bytes(body[position + 2 : position + 4], "big") if position + 4 <= len(body) else -1
-    return None if kind not in (0, 1) else kind == 0
+    """Of a transaction marker whether it is an ABORT; None of any other batch."""
+    marker = read_transaction_marker(batch.header, batch.data)
+    return None if marker is None else marker.is_abort
 
 
 class LogWalk:
@@ -291,7 +280,7 @@ class LogWalk:
         if self._depth is Depth.BATCHES:
             size_bytes = header.size_bytes
         elif header.is_control:
-            size_bytes = min(header.size_bytes, HEADER_BYTES + _MARKER_BYTES)
+            size_bytes = min(header.size_bytes, HEADER_BYTES + MARKER_BYTES)
         if size_bytes:
             if not self._holds(position, size_bytes):
                 yield from self._want(position, size_bytes)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.errors import MetadataRecordError
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, encode_offset_index
@@ -29,12 +30,7 @@ from storage.model import (
     uuid_to_text,
 )
 from storage.writing.metadata_records import encode
-from tests.support.index_writer import (
-    encode_leader_epochs,
-    encode_producer_snapshot,
-    encode_time_index,
-    encode_transaction_index,
-)
+from tests.support.index_writer import encode_time_index
 from tests.support.oracle import Answer, Oracle
 
 RANDOM = random.Random(405)

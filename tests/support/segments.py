@@ -18,6 +18,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.indexes.offset_index import build_offset_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction
@@ -31,12 +32,7 @@ from storage.model import (
     Uuid,
     uuid_to_text,
 )
-from tests.support.index_writer import (
-    build_time_index,
-    encode_leader_epochs,
-    encode_producer_snapshot,
-    encode_transaction_index,
-)
+from tests.support.index_writer import build_time_index
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 NO_PRODUCER_ID = -1

@@ -13,12 +13,15 @@ import java.util.*;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogMetadataTopicPartitioner;
 import org.apache.kafka.server.log.remote.metadata.storage.RemoteLogSegmentMetadataSnapshot;
 import org.apache.kafka.server.log.remote.metadata.storage.serialization.RemoteLogMetadataSerde;
 import org.apache.kafka.server.log.remote.storage.*;
 import org.apache.kafka.server.log.remote.storage.RemoteLogSegmentMetadata.CustomMetadata;
+import org.apache.kafka.server.util.KafkaScheduler;
 import org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile;
+import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
 import org.apache.kafka.storage.internals.log.*;
 
 /**
@@ -47,6 +50,9 @@ import org.apache.kafka.storage.internals.log.*;
  *   write_producer_snapshot  entries [[producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp_ms,
  *                            coordinator_epoch, current_txn_first_offset (-1: none)], ...] -> {"hex"}
  *   read_producer_snapshot   hex                            -> {"entries"}
+ *   rebuild_segment    folder, base_offset, lineage [[epoch, start_offset], ...], producers as write_producer_snapshot
+ *                      -> {"size"}: beside the .log in the folder the indexes, the producer snapshot and a file
+ *                      leader-epoch-checkpoint, as a broker makes them when it starts after a crash
  *
  * Run by tests/support/oracle.py: java -cp 'build/kafka/libs/*' tools/oracle/Oracle.java
  */
@@ -86,6 +92,7 @@ public final class Oracle {
             case "encode": return hex(serde.serialize(metadata(request)));
             case "decode": return fields(serde.deserialize(bytes(request)));
             case "metadata_partition": return metadataPartition(request);
+            case "rebuild_segment": return rebuildSegment(request);
             default: return withFile(what, request);
         }
     }
@@ -224,7 +231,7 @@ public final class Oracle {
 
     private static ObjectNode writeOffsetIndex(File file, JsonNode request) throws Exception {
         try (OffsetIndex index = new OffsetIndex(file, number(request, "base_offset"), INDEX_BYTES_MAX)) {
-            for (long[] entry : entries(request)) {
+            for (long[] entry : entries(request.get("entries"))) {
                 index.append(entry[0], (int) entry[1]);
             }
             index.trimToValidSize();
@@ -249,7 +256,7 @@ public final class Oracle {
 
     private static ObjectNode writeTimeIndex(File file, JsonNode request) throws Exception {
         try (TimeIndex index = new TimeIndex(file, number(request, "base_offset"), INDEX_BYTES_MAX)) {
-            for (long[] entry : entries(request)) {
+            for (long[] entry : entries(request.get("entries"))) {
                 index.maybeAppend(entry[0], entry[1]);
             }
             index.trimToValidSize();
@@ -274,7 +281,7 @@ public final class Oracle {
 
     private static ObjectNode writeTransactionIndex(File file, JsonNode request) throws Exception {
         try (TransactionIndex index = new TransactionIndex(number(request, "base_offset"), file)) {
-            for (long[] entry : entries(request)) {
+            for (long[] entry : entries(request.get("entries"))) {
                 index.append(new AbortedTxn(entry[0], entry[1], entry[2], entry[3]));
             }
             index.flush();
@@ -296,7 +303,7 @@ public final class Oracle {
 
     private static ObjectNode writeLeaderEpochs(File file, JsonNode request) throws Exception {
         List<EpochEntry> epochs =
-            entries(request).stream().map(entry -> new EpochEntry((int) entry[0], entry[1])).toList();
+            entries(request.get("entries")).stream().map(entry -> new EpochEntry((int) entry[0], entry[1])).toList();
         new LeaderEpochCheckpointFile(file, new LogDirFailureChannel(1)).write(epochs);
         return hex(Files.readAllBytes(file.toPath()));
     }
@@ -310,20 +317,50 @@ public final class Oracle {
     }
 
     private static ObjectNode writeProducerSnapshot(File file, JsonNode request) throws Exception {
+        Map<Long, ProducerStateEntry> producers = new LinkedHashMap<>();
+        for (long[] row : entries(request.get("entries"))) {
+            producers.put(row[0], producer(row));
+        }
+        ProducerStateManager.writeSnapshot(file, producers, false);
+        return hex(Files.readAllBytes(file.toPath()));
+    }
+
+    private static ProducerStateEntry producer(long[] row) throws Exception {
         // The last batch of an entry is set by a method that Kafka keeps to its package.
         Method addBatch = ProducerStateEntry.class.getDeclaredMethod(
             "addBatch", short.class, int.class, long.class, int.class, long.class);
         addBatch.setAccessible(true);
-        Map<Long, ProducerStateEntry> producers = new LinkedHashMap<>();
-        for (long[] row : entries(request)) {
-            OptionalLong transaction = row[7] < 0 ? OptionalLong.empty() : OptionalLong.of(row[7]);
-            ProducerStateEntry entry =
-                new ProducerStateEntry(row[0], (short) row[1], (int) row[6], row[5], transaction);
+        OptionalLong transaction = row[7] < 0 ? OptionalLong.empty() : OptionalLong.of(row[7]);
+        ProducerStateEntry entry = new ProducerStateEntry(row[0], (short) row[1], (int) row[6], row[5], transaction);
+        if (row[3] >= 0) {
             addBatch.invoke(entry, (short) row[1], (int) row[2], row[3], (int) row[4], row[5]);
-            producers.put(row[0], entry);
         }
-        ProducerStateManager.writeSnapshot(file, producers, false);
-        return hex(Files.readAllBytes(file.toPath()));
+        return entry;
+    }
+
+    private static ObjectNode rebuildSegment(JsonNode request) throws Exception {
+        File folder = new File(text(request, "folder"));
+        TopicPartition partition = new TopicPartition("orders", 0);
+        LeaderEpochCheckpointFile epochs = new LeaderEpochCheckpointFile(
+            new File(folder, "leader-epoch-checkpoint"), new LogDirFailureChannel(1));
+        LeaderEpochFileCache lineage = new LeaderEpochFileCache(partition, epochs, new KafkaScheduler(1));
+        for (long[] row : entries(request.get("lineage"))) {
+            lineage.assign((int) row[0], row[1]);
+        }
+        ProducerStateManager producers = new ProducerStateManager(
+            partition, folder, Integer.MAX_VALUE, new ProducerStateManagerConfig(Integer.MAX_VALUE, false),
+            Time.SYSTEM);
+        for (long[] row : entries(request.get("producers"))) {
+            producers.loadProducerEntry(producer(row));
+        }
+        LogConfig config = new LogConfig(Map.of());
+        LogSegment segment = LogSegment.open(
+            folder, number(request, "base_offset"), config, Time.SYSTEM, true, 0, false, "");
+        int dropped = segment.recover(producers, lineage);
+        producers.takeSnapshot();
+        segment.close();
+        epochs.write(lineage.epochEntries());
+        return JSON.createObjectNode().put("size", segment.size()).put("dropped", dropped);
     }
 
     private static ObjectNode readProducerSnapshot(File file) throws Exception {
@@ -348,9 +385,9 @@ public final class Oracle {
         return new long[] {entry.timestamp(), entry.offset()};
     }
 
-    private static List<long[]> entries(JsonNode request) {
+    private static List<long[]> entries(JsonNode list) {
         List<long[]> entries = new ArrayList<>();
-        for (JsonNode entry : request.get("entries")) {
+        for (JsonNode entry : list) {
             long[] row = new long[entry.size()];
             for (int i = 0; i < row.length; i++) {
                 row[i] = entry.get(i).asLong();

@@ -8,13 +8,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from copier.index_files import encode_transaction_index
 from storage.cache import segment_parts
 from storage.cache.segment_parts import TransactionIndexes
 from storage.errors import CorruptObjectError, IndexLostError, RemoteResourceNotFoundError
 from storage.indexes.transaction_index import AbortedTransaction
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.object_store.retries import ATTEMPTS_MAX, CORRUPT_ATTEMPTS_MAX, FRESH_MS
-from tests.support.index_writer import encode_transaction_index
 from tests.support.segments import FIRST_TIMESTAMP_MS, SyntheticSegment, build_segment, data_batch, metadata_of
 from tests.support.tier import PARTITION, MemoryStore, Tier, open_reader
 

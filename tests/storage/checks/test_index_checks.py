@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from copier.index_files import encode_transaction_index
 from protocol.record_batches import BatchHeader, read_header
 from storage.checks.finding import FindingKind
 from storage.checks.index_checks import (
@@ -23,7 +24,7 @@ from storage.indexes.offset_index import encode_offset_index
 from storage.indexes.producer_snapshot import ProducerState
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentMetadata
-from tests.support.index_writer import encode_time_index, encode_transaction_index
+from tests.support.index_writer import encode_time_index
 from tests.support.opened_bytes import OpenedBytes
 from tests.support.segments import (
     FIRST_TIMESTAMP_MS,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from copier.index_files import encode_leader_epochs
 from storage.checks.finding import Finding, FindingKind
 from storage.checks.segment_check import FAULTS_MAX, LogCheck, check_segment
 from storage.errors import RemoteAccessDeniedError, RetriableRemoteStorageError
@@ -20,7 +21,6 @@ from storage.log.segment_scan import LogWindow
 from storage.model import RemoteLogSegmentMetadata, uuid_to_text
 from tests.support.checked_tier import CheckedTier, aiven_tier, cut, flip, local_tier, no_wait
 from tests.support.frozen_tier import NAMES, Recorded, storage_config
-from tests.support.index_writer import encode_leader_epochs
 from tests.support.one_segment import OneSegment
 from tests.support.scripted_store import ScriptedStore
 from tests.support.segments import FIRST_TIMESTAMP_MS, build_segment, data_batch, metadata_of, publish, topic_partition

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from copier.index_files import encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.indexes.leader_epochs import parse_leader_epochs
 from storage.indexes.offset_index import OffsetIndex, build_offset_index
@@ -13,12 +14,7 @@ from storage.indexes.producer_snapshot import parse_producer_snapshot
 from storage.indexes.time_index import TimeIndex
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
-from tests.support.index_writer import (
-    build_time_index,
-    encode_leader_epochs,
-    encode_producer_snapshot,
-    encode_transaction_index,
-)
+from tests.support.index_writer import build_time_index
 from tests.support.segments import BatchHeader, read_batch_header
 from tests.support.vectors import vector
 

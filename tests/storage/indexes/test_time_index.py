@@ -87,14 +87,6 @@ def test_entries_that_do_not_ascend_are_corrupt(entries: list[tuple[int, int]]) 
         TimeIndex(data, 0, "x")
 
 
-@pytest.mark.parametrize(
-    "entries", [[(5, 5999)], [(5, 6001), (5, 6002)], [(5, 6001), (6, 6000)], [(5, 6000 + 2**31)], [(-1, 6000)]]
-)
-def test_what_an_index_cannot_hold_is_not_encoded(entries: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="follow"):
-        encode_time_index(BASE_OFFSET, entries)
-
-
 def test_a_rebuilt_index_keeps_the_newest_timestamp_and_where_it_first_appeared() -> None:
     # One abort marker, newer than all data behind it: a broker wrote exactly one entry for such a segment.
     batches = [(0, 6820, 1795237254573), (78, 6944, 1700000020743), (65235, 7068, 1700000020867)]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from copier.index_files import encode_transaction_index
 from storage.errors import CorruptObjectError
 from storage.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from tests.support.index_writer import encode_transaction_index
 
 # A broker's entry (docs/kafka-tier.md#transaction-index): producer 1, first 6000, marker 6820, LSO 6821.
 BROKER_BYTES = bytes.fromhex("0000 0000000000000001 0000000000001770 0000000000001aa4 0000000000001aa5")
