@@ -19,11 +19,11 @@ from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
-from storage.errors import RemoteResourceNotFoundError, RemoteStorageError, RemoteStoreNotFoundError
+from storage.errors import RemoteStorageError
 from storage.object_store.azure_config import AzureSettings
 from storage.object_store.azure_sign import GetRequests
 from storage.object_store.http_get import OpenSockets
-from storage.object_store.http_store import HttpStore, Made, delete_each
+from storage.object_store.http_store import HttpStore, Made, RefusedAnswer
 from storage.object_store.object_store import ObjectHead, parts
 from storage.object_store.tokens import Token
 from storage.object_store.uploads import Part, UploadRetries, upload_parts
@@ -31,6 +31,9 @@ from storage.object_store.uploads import Part, UploadRetries, upload_parts
 
 class AzureStore(HttpStore["_Made"]):
     """The five verbs over one container; see storage.object_store.object_store for their meaning."""
+
+    delete_keys_max = 256
+    """The Blob service's REST API, "Blob Batch"."""
 
     def __init__(self, settings: AzureSettings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
@@ -50,9 +53,13 @@ class AzureStore(HttpStore["_Made"]):
         upload = AzureUpload(self._blob(key), lambda: self.errors(what))
         upload_parts(upload, itertools.chain((first,), found), self.retries)
 
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete Blob, for each key."""
-        delete_each(keys, self._delete)
+    def delete(self, key: str) -> None:
+        """Delete Blob."""
+        self._blob(key).delete_blob()
+
+    def delete_batch(self, keys: Sequence[str]) -> Sequence[RefusedAnswer | None]:
+        """Blob Batch of the container."""
+        return self.made().azure.delete_blobs(keys)
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """List Blobs, page by page."""
@@ -82,15 +89,6 @@ class AzureStore(HttpStore["_Made"]):
     def _upload_whole(self, key: str, data: bytes) -> None:
         with self.errors(self.what("PUT", key)):
             self._blob(key).upload_blob(data, length=len(data), overwrite=True)
-
-    def _delete(self, key: str) -> None:
-        try:
-            with self.errors(self.what("DELETE", key)):
-                self._blob(key).delete_blob()
-        except RemoteStoreNotFoundError:
-            raise
-        except RemoteResourceNotFoundError:
-            return
 
     def _blob(self, key: str) -> Any:
         return self.made().azure.container.get_blob_client(key)

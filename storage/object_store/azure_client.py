@@ -3,8 +3,10 @@
 Import it on first use: that takes half a second.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import (
@@ -60,6 +62,7 @@ class AzureClient:
             # Not its ten attempts over minutes: GETs wait for it.
             credential = DefaultAzureCredential(transport=transport, retry_total=0)
         self.tokens = None if given is not None else Tokens(lambda: _new_token(credential))
+        self._folder = urlsplit(settings.endpoint_url).path.strip("/")
         self.container = ContainerClient(
             settings.endpoint_url,
             settings.container,
@@ -69,6 +72,16 @@ class AzureClient:
             max_block_size=settings.block_bytes,
             max_single_put_size=settings.block_bytes,
         )
+
+    def delete_blobs(self, keys: Sequence[str]) -> list[RefusedAnswer | None]:
+        """One request for all of them: the answer to each; None: deleted.
+
+        Raises:
+            ValueError: what came is no answer to a batch. Other errors are those of the request as a whole.
+        """
+        # The account where it is a folder of the endpoint, which the SDK looks for on this machine alone.
+        answers = self.container.delete_blobs(*keys, raise_on_any_failure=False, url_prepend=self._folder)
+        return [None if 200 <= answer.status_code < 300 else _refused(answer) for answer in answers]
 
     def close(self) -> None:
         """Close idle connections."""
@@ -80,6 +93,14 @@ def _new_token(credential: DefaultAzureCredential) -> Token:
     return Token(found.token, float(found.expires_on))
 
 
+def _refused(response: Any) -> RefusedAnswer:
+    headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
+    body = b""
+    with suppress(Exception):  # it may not have been read, and then never will be; the header has its code
+        body = bytes(response.body())
+    return RefusedAnswer(int(response.status_code), headers, body)
+
+
 def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageError | None:
     """Our error for one of Azure's packages, of HTTP or of a socket; None for an error of another kind."""
     if isinstance(error, RefusedAnswer):
@@ -89,12 +110,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
         keys = f"{prefix}{azure_config.ACCOUNT_KEY_KEY} and {prefix}{azure_config.SAS_TOKEN_KEY}"
         return RemoteAccessDeniedError(f"{what}: no token: {type(error).__name__}; check {keys}")
     if isinstance(error, HttpResponseError) and error.response is not None:
-        response: Any = error.response
-        headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
-        body = b""
-        with suppress(Exception):  # it may not have been read, and then never will be; the header has its code
-            body = bytes(response.body())
-        return Refusal(int(response.status_code), headers, body).error(what, prefix=prefix)
+        return translated(_refused(error.response), what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
     message = f"{what}: {type(error).__name__}{proxy_words(error)}"
     if isinstance(error, ServiceResponseTimeoutError):

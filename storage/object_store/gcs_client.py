@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import warnings
+from collections.abc import Callable
 from datetime import UTC
 from typing import Any
 
@@ -71,6 +72,8 @@ class GoogleClient:
             client_options={"api_endpoint": settings.endpoint_url},
         )
         self.bucket: Any = client.bucket(settings.bucket)
+        # Or it asks for the bucket's metadata by itself, for traces that nobody has turned on.
+        client._bucket_metadata_cache = None
         self.client: Any = client
         self._tokens = tokens
 
@@ -79,6 +82,17 @@ class GoogleClient:
         found: dict[str, str] = {}
         self._credentials.apply(found, token=token.text)
         return found
+
+    def batch(self, ask: Callable[[], None]) -> list[RefusedAnswer | None]:
+        """What the SDK is asked for in `ask`, as one request: the answer to each question; None: a success.
+
+        Raises:
+            ValueError: what came is no answer to a batch. Other errors are those of the request as a whole.
+        """
+        # The SDK keeps a stack of batches for each thread.
+        with self.client.batch(raise_exception=False) as batch:
+            ask()
+        return [None if answer.ok else _refused(answer) for answer in batch._responses]
 
     def _new_token(self) -> Token:
         self._credentials.refresh(self._token_request)
@@ -136,6 +150,11 @@ def _parsed(data: bytes, request: Request) -> Any:
     return with_scopes_if_required(found, (SCOPE,))
 
 
+def _refused(response: requests.Response) -> RefusedAnswer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return RefusedAnswer(response.status_code, headers, response.content)
+
+
 def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageError | None:
     """Our error for one of Google's packages, of HTTP or of a socket; None for an error of another kind."""
     if isinstance(error, RefusedAnswer):
@@ -143,8 +162,7 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
     if isinstance(error, InvalidResponse | api_errors.GoogleAPICallError):
         response: Any = error.response
         if isinstance(response, requests.Response):
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Refusal(response.status_code, headers, response.content).error(what, prefix=prefix)
+            return translated(_refused(response), what, prefix=prefix)
         return RemoteStorageError(f"{what}: {type(error).__name__}")
     if isinstance(error, DataCorruption):
         return CorruptObjectError(f"{what}: {type(error).__name__}")

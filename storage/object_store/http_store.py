@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from storage.errors import RemoteStorageError, RetriableRemoteStorageError, StalledTransferError
+from storage.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStoreNotFoundError,
+    RetriableRemoteStorageError,
+    StalledTransferError,
+)
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
-from storage.object_store.object_store import raise_undeleted
+from storage.object_store.object_store import delete_in_batches
 from storage.object_store.refusals import proxy_words
 from storage.object_store.tokens import Token, Tokens
 
@@ -31,7 +37,7 @@ Translate = Callable[[Exception, str], RemoteStorageError | None]
 
 
 class RefusedAnswer(Exception):
-    """An answer without the bytes that were asked for. Header names in lower case."""
+    """An answer that is no success. Header names in lower case."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         super().__init__(f"HTTP {status}")
@@ -76,6 +82,9 @@ class HttpStore(ABC, Generic[M]):
         bucket: or container.
     """
 
+    delete_keys_max: int
+    """Of one batch."""
+
     def __init__(self, kind: str, where: str, bucket: str, *, read_timeout_s: float) -> None:
         self.kind = kind
         self.where = where
@@ -95,6 +104,23 @@ class HttpStore(ABC, Generic[M]):
     @abstractmethod
     def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Delete an object; errors are the SDK's, also when it is absent."""
+
+    @abstractmethod
+    def delete_batch(self, keys: Sequence[str]) -> Sequence[RefusedAnswer | None]:
+        """Delete objects with one request: the answer to each key, in order; None: deleted.
+
+        Raises:
+            ValueError: what came is no answer to a batch. Other errors are the SDK's, of the request as a whole.
+        """
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """A batch for as many objects as one may have; a DELETE for each where the store answers that with HTTP 404,
+        or with something else than an answer to each. A single object has a DELETE of its own."""
+        delete_in_batches(keys, self.delete_keys_max, self._delete)
 
     def get(self, key: str, start: int, end: int) -> BodyStream:
         """A GET with a Range header. If its token is refused, it is sent once more with a new one."""
@@ -153,6 +179,46 @@ class HttpStore(ABC, Generic[M]):
             if translated is None:
                 raise
             raise translated from error
+
+    def _delete(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
+        answers = self._batch_answers(keys) if len(keys) > 1 else None
+        if answers is None:
+            return self._undeleted(keys, self.delete)
+        answer_of = dict(zip(keys, answers, strict=True))
+
+        def judge(key: str) -> None:
+            refused = answer_of[key]
+            if refused is not None:
+                raise refused
+
+        return self._undeleted(keys, judge)
+
+    def _batch_answers(self, keys: Sequence[str]) -> Sequence[RefusedAnswer | None] | None:
+        """As delete_batch; None: the store knows no batches, or not the bucket, as each object's own DELETE tells."""
+        try:
+            with self.errors(self.what("DELETE", keys[0])):
+                answers = self.delete_batch(keys)
+        except RemoteResourceNotFoundError:
+            return None
+        except RemoteStorageError:
+            raise
+        except ValueError:
+            # fake-gcs-server does so: it passes over parts without a Content-ID, which Google's SDK sends.
+            return None
+        return answers if len(answers) == len(keys) else None
+
+    def _undeleted(self, keys: Sequence[str], delete: Callable[[str], None]) -> dict[str, RemoteStorageError]:
+        """What is left of them, each with its error. What was absent is not."""
+        failures: dict[str, RemoteStorageError] = {}
+        for key in keys:
+            try:
+                with self.errors(self.what("DELETE", key)):
+                    delete(key)
+            except RemoteStorageError as error:
+                is_absent = isinstance(error, RemoteResourceNotFoundError)
+                if not is_absent or isinstance(error, RemoteStoreNotFoundError):
+                    failures[key] = error
+        return failures
 
     def _get(self, made: M, request: bytes, start: int, end: int, what: str) -> BodyStream:
         timeout_s = self._read_timeout_s
@@ -230,14 +296,3 @@ def translated_transport(error: Exception, what: str) -> RemoteStorageError | No
     if isinstance(error, requests.RequestException | urllib3.HTTPError | http.client.HTTPException | OSError):
         return RetriableRemoteStorageError(message)
     return None
-
-
-def delete_each(keys: Sequence[str], delete: Callable[[str], None]) -> None:
-    """ObjectStore.delete_many by a call for each key."""
-    failures: dict[str, RemoteStorageError] = {}
-    for key in keys:
-        try:
-            delete(key)
-        except RemoteStorageError as error:
-            failures[key] = error
-    raise_undeleted(failures, len(keys))

@@ -122,6 +122,25 @@ class ObjectStore(Protocol):
         ...
 
 
+def delete_in_batches(
+    keys: Sequence[str], keys_max: int, delete: Callable[[Sequence[str]], Mapping[str, RemoteStorageError]]
+) -> None:
+    """ObjectStore.delete_many, so many keys at a time.
+
+    Args:
+        delete: deletes a batch; what is left of it, each object with its error. What it raises is told of all of them.
+    """
+    each_once = list(dict.fromkeys(keys))
+    failures: dict[str, RemoteStorageError] = {}
+    for at in range(0, len(each_once), keys_max):
+        batch = each_once[at : at + keys_max]
+        try:
+            failures.update(delete(batch))
+        except RemoteStorageError as error:
+            failures.update(dict.fromkeys(batch, error))
+    raise_undeleted(failures, len(each_once))
+
+
 def raise_undeleted(failures: Mapping[str, RemoteStorageError], count: int) -> None:
     """What `delete_many` of so many keys raises when objects are left, of the first one's kind; nothing if none are."""
     if not failures:

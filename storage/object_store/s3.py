@@ -23,7 +23,7 @@ from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, OpenSockets
-from storage.object_store.object_store import LocalFile, ObjectHead, parts, raise_undeleted
+from storage.object_store.object_store import LocalFile, ObjectHead, delete_in_batches, parts
 from storage.object_store.s3_client import make_client, translated
 from storage.object_store.s3_config import S3Settings
 from storage.object_store.s3_errors import Refusal
@@ -140,14 +140,7 @@ class S3Store:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """DeleteObjects, a thousand keys at a time."""
-        failures: dict[str, RemoteStorageError] = {}
-        for at in range(0, len(keys), DELETE_KEYS_MAX):
-            batch = keys[at : at + DELETE_KEYS_MAX]
-            try:
-                failures |= self._delete_batch(batch)
-            except RemoteStorageError as error:
-                failures |= dict.fromkeys(batch, error)
-        raise_undeleted(failures, len(keys))
+        delete_in_batches(keys, DELETE_KEYS_MAX, self._delete_batch)
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """ListObjectsV2, page by page."""

@@ -1,11 +1,15 @@
-"""Fixtures of the S3 stores' tests: a server that answers as a test says, and stores of it."""
+"""Fixtures of the stores' tests: a server that answers as a test says, and stores of it."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from storage.object_store.azure import AzureStore
+from storage.object_store.gcs import GcsStore
 from storage.object_store.s3 import S3Store
 from storage.object_store.uploads import UploadRetries
+from tests.support.http_stores import OPENERS, OpenScripted
 from tests.support.s3_server import S3Server
 from tests.support.s3_stores import OpenS3
 from tests.support.scripted_http import ScriptedHttp, scripted_http
@@ -36,3 +40,16 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[OpenS3]:
     yield open_store
     for store in stores:
         store.close()
+
+
+@pytest.fixture
+def open_scripted(http: ScriptedHttp) -> Iterator[OpenScripted]:
+    """By kind, over `http`."""
+    with ExitStack() as stack:
+
+        def open_store(kind: str, **changes: object) -> GcsStore | AzureStore:
+            store = OPENERS[kind](http.endpoint_url, **{"read_timeout_s": 5.0, **changes})
+            stack.callback(store.close)
+            return store
+
+        yield open_store

@@ -1,9 +1,8 @@
 """Google Cloud Storage: the contract over fake-gcs-server; what is particular to it over scripted answers."""
 
+import functools
 import json
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,18 @@ from storage.errors import (
     RemoteStorageError,
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
-    StalledTransferError,
     StorageConfigError,
     ThrottledError,
 )
-from storage.object_store import bodies
 from storage.object_store.gcs import GcsStore
 from storage.object_store.gcs_config import JsonCredentials
-from storage.object_store.object_store import LocalFile
+from storage.object_store.object_store import LocalFile, ObjectStore
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.fake_gcs import GcsServer, fake_gcs
+from tests.support.http_stores import OpenScripted, gcs_error
 from tests.support.s3_stores import BODY, ranged
 from tests.support.scripted_http import ScriptedHttp, response
-from tests.support.waiting import wait_until
 
-OpenGcs = Callable[..., GcsStore]
 TOKEN = "scripted-token"
 
 
@@ -57,22 +53,8 @@ class TestGcsStore(ObjectStoreContract):
 
 
 @pytest.fixture
-def scripted(http: ScriptedHttp) -> Iterator[OpenGcs]:
-    stores = list[GcsStore]()
-
-    def open_store(**changes: object) -> GcsStore:
-        stores.append(GcsStore(GcsServer(http.endpoint_url).settings("tier", **{"read_timeout_s": 5.0, **changes})))
-        return stores[-1]
-
-    yield open_store
-    for store in stores:
-        store.close()
-
-
-def gcs_error(status: int, reason: str, message: str = "scripted") -> bytes:
-    """An answer with Google's body of an error."""
-    body = {"error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}}
-    return response(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def scripted(open_scripted: OpenScripted) -> OpenScripted:
+    return functools.partial(open_scripted, "gcs")
 
 
 @pytest.fixture
@@ -105,7 +87,7 @@ def token_answer(token: str) -> bytes:
     ],
 )
 def test_what_the_store_says_decides_the_error(
-    http: ScriptedHttp, scripted: OpenGcs, status: int, reason: str, error: type[Exception]
+    http: ScriptedHttp, scripted: OpenScripted, status: int, reason: str, error: type[Exception]
 ) -> None:
     http.answer(gcs_error(status, reason))
     store = scripted()
@@ -118,7 +100,7 @@ def test_what_the_store_says_decides_the_error(
         assert type(caught.value) is error
 
 
-def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, scripted: OpenScripted) -> None:
     http.answer(gcs_error(404, "notFound", "The specified bucket does not exist."))
     store = scripted()
     for call in (lambda: store.get("a", 0, 1), lambda: store.delete_many(["a"])):
@@ -138,20 +120,20 @@ def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, s
     ids=["get", "head", "list", "put", "delete"],
 )
 def test_who_is_denied_is_told_the_right(
-    http: ScriptedHttp, scripted: OpenGcs, call: Callable[[GcsStore], object], right: str
+    http: ScriptedHttp, scripted: OpenScripted, call: Callable[[ObjectStore], object], right: str
 ) -> None:
     http.answer(gcs_error(403, "forbidden"))
     with pytest.raises(RemoteAccessDeniedError, match=f"the account needs {right}"):
         call(scripted())
 
 
-def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_the_right_that_google_names_is_the_one_that_is_told(http: ScriptedHttp, scripted: OpenScripted) -> None:
     http.answer(gcs_error(403, "forbidden", "x@y does not have serviceusage or storage.buckets.get access to Google."))
     with pytest.raises(RemoteAccessDeniedError, match=r"needs storage\.buckets\.get$"):
         scripted().get("a", 0, 1)
 
 
-def test_who_asks_without_a_name_is_told_the_right_too(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_who_asks_without_a_name_is_told_the_right_too(http: ScriptedHttp, scripted: OpenScripted) -> None:
     """Google answers 401, not 403, to those whom it does not know."""
     words = "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object."
     http.answer(gcs_error(401, "required", words))
@@ -160,7 +142,9 @@ def test_who_asks_without_a_name_is_told_the_right_too(http: ScriptedHttp, scrip
     assert len(http.requests) == 1
 
 
-def test_a_token_is_asked_for_once_and_sent_with_each_get(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+def test_a_token_is_asked_for_once_and_sent_with_each_get(
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str
+) -> None:
     http.answer(token_answer(TOKEN))
     http.answer(ranged())
     store = scripted(credentials=JsonCredentials("key", text=key_json))
@@ -174,7 +158,7 @@ def test_a_token_is_asked_for_once_and_sent_with_each_get(http: ScriptedHttp, sc
     assert http.connections == 2, "one for tokens, one for GETs"
 
 
-def test_a_token_that_is_refused_is_renewed_once(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+def test_a_token_that_is_refused_is_renewed_once(http: ScriptedHttp, scripted: OpenScripted, key_json: str) -> None:
     for answer in (token_answer("old"), gcs_error(401, "authError"), token_answer("new"), ranged()):
         http.answer(answer)
     store = scripted(credentials=JsonCredentials("key", text=key_json))
@@ -182,7 +166,9 @@ def test_a_token_that_is_refused_is_renewed_once(http: ScriptedHttp, scripted: O
     assert "Bearer new" in http.heads[-1]
 
 
-def test_a_new_token_that_is_refused_is_the_end_of_it(http: ScriptedHttp, scripted: OpenGcs, key_json: str) -> None:
+def test_a_new_token_that_is_refused_is_the_end_of_it(
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str
+) -> None:
     for answer in (token_answer("old"), gcs_error(401, "authError"), token_answer("new"), gcs_error(401, "authError")):
         http.answer(answer)
     with pytest.raises(RemoteAccessDeniedError, match=r"authError \(HTTP 401\)"):
@@ -192,7 +178,7 @@ def test_a_new_token_that_is_refused_is_the_end_of_it(http: ScriptedHttp, script
 
 @pytest.mark.parametrize("answer", [response(400, b'{"error": "invalid_grant"}'), response(401)])
 def test_who_gets_no_token_is_denied_by_name_of_the_keys(
-    http: ScriptedHttp, scripted: OpenGcs, key_json: str, answer: bytes
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str, answer: bytes
 ) -> None:
     http.answer(answer)
     with pytest.raises(RemoteAccessDeniedError, match=r"no token: RefreshError; check rsm\.config\.storage\.gcs"):
@@ -200,7 +186,7 @@ def test_who_gets_no_token_is_denied_by_name_of_the_keys(
 
 
 def test_a_token_server_that_is_busy_is_worth_another_attempt(
-    http: ScriptedHttp, scripted: OpenGcs, key_json: str, monkeypatch: pytest.MonkeyPatch
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
     http.answer(response(503, b'{"error": "temporarily_unavailable"}'))
@@ -209,7 +195,7 @@ def test_a_token_server_that_is_busy_is_worth_another_attempt(
 
 
 def test_a_key_file_is_read_and_a_wrong_one_named(
-    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "key.json"
     store = scripted(credentials=JsonCredentials("the.key", path=path))
@@ -230,7 +216,7 @@ def test_a_key_file_is_read_and_a_wrong_one_named(
 
 
 def test_a_key_file_that_was_replaced_gives_the_next_token(
-    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str, tmp_path: Path
 ) -> None:
     """Until a restart Tidegate asked with the old key, which its owner had deleted."""
     path = tmp_path / "key.json"
@@ -256,7 +242,7 @@ def nobody_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nobody_at_home")
 def test_googles_own_chain_finds_what_the_environment_names(
-    http: ScriptedHttp, scripted: OpenGcs, key_json: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    http: ScriptedHttp, scripted: OpenScripted, key_json: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "key.json"
     path.write_text(key_json)
@@ -268,64 +254,27 @@ def test_googles_own_chain_finds_what_the_environment_names(
 
 
 @pytest.mark.usefixtures("nobody_at_home")
-def test_a_chain_that_ends_without_credentials_names_the_keys(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_a_chain_that_ends_without_credentials_names_the_keys(http: ScriptedHttp, scripted: OpenScripted) -> None:
     with pytest.raises(RemoteAccessDeniedError, match=r"DefaultCredentialsError; check rsm\.config\.storage\.gcs"):
         scripted(credentials=None).get("a", 0, 1)
     assert not http.requests
 
 
-def test_what_was_put_with_an_encoding_is_served_as_it_lies_there(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_what_was_put_with_an_encoding_is_served_as_it_lies_there(http: ScriptedHttp, scripted: OpenScripted) -> None:
     """Google decompresses it for whoever accepts no gzip, and then serves no ranges."""
     http.answer(ranged())
     fetched(scripted(), "a", 0, len(BODY))
     assert "\r\naccept-encoding: gzip\r\n" in http.heads[0] + "\r\n"
 
 
-def test_an_answer_in_chunks_is_read_too(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_an_answer_in_chunks_is_read_too(http: ScriptedHttp, scripted: OpenScripted) -> None:
     head = f"HTTP/1.1 206 x\r\nContent-Range: bytes 0-{len(BODY) - 1}/{len(BODY)}\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:1000], BODY[1000:]))
     http.answer(head.encode() + chunks + b"0\r\n\r\n")
     assert fetched(scripted(), "a", 0, len(BODY)) == BODY
 
 
-@pytest.mark.parametrize("sent_bytes", [0, 5000])
-def test_a_body_that_is_cut_may_be_asked_for_again(http: ScriptedHttp, scripted: OpenGcs, sent_bytes: int) -> None:
-    whole = ranged()
-    http.answer(whole[: len(whole) - len(BODY) + sent_bytes], then="close")
-    with pytest.raises(RetriableRemoteStorageError, match=f"ended after {sent_bytes} of {len(BODY)} bytes"):
-        fetched(scripted(), "a", 0, len(BODY))
-
-
-def test_a_silent_body_is_given_up(http: ScriptedHttp, scripted: OpenGcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "SILENCE_S_MAX", 0.3)
-    http.answer(ranged()[:-10], then="stall")
-    with pytest.raises(StalledTransferError, match="gs://tier/a"):
-        fetched(scripted(), "a", 0, len(BODY))
-
-
-def test_other_bytes_than_were_asked_for_are_an_error(http: ScriptedHttp, scripted: OpenGcs) -> None:
+def test_other_bytes_than_were_asked_for_are_an_error(http: ScriptedHttp, scripted: OpenScripted) -> None:
     http.answer(ranged(start=5))
     with pytest.raises(RemoteStorageError, match=r"asked for bytes \[0, 10\)"):
         scripted().get("a", 0, 10)
-
-
-@pytest.mark.parametrize("call", ["get", "list"])
-def test_closing_wakes_whoever_waits(http: ScriptedHttp, scripted: OpenGcs, call: str) -> None:
-    http.answer(b"", then="stall")
-    store = scripted(read_timeout_s=25.0)
-    store.warm_up()
-    started = threading.Event()
-
-    def wait() -> None:
-        started.set()
-        if call == "get":
-            store.get("a", 0, 1)
-        else:
-            list(store.list(""))
-
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(wait)
-        started.wait()
-        wait_until(lambda: bool(http.requests), "the store was asked")
-        store.close()
-        assert isinstance(waiting.exception(timeout=10), RetriableRemoteStorageError)

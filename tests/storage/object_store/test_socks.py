@@ -87,7 +87,7 @@ def test_every_verb_goes_through_the_proxy(kind: str, request: pytest.FixtureReq
         assert fetched(store, "a/b", 1, 7) == b"ontent"
         assert [found.key for found in store.list("a/")] == ["a/b"]
         assert store.head("a/b").size_bytes == 7
-        store.delete_many(["a/b"])
+        store.delete_many(["a/b", "a/absent"])
         assert list(store.list("")) == []
         assert {name for name, _ in proxy.asked} == {NAME}
         assert proxy.refused_addresses == 0
