@@ -43,7 +43,7 @@ class RetriableRemoteStorageError(RemoteStorageError):
 
 
 class ThrottledError(RetriableRemoteStorageError):
-    """The store is up and asks for fewer requests: HTTP 429 or 503, SlowDown, ThrottlingException and their like."""
+    """The store is up and asks for fewer requests: HTTP 429, SlowDown, ThrottlingException and their like."""
 
 
 class StalledTransferError(RetriableRemoteStorageError):

@@ -208,7 +208,8 @@ class RemoteStorageManager(Protocol):
             topic: only objects of topics of that name, whatever their ids; then none without a segment id.
 
         Raises:
-            RemoteStorageError: while iterating, as the store answers. A store that holds nothing yet is no error.
+            RemoteStorageError: while iterating, as the store answers; RemoteStoreNotFoundError if the bucket, or the
+                folder in its place, does not exist. One that holds nothing is no error.
         """
         ...
 

@@ -126,13 +126,10 @@ class SegmentFiles:
 
     def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
         """All objects below the prefix; see RemoteStorageManager.list_objects."""
-        try:
-            for head in self.store.list(self._prefix if topic is None else f"{self._prefix}{topic}-"):
-                segment_id = _segment_of(head.key[len(self._prefix) :])
-                if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
-                    yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
-        except RemoteResourceNotFoundError:
-            return  # the file system's root comes into being with the first object
+        for head in self.store.list(self._prefix if topic is None else f"{self._prefix}{topic}-"):
+            segment_id = _segment_of(head.key[len(self._prefix) :])
+            if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
+                yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
 
     @property
     def has_manifests(self) -> bool:

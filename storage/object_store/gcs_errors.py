@@ -1,7 +1,7 @@
 """What GCS says went wrong, as errors of ours: the table of storage.object_store.object_store, and nothing of Google's.
 
-The status decides, but for a 403 that asks for fewer requests; the reason in the answer's JSON is told (Cloud Storage's
-JSON API, "HTTP status and error codes"). Who lacks a right is told which, in Google's own words.
+The status decides, but for a 403 or 503 that asks for fewer requests; the reason in the answer's JSON is told (Cloud
+Storage's JSON API, "HTTP status and error codes"). Who lacks a right is told which, in Google's own words.
 """
 
 import json
@@ -44,16 +44,17 @@ class Refusal:
         reason, text = self._words()
         message = f"{what}: {reason} (HTTP {self.status})"
         kind = STATUS_ERRORS.get(self.status, RemoteStorageError)
-        if self.status == 403 and reason in _THROTTLED:
+        if self.status in (403, 503) and reason in _THROTTLED:
             kind = ThrottledError
-        if self.status == 404 and _NO_BUCKET.search(text):
+        verb = what.rpartition(": ")[2]
+        # No listing is absent but for its bucket, whatever the words of a store like it.
+        if self.status == 404 and (verb == "LIST" or _NO_BUCKET.search(text)):
             return RemoteStoreNotFoundError(f"{message}: no such bucket; check {prefix}storage.gcs.bucket.name")
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(message, retry_after_s=retry_after_s(self.headers))
         named = _RIGHT.search(text)
         # Nobody in particular is told the right with a 401.
         if kind is RemoteAccessDeniedError and (self.status == 403 or named):
-            verb = what.rpartition(": ")[2]
             right = _RIGHT_OF_VERB.get(verb) or (named[0] if named else "")
             if named and not right.startswith(named[0]):
                 right = named[0]

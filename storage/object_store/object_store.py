@@ -9,9 +9,9 @@ raises; a message names the store and the key:
 | no such bucket | RemoteStoreNotFoundError, which is one of those |
 | 401, 403, expired or missing credentials | RemoteAccessDeniedError |
 | 416: the range begins behind the object's end | InvalidRangeError |
-| 429, 503, and codes that say the same | ThrottledError |
+| 429, and codes that say the same | ThrottledError |
 | no byte of an answer for as long as one is waited for | StalledTransferError |
-| 408, 500, 502, 504, no connection in time, resets, a body that was cut | RetriableRemoteStorageError |
+| 408, 500, 502, 503, 504, no connection in time, resets, a body that was cut | RetriableRemoteStorageError |
 | a checksum of the store's own does not hold | CorruptObjectError |
 | anything else | RemoteStorageError |
 

@@ -24,8 +24,8 @@ STATUS_ERRORS: Mapping[int, type[RemoteStorageError]] = {
     404: RemoteResourceNotFoundError,
     416: InvalidRangeError,
     429: ThrottledError,
-    503: ThrottledError,
-} | dict.fromkeys((408, 500, 502, 504), RetriableRemoteStorageError)
+} | dict.fromkeys((408, 500, 502, 503, 504), RetriableRemoteStorageError)
+"""A 503 alone is an outage as well as a plea for fewer requests: where it is the latter, the code says so."""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -47,6 +47,7 @@ _RETRIABLE = frozenset(
         "OperationAborted",
         "RequestTimeout",
         "RequestTimeoutException",
+        "ServiceUnavailable",
         "TemporaryRedirect",
     }
 )
@@ -56,7 +57,6 @@ _THROTTLED = frozenset(
         "RequestLimitExceeded",
         "RequestThrottled",
         "RequestThrottledException",
-        "ServiceUnavailable",
         "SlowDown",
         "SlowDownRead",  # MinIO's
         "SlowDownWrite",  # MinIO's
@@ -119,5 +119,7 @@ class Refusal:
         kind = _CODES.get(self.code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
+        if kind is RemoteStoreNotFoundError:
+            return kind(f"{what}: {answer}: no such bucket; check {prefix}{BUCKET_KEY}")
         right = _RIGHTS.get(what.rpartition(": ")[2]) if self.code == "AccessDenied" else None
         return kind(f"{what}: {answer}" if right is None else f"{what}: {answer}: it takes {right}")

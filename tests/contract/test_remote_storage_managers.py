@@ -6,7 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.errors import RemoteStoreNotFoundError
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.contract.remote_storage_manager import OpenManager, RemoteStorageManagerContract
@@ -61,6 +62,8 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 class TestLocalTieredStorage(RemoteStorageManagerContract):
     @pytest.fixture
     def open_manager(self, tmp_path: Path) -> OpenManager:
+        # As a broker does when it starts.
+        (tmp_path / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
         return lambda: LocalTieredStorage({"dir": str(tmp_path / "tier")})
 
     @pytest.fixture
@@ -137,3 +140,26 @@ class TestPlainObjectsInAzure(TestPlainObjectsInS3):
     @pytest.fixture
     def server(self, azure: Server) -> Server:
         return azure
+
+
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [
+        pytest.param("s3_endpoint", "s3.bucket.name"),
+        pytest.param("gateway", "s3.bucket.name", marks=pytest.mark.needs("versitygw")),
+        pytest.param("gcs", "gcs.bucket.name", marks=pytest.mark.needs("fake-gcs-server")),
+        pytest.param("azure", "azure.container.name", marks=pytest.mark.needs("azurite")),
+    ],
+)
+def test_a_bucket_that_is_not_there_is_no_empty_tier_and_its_key_is_named(
+    server: str, key: str, open_plain: OpenPlain, request: pytest.FixtureRequest
+) -> None:
+    """A listing took it for empty, so that a misspelt bucket had no orphans."""
+    config = request.getfixturevalue(server).config("there-is-no-such-bucket")
+    manager = open_plain(config)
+    calls: list[Callable[[], object]] = [lambda: list(manager.list_objects()), lambda: list(manager.list_objects("a"))]
+    if server != "gcs":  # Google names the bucket (test_gcs.py); fake-gcs-server says no more than "Not Found"
+        calls.append(manager.ask)
+    for call in calls:
+        with pytest.raises(RemoteStoreNotFoundError, match=rf"check rsm\.config\.storage\.{key}"):
+            call()

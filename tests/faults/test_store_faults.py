@@ -206,7 +206,7 @@ async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
     kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
 ) -> None:
     async with subject(kafka, plain, tmp_path, way=front) as found:
-        front.refuse(s3_error(503, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix), times=1)
+        front.refuse(s3_error(429, "SlowDown", {"Retry-After": "1"}), path=found.key(suffix), times=1)
         assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
         assert (found.gets("throttled"), found.retries) == (1, 1)
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0
@@ -215,13 +215,13 @@ async def test_a_store_that_is_busy_is_asked_again_when_it_wants_to_be(
 
 @each_store_when_there_is_time
 @pytest.mark.parametrize("suffix", ["rsm-manifest", "indexes", "log"])
-async def test_a_store_that_stays_busy_is_a_retriable_error(
+async def test_a_store_that_stays_out_of_service_is_a_retriable_error(
     kafka: KafkaCluster, plain: AivenTier, front: S3Front, tmp_path: Path, suffix: str
 ) -> None:
     async with subject(kafka, plain, tmp_path, way=front) as found:
         front.refuse(s3_error(503, "ServiceUnavailable", {"Retry-After": "0"}), path=found.key(suffix))
         assert await found.fetch(LAST_BATCH) == found.failed(ErrorCode.REPLICA_NOT_AVAILABLE)
-        assert (found.gets("throttled"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
+        assert (found.gets("retriable"), found.tidegate.remote_fetch_errors) == (ATTEMPTS_MAX, 1)
         front.heal()
         assert await found.fetch(LAST_BATCH) == await found.right(LAST_BATCH)
         assert found.tidegate.sample("tidegate_index_rebuilds_total") == 0

@@ -257,10 +257,7 @@ class AivenRemoteStorageManager:
 
     def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
         """All objects below the prefix; see RemoteStorageManager.list_objects."""
-        try:
-            yield from listed_objects(self._store, self._config.key_prefix, self._config.key_prefix_mask, topic)
-        except RemoteResourceNotFoundError:
-            return  # the file system's root comes into being with the first object
+        return listed_objects(self._store, self._config.key_prefix, self._config.key_prefix_mask, topic)
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata | None:
         """Upload log, indexes and manifest; see RemoteStorageManager.copy_log_segment_data.

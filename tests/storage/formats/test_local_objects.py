@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import RemoteStoreNotFoundError
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import ObjectContent, StoredObject
@@ -73,7 +74,14 @@ def test_a_folder_or_file_in_the_root_with_another_name_is_nobodys(tmp_path: Pat
     assert found == [("a.log", None), ("notes", None)]
 
 
-def test_a_root_that_does_not_exist_yet_holds_nothing(tmp_path: Path) -> None:
+def test_a_root_that_does_not_exist_is_no_empty_tier(tmp_path: Path) -> None:
+    """It was one, so that a folder that was misspelt or not mounted looked like a tier without orphans."""
+    root = tmp_path / "none" / ROOT_DIRECTORY_NAME
+    for ask in (lambda: listed(tmp_path / "none"), LocalTieredStorage({"dir": str(tmp_path / "none")}).ask):
+        with pytest.raises(RemoteStoreNotFoundError, match=f"{root}.*: there is no (such )?folder"):
+            ask()
+    assert not root.exists()
+    root.mkdir(parents=True)
     assert listed(tmp_path / "none") == []
 
 

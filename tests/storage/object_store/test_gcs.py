@@ -21,7 +21,7 @@ from storage.errors import (
 )
 from storage.object_store.gcs import GcsStore
 from storage.object_store.gcs_config import JsonCredentials
-from storage.object_store.object_store import LocalFile, ObjectStore
+from storage.object_store.object_store import ObjectStore, ask_store
 from tests.contract.object_store import ObjectStoreContract, OpenStore, fetched
 from tests.support.fake_gcs import GcsServer, fake_gcs
 from tests.support.http_stores import OpenScripted, gcs_error
@@ -43,13 +43,6 @@ class TestGcsStore(ObjectStoreContract):
     def open_store(self, server: GcsServer) -> OpenStore:
         settings = server.settings(server.make_bucket())
         return lambda: GcsStore(settings)
-
-    def test_a_local_file_is_uploaded_whole_or_in_chunks(self, store: GcsStore, tmp_path: Path) -> None:
-        for size_bytes in (0, 1000, 9 * 1024 * 1024):
-            path = tmp_path / "segment.log"
-            path.write_bytes(bytes(size_bytes))
-            store.put("a", LocalFile(path))
-            assert store.head("a").size_bytes == size_bytes
 
 
 @pytest.fixture
@@ -79,7 +72,8 @@ def token_answer(token: str) -> bytes:
         (416, "requestedRangeNotSatisfiable", InvalidRangeError),
         (403, "userRateLimitExceeded", ThrottledError),
         (429, "rateLimitExceeded", ThrottledError),
-        (503, "backendError", ThrottledError),
+        (503, "backendError", RetriableRemoteStorageError),
+        (503, "rateLimitExceeded", ThrottledError),
         (500, "backendError", RetriableRemoteStorageError),
         (408, "requestTimeout", RetriableRemoteStorageError),
         (400, "invalid", RemoteStorageError),
@@ -92,7 +86,8 @@ def test_what_the_store_says_decides_the_error(
     http.answer(gcs_error(status, reason))
     store = scripted()
     calls = (lambda: store.get("a/key.log", 0, 10), lambda: store.head("a/key.log"), lambda: list(store.list("a/key")))
-    for call in calls[: 1 if status in (416, 307) else 3]:
+    # A listing has no range, is redirected by requests, and lacks nothing but its bucket.
+    for call in calls[: {416: 1, 307: 1, 404: 2}.get(status, 3)]:
         with pytest.raises(
             RemoteStorageError, match=rf"gs://tier/a/key.* at 127\.0\.0\.1.*: {reason} \(HTTP"
         ) as caught:
@@ -101,9 +96,11 @@ def test_what_the_store_says_decides_the_error(
 
 
 def test_a_bucket_that_is_not_there_is_told_from_an_object(http: ScriptedHttp, scripted: OpenScripted) -> None:
-    http.answer(gcs_error(404, "notFound", "The specified bucket does not exist."))
+    words = "The specified bucket does not exist."
+    for answer in (response(404, words.encode(), {"Content-Type": "text/html"}), gcs_error(404, "notFound", words)):
+        http.answer(answer)
     store = scripted()
-    for call in (lambda: store.get("a", 0, 1), lambda: store.delete_many(["a"])):
+    for call in (lambda: ask_store(store, ""), lambda: store.get("a", 0, 1), lambda: store.delete_many(["a"])):
         with pytest.raises(RemoteStoreNotFoundError, match=r"rsm\.config\.storage\.gcs\.bucket\.name"):
             call()
 

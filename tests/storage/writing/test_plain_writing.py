@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import RemoteStorageError, StorageConfigError
-from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
 from storage.object_store.object_store import PIECE_BYTES
 from storage.writing.segment_files import put_segment_files
@@ -42,6 +42,7 @@ def test_a_copy_that_ends_at_any_step_leaves_no_log_without_its_indexes(tmp_path
 @pytest.mark.parametrize("change_bytes", [-1, 1])
 def test_a_log_of_another_size_than_its_metadata_says_is_refused(tmp_path: Path, change_bytes: int) -> None:
     store = MemoryStore()
+    (tmp_path / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
     managers = [PlainObjects({}, store=store), LocalTieredStorage({"dir": str(tmp_path / "tier")})]
     data = segment_files(tmp_path / "local", SEGMENT)
     data.log_segment.write_bytes((SEGMENT.log + b"x")[: len(SEGMENT.log) + change_bytes])

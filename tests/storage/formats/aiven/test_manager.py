@@ -48,6 +48,7 @@ class AivenContract(RemoteStorageManagerContract):
 
     @pytest.fixture
     def open_manager(self, tmp_path: Path) -> OpenManager:
+        (tmp_path / "tier").mkdir()
         return self.opener(tmp_path / "tier", tmp_path / "keys")
 
     @pytest.fixture
