@@ -12,7 +12,6 @@ Behaviour:
 """
 
 import base64
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -24,9 +23,9 @@ from storage.object_store.azure_config import AzureSettings
 from storage.object_store.azure_sign import GetRequests
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import HttpStore, Made, RefusedAnswer
-from storage.object_store.object_store import ObjectHead, parts
+from storage.object_store.object_store import ObjectHead
 from storage.object_store.tokens import Token
-from storage.object_store.uploads import Part, UploadRetries, upload_parts
+from storage.object_store.uploads import Part, UploadRetries
 
 
 class AzureStore(HttpStore["_Made"]):
@@ -37,21 +36,23 @@ class AzureStore(HttpStore["_Made"]):
 
     def __init__(self, settings: AzureSettings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
-        self.retries = UploadRetries() if retries is None else retries
-        parts = urlsplit(settings.endpoint_url)
-        where = parts.netloc.lower() + parts.path
-        super().__init__("azure", where, settings.container, read_timeout_s=settings.read_timeout_s)
+        endpoint = urlsplit(settings.endpoint_url)
+        super().__init__(
+            "azure",
+            endpoint.netloc.lower() + endpoint.path,
+            settings.container,
+            part_bytes=settings.block_bytes,
+            read_timeout_s=settings.read_timeout_s,
+            retries=retries,
+        )
 
-    def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
-        """Put Blob, or blocks and their list when the source is larger than one."""
-        found = parts(source, self.settings.block_bytes)
-        first = next(found)
-        if len(first) < self.settings.block_bytes:
-            self.retries.call(lambda: self._upload_whole(key, bytes(first)))
-            return
-        what = self.what("PUT", key)
-        upload = AzureUpload(self._blob(key), lambda: self.errors(what))
-        upload_parts(upload, itertools.chain((first,), found), self.retries)
+    def put_whole(self, key: str, data: bytes) -> None:
+        """Put Blob."""
+        self._blob(key).upload_blob(data, length=len(data), overwrite=True)
+
+    def part_upload(self, key: str, what: str) -> "AzureUpload":
+        """Blocks and their list."""
+        return AzureUpload(self._blob(key), lambda: self.errors(what))
 
     def delete(self, key: str) -> None:
         """Delete Blob."""
@@ -61,17 +62,10 @@ class AzureStore(HttpStore["_Made"]):
         """Blob Batch of the container."""
         return self.made().azure.delete_blobs(keys)
 
-    def list(self, prefix: str) -> Iterator[ObjectHead]:
-        """List Blobs, page by page."""
-        with self.errors(self.what("LIST", prefix)):
-            pages = self.made().azure.container.list_blobs(name_starts_with=prefix).by_page()
-        while True:
-            with self.errors(self.what("LIST", prefix)):
-                page = next(pages, None)
-                if page is None:
-                    return
-                found = [_head(blob.name, blob) for blob in page]
-            yield from found
+    def pages(self, prefix: str) -> Iterator[Iterable[ObjectHead]]:
+        """List Blobs."""
+        for page in self.made().azure.container.list_blobs(name_starts_with=prefix).by_page():
+            yield [_head(blob.name, blob) for blob in page]
 
     def head(self, key: str) -> ObjectHead:
         """Get Blob Properties."""
@@ -85,10 +79,6 @@ class AzureStore(HttpStore["_Made"]):
         from storage.object_store.azure_client import translated
 
         return translated(error, what, prefix=self.settings.prefix)
-
-    def _upload_whole(self, key: str, data: bytes) -> None:
-        with self.errors(self.what("PUT", key)):
-            self._blob(key).upload_blob(data, length=len(data), overwrite=True)
 
     def _blob(self, key: str) -> Any:
         return self.made().azure.container.get_blob_client(key)

@@ -12,14 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from storage.object_store.config_keys import (
-    CONNECT_TIMEOUT_S,
-    CONNECTIONS_MAX,
-    DEFAULT_PREFIX,
-    READ_TIMEOUT_S,
-    SocksProxy,
-    StoreKeys,
-)
+from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys, StoreSettings
 
 CONTAINER_KEY = "storage.azure.container.name"
 ACCOUNT_NAME_KEY = "storage.azure.account.name"
@@ -67,8 +60,8 @@ class SasToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AzureSettings:
-    """How to reach a container. Times in seconds, sizes in bytes; `prefix` is that of the user's keys, for messages.
+class AzureSettings(StoreSettings):
+    """How to reach a container. Sizes in bytes.
 
     `credentials`: None is Azure's default chain.
     """
@@ -77,11 +70,6 @@ class AzureSettings:
     endpoint_url: str
     credentials: SharedKey | SasToken | None = None
     block_bytes: int = BLOCK_BYTES_DEFAULT
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    read_timeout_s: float = READ_TIMEOUT_S
-    connections_max: int = CONNECTIONS_MAX
-    proxy: SocksProxy | None = None
-    prefix: str = DEFAULT_PREFIX
 
 
 def azure_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> AzureSettings:

@@ -52,6 +52,17 @@ class SocksProxy:
         return f"socks5h://{user}{host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How any store in a cloud is reached. Times in seconds; `prefix` is that of the user's keys, for messages."""
+
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    read_timeout_s: float = READ_TIMEOUT_S
+    connections_max: int = CONNECTIONS_MAX
+    proxy: SocksProxy | None = None
+    prefix: str = DEFAULT_PREFIX
+
+
 @dataclass(frozen=True, slots=True)
 class StoreKeys:
     """Values by key: blank is unset, as in the plug-in's defaults."""

@@ -11,7 +11,6 @@ Behaviour:
   a put are sent again here (storage.object_store.uploads).
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -21,9 +20,9 @@ from storage.object_store.gcs_config import GcsSettings
 from storage.object_store.gcs_upload import GcsUpload
 from storage.object_store.http_get import OpenSockets
 from storage.object_store.http_store import USER_AGENT, HttpStore, Made, RefusedAnswer
-from storage.object_store.object_store import ObjectHead, parts
+from storage.object_store.object_store import ObjectHead
 from storage.object_store.tokens import Token
-from storage.object_store.uploads import UploadRetries, upload_parts
+from storage.object_store.uploads import UploadRetries
 
 CONTENT_TYPE = "application/octet-stream"
 LIST_FIELDS = "items(name,size,updated),nextPageToken"
@@ -37,21 +36,23 @@ class GcsStore(HttpStore["_Made"]):
 
     def __init__(self, settings: GcsSettings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
-        self.retries = UploadRetries() if retries is None else retries
-        where = urlsplit(settings.endpoint_url).netloc.lower()
-        super().__init__("gs", where, settings.bucket, read_timeout_s=settings.read_timeout_s)
+        super().__init__(
+            "gs",
+            urlsplit(settings.endpoint_url).netloc.lower(),
+            settings.bucket,
+            part_bytes=settings.chunk_bytes,
+            read_timeout_s=settings.read_timeout_s,
+            retries=retries,
+        )
 
-    def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
-        """One upload, or a resumable one when the source is larger than a chunk."""
-        found = parts(source, self.settings.chunk_bytes)
-        first = next(found)
-        if len(first) < self.settings.chunk_bytes:
-            self.retries.call(lambda: self._upload_whole(key, bytes(first)))
-            return
-        what = self.what("PUT", key)
-        settings = self.settings
-        upload = GcsUpload(self._request, settings.endpoint_url, settings.bucket, key, what, lambda: self.errors(what))
-        upload_parts(upload, itertools.chain((first,), found), self.retries)
+    def put_whole(self, key: str, data: bytes) -> None:
+        """Objects: insert."""
+        self._blob(key).upload_from_string(data, content_type=CONTENT_TYPE, **self._options())
+
+    def part_upload(self, key: str, what: str) -> GcsUpload:
+        """A resumable upload, in chunks."""
+        url, bucket = self.settings.endpoint_url, self.settings.bucket
+        return GcsUpload(self._request, url, bucket, key, what, lambda: self.errors(what))
 
     def delete(self, key: str) -> None:
         """Objects: delete."""
@@ -66,21 +67,12 @@ class GcsStore(HttpStore["_Made"]):
 
         return self.made().google.batch(ask)
 
-    def list(self, prefix: str) -> Iterator[ObjectHead]:
-        """Objects: list, page by page."""
-        what = self.what("LIST", prefix)
-        with self.errors(what):
-            client = self.made().google.client
-            pages = iter(
-                client.list_blobs(self.settings.bucket, prefix=prefix, fields=LIST_FIELDS, **self._options()).pages
-            )
-        while True:
-            with self.errors(what):
-                page = next(pages, None)
-                if page is None:
-                    return
-                found = [ObjectHead(blob.name, blob.size, _modified_ms(blob)) for blob in page]
-            yield from found
+    def pages(self, prefix: str) -> Iterator[Iterable[ObjectHead]]:
+        """Objects: list."""
+        client = self.made().google.client
+        found = client.list_blobs(self.bucket, prefix=prefix, fields=LIST_FIELDS, **self._options())
+        for page in found.pages:
+            yield [ObjectHead(blob.name, blob.size, _modified_ms(blob)) for blob in page]
 
     def head(self, key: str) -> ObjectHead:
         """Objects: get, without its bytes."""
@@ -96,10 +88,6 @@ class GcsStore(HttpStore["_Made"]):
         from storage.object_store.gcs_client import translated
 
         return translated(error, what, prefix=self.settings.prefix)
-
-    def _upload_whole(self, key: str, data: bytes) -> None:
-        with self.errors(self.what("PUT", key)):
-            self._blob(key).upload_from_string(data, content_type=CONTENT_TYPE, **self._options())
 
     def _request(self, method: str, url: str, **options: Any) -> Any:
         timeout = (self.settings.connect_timeout_s, self.settings.read_timeout_s)

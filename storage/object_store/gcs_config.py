@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.object_store.config_keys import (
-    CONNECT_TIMEOUT_S,
-    CONNECTIONS_MAX,
-    DEFAULT_PREFIX,
-    READ_TIMEOUT_S,
-    SocksProxy,
-    StoreKeys,
-)
+from storage.object_store.config_keys import DEFAULT_PREFIX, StoreKeys, StoreSettings
 
 BUCKET_KEY = "storage.gcs.bucket.name"
 ENDPOINT_KEY = "storage.gcs.endpoint.url"
@@ -59,8 +52,8 @@ class AnonymousCredentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GcsSettings:
-    """How to reach a bucket. Times in seconds, sizes in bytes; `prefix` is that of the user's keys, for messages.
+class GcsSettings(StoreSettings):
+    """How to reach a bucket. Sizes in bytes.
 
     `credentials`: None is Google's default chain.
     """
@@ -69,11 +62,6 @@ class GcsSettings:
     endpoint_url: str = ENDPOINT_DEFAULT
     credentials: JsonCredentials | AnonymousCredentials | None = None
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    read_timeout_s: float = READ_TIMEOUT_S
-    connections_max: int = CONNECTIONS_MAX
-    proxy: SocksProxy | None = None
-    prefix: str = DEFAULT_PREFIX
 
 
 def gcs_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> GcsSettings:

@@ -1,4 +1,5 @@
-"""What stores with plain HTTP GETs share (GCS, Azure): a GET's answer as a body or a refusal, and errors on the way.
+"""What stores with plain HTTP GETs share (GCS, Azure): a GET's answer as a body or a refusal, puts whole or in parts,
+listings by the page, deletes in batches, and errors on the way.
 
 A GET is one request of our own over a connection of our own (storage.object_store.http_get), whatever its answer: what
 is not plain is read by http.client, and a refusal is judged by its status and the store's code for it. No GET goes
@@ -6,11 +7,10 @@ through an SDK.
 """
 
 import http.client
-import threading
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from storage.errors import (
     RemoteResourceNotFoundError,
@@ -21,10 +21,12 @@ from storage.errors import (
 )
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
+from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http_get import Answer, ConnectionPool, OpenSocket, OpenSockets, parsed
-from storage.object_store.object_store import delete_in_batches
+from storage.object_store.object_store import ObjectHead, delete_in_batches, parts
 from storage.object_store.refusals import proxy_words
 from storage.object_store.tokens import Token, Tokens
+from storage.object_store.uploads import PartUpload, UploadRetries, upload_parts
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """Of an error's body: enough for every store's words, and received whole, so that its connection serves another GET."""
@@ -73,37 +75,42 @@ class Made(ABC):
 M = TypeVar("M", bound=Made)
 
 
-class HttpStore(ABC, Generic[M]):
-    """The half of an ObjectStore that does not depend on whose it is: GETs, its identity, its life.
+class HttpStore(CloudStore[M]):
+    """A CloudStore with such GETs, puts that are whole or in parts of one size, and deletes in batches.
 
     Args:
-        kind: of store, as identities begin.
-        where: its endpoint, for people.
-        bucket: or container.
+        part_bytes: how large the first part of a put is; what is smaller is put whole.
     """
 
     delete_keys_max: int
     """Of one batch."""
 
-    def __init__(self, kind: str, where: str, bucket: str, *, read_timeout_s: float) -> None:
-        self.kind = kind
-        self.where = where
-        self._bucket = bucket
+    def __init__(
+        self,
+        kind: str,
+        where: str,
+        bucket: str,
+        *,
+        part_bytes: int,
+        read_timeout_s: float,
+        retries: UploadRetries | None,
+    ) -> None:
+        super().__init__(kind, where, bucket)
+        self.retries = UploadRetries() if retries is None else retries
+        self._part_bytes = part_bytes
         self._read_timeout_s = read_timeout_s
-        self._made_once: M | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def identity(self) -> str:
-        return f"{self.kind}:{self.where}/{self._bucket}"
 
     @abstractmethod
-    def make(self) -> M:
-        """What is made with the first question."""
+    def put_whole(self, key: str, data: bytes) -> None:
+        """One upload of an object; errors are the SDK's."""
 
     @abstractmethod
-    def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
-        """From an error, and the words for what was asked for, to one of ours; None for an error of another kind."""
+    def part_upload(self, key: str, what: str) -> PartUpload:
+        """One in parts. `what`: the words for it."""
+
+    @abstractmethod
+    def pages(self, prefix: str) -> Iterator[Iterable[ObjectHead]]:
+        """A listing, page by page; errors are the SDK's."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
@@ -117,10 +124,35 @@ class HttpStore(ABC, Generic[M]):
             ValueError: what came is no answer to a batch. Other errors are the SDK's, of the request as a whole.
         """
 
+    def put(self, key: str, source: bytes | Iterable[bytes]) -> None:
+        """One upload, or one in parts when the source is as large as a part."""
+        what = self.what("PUT", key)
+        found = parts(source, self._part_bytes)
+        first = next(found)
+        if len(first) >= self._part_bytes:
+            upload_parts(self.part_upload(key, what), itertools.chain((first,), found), self.retries)
+            return
+
+        def put_whole() -> None:
+            with self.errors(what):
+                self.put_whole(key, bytes(first))
+
+        self.retries.call(put_whole)
+
     def delete_many(self, keys: Sequence[str]) -> None:
         """A batch for as many objects as one may have; a DELETE for each where the store answers that with HTTP 404,
         or with something else than an answer to each. A single object has a DELETE of its own."""
         delete_in_batches(keys, self.delete_keys_max, self._delete)
+
+    def list(self, prefix: str) -> Iterator[ObjectHead]:
+        """Page by page, each asked for when the one before has been read."""
+        pages = self.pages(prefix)
+        while True:
+            with self.errors(self.what("LIST", prefix)):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from page
 
     def get(self, key: str, start: int, end: int) -> BodyStream:
         """A GET with a Range header. If its token is refused, it is sent once more with a new one."""
@@ -140,45 +172,6 @@ class HttpStore(ABC, Generic[M]):
                 if renewed.text == token.text:
                     raise
             return self._get(made, made.request(key, start, end, renewed), start, end, what)
-
-    def warm_up(self) -> None:
-        """Import the SDK and make its client: most of a second."""
-        with self.errors(f"{self.where}: making the client"):
-            self.made()
-
-    def close(self) -> None:
-        """Close the connections that no stream uses, and end what waits in the others."""
-        with self._lock:
-            made, self._made_once = self._made_once, None
-        if made is not None:
-            made.close()
-
-    def made(self) -> M:
-        """What is made with the first question; raises as that would."""
-        made = self._made_once
-        if made is None:
-            with self._lock:
-                made = self._made_once
-                if made is None:
-                    made = self._made_once = self.make()
-        return made
-
-    def what(self, verb: str, key: str) -> str:
-        """The words for a question, which end in its verb."""
-        return f"{self.kind}://{self._bucket}/{key} at {self.where}: {verb}"
-
-    @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Errors of an SDK or of the network in the block are raised as ours; those of other kinds pass."""
-        try:
-            yield
-        except RemoteStorageError:
-            raise
-        except Exception as error:
-            translated = self.translated(error, what)
-            if translated is None:
-                raise
-            raise translated from error
 
     def _delete(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
         answers = self._batch_answers(keys) if len(keys) > 1 else None

@@ -14,14 +14,13 @@ Behaviour:
 """
 
 import itertools
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
+from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http_get import Answer, OpenSockets
 from storage.object_store.object_store import LocalFile, ObjectHead, delete_in_batches, parts
 from storage.object_store.s3_client import make_client, translated
@@ -89,27 +88,21 @@ DELETE_KEYS_MAX = 1000
 """Of one DeleteObjects, by its API reference."""
 
 
-class S3Store:
+class S3Store(CloudStore["_Made"]):
     """The five verbs over one bucket; see storage.object_store.object_store for their meaning."""
 
     def __init__(self, settings: S3Settings, *, retries: UploadRetries | None = None) -> None:
         self.settings = settings
         self._retries = UploadRetries() if retries is None else retries
-        self._where = settings.endpoint_url or f"s3.{settings.region}"
-        self._made_once: _Made | None = None
-        self._lock = threading.Lock()
+        super().__init__("s3", (settings.endpoint_url or f"s3.{settings.region}").lower(), settings.bucket)
         self._single_put_bytes_max = settings.single_put_bytes_max or settings.part_bytes
-
-    @property
-    def identity(self) -> str:
-        return f"s3:{self._where.lower()}/{self.settings.bucket}"
 
     def get(self, key: str, start: int, end: int) -> BodyStream:
         """GetObject with a Range header."""
         if start < 0 or end <= start:
             raise ValueError(f"[{start}, {end}) is not a range")
-        what, byte_range = self._what("GET", key), f"bytes={start}-{end - 1}"
-        with self._errors(what):
+        what, byte_range = self.what("GET", key), f"bytes={start}-{end - 1}"
+        with self.errors(what):
             fast_gets = self.made().fast_gets
             answer = fast_gets.begin(key, byte_range)
         if answer is None or answer.head is None or answer.head.status not in (200, 206):
@@ -144,12 +137,12 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[ObjectHead]:
         """ListObjectsV2, page by page."""
-        what = self._what("LIST", prefix)
+        what = self.what("LIST", prefix)
         token: dict[str, Any] = {}
         while True:
-            with self._errors(what):
+            with self.errors(what):
                 client = self.boto3_client()
-                page = client.list_objects_v2(Bucket=self.settings.bucket, Prefix=prefix, **token)
+                page = client.list_objects_v2(Bucket=self.bucket, Prefix=prefix, **token)
             for found in page.get("Contents", ()):
                 yield ObjectHead(found["Key"], found["Size"], int(found["LastModified"].timestamp() * 1000))
             if not page.get("IsTruncated"):
@@ -160,25 +153,14 @@ class S3Store:
 
     def head(self, key: str) -> ObjectHead:
         """HeadObject."""
-        with self._errors(self._what("HEAD", key)):
-            answer = self.boto3_client().head_object(Bucket=self.settings.bucket, Key=key)
+        with self.errors(self.what("HEAD", key)):
+            answer = self.boto3_client().head_object(Bucket=self.bucket, Key=key)
         return ObjectHead(key, answer["ContentLength"], int(answer["LastModified"].timestamp() * 1000))
-
-    def warm_up(self) -> None:
-        """Import the SDK and make its client: most of a second."""
-        self.boto3_client()
-
-    def close(self) -> None:
-        """Close the connections that no stream uses, and end what waits in the others."""
-        with self._lock:
-            made, self._made_once = self._made_once, None
-        if made is not None:
-            made.close()
 
     def _get_through_sdk(
         self, fast_gets: FastGets, answer: Answer | None, key: str, start: int, end: int, what: str
     ) -> BodyStream:
-        with self._errors(what):
+        with self.errors(what):
             found = fast_gets.get_object(key, f"bytes={start}-{end - 1}", answer)
         body = SdkBody(found["Body"])
         try:
@@ -193,7 +175,7 @@ class S3Store:
         return self._stream(body, size_bytes, what)
 
     def _stream(self, source: BodySource, size_bytes: int, what: str) -> BodyStream:
-        return BodyStream(source, size_bytes, what=what, translate=lambda error: self._translated(error, what))
+        return BodyStream(source, size_bytes, what=what, translate=lambda error: self.translated(error, what))
 
     def _put_object(self, key: str, data: bytes | bytearray | BinaryIO) -> None:
         body = cast(bytes, data)  # botocore takes all of them
@@ -201,15 +183,15 @@ class S3Store:
         def put_object() -> None:
             if not isinstance(data, bytes | bytearray):
                 data.seek(0)
-            with self._errors(self._what("PUT", key)):
-                self.boto3_client().put_object(Bucket=self.settings.bucket, Key=key, Body=body, **self._storage_class())
+            with self.errors(self.what("PUT", key)):
+                self.boto3_client().put_object(Bucket=self.bucket, Key=key, Body=body, **self._storage_class())
 
         self._retries.call(put_object)
 
     def _upload(self, key: str, found: Iterable[bytes | bytearray]) -> None:
-        what = self._what("PUT in parts", key)
+        what = self.what("PUT in parts", key)
         client = self.boto3_client()
-        upload = S3Upload(client, self.settings.bucket, key, self._storage_class(), lambda: self._errors(what))
+        upload = S3Upload(client, self.bucket, key, self._storage_class(), lambda: self.errors(what))
         upload_parts(upload, found, self._retries)
 
     def _storage_class(self) -> dict[str, Any]:
@@ -218,14 +200,14 @@ class S3Store:
 
     def _delete_batch(self, keys: Sequence[str]) -> dict[str, RemoteStorageError]:
         """The keys whose objects are still there."""
-        with self._errors(self._what("DELETE", keys[0])):
+        with self.errors(self.what("DELETE", keys[0])):
             answer = self.boto3_client().delete_objects(
-                Bucket=self.settings.bucket,
+                Bucket=self.bucket,
                 Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
             )
         return {
             failed.get("Key", "?"): Refusal(failed.get("Code", ""), 0, {}).error(
-                self._what("DELETE", failed.get("Key", "?")), prefix=self.settings.prefix
+                self.what("DELETE", failed.get("Key", "?")), prefix=self.settings.prefix
             )
             for failed in answer.get("Errors", ())
             if failed.get("Code") not in ("NoSuchKey", "404")
@@ -235,30 +217,10 @@ class S3Store:
         """boto3's, which every question but a plain GET is asked by."""
         return self.made().client
 
-    def made(self) -> "_Made":
-        """What is made with the first question; raises as that would."""
-        made = self._made_once
-        if made is None:
-            with self._lock, self._errors(f"{self._where}: making the S3 client"):
-                made = self._made_once
-                if made is None:
-                    made = self._made_once = _Made(self.settings)
-        return made
+    def make(self) -> "_Made":
+        return _Made(self.settings)
 
-    def _what(self, verb: str, key: str) -> str:
-        return f"s3://{self.settings.bucket}/{key} at {self._where}: {verb}"
-
-    @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            translated = self._translated(error, what)
-            if translated is None:
-                raise
-            raise translated from error
-
-    def _translated(self, error: Exception, what: str) -> RemoteStorageError | None:
+    def translated(self, error: Exception, what: str) -> RemoteStorageError | None:
         return translated(error, what, prefix=self.settings.prefix)
 
 

@@ -19,11 +19,10 @@ import javaproperties
 from storage.errors import StorageConfigError
 from storage.object_store.config_keys import (
     CONNECT_TIMEOUT_S,
-    CONNECTIONS_MAX,
     DEFAULT_PREFIX,
     READ_TIMEOUT_S,
-    SocksProxy,
     StoreKeys,
+    StoreSettings,
 )
 from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
@@ -157,8 +156,8 @@ class ChecksumMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Settings:
-    """How to reach a bucket. Times in seconds, sizes in bytes; `prefix` is that of the user's keys, for messages.
+class S3Settings(StoreSettings):
+    """How to reach a bucket. Sizes in bytes.
 
     `path_style`: None lets boto3 choose. `storage_class`: None is the bucket's default. `single_put_bytes_max`: what is
     known to be larger is uploaded in parts; None: what is larger than one part.
@@ -176,12 +175,7 @@ class S3Settings:
     request_checksums: ChecksumMode = ChecksumMode.WHEN_REQUIRED
     response_checksums: ChecksumMode = ChecksumMode.WHEN_REQUIRED
     legacy_md5: bool = False
-    connect_timeout_s: float = CONNECT_TIMEOUT_S
-    read_timeout_s: float = READ_TIMEOUT_S
     attempts_max: int = ATTEMPTS_MAX
-    connections_max: int = CONNECTIONS_MAX
-    proxy: SocksProxy | None = None
-    prefix: str = DEFAULT_PREFIX
 
 
 def s3_settings(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> S3Settings:

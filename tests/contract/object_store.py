@@ -8,11 +8,12 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError
-from storage.object_store.object_store import ObjectStore
+from storage.object_store.object_store import LocalFile, ObjectStore
 
 OpenStore = Callable[[], ObjectStore]
 
@@ -123,6 +124,15 @@ class ObjectStoreContract:
     def test_a_large_put_of_bytes_is_whole(self, store: ObjectStore) -> None:
         content = random.Random(7).randbytes(sum(self.LARGE_PIECES))
         store.put(KEY, content)
+        assert fetched(store, KEY, 0, len(content)) == content
+
+    def test_a_local_file_is_put_whole(self, store: ObjectStore, tmp_path: Path) -> None:
+        content = random.Random(8).randbytes(sum(self.LARGE_PIECES))
+        for size_bytes in (0, 1000, len(content)):
+            path = tmp_path / "segment.log"
+            path.write_bytes(content[:size_bytes])
+            store.put(KEY, LocalFile(path))
+            assert store.head(KEY).size_bytes == size_bytes
         assert fetched(store, KEY, 0, len(content)) == content
 
     @pytest.mark.parametrize("pieces_before", [0, 1, 3])
