@@ -70,6 +70,7 @@ class FakeBrokerLog:
 
     def __init__(self) -> None:
         self.logs: dict[tuple[bytes, int], FakePartitionLog] = {}
+        self._topic_ids: dict[str | None, bytes] = {}
         self.fetches: list[FetchRequest] = []
         self.asked_at_s: list[float] = []
         self.remote_reads = 0
@@ -84,6 +85,7 @@ class FakeBrokerLog:
     def add(self, partition: TopicIdPartition, **fields: Any) -> FakePartitionLog:
         log = FakePartitionLog(partition, **fields)
         self.logs[partition.topic_id, partition.partition] = log
+        self._topic_ids[partition.topic] = partition.topic_id
         return log
 
     def append(self, log: FakePartitionLog, records: int = 1) -> None:
@@ -171,9 +173,8 @@ class FakeBrokerLog:
         return answer, None if log.preferred_read_replica >= 0 else log
 
     def _find(self, asked: FetchPartition) -> FakePartitionLog | None:
-        if asked.topic_id is not None:
-            return self.logs.get((asked.topic_id, asked.partition))
-        return self.named().get((asked.topic, asked.partition))
+        topic_id = self._topic_ids.get(asked.topic) if asked.topic_id is None else asked.topic_id
+        return None if topic_id is None else self.logs.get((topic_id, asked.partition))
 
     def named(self) -> dict[tuple[str | None, int], FakePartitionLog]:
         """The logs by topic name and partition."""
