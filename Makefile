@@ -63,6 +63,10 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 	client_sign_in clients fetch_sessions group_offsets list_offsets read_committed relayed_features two_brokers \
 	versions))
 
+# A machine may forbid Python to keep what it has compiled. Then each of the hundreds of processes that tests start
+# compiles all of it again, and each worker of pytest the tests themselves: two minutes of processor time in a run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long test-workers \
 	differential soak lint bench lock
 .DELETE_ON_ERROR:
