@@ -25,7 +25,7 @@ _ALWAYS = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    "log.retention.check.interval.ms": "2000",
+    "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "500",
     # A broker that was killed is missed soon, and one with its id on another port is let in soon.
     "broker.session.timeout.ms": "3000",
@@ -35,7 +35,7 @@ _ALWAYS = {
     "remote.log.storage.system.enable": "true",
     "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
     "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-    "remote.log.manager.task.interval.ms": "1000",
+    "remote.log.manager.task.interval.ms": "300",
     "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
     "rlmm.config.remote.log.metadata.topic.min.isr": "1",
     # A broker that stops waits up to 30 s for what it can no longer publish to itself.
