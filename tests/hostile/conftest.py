@@ -41,11 +41,18 @@ def local_topic(kafka: KafkaCluster) -> str:
     return name
 
 
-@pytest.fixture
-def stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[HostileStage]:
-    """A Tidegate for one test, and the honest consumer."""
+@pytest.fixture(scope="session")
+def running_stage(kafka: KafkaCluster, honest_topic: HonestTopic) -> Iterator[HostileStage]:
+    """One Tidegate and one honest consumer: each test leaves them as it found them, or fails."""
     with hostile_stage(kafka, honest_topic) as started:
         yield started
+
+
+@pytest.fixture
+def stage(running_stage: HostileStage) -> HostileStage:
+    """Of which this test has seen nothing yet."""
+    running_stage.begin_again()
+    return running_stage
 
 
 @pytest.fixture(scope="module")

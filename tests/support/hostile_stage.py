@@ -117,6 +117,12 @@ class HostileStage:
         """Measure the honest consumer now, while others misbehave."""
         self.suffered.append(self.honest.measure(seconds, rounds=rounds))
 
+    def begin_again(self) -> None:
+        """For another test on the same pair: nothing has been seen yet. The highest memory is that of all of them."""
+        self.suffered, self.complaints = [], []
+        self.quiet = self.honest.measure(QUIET_S)
+        self.note_what_is_held()
+
     def note_what_is_held(self) -> None:
         """What is held now, without clients, is what is to be left in the end."""
         self.honest.pause()
