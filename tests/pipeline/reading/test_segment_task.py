@@ -206,16 +206,16 @@ class RepeatedStream:
 
 
 @pytest.mark.parametrize(
-    ("batch_bytes", "value_bytes", "segment_bytes"),
+    ("batch_bytes", "value_bytes", "segment_bytes", "chunk_bytes"),
     [
-        (MIB, 100, 16 * MIB),
-        (8 * MIB, 100, 1024 * MIB),
-        (8 * MIB, 1000, 16 * MIB),
-        (MIB, 100_000, 1024 * MIB),
-        (8 * MIB, 1_000_000, 24 * MIB),
+        (MIB, 100, 16 * MIB, 1),
+        (8 * MIB, 100, 1024 * MIB, 4 * MIB),
+        (8 * MIB, 1000, 16 * MIB, 1),
+        (MIB, 100_000, 1024 * MIB, 1),
+        (MIB, 100_000, 1024 * MIB, 4 * MIB),
+        (8 * MIB, 1_000_000, 24 * MIB, 4 * MIB),
     ],
 )
-@pytest.mark.parametrize("chunk_bytes", [1, 4 * MIB])
 def test_a_task_holds_at_most_its_budget_whatever_the_segments_size(
     monkeypatch: pytest.MonkeyPatch, batch_bytes: int, value_bytes: int, segment_bytes: int, chunk_bytes: int
 ) -> None:
