@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "rewrap":
                 return _rewrap(options)
             case _:
-                return _check(options.file)
+                return _check(options)
     except KeyboardInterrupt:
         print("tidegate: interrupted", file=sys.stderr)
         return exit_codes.FOUND_WRONG
@@ -59,6 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         "--per-second", metavar="N", type=_positive, default=20.0, help="manifests looked at in a second; default 20"
     )
     rewrap.add_argument("--after", metavar="NAME", default="", help="where a run that was ended goes on")
+    check.add_argument("--all", action="store_true", help="open every segment, not 200 spread over time")
+    check.add_argument("--json", action="store_true", help="one JSON document: keys, findings by section, verdict")
     for command in (serve, check, rewrap):
         command.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
     return parser
@@ -125,13 +127,14 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     os._exit(exit_codes.DONE)
 
 
-def _check(file: Path) -> int:
-    config = _load(file)
+def _check(options: argparse.Namespace) -> int:
+    config = _load(options.file)
     if config is None:
         return exit_codes.USAGE
     from proxy.commands.check import run
+    from proxy.workers.shares import worker_count
 
-    return run(config, sys.stdout)
+    return run(config, sys.stdout, opens_all=options.all, as_json=options.json, workers=worker_count(config))
 
 
 def _rewrap(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -23,7 +24,6 @@ from proxy.config.load import load
 from proxy.config.model import INDEXES_SHARE, SESSIONS_SHARE, Config, memory_share
 from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import (
-    LISTEN_BACKLOG,
     AddressBook,
     Book,
     KnownBrokers,
@@ -31,6 +31,7 @@ from proxy.connection.address_book import (
     SniAddressBook,
     SniPattern,
     Target,
+    open_listeners,
 )
 from proxy.connection.connection import Advertiser
 from proxy.connection.request_handlers import Answer, ClientReads, Relay, UpstreamWire
@@ -85,12 +86,7 @@ async def listen(
         OSError: it cannot be bound; the message names address and key.
     """
     proxy = config.proxy
-    try:
-        listeners = await trio.open_tcp_listeners(
-            proxy.listen.port, host=proxy.listen.host or None, backlog=LISTEN_BACKLOG
-        )
-    except OSError as error:
-        raise OSError(f"cannot listen on {proxy.listen}, which proxy.listen names: {error}") from error
+    listeners = await open_listeners(proxy.listen, "proxy.listen")
     host, port = listeners[0].socket.getsockname()[:2]
     target = bootstrap_target(config)
     if proxy.tls_sni_pattern is None:
@@ -274,7 +270,7 @@ class Application:
     @property
     def ready_line(self) -> str:
         """What is said at the first readiness."""
-        return ready_line(self.bootstrap, len(self.cluster.brokers), self.catalog.segment_count)
+        return ready_line(self.bootstrap, len(self.cluster.brokers), self.catalog.finished_count)
 
 
 def ready_line(bootstrap: tuple[str, int], brokers: int, segments: int) -> str:
@@ -315,7 +311,7 @@ async def run(
     *,
     front: Front | None = None,
     snapshot: Snapshot | None = None,
-    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] = open_remote_storage_manager,
+    open_storage_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] | None = None,
 ) -> AsyncIterator[Application]:
     """The application, listening; it is torn down when the block is left.
 
@@ -323,6 +319,7 @@ async def run(
         front: how it is reached; None: by listeners of its own.
         snapshot: the catalog's, if somebody has read it already.
         open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
+            None: as `storage.registry` has it.
 
     Raises:
         OSError: a listener cannot be bound (names address and key).
@@ -331,6 +328,8 @@ async def run(
     front = OwnFront(config) if front is None else front
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(meters.health), LiveSettings(config)
+    if open_storage_manager is None:
+        open_storage_manager = partial(open_remote_storage_manager, prefix=config.remote_storage_prefix)
     storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     disk_blocks: DiskBlocks | None = None
     try:

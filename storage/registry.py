@@ -12,15 +12,20 @@ from storage.errors import StorageConfigError
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
+from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.remote_storage_manager import RemoteStorageManager
 
 STORAGE_MANAGER_KEY = "remote.log.storage.manager.class.name"
 METADATA_MANAGER_KEY = "remote.log.metadata.manager.class.name"
 
-_STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str]], RemoteStorageManager]] = {
-    "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": LocalTieredStorage,
-    "io.aiven.kafka.tieredstorage.RemoteStorageManager": AivenRemoteStorageManager,
-    "tidegate.PlainObjects": PlainObjects,
+_STORAGE_MANAGERS: Mapping[str, Callable[[Mapping[str, str], str], RemoteStorageManager]] = {
+    "org.apache.kafka.server.log.remote.storage.LocalTieredStorage": lambda config, prefix: LocalTieredStorage(
+        config, prefix=prefix
+    ),
+    "io.aiven.kafka.tieredstorage.RemoteStorageManager": lambda config, prefix: AivenRemoteStorageManager(
+        config, prefix=prefix
+    ),
+    "tidegate.PlainObjects": lambda config, prefix: PlainObjects(config, prefix=prefix),
 }
 
 
@@ -33,8 +38,11 @@ class MetadataManagerKind(enum.Enum):
     """This process only: for tests and imports."""
 
 
-def open_remote_storage_manager(class_name: str, config: Mapping[str, str]) -> RemoteStorageManager:
-    """The storage manager for a class name, configured with its own keys (the prefix already stripped).
+def open_remote_storage_manager(
+    class_name: str, config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX
+) -> RemoteStorageManager:
+    """The storage manager for a class name, configured with its own keys; `prefix` was stripped from them, and messages
+    restore it.
 
     Raises:
         StorageConfigError: the name is unknown, or a value in `config` is wrong.
@@ -43,7 +51,7 @@ def open_remote_storage_manager(class_name: str, config: Mapping[str, str]) -> R
     constructor = _STORAGE_MANAGERS.get(name)
     if constructor is None:
         raise _unknown_name(STORAGE_MANAGER_KEY, name, _STORAGE_MANAGERS)
-    return constructor(config)
+    return constructor(config, prefix)
 
 
 def metadata_manager_kind(class_name: str) -> MetadataManagerKind:

@@ -1,16 +1,19 @@
 """`tidegate check FILE`: ask everything that `serve` will need, and say what is wrong.
 
-In this order: the effective keys; the upstream brokers, each of them; the metadata topic (reached, ids, retention,
-readable); the topics that the tier holds (may we describe them?); the tier (first bytes of one segment).
+In this order: the effective keys; what of them is insecure; the upstream brokers, each of them; this machine (ports,
+the cache's folder, open files; `check_machine`); the metadata topic (reached, ids, retention, readable); the topics
+that the tier holds (may we describe them?); the tier (segments of every age; `check_tier`).
 
 ACLs that Tidegate's own identity needs, found out against a broker with StandardAuthorizer: Read (which implies
 Describe) on Topic __remote_log_metadata, Describe on each topic to be served. Nothing on Cluster. DescribeConfigs on
 __remote_log_metadata is for this command only, to see the retention: without it that check is a warning.
 """
 
-from collections import OrderedDict
+import math
+import sys
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import trio
@@ -18,6 +21,9 @@ import trio
 from protocol.client.errors import UpstreamError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
+from protocol.wire.addresses import NodeAddress
+from proxy.commands.check_machine import check_cache, check_listeners, check_open_files, check_security
+from proxy.commands.check_tier import check_tier
 from proxy.commands.report import Report
 from proxy.config.model import Config
 from proxy.process import exit_codes
@@ -25,73 +31,96 @@ from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
-from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError
-from storage.metadata import serde
-from storage.metadata.event_log import MetadataEvent
-from storage.model import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
+from storage.errors import (
+    MetadataOffsetOutOfRange,
+    MetadataRecordError,
+    RemoteStorageError,
+    StorageConfigError,
 )
-from storage.registry import MetadataManagerKind, metadata_manager_kind, open_remote_storage_manager
+from storage.metadata import serde
+from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import MetadataEvent
+from storage.model import Uuid, uuid_to_text
+from storage.registry import MetadataManagerKind, metadata_manager_kind
 
 ROLE = "check"
 
 SCAN_TIME_LIMIT_S = 30.0
 """For reading the metadata topic; what was seen until then is used."""
-SCAN_SEGMENTS_MAX = 10_000
-"""Segments held while reading; the oldest are let go, one that is alive is enough."""
-SCAN_TOPICS_MAX = 10_000
+TOPICS_SHOWN_MAX = 20
+"""Of topics that are gone, or that we may not describe: then their number is told."""
 
-FIRST_BYTES = 61
-"""A record batch's header: enough to see that the object is a log segment."""
-
-_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _TOPIC_RESOURCE = 2
 _TOPIC_AUTHORIZATION_FAILED = 29
 _UNKNOWN_TOPIC_OR_PARTITION = 3
 _LOCAL_LOG_STARTS_VERSION = 8
 
 
-def run(config: Config, out: TextIO) -> int:
+def run(
+    config: Config, out: TextIO, *, opens_all: bool = False, as_json: bool = False, workers: int | None = None
+) -> int:
     """Check a configuration that has been loaded, printing to `out`.
 
+    Args:
+        opens_all: open every segment, and read the metadata topic to its end however long that takes.
+        as_json: one document instead of lines (`proxy.commands.report`).
+        workers: how many there will be; None: as `proxy.workers` says, `auto` taken for one.
+
     Returns:
-        exit_codes.DONE or exit_codes.FOUND_WRONG.
+        exit_codes.DONE or exit_codes.FOUND_WRONG; exit_codes.USAGE where `serve` would refuse the configuration.
     """
-    configure_logs("error")  # the report says what is wrong; a log line between would say it twice
-    report = Report(out)
+    configure_logs("critical")  # the report says what is wrong; a log line between would say it twice
+    report = Report(out, as_json=as_json, progress=sys.stderr)
     report.section("Configuration")
     report.keys(config.effective)
     for warning in config.warnings:
         report.warning(warning)
+    report.section("Security")
+    check_security(config, report)
     try:
-        trio.run(_check, config, report)
+        is_usable = trio.run(_check, config, report, opens_all, workers or max(1, config.proxy.workers))
     except BaseExceptionGroup as group:
         if group.subgroup(KeyboardInterrupt) is not None:
             raise KeyboardInterrupt from None  # the command line knows what to do with that one
         raise
     report.verdict()
+    if not is_usable:
+        return exit_codes.USAGE
     return exit_codes.FOUND_WRONG if report.wrong_count else exit_codes.DONE
 
 
-async def _check(config: Config, report: Report) -> None:
+async def _check(config: Config, report: Report, opens_all: bool, workers: int) -> bool:
+    """Whether `serve` would take the configuration."""
     async with trio.open_nursery() as nursery:
         upstream = Cluster(client_settings(config.upstream), nursery)
         metadata = _metadata_cluster(config, upstream, nursery)
         report.section("Upstream brokers")
-        reached = await _check_brokers(upstream, report)
-        scan = _Scan()
-        if metadata_manager_kind(config.remote_log_metadata_manager_class_name) is MetadataManagerKind.TOPIC_BASED:
+        reached = await _check_brokers(config, upstream, report)
+        report.section("This machine")
+        nodes = [NodeAddress(node.node_id, node.host, node.port) for node in upstream.brokers.values()]
+        await check_listeners(config, nodes, report)
+        is_usable = await trio.to_thread.run_sync(check_cache, config, report)
+        check_open_files(config, report, workers)
+        scan = _Scan(Catalog(config.catalog.segments_max))
+        try:
+            kind = metadata_manager_kind(config.remote_log_metadata_manager_class_name)
+        except StorageConfigError as error:
+            report.wrong(str(error))
+            is_usable, kind = False, MetadataManagerKind.IN_MEMORY
+        if kind is MetadataManagerKind.TOPIC_BASED:
             report.section("Metadata topic")
-            await _check_metadata_topic(metadata, scan, report)
+            await _check_metadata_topic(metadata, scan, report, math.inf if opens_all else SCAN_TIME_LIMIT_S)
         if reached:
             report.section("Topics in the tier")
             await _check_topics(upstream, scan, report)
         report.section("Tier")
-        await trio.to_thread.run_sync(_check_tier, config, scan, report)
+
+        def ask_store() -> bool:
+            return check_tier(config, scan.catalog, report, opens_all=opens_all)
+
+        is_usable &= await trio.to_thread.run_sync(ask_store)
         nursery.cancel_scope.cancel()
+    return is_usable
 
 
 def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) -> Cluster:
@@ -100,12 +129,16 @@ def _metadata_cluster(config: Config, upstream: Cluster, nursery: trio.Nursery) 
     return upstream if same else Cluster(client_settings(config.metadata_client), nursery)
 
 
-async def _check_brokers(cluster: Cluster, report: Report) -> bool:
+async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bool:
     """Whether at least one broker answers."""
     try:
         await cluster.refresh()
     except UpstreamError as error:
-        report.wrong(str(error))
+        servers = ",".join(map(str, config.upstream.bootstrap_servers))
+        report.wrong(
+            f"{error}; check upstream.bootstrap.servers {servers}, upstream.security.protocol "
+            f"{config.upstream.security.protocol}, and the way there"
+        )
         return False
     report.ok(f"cluster {cluster.cluster_id}, brokers: {len(cluster.brokers)}")
     reached = False
@@ -114,7 +147,7 @@ async def _check_brokers(cluster: Cluster, report: Report) -> bool:
         try:
             connection = await cluster.connection_to(node.node_id, ROLE)
         except UpstreamError as error:
-            report.wrong(f"{where}: {error}")
+            report.wrong(f"{where}: {error}; check the listener's advertised address in the broker's own file")
             continue
         reached = True
         newest = connection.versions.get(LIST_OFFSETS.key, (0, 0))[1]
@@ -125,7 +158,7 @@ async def _check_brokers(cluster: Cluster, report: Report) -> bool:
     return reached
 
 
-async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report) -> None:
+async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report, limit_s: float) -> None:
     client = KafkaMetadataTopicClient(cluster)
     try:
         topic = await client.describe()
@@ -138,16 +171,19 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report)
     configs = await _metadata_topic_configs(cluster, report)
     _check_retention(configs, report)
     readable = True
-    with trio.move_on_after(SCAN_TIME_LIMIT_S) as scope:
+    with trio.move_on_after(limit_s) as scope:
         for partition in range(topic.partition_count):
             try:
                 await _scan_partition(client, partition, scan)
+                report.progress(f"{partition + 1} of {topic.partition_count} metadata partitions read")
             except RemoteStorageError as error:
                 report.wrong(str(error))
                 readable = False
                 break
     if scope.cancelled_caught:
-        report.warning(f"{METADATA_TOPIC}: only {scan.records} records were read in {SCAN_TIME_LIMIT_S:g} s")
+        report.warning(
+            f"{METADATA_TOPIC}: only {scan.records} records were read in {limit_s:g} s; --all reads them all"
+        )
     elif readable:
         report.ok(f"{scan.records} records read, {scan.undecodable} of them not decodable")
     if scan.unkeyed and configs.get("cleanup.policy") == "compact":
@@ -223,28 +259,43 @@ async def _scan_partition(client: KafkaMetadataTopicClient, partition: int, scan
 
 async def _check_topics(cluster: Cluster, scan: "_Scan", report: Report) -> None:
     """Each topic with segments in the tier: may we describe it, and does its leader tell where the local log starts?"""
-    if not scan.topics:
+    segments = scan.segments_of_topics()
+    if not segments:
         report.ok("none yet")
         return
     try:
-        found = await cluster.learn_topics(sorted(scan.topics))
+        found = await cluster.learn_topics(sorted({name for name, _ in segments}))
     except UpstreamError as error:
         report.wrong(str(error))
         return
-    described = [topic for topic in found if _is_described(topic, report)]
+    living = {(topic.name, topic.topic_id) for topic in found if topic.error_code == 0}
+    denied = [topic.name or "" for topic in found if topic.error_code == _TOPIC_AUTHORIZATION_FAILED]
+    for name in denied[:TOPICS_SHOWN_MAX]:
+        report.wrong(f"ACL Describe on Topic {name} is missing: its frontier cannot be learned, so brokers read it all")
+    if len(denied) > TOPICS_SHOWN_MAX:
+        report.wrong(f"ACL Describe is missing on {len(denied) - TOPICS_SHOWN_MAX} topics more: grant it on Topic '*'")
+    for topic in found:
+        if topic.error_code not in (0, _TOPIC_AUTHORIZATION_FAILED, _UNKNOWN_TOPIC_OR_PARTITION):
+            report.wrong(f"topic {topic.name}: Metadata answered with error code {topic.error_code}; ask again later")
+    untold = {topic.name for topic in found if topic.error_code not in (0, _UNKNOWN_TOPIC_OR_PARTITION)}
+    gone = {key: count for key, count in segments.items() if key not in living and key[0] not in untold}
+    _tell_of_gone(gone, report)
+    described = [topic for topic in found if topic.error_code == 0]
     report.ok(f"{len(described)} of {len(found)} topics can be described")
     if described:
         await _check_frontier(cluster, described[0], report)
 
 
-def _is_described(topic: TopicMetadata, report: Report) -> bool:
-    if topic.error_code == _TOPIC_AUTHORIZATION_FAILED:
-        report.wrong(f"ACL Describe on Topic {topic.name} is missing: its frontier cannot be learned")
-    elif topic.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
-        report.ok(f"topic {topic.name} is gone, its segments are still being deleted")
-    elif topic.error_code != 0:
-        report.wrong(f"topic {topic.name}: Metadata answered with error code {topic.error_code}")
-    return topic.error_code == 0
+def _tell_of_gone(gone: Mapping[tuple[str, bytes], int], report: Report) -> None:
+    """Topics that were deleted, and perhaps made anew, while the tier still has segments of them."""
+    for (name, topic_id), count in [*gone.items()][:TOPICS_SHOWN_MAX]:
+        report.warning(
+            f"topic {name} with id {uuid_to_text(Uuid(topic_id))} was deleted, and {count} of its segments are in the "
+            "tier: nobody can read them; brokers delete them within minutes, and if they do not (remote storage was "
+            "off meanwhile) `tidegate gc` or the store's owner has to"
+        )
+    if len(gone) > TOPICS_SHOWN_MAX:
+        report.warning(f"segments of {len(gone) - TOPICS_SHOWN_MAX} more topics that were deleted are in the tier")
 
 
 async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report) -> None:
@@ -265,69 +316,32 @@ async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report
         report.wrong(f"the local log start of {where} cannot be learned: error code {answer.error_code}")
 
 
-def _check_tier(config: Config, scan: "_Scan", report: Report) -> None:
-    """Blocking: open the storage manager and read the beginning of one segment."""
-    try:
-        manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
-    except RemoteStorageError as error:
-        report.wrong(str(error))
-        return
-    try:
-        segment = scan.newest_finished()
-        if segment is None:
-            manager.ask()
-            report.ok("the store answers; no finished segment is known yet, so no object was read")
-            return
-        data = manager.fetch_log_segment(segment, 0, FIRST_BYTES - 1)
-        magic_position = 16
-        if len(data) <= magic_position or data[magic_position] != 2:
-            report.wrong(f"segment {segment.segment_id} does not begin with a record batch")
-        else:
-            report.ok(f"segment {segment.segment_id}, offsets {segment.start_offset} to {segment.end_offset}: read")
-    except RemoteStorageError as error:
-        report.wrong(str(error))
-    finally:
-        manager.close()
-
-
 @dataclass(slots=True)
 class _Scan:
     """What the metadata topic's records amount to, as far as this command needs it."""
 
+    catalog: Catalog
     records: int = 0
     unkeyed: int = 0
     undecodable: int = 0
     first_undecodable: str = ""
-    topics: set[str] = field(default_factory=set)
-    segments: OrderedDict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=OrderedDict)
 
     def take(self, event: MetadataEvent) -> None:
         self.records += 1
         self.unkeyed += event.key is None
-        if event.value is None:
-            return
+        is_keyed = event.key is not None
         try:
-            record = serde.decode(event.value)
-        except RemoteStorageError as error:
+            if event.value is not None:
+                self.catalog.apply(serde.decode(event.value), initialized=False, is_keyed=is_keyed)
+            elif event.key is not None:
+                self.catalog.apply_tombstone(event.key, initialized=False)
+        except MetadataRecordError as error:
             self.undecodable += 1
             self.first_undecodable = self.first_undecodable or f"{event.partition}/{event.offset}: {error}"
-            return
-        if isinstance(record, RemoteLogSegmentMetadata):
-            self._keep(record)
-        elif isinstance(record, RemoteLogSegmentMetadataUpdate) and record.segment_id in self.segments:
-            segment = self.segments[record.segment_id]
-            self._keep(replace(segment, state=record.state, custom_metadata=record.custom_metadata))
+        except RemoteStorageError:
+            return  # a state that cannot be, which `serve` passes over too
 
-    def newest_finished(self) -> RemoteLogSegmentMetadata | None:
-        return next((segment for segment in reversed(self.segments.values()) if segment.state is _FINISHED), None)
-
-    def _keep(self, segment: RemoteLogSegmentMetadata) -> None:
-        """A segment as it is now; of a compacted topic its first record may be of any state."""
-        if segment.state > _FINISHED:
-            self.segments.pop(segment.segment_id, None)
-            return
-        self.segments[segment.segment_id] = segment
-        if len(self.segments) > SCAN_SEGMENTS_MAX:
-            self.segments.popitem(last=False)
-        if segment.state is _FINISHED and len(self.topics) < SCAN_TOPICS_MAX:
-            self.topics.add(segment.topic_id_partition.topic)
+    def segments_of_topics(self) -> Counter[tuple[str, bytes]]:
+        """How many finished segments there are, by topic name and id."""
+        partitions = (segment.topic_id_partition for segment in self.catalog.finished_segments())
+        return Counter((partition.topic, bytes(partition.topic_id)) for partition in partitions)

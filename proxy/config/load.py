@@ -7,7 +7,8 @@ Nothing stops at the first problem.
 Aiven's chunk cache keys (`rsm.config.fetch.chunk.cache.*`) give our cache's values unless ours are set. An operator who
 sized the plugin's cache has said what a reader of this tier needs. Sizes of −1 and 0 mean "unlimited" and "none" there
 and are not taken; nor is the path: the plugin wipes its folder at every start, so sharing it would cost us ours. What
-comes out of memory is taken up to our own budget only, because that heap was the broker's.
+comes out of memory is taken up to our own budget only, because that heap was the broker's. Its prefetch size never
+lowers our read-ahead: it is meant for one broker's own reads, and 16 MiB of it would cut a reader to an eighth.
 """
 
 import re
@@ -105,27 +106,44 @@ def _inherit_from_aiven(settings: Settings) -> None:
     manager = settings.table.get(STORAGE_MANAGER_CLASS)
     if manager is None or manager.text is None or manager.text.strip() != AIVEN_PLUGIN_CLASS:
         return
-    # The sizes are cut to our budget, so that this one number has to be known before the rest is parsed.
-    memory_bytes_max: int = Values(SERVE_KEYS, settings, [])["memory.max.bytes"]
+    # The sizes are cut to our budget, so that these numbers have to be known before the rest is parsed.
+    values = Values(SERVE_KEYS, settings, [])
+    _derive_budgets(values)
     cache_class = _aiven_text(settings, "class")
     if cache_class.endswith("MemoryChunkCache"):
-        cache_bytes = memory_share(memory_bytes_max, BUDGET_SHARES["cache.memory.bytes"])
-        _take_from_aiven(settings, "size", "cache.memory.bytes", cache_bytes)
+        _take_size(settings, "size", "cache.memory.bytes", maximum=values["cache.memory.bytes"])
     elif cache_class:
-        _take_from_aiven(settings, "size", "cache.disk.bytes", None)
-    _take_from_aiven(settings, "retention.ms", "cache.retention.ms", None)
-    readahead_bytes = memory_share(memory_bytes_max, BUDGET_SHARES["readahead.total.max.bytes"])
-    _take_from_aiven(settings, "prefetch.max.size", "readahead.stream.max.bytes", readahead_bytes)
+        _take_size(settings, "size", "cache.disk.bytes")
+    retention_ms = _aiven_number(settings, "retention.ms")
+    if retention_ms:
+        _take(settings, "retention.ms", "cache.retention.ms", str(retention_ms))
+    _take_size(
+        settings,
+        "prefetch.max.size",
+        "readahead.stream.max.bytes",
+        minimum=values["readahead.stream.max.bytes"],
+        maximum=values["readahead.total.max.bytes"],
+    )
 
 
-def _take_from_aiven(settings: Settings, name: str, key: str, maximum: int | None) -> None:
-    text = _aiven_text(settings, name)
-    if key in settings.table or re.fullmatch(r"\d{1,18}", text) is None or int(text) == 0:
+def _take_size(settings: Settings, name: str, key: str, *, minimum: int = 1, maximum: int | None = None) -> None:
+    size_bytes = _aiven_number(settings, name)
+    if size_bytes >= minimum:
+        _take(settings, name, key, format_size(size_bytes if maximum is None else min(size_bytes, maximum)))
+
+
+def _take(settings: Settings, name: str, key: str, text: str) -> None:
+    if key in settings.table:
         return
     theirs = settings.storage[AIVEN_CACHE_PREFIX + name]
-    ours = text if maximum is None else str(min(int(text), maximum))
     origin = f"{theirs.origin} {settings.storage_prefix}{AIVEN_CACHE_PREFIX}{name}"
-    settings.table[key] = replace(theirs, text=ours, raw=ours, origin=origin)
+    settings.table[key] = replace(theirs, text=text, raw=text, origin=origin)
+
+
+def _aiven_number(settings: Settings, name: str) -> int:
+    """0 where none is given, or one that means none or any."""
+    text = _aiven_text(settings, name)
+    return int(text) if re.fullmatch(r"\d{1,18}", text) else 0
 
 
 def _aiven_text(settings: Settings, name: str) -> str:

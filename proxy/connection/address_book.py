@@ -10,7 +10,9 @@ Rule 3. A broker that changes its address keeps its listener: the next connectio
         that is still free: a broker that restarts leaves the metadata for a moment, and clients remember its port.
 """
 
+import errno
 import json
+import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -24,6 +26,7 @@ import trio
 from protocol.wire.addresses import NodeAddress
 from proxy.config.model import NODE_ID_MAX, NODE_ID_VARIABLE, ProxyConfig
 from proxy.readiness import Readiness
+from storage.config.model import HostPort
 from storage.owned_file import OwnedFile
 
 # The brokers that were known last, in a file: a restart listens for them before any of them has answered.
@@ -196,6 +199,28 @@ class _Withheld:
     again_at_s: float
 
 
+_LISTEN_HINTS: Final = {
+    errno.EADDRINUSE: "stop what listens there (`ss -ltnp` names it), or name another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: name one of its own, or 0.0.0.0",
+    errno.EACCES: "ports below 1024 take the right CAP_NET_BIND_SERVICE: grant it, or name a higher port",
+    errno.EMFILE: "no open file is left: raise the limit (LimitNOFILE=, ulimit -n)",
+}
+
+
+async def open_listeners(address: HostPort, key: str) -> list[trio.SocketListener]:
+    """Listeners at an address that a key names.
+
+    Raises:
+        OSError: it cannot be bound; the message names address and key, and what to do.
+    """
+    try:
+        return await trio.open_tcp_listeners(address.port, host=address.host or None, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        hint = _LISTEN_HINTS.get(error.errno or 0, "check the host")
+        raise OSError(f"cannot listen on {address}, which {key} names: {reason}; {hint}") from error
+
+
 class _BindError(Exception):
     """A broker's listener cannot be bound; the message names address and key."""
 
@@ -341,11 +366,9 @@ class AddressBook:
             except OSError:
                 _log.info("broker_port_taken", node=node_id, port=earlier_port)
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host, backlog=LISTEN_BACKLOG)
+            listeners = await open_listeners(HostPort(self._config.listen.host, port), key)
         except OSError as error:
-            raise _BindError(
-                f"cannot listen on {self._config.listen.host}:{port}, which {key} gives it: {error}"
-            ) from error
+            raise _BindError(str(error)) from error
         if not port:
             self._free_ports[node_id] = int(listeners[0].socket.getsockname()[1])
         return listeners

@@ -22,7 +22,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.config.model import LogFormat
-from storage.config.sources import sounds_secret
+from storage.config.masking import HIDDEN, sounds_secret
 
 VALUE_CHARS_MAX = 2000
 """Longer than any message of ours, short enough for one line of any log store."""
@@ -32,8 +32,6 @@ DEPTH_MAX = 4
 
 ENTRIES_MAX = 50
 """Entries of a list or mapping that are shown."""
-
-MASK = "[hidden]"
 
 _STRUCTLOG_KEYS = ("_record", "_from_structlog")
 """The record on its way to the formatter, removed before a line is made."""
@@ -157,7 +155,7 @@ def _clean_value(key: str, value: object, depth: int) -> object:
     if key in _STRUCTLOG_KEYS:
         return value
     if sounds_secret(key) and value is not None:
-        return MASK
+        return HIDDEN
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{memoryview(value).nbytes} bytes>"
     if value is None or isinstance(value, bool | int | float):

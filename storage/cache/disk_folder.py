@@ -343,6 +343,19 @@ class DiskFolder:
             _remove_empty(generation)
 
 
+def examine_folder(path: Path) -> None:
+    """Whether `cache.path` could be opened as a cache, as far as that shows without making or changing anything.
+
+    Raises:
+        StorageConfigError: it is somebody else's, open to others, or in use.
+        OSError: as the file system answers; that it does not exist yet is no error.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        _refuse_foreign(path, path.stat())
+        _refuse_foreign(path / "blocks", (path / "blocks").stat(follow_symlinks=False))
+        os.close(_lock(path / "blocks" / "lock", path, os.O_RDONLY))
+
+
 def _refuse_foreign(path: Path, status: os.stat_result) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
@@ -371,9 +384,9 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _lock(lock_path: Path, path: Path) -> int:
+def _lock(lock_path: Path, path: Path, flags: int = os.O_RDONLY | os.O_CREAT) -> int:
     # Not to be written: a read-only disk can be locked too and served from, and one in use be made read-only.
-    descriptor = os.open(lock_path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(lock_path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import javaproperties
 
 from storage.config.keys import Key, KeyTable, keys_of
+from storage.config.masking import HIDDEN, may_be_shown, without_credentials
 from storage.limited_files import UnreadableFileError, read_limited
 
 if TYPE_CHECKING:
@@ -191,17 +192,6 @@ NOT_CONFIGURATION: Final = frozenset(
 _TO_VARIABLE: Final = {".": "_", "_": "__", "-": "___"}
 _FROM_VARIABLE: Final = {"_": ".", "__": "_", "___": "-"}
 
-HIDDEN: Final = "[hidden]"
-"""Kafka's own mark in place of a secret."""
-# Names of Kafka's clients, of Aiven's plugin and of the cloud SDKs behind it. Rather one too many than one too few.
-_SECRET_WORDS = re.compile(
-    r"passw(or)?d|passphrase|secret|credential|jaas|token|authorization|access_?key|account_?key|private|sas_?key"
-    r"|shared_?key|encrypt(ion)?_key$|key_?pem|keystore_(key|certificate_chain)|ssl_key$|connection_?string|assertion"
-)
-"""Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
-# A path to a secret, a class or a switch is none.
-_HARMLESS_END = re.compile(r"\.(file|path|location|class|type|enabled|default|id|mechanism)$", re.IGNORECASE)
-
 
 class ConfigError(Exception):
     """The configuration cannot be used. `problems` holds every one found, one line each, without secrets."""
@@ -213,34 +203,28 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value that someone gave. `text` None: its variable could not be resolved, which has been reported."""
+    """A value that someone gave. `text` None: its variable could not be resolved, and `problem` says why."""
 
     text: str | None = field(repr=False)
     raw: str = field(repr=False)
     origin: str
     folder: Path
     """What a relative path is relative to: the folder of the file, or the working folder for the environment."""
+    problem: str | None = None
+    """Reported only if no stronger source gives the key: what nobody uses need not be found."""
 
     def masked(self, name: str, key: Key | None) -> str:
-        """The value as it may be shown. `key` is the table's entry, None for a plug-in's key.
+        """The value as it may be shown (`storage.config.masking`). `key` is the table's entry, None for a plug-in's.
 
-        A secret of the table, and a plug-in's key whose name sounds like one, is hidden. A plug-in's value that comes
-        out of a provider is shown as it was written (`${file:…}`): what someone keeps outside the file is not for
-        printing, whatever its key is called.
+        A plug-in's value that comes out of a provider is shown as it was written (`${file:…}`): what someone keeps
+        outside the file is not for printing, whatever its key is called.
         """
-        if is_secret_name(name) if key is None else key.secret:
+        is_looked_up = key is None and has_variable(self.raw)
+        if key is not None and key.secret:
             return HIDDEN
-        return self.raw if self.text is None or (key is None and has_variable(self.raw)) else self.text
-
-
-def sounds_secret(name: str) -> bool:
-    """Whether a key's name has a word of secrets. Dots and hyphens count as underscores."""
-    return _SECRET_WORDS.search(re.sub(r"[.\-]", "_", name.lower())) is not None
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a plug-in's key must be taken for a secret."""
-    return sounds_secret(name) and _HARMLESS_END.search(name) is None
+        if key is None and not may_be_shown(name) and _VARIABLE.fullmatch(self.raw) is None:
+            return HIDDEN
+        return without_credentials(self.raw if self.text is None or is_looked_up else self.text)
 
 
 @dataclass(slots=True)
@@ -318,7 +302,9 @@ class Values:
     def _parsed(self, key: Key) -> Any:
         setting = self._settings.get(key.name)
         if setting is None and key.required:
-            self.problems.append(f"{key.name} is required: {key.doc}")
+            is_brokers = key.of_broker and not self.is_set(BROKER_CONFIG)
+            hint = f" Or set {BROKER_CONFIG} to the broker's file, which has it." if is_brokers else ""
+            self.problems.append(f"{key.name} is required: {key.doc}{hint}")
         if setting is None or setting.text is None:
             return key.default_value
         try:
@@ -351,7 +337,7 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     What is wrong is appended to `problems`; ConfigError is raised only if FILE cannot be read.
     """
     try:
-        own = _File(path.name, path, environ, problems)
+        own = _File(path.name, path, environ)
     except PropertiesError as error:
         raise ConfigError([str(error)]) from error
     variables = {
@@ -370,19 +356,20 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     _take_prefixes(own, variables, table, settings, problems)
     _take_own(own, table, settings, problems)
     _take_environment(variables, table, settings)
+    taken = (*settings.table.values(), *settings.plugins().values())
+    problems += [setting.problem for setting in taken if setting.problem is not None]
     return settings
 
 
 class _File:
     """One properties file with its providers; a value is resolved once, when it is first asked for."""
 
-    def __init__(self, label: str, path: Path, environ: Mapping[str, str], problems: list[str]) -> None:
+    def __init__(self, label: str, path: Path, environ: Mapping[str, str]) -> None:
         """Raises PropertiesError."""
         self.label = label
         self.properties = read_properties(path)
         self.folder = path.absolute().parent
         self._resolver = Resolver({name: p.text for name, p in self.properties.items()}, environ, self.folder)
-        self._problems = problems
         self._resolved: dict[str, Setting] = {}
 
     def setting(self, name: str) -> Setting | None:
@@ -393,12 +380,10 @@ class _File:
     def _resolve(self, name: str) -> Setting:
         given = self.properties[name]
         origin = f"{self.label}:{given.lines[-1]}"
-        text: str | None = None
         try:
-            text = self._resolver.resolve(given.text)
+            return Setting(self._resolver.resolve(given.text), given.text, origin, self.folder)
         except UnresolvedVariableError as error:
-            self._problems.append(f"{origin}: {name}: {error}")
-        return Setting(text, given.text, origin, self.folder)
+            return Setting(None, given.text, origin, self.folder, problem=f"{origin}: {name}: {error}")
 
     def repeated_keys(self, table: KeyTable) -> list[str]:
         return [
@@ -416,7 +401,7 @@ def _broker_file(
         return None
     path = setting.folder / setting.text.strip()
     try:
-        return _File(f"broker.config {path.name}", path, environ, problems)
+        return _File(f"broker.config {path.name}", path, environ)
     except PropertiesError as error:
         problems.append(f"{setting.origin}: {BROKER_CONFIG}: {error}")
         return None

@@ -26,7 +26,8 @@ METADATA_MANAGER_CLASS: Final = "remote.log.metadata.manager.class.name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierClientConfig:
-    """How to reach brokers and tier. `remote_storage_config` has the plug-in's keys with the impl prefix off."""
+    """How to reach brokers and tier. `remote_storage_config` has the plug-in's keys with the impl prefix,
+    `remote_storage_prefix`, off."""
 
     mode: Mode = key(
         "mode",
@@ -44,6 +45,7 @@ class TierClientConfig:
     metadata_client: UpstreamConfig
     remote_storage_manager_class_name: str
     remote_storage_config: Mapping[str, str] = field(repr=False)
+    remote_storage_prefix: str
     remote_log_metadata_manager_class_name: str
     schema_registry: SchemaRegistryConfig
     warnings: tuple[str, ...]
@@ -184,6 +186,7 @@ def tier_client_fields(settings: Settings, values: Values) -> dict[str, object]:
         "metadata_client": metadata_client_config(settings, upstream, values.problems),
         "remote_storage_manager_class_name": values[STORAGE_MANAGER_CLASS],
         "remote_storage_config": MappingProxyType(storage),
+        "remote_storage_prefix": settings.storage_prefix,
         "remote_log_metadata_manager_class_name": values[METADATA_MANAGER_CLASS],
         "schema_registry": schema_registry_config(values),
         "warnings": tuple(values.warnings),

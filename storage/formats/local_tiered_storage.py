@@ -14,6 +14,7 @@ from pathlib import Path
 from storage.errors import RemoteStoreNotFoundError, StorageConfigError
 from storage.formats.segment_files import SegmentFiles
 from storage.model import RemoteLogSegmentMetadata
+from storage.object_store.config_keys import DEFAULT_PREFIX
 from storage.object_store.filesystem import FileSystemStore
 
 ROOT_DIRECTORY_NAME = "kafka-tiered-storage"
@@ -32,18 +33,20 @@ class LocalTieredStorage(SegmentFiles):
     Args:
         config: the manager's own keys, prefix stripped: `dir` (required), `delete.enable` (true); others of
             Kafka's are ignored (`IGNORED_KEYS`).
+        prefix: what the broker's file has before each key, for messages.
 
     Raises:
         StorageConfigError: `dir` is missing or empty, or `delete.enable` is not a boolean.
     """
 
-    def __init__(self, config: Mapping[str, str]) -> None:
+    def __init__(self, config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> None:
         directory = config.get("dir", "").strip()
         if not directory:
             # Kafka would make a temporary directory here; a reader has nothing to gain from an empty tier.
-            raise StorageConfigError("dir (with the default prefix: rsm.config.dir) of LocalTieredStorage is not set")
+            raise StorageConfigError(f"{prefix}dir is not set: LocalTieredStorage needs the brokers' folder")
         self._root = Path(directory).absolute() / ROOT_DIRECTORY_NAME
-        self._delete_enabled = _boolean(config, "delete.enable", default=True)
+        self._delete_enabled = _boolean(config, "delete.enable", default=True, prefix=prefix)
+        self._dir_key = f"{prefix}dir"
         super().__init__(FileSystemStore(self._root, keeps_folders=True), shown_prefix=f"{self._root}/")
 
     @property
@@ -59,14 +62,16 @@ class LocalTieredStorage(SegmentFiles):
     def ask(self) -> None:
         """Look into the folder; see RemoteStorageManager.ask. A broker makes it when it starts."""
         if not self._root.is_dir():
-            raise RemoteStoreNotFoundError(f"{self._root}: there is no such folder; brokers make it when they start")
+            raise RemoteStoreNotFoundError(
+                f"{self._root}: there is no such folder; brokers make it when they start; check {self._dir_key}"
+            )
         super().ask()
 
 
-def _boolean(config: Mapping[str, str], key: str, *, default: bool) -> bool:
+def _boolean(config: Mapping[str, str], key: str, *, default: bool, prefix: str) -> bool:
     text = config.get(key)
     if text is None:
         return default
     if text.strip().lower() not in ("true", "false"):
-        raise StorageConfigError(f"{key} of LocalTieredStorage is {text!r}, not true or false")
+        raise StorageConfigError(f"{prefix}{key} is {text!r}, not true or false")
     return text.strip().lower() == "true"

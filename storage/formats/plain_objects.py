@@ -44,21 +44,24 @@ class PlainObjects(SegmentFiles):
         config: the manager's own keys (`KEYS`), prefix stripped: those of the object store, `key.prefix`, and Aiven's
             `upload.rate.limit.bytes.per.second`.
         store: in place of the one that `config` names.
+        prefix: what the broker's file has before each key, for messages.
 
     Raises:
         StorageConfigError: a key is unknown, missing or wrong.
     """
 
-    def __init__(self, config: Mapping[str, str], *, store: ObjectStore | None = None) -> None:
-        _check_keys(config)
-        prefix = config.get(KEY_PREFIX_KEY, "")
-        if len(prefix.encode()) > KEY_BYTES_MAX - _NAME_BYTES_MAX:
+    def __init__(
+        self, config: Mapping[str, str], *, store: ObjectStore | None = None, prefix: str = DEFAULT_PREFIX
+    ) -> None:
+        _check_keys(config, prefix)
+        key_prefix = config.get(KEY_PREFIX_KEY, "")
+        if len(key_prefix.encode()) > KEY_BYTES_MAX - _NAME_BYTES_MAX:
             limit = f"longer than {KEY_BYTES_MAX - _NAME_BYTES_MAX} bytes: keys may have {KEY_BYTES_MAX} in all"
-            raise StorageConfigError(f"{DEFAULT_PREFIX}{KEY_PREFIX_KEY} is {limit}")
+            raise StorageConfigError(f"{prefix}{KEY_PREFIX_KEY} is {limit}")
         if store is None:
-            store = open_object_store(config)
-        rate = StoreKeys(config, DEFAULT_PREFIX).integer(UPLOAD_RATE_KEY, UPLOAD_RATE_MIN, UPLOAD_RATE_MAX)
-        super().__init__(store, prefix=prefix, upload_bytes_per_s=rate)
+            store = open_object_store(config, prefix=prefix)
+        rate = StoreKeys(config, prefix).integer(UPLOAD_RATE_KEY, UPLOAD_RATE_MIN, UPLOAD_RATE_MAX)
+        super().__init__(store, prefix=key_prefix, upload_bytes_per_s=rate)
 
     @property
     def identity(self) -> str:
@@ -66,12 +69,12 @@ class PlainObjects(SegmentFiles):
         return f"plain-objects {self.store.identity} {self._prefix}"
 
 
-def _check_keys(config: Mapping[str, str]) -> None:
+def _check_keys(config: Mapping[str, str], prefix: str) -> None:
     unknown: Sequence[str] = sorted(set(config) - {*KEYS, *INHERITED_KEYS})
     if not unknown:
         return
     named = []
     for key in unknown:
         nearest = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.0)[0]
-        named.append(f"{DEFAULT_PREFIX}{key} is not a key of tidegate.PlainObjects; the nearest is {nearest}")
+        named.append(f"{prefix}{key} is not a key of tidegate.PlainObjects; the nearest is {nearest}")
     raise StorageConfigError("; ".join(named))

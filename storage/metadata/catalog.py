@@ -11,7 +11,7 @@
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -167,6 +167,12 @@ class Catalog:
     def segment_count(self) -> int:
         """Segments of any state."""
         return self._segment_count
+
+    @property
+    def finished_count(self) -> int:
+        """Segments that can be looked up (are COPY_SEGMENT_FINISHED)."""
+        with self._lock:
+            return sum(segments.finished_segments for topic in self._topics.values() for segments in topic.values())
 
     @property
     def segments_max(self) -> int:
@@ -340,6 +346,16 @@ class Catalog:
                     if len(found) >= count_max:
                         return found
         return found
+
+    def finished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
+        """All FINISHED segments, in an order that stays. The lock is held for one partition at a time."""
+        with self._lock:
+            partitions = [segments for topic in self._topics.values() for segments in topic.values()]
+        for segments in partitions:
+            with self._lock:
+                rows = [row for row in segments.rows() if self._columns.is_finished(row)]
+                found = [self._columns.metadata(row, segments.topic_id_partition) for row in rows]
+            yield from found
 
     def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
         """The highest offset ever FINISHED in that epoch; deletion does not lower it."""

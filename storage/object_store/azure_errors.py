@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from storage.errors import (
     CorruptObjectError,
     RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
@@ -66,6 +67,9 @@ class Refusal:
             return kind(message, retry_after_s=retry_after_s(self.headers))
         if kind is RemoteStoreNotFoundError:
             return kind(f"{message}: no such container; check {prefix}storage.azure.container.name")
+        if kind is RemoteResourceNotFoundError:
+            lies = f"check {prefix}key.prefix and {prefix}storage.azure.container.name"
+            return kind(f"{message}: it was deleted, or lies elsewhere: {lies}")
         verb = what.rpartition(": ")[2]
         if code in _LACKS_RIGHT and verb in _RIGHTS:
             return kind(f"{message}: it takes {_RIGHTS[verb]}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from storage.errors import (
     RemoteAccessDeniedError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
@@ -52,6 +53,9 @@ class Refusal:
             return RemoteStoreNotFoundError(f"{message}: no such bucket; check {prefix}storage.gcs.bucket.name")
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(message, retry_after_s=retry_after_s(self.headers))
+        if kind is RemoteResourceNotFoundError:
+            lies = f"check {prefix}key.prefix and {prefix}storage.gcs.bucket.name"
+            return kind(f"{message}: it was deleted, or lies elsewhere: {lies}")
         named = _RIGHT.search(text)
         # Nobody in particular is told the right with a 401.
         if kind is RemoteAccessDeniedError and (self.status == 403 or named):

@@ -20,7 +20,7 @@ from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.http_get import OpenSockets, noting
 from storage.object_store.refusals import proxy_words
 from storage.object_store.s3_config import AnonymousCredentials, S3Settings, StaticCredentials
-from storage.object_store.s3_errors import REGION_KEY, Refusal
+from storage.object_store.s3_errors import REGION_KEY, Refusal, connection_hint
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -151,7 +151,8 @@ def translated(error: Exception, what: str, *, prefix: str) -> RemoteStorageErro
     if isinstance(error, exceptions.ClientError):
         return _refusal(error).error(what, prefix=prefix)
     # Only its name: the text of some repeats what was sent.
-    message = f"{what}: {type(error).__name__}{proxy_words(error)}"
+    name = type(error).__name__
+    message = f"{what}: {name}{proxy_words(error) or connection_hint(name, prefix=prefix)}"
     if isinstance(error, exceptions.ReadTimeoutError | ReadTimeoutError | TimeoutError):
         return StalledTransferError(message)
     if isinstance(

@@ -23,6 +23,8 @@ from storage.object_store.refusals import STATUS_ERRORS, retry_after_s
 
 REGION_KEY = "storage.s3.region"
 BUCKET_KEY = "storage.s3.bucket.name"
+ENDPOINT_KEY = "storage.s3.endpoint.url"
+ACCESS_KEY_KEY = "storage.aws.access.key.id"
 
 _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchVersion", "NotFound"})
 _DENIED = frozenset(
@@ -94,6 +96,17 @@ _RIGHTS: Mapping[str, str] = {
 }
 """By the verb that a question's words end in."""
 
+_WRONG_KEY = "check {prefix}" + ACCESS_KEY_KEY + " and its secret, or {prefix}storage.aws.credentials.file"
+_EXPIRED = "the credentials have expired: give {prefix}storage.aws.session.token and its keys anew"
+_HINTS: Mapping[str, str] = (
+    dict.fromkeys(_NOT_FOUND, "it was deleted, or lies elsewhere: check {prefix}key.prefix and {prefix}" + BUCKET_KEY)
+    | dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "UnrecognizedClientException"), _WRONG_KEY)
+    | dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"), _EXPIRED)
+    | dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), "this machine's clock is wrong: set it (NTP)")
+    | {"NoSuchBucket": "no such bucket; check {prefix}" + BUCKET_KEY}
+)
+"""What to look at, by code."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -119,7 +132,30 @@ class Refusal:
         kind = _CODES.get(self.code) or STATUS_ERRORS.get(self.status, RemoteStorageError)
         if issubclass(kind, RetriableRemoteStorageError):
             return kind(f"{what}: {answer}", retry_after_s=retry_after_s(self.headers))
-        if kind is RemoteStoreNotFoundError:
-            return kind(f"{what}: {answer}: no such bucket; check {prefix}{BUCKET_KEY}")
-        right = _RIGHTS.get(what.rpartition(": ")[2]) if self.code == "AccessDenied" else None
-        return kind(f"{what}: {answer}" if right is None else f"{what}: {answer}: it takes {right}")
+        hint = _HINTS.get(self.code, "").format(prefix=prefix)
+        if self.code == "AccessDenied":
+            right = _RIGHTS.get(what.rpartition(": ")[2])
+            hint = "" if right is None else f"it takes {right}"
+        elif kind is RemoteStoreNotFoundError:
+            hint = f"no such bucket; check {prefix}{BUCKET_KEY}"
+        elif kind is RemoteResourceNotFoundError:  # of a HEAD there is the status alone
+            hint = _HINTS["NoSuchKey"].format(prefix=prefix)
+        return kind(f"{what}: {answer}: {hint}" if hint else f"{what}: {answer}")
+
+
+def connection_hint(name: str, *, prefix: str) -> str:
+    """What to look at when an error of that class name kept us from an answer; empty for none in particular."""
+    if "Credential" in name or name in ("MetadataRetrievalError", "TokenRetrievalError", "SSOError", "LoginError"):
+        return (
+            f": no credentials were found; set {prefix}{ACCESS_KEY_KEY} and its secret, {prefix}storage.aws.credentials"
+            ".file, or AWS' own variables and files"
+        )
+    if "SSL" in name:
+        return (
+            f": TLS failed; check http:// or https:// in {prefix}{ENDPOINT_KEY}, and AWS_CA_BUNDLE for an own authority"
+        )
+    if name in ("EndpointConnectionError", "ConnectionRefusedError", "ConnectTimeoutError", "NewConnectionError"):
+        return f": nobody answers there; check {prefix}{ENDPOINT_KEY} or {prefix}{REGION_KEY}, and the network"
+    if name in ("gaierror", "NameResolutionError"):
+        return f": the host's name cannot be resolved; check {prefix}{ENDPOINT_KEY}"
+    return ""

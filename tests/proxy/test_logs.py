@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from proxy.config.model import LogFormat
-from proxy.process.logs import DEPTH_MAX, ENTRIES_MAX, MASK, VALUE_CHARS_MAX, configure_logs
-from storage.config.sources import sounds_secret
+from proxy.process.logs import DEPTH_MAX, ENTRIES_MAX, VALUE_CHARS_MAX, configure_logs
+from storage.config.masking import HIDDEN, sounds_secret
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
 
@@ -52,7 +52,7 @@ def test_the_standard_librarys_logging_goes_the_same_way() -> None:
     assert event["event"] == "segment s1 skipped"
     assert event["logger"] == "storage.reader"
     assert event["topic"] == "orders"
-    assert event["password"] == MASK
+    assert event["password"] == HIDDEN
 
 
 def test_level_is_ours_and_libraries_speak_from_warning_on() -> None:
@@ -124,6 +124,11 @@ def test_payload_is_shown_as_its_length() -> None:
         "Authorization",
         "delegation_token",
         "azure.connection.string",
+        "pwd",
+        "sas",
+        "kek",
+        "customer.key",
+        "apikey",
     ],
 )
 def test_secret_keys_are_known(key: str) -> None:
@@ -145,9 +150,9 @@ def test_secrets_are_masked_at_any_depth() -> None:
     (event,) = events(stream)
     assert "hunter2" not in stream.getvalue()
     assert event["configuration"] == {
-        "a": {"ssl.key.password": MASK},
-        "b": [{"sasl.jaas.config": MASK}],
-        "secret": MASK,
+        "a": {"ssl.key.password": HIDDEN},
+        "b": [{"sasl.jaas.config": HIDDEN}],
+        "secret": HIDDEN,
     }
     assert event["password"] is None
 

@@ -117,7 +117,9 @@ class KeyRing:
         cipher = self._ciphers.get(key_id)
         shown_id = key_id if len(key_id) <= _KEY_ID_SHOWN_MAX else f"{key_id[:_KEY_ID_SHOWN_MAX]}…"
         if cipher is None:
-            raise RemoteStorageError(f"the data key was wrapped by key pair {shown_id!r}, not among {self._pairs_key}")
+            raise RemoteStorageError(
+                f"the data key was wrapped by key pair {shown_id!r}, not among {self._pairs_key}: add it there"
+            )
         try:
             data_key = cipher.decrypt(ciphertext)
         except ValueError:
@@ -225,15 +227,20 @@ def _parse_data_key(text: str) -> tuple[str, bytes]:
 
 
 def _private_cipher(config: Mapping[str, str], key_id: str, prefix: str) -> PKCS1OAEP_Cipher:
-    """What decrypts by the pair's private key; the public one is checked to belong to it."""
+    """What decrypts by the pair's private key, and wraps by what that knows of the public one.
+
+    A public key that is there is checked to belong to it; who only reads need not have been given one.
+    """
     public_name, private_name = (f"{PAIRS_KEY}.{key_id}.{part}.key.file" for part in ("public", "private"))
-    public_key = _load_public_key(*_read_pem(config, public_name, prefix))
     private_key = _load_private_key(*_read_pem(config, private_name, prefix))
-    if private_key.public_key().public_numbers() != public_key.public_numbers():
-        raise StorageConfigError(f"{prefix}{private_name} is not the private key of {prefix}{public_name}")
-    if public_key.key_size < MODULUS_BITS_MIN:
+    public_path = config.get(public_name, "").strip()
+    if public_path and Path(public_path).exists():
+        public_key = _load_public_key(*_read_pem(config, public_name, prefix))
+        if private_key.public_key().public_numbers() != public_key.public_numbers():
+            raise StorageConfigError(f"{prefix}{private_name} is not the private key of {prefix}{public_name}")
+    if private_key.key_size < MODULUS_BITS_MIN:
         raise StorageConfigError(
-            f"{prefix}{public_name}: an RSA key of {public_key.key_size} bits is too small to wrap a data key: "
+            f"{prefix}{private_name}: an RSA key of {public_key.key_size} bits is too small to wrap a data key: "
             f"take 2048 or more, at least {MODULUS_BITS_MIN}"
         )
     der = private_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())

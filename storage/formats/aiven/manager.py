@@ -182,14 +182,18 @@ class AivenRemoteStorageManager:
     Args:
         config: the plug-in's own keys, prefix stripped.
         store: in place of the one that `config` names.
+        prefix: what the broker's file has before each key, for messages.
 
     Raises:
         StorageConfigError: a key is missing or wrong.
     """
 
-    def __init__(self, config: Mapping[str, str], *, store: ObjectStore | None = None) -> None:
-        self._config = aiven_config(config)
-        self._store = open_object_store(config) if store is None else store
+    def __init__(
+        self, config: Mapping[str, str], *, store: ObjectStore | None = None, prefix: str = DEFAULT_PREFIX
+    ) -> None:
+        self._prefix = prefix
+        self._config = aiven_config(config, prefix=prefix)
+        self._store = open_object_store(config, prefix=prefix) if store is None else store
         self._closed = threading.Event()
         bytes_per_s = self._config.writing.upload_bytes_per_s
         self._rate = None if bytes_per_s is None else UploadRate(bytes_per_s, wait=self._closed.wait)
@@ -293,7 +297,7 @@ class AivenRemoteStorageManager:
         """
         key_ring = self._config.keys()
         if key_ring is None or key_ring.active_key_id is None:
-            raise StorageConfigError(f"{DEFAULT_PREFIX}{ACTIVE_ID_KEY} is not set: it names the pair to wrap by")
+            raise StorageConfigError(f"{self._prefix}{ACTIVE_ID_KEY} is not set: it names the pair to wrap by")
         rewrap = Rewrap(store=self._store, prefix=self._config.key_prefix, key_ring=key_ring, wait=self._closed.wait)
         return rewrap.run(writes=writes, after=after)
 

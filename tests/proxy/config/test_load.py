@@ -37,7 +37,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "tidegate.properties:2: proxy.listen = 0.0.0.0:70000: at most port 65535",
         "remote.log.storage.manager.class.name is required: Kafka's "
         "`org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
-        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
+        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`. Or set broker.config to the "
+        "broker's file, which has it.",
         "tidegate.properties:3: cache.block.bytes = 32 MiB: at most 16 MiB",
     )
 
@@ -240,12 +241,23 @@ MEMORY = f"{CHUNK_CACHE}class=io.aiven.kafka.tieredstorage.fetch.cache.MemoryChu
 
 def test_a_disk_cache_gives_size_retention_and_read_ahead(tmp_path: Path) -> None:
     lines = f"{AIVEN}{DISK}{CHUNK_CACHE}size=1073741824\n{CHUNK_CACHE}retention.ms=600000\n"
-    config = load_lines(tmp_path, f"{lines}{CHUNK_CACHE}prefetch.max.size=33554432\n", minimal=False)
+    config = load_lines(tmp_path, f"{lines}{CHUNK_CACHE}prefetch.max.size=268435456\n", minimal=False)
     assert (config.cache.disk_bytes, config.cache.retention_ms) == (GIB, 600_000)
-    assert config.readahead.stream_bytes_max == 32 * MIB
+    assert config.readahead.stream_bytes_max == 256 * MIB
     assert config.cache.path is None
     origin = "tidegate.properties:5 rsm.config.fetch.chunk.cache.size"
-    assert shown(config, "cache.disk.bytes") == ("1073741824", origin)
+    assert shown(config, "cache.disk.bytes") == ("1 GiB", origin)
+
+
+@pytest.mark.parametrize(
+    ("prefetch_mib", "total_mib", "stream_mib"), [(16, 512, 128), (16, 64, 64), (256, 512, 256), (1024, 300, 300)]
+)
+def test_the_plug_ins_prefetch_never_lowers_our_read_ahead(
+    prefetch_mib: int, total_mib: int, stream_mib: int, tmp_path: Path
+) -> None:
+    # Failed before: 16 MiB, the plug-in's own example, took 128 MiB down to an eighth.
+    lines = f"{AIVEN}{CHUNK_CACHE}prefetch.max.size={prefetch_mib * MIB}\nreadahead.total.max.bytes={total_mib} MiB\n"
+    assert load_lines(tmp_path, lines, minimal=False).readahead.stream_bytes_max == stream_mib * MIB
 
 
 def test_ours_come_first(tmp_path: Path) -> None:

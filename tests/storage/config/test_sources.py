@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.config import ConfigError, load_tier_config
-from storage.config.sources import Settings, gather, is_secret_name, key_name, variable_name
+from storage.config.sources import Settings, gather, key_name, variable_name
 from storage.config.tier_client import TIER_CLIENT_KEYS
 from tests.support.tier_config_files import load_tier_lines, tier_file, tier_problems_of
 from tests.support.vectors import vector
@@ -154,8 +154,8 @@ def test_variables_are_looked_up_in_both_files(tmp_path: Path) -> None:
 def test_what_cannot_be_looked_up_names_key_and_variable_once(tmp_path: Path) -> None:
     line = broker_file(tmp_path, "rsm.config.secret=${env:NONE}\n")
     assert tier_problems_of(tmp_path, f"{line}tier.linger.ms=${{env:LINGER}}\n") == (
-        "broker.config server.properties:1: rsm.config.secret: ${env:NONE}: environment variable NONE is not set",
         "tidegate.properties:4: tier.linger.ms: ${env:LINGER}: environment variable LINGER is not set",
+        "broker.config server.properties:1: rsm.config.secret: ${env:NONE}: environment variable NONE is not set",
     )
 
 
@@ -247,35 +247,28 @@ def test_every_key_in_small_letters_survives_both_ways(key: str) -> None:
     assert key_name(variable_name(key)) == key
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rlmm.config.remote.log.metadata.common.client.sasl.jaas.config",
-        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.password",
-        "rlmm.config.remote.log.metadata.common.client.ssl.keystore.key",
-        "rsm.config.storage.aws.secret.access.key",
-        "rsm.config.storage.aws.session.token",
-        "rsm.config.storage.azure.account.key",
-        "rsm.config.storage.azure.sas.token",
-        "rsm.config.storage.azure.connection.string",
-        "rsm.config.storage.gcs.credentials.json",
-    ],
-)
-def test_a_secret_is_known_by_its_name(name: str) -> None:
-    assert is_secret_name(name)
+def test_a_brokers_variable_need_not_be_found_where_another_source_gives_the_key(tmp_path: Path) -> None:
+    broker = broker_file(
+        tmp_path,
+        "rsm.config.a=${strimzienv:A}\nrsm.config.b=${strimzienv:B}\n"
+        "remote.log.storage.manager.class.name=${strimzienv:C}\n",
+    )
+    given = f"{broker}rsm.config.a=ours\nremote.log.storage.manager.class.name={LOCAL_TIERED}\n"
+    settings = gathered(tmp_path, given, {"TIDEGATE_RSM_CONFIG_B": "environment's"})
+    assert {name: setting.text for name, setting in settings.storage.items()} == {"a": "ours", "b": "environment's"}
+    unknown = "no provider 'strimzienv': use env, file or dir"
+    assert tier_problems_of(tmp_path, broker) == (
+        f"broker.config server.properties:1: rsm.config.a: ${{strimzienv:A}}: {unknown}",
+        f"broker.config server.properties:2: rsm.config.b: ${{strimzienv:B}}: {unknown}",
+    )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rsm.config.encryption.key.pairs.key1.private.key.file",
-        "rsm.config.encryption.key.pair.id",
-        "rsm.config.storage.gcs.credentials.path",
-        "rsm.config.storage.aws.credentials.provider.class",
-        "rsm.config.chunk.size",
-        "rsm.config.key.prefix",
-        "rlmm.config.remote.log.metadata.common.client.sasl.mechanism",
-    ],
-)
-def test_a_path_a_class_or_a_number_is_none(name: str) -> None:
-    assert not is_secret_name(name)
+def test_a_plug_ins_secret_is_never_shown_nor_a_password_in_an_address(tmp_path: Path) -> None:
+    settings = gathered(
+        tmp_path,
+        "rsm.config.pwd=planted\nrsm.config.kek.file=/keys/kek\nrsm.config.storage.s3.endpoint.url=http://me:planted@s3\n"
+        "rsm.config.storage.azure.endpoint.url=https://a.net/c?sv=1&sig=planted\n",
+        {},
+    )
+    shown = [setting.masked(name, None) for name, setting in settings.storage.items()]
+    assert shown == ["[hidden]", "/keys/kek", "http://[hidden]@s3", "https://a.net/c?[hidden]"]

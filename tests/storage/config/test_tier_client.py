@@ -56,7 +56,8 @@ def test_what_concerns_brokers_and_tier_is_reported_with_key_and_origin(tmp_path
         "SASL_SSL",
         "remote.log.storage.manager.class.name is required: Kafka's "
         "`org.apache.kafka.server.log.remote.storage.LocalTieredStorage`, Aiven's "
-        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`.",
+        "`io.aiven.kafka.tieredstorage.RemoteStorageManager`, or `tidegate.PlainObjects`. Or set broker.config to the "
+        "broker's file, which has it.",
         "environment TIDEGATE_REMOTE_FETCH_MAX_WAIT_MS: remote.fetch.max.wait.ms = -1: at least 0",
         "tidegate.properties:2: tier.linger.ms = x: must be a whole number",
         f"tidegate.properties:4: {COMMON}bootstrap.servers = nowhere: must be host:port, an IPv6 address in brackets",
