@@ -23,6 +23,7 @@
 import enum
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,6 +135,12 @@ class SignIn:
         self._is_signed_in = not is_demanded
         self._mechanism: str | None = None
         self._turn = _Turn.NOBODY
+        self._refusal: str | None = None
+
+    def take_refusal(self) -> str | None:
+        """Why the broker has refused the client since this was asked last; None: it has not."""
+        refusal, self._refusal = self._refusal, None
+        return refusal
 
     @property
     def is_signed_in(self) -> bool:
@@ -177,6 +184,8 @@ class SignIn:
             raise PeerProtocolError(f"a SaslHandshake response of {len(head)} bytes")
         is_accepted = int.from_bytes(head[8:HANDSHAKE_HEAD_BYTES], "big") == ErrorCode.NONE
         self._mechanism = request.mechanism if is_accepted else None
+        if not is_accepted:
+            self._refusal = f"the broker does not take the mechanism {request.mechanism}"
         if request.is_raw:
             self._take_turn(_Turn.HANDSHAKE_ANSWER)
             self._turn = _Turn.TOKEN if is_accepted else _Turn.NOBODY
@@ -201,10 +210,13 @@ class SignIn:
         if self._is_signed_in:
             return
         cursor = Cursor(head, response_body_position(head, ApiKey.SASL_AUTHENTICATE, api_version))
-        if cursor.int16() != ErrorCode.NONE:
+        code, flexible = cursor.int16(), is_flexible(ApiKey.SASL_AUTHENTICATE, api_version)
+        if code != ErrorCode.NONE:
             self._mechanism = None
+            self._refusal = f"error code {code}"
+            with suppress(PeerProtocolError):  # the client is shown the answer as it is
+                self._refusal = cursor.string(flexible=flexible) or self._refusal
             return
-        flexible = is_flexible(ApiKey.SASL_AUTHENTICATE, api_version)
         cursor.skip_string(flexible=flexible)
         token_bytes = cursor.compact_length() if flexible else cursor.int32()
         self._note_answer(cursor.raw(min(token_bytes, _BEGIN_BYTES)))

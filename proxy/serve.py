@@ -49,6 +49,7 @@ from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Reloader
+from proxy.process.start_lines import say_end, say_start
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
 from proxy.readiness import Readiness
@@ -284,6 +285,7 @@ async def serve(config: Config) -> int:
     """Run until a signal; the exit code."""
     keep_freed_memory()
     configure_logs(config.log.level, config.log.format)
+    say_start(config)
     exit_code = exit_codes.DONE
     with trio.open_signal_receiver(*SIGNALS) as signals:
         try:
@@ -294,6 +296,7 @@ async def serve(config: Config) -> int:
         except* OSError as group:
             exit_code = exit_codes.FOUND_WRONG
             say_errors(group)
+    say_end(exit_code)
     return exit_code
 
 
@@ -319,7 +322,6 @@ async def run(
         front: how it is reached; None: by listeners of its own.
         snapshot: the catalog's, if somebody has read it already.
         open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
-            None: as `storage.registry` has it.
 
     Raises:
         OSError: a listener cannot be bound (names address and key).
@@ -328,9 +330,7 @@ async def run(
     front = OwnFront(config) if front is None else front
     meters = Meters(Registry(config.metrics.kip405_names, config.metrics.topics_max))
     readiness, settings = Readiness(meters.health), LiveSettings(config)
-    if open_storage_manager is None:
-        open_storage_manager = partial(open_remote_storage_manager, prefix=config.remote_storage_prefix)
-    storage_manager = open_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
+    storage_manager = _storage_manager(config, open_storage_manager)
     disk_blocks: DiskBlocks | None = None
     try:
         disk_blocks = _disk_blocks(config, storage_manager.identity, meters)
@@ -379,6 +379,14 @@ async def run(
         if disk_blocks is not None:
             disk_blocks.close()
         storage_manager.close()
+
+
+def _storage_manager(
+    config: Config, open_manager: Callable[[str, Mapping[str, str]], RemoteStorageManager] | None
+) -> RemoteStorageManager:
+    if open_manager is None:
+        open_manager = partial(open_remote_storage_manager, prefix=config.remote_storage_prefix)
+    return open_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
 
 
 async def _close_at_end(storage_manager: RemoteStorageManager) -> None:

@@ -83,6 +83,14 @@ _INT32 = struct.Struct(">i")
 _CORRELATION_ID_BYTES = 4
 
 
+_OTHER_PROTOCOLS = {
+    b"HTTP": "it answers in HTTP, not in Kafka's protocol: check the port",
+    b"\x15\x03": "it answers in TLS: check upstream.security.protocol, which has none, and the port",
+    b"SSH-": "it answers as an SSH server: check the port",
+}
+"""What other servers' first bytes look like where a frame's length should be."""
+
+
 class ConnectionState:
     """What a shell asks, in this order: `opening` once; then `version_of` and `request` for each request, and
     `frame_buffer`, `answered` and `decode` for each answer."""
@@ -95,6 +103,7 @@ class ConnectionState:
         self._settings = settings
         self._correlation_ids = itertools.count(1)
         self._unanswered: deque[int] = deque()
+        self._answers = 0
 
     def opening(self) -> Generator[Step, Any, float]:
         """Exchange ApiVersions and sign in.
@@ -147,10 +156,30 @@ class ConnectionState:
         """
         size, limit = _INT32.unpack(length_field)[0], self._settings.frame_bytes_max
         if not _CORRELATION_ID_BYTES <= size <= limit:
-            raise UpstreamProtocolError(f"{self.broker_name}: a frame of {size} bytes, {limit} are accepted")
+            words = _OTHER_PROTOCOLS.get(bytes(length_field)) or _OTHER_PROTOCOLS.get(bytes(length_field[:2]))
+            if words is not None:
+                raise UpstreamProtocolError(f"{self.broker_name}: {words}")
+            raise UpstreamProtocolError(
+                f"{self.broker_name}: a frame of {size} bytes, {limit} are accepted: is this Kafka's port?"
+            )
         buffer = bytearray(LENGTH_BYTES + size)
         buffer[:LENGTH_BYTES] = length_field
         return buffer
+
+    @property
+    def ended_words(self) -> str:
+        """What it may mean that the broker closed the connection now."""
+        if not self._answers:
+            return (
+                "the broker closed the connection at our first request: the listener may want TLS; check"
+                " upstream.security.protocol and the port"
+            )
+        if self._answers == 1 and self._settings.sasl is None:
+            return (
+                "the broker closed the connection at our first question: the listener may want a sign-in (SASL);"
+                " check upstream.security.protocol"
+            )
+        return "the broker closed the connection"
 
     def answered(self, frame: bytearray) -> int:
         """The correlation id of the request that this whole frame answers.
@@ -161,6 +190,7 @@ class ConnectionState:
         correlation_id: int = _INT32.unpack_from(frame, LENGTH_BYTES)[0]
         if not self._unanswered or self._unanswered.popleft() != correlation_id:
             raise UpstreamProtocolError(f"{self.broker_name}: an answer to request {correlation_id}, which is not next")
+        self._answers += 1
         return correlation_id
 
     def decode(self, api: Api, version: int, frame: bytearray) -> Any:

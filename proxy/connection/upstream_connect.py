@@ -25,8 +25,10 @@ from protocol.client.errors import UpstreamError
 from proxy.connection.address_book import Target
 from proxy.upstream.transport import Transport, open_transport, race
 
-CONNECT_S_MAX = 10.0
-"""For one address: connection and TLS handshake."""
+CONNECT_S_MAX = 8.0
+"""For one address: connection and TLS handshake. Below the 10 s after which librdkafka takes a broker that has not
+answered its first request for one older than 0.10 (`api.version.request.timeout.ms`)."""
+LAST_ATTEMPT_S_MIN = 0.5
 
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 1.0
@@ -94,17 +96,20 @@ class UpstreamConnector:
                 pause_s = backoff_s * random.uniform(0.5, 1)  # not all clients at once
                 await trio.sleep_until(min(trio.current_time() + pause_s, deadline_s))
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+                left_s = max(LAST_ATTEMPT_S_MIN, deadline_s - trio.current_time())
                 try:
-                    return await self._attempt(target)
+                    return await self._attempt(target, min(CONNECT_S_MAX, left_s))
                 except UpstreamError:
                     if not await is_worth_waiting():
                         raise
 
-    async def _attempt(self, target: Target) -> tuple[Transport, Address]:
+    async def _attempt(self, target: Target, limit_s: float = CONNECT_S_MAX) -> tuple[Transport, Address]:
         addresses = self._in_order(target)
         failures: dict[int, UpstreamError] = {}
         won = await race(
-            [partial(self._connect, *address) for address in addresses], failures, discard=lambda late: late.abort()
+            [partial(self._connect, *address, limit_s) for address in addresses],
+            failures,
+            discard=lambda late: late.abort(),
         )
         first = len(addresses) if won is None else won[0]
         for number, address in enumerate(addresses):
@@ -127,12 +132,14 @@ class UpstreamConnector:
         self._failed_at_s = {address: at_s for address, at_s in self._failed_at_s.items() if at_s > oldest_s}
         return sorted(configured + known, key=lambda address: self._failed_at_s.get(address, oldest_s))
 
-    async def _connect(self, host: str, port: int) -> Transport:
+    async def _connect(self, host: str, port: int, limit_s: float) -> Transport:
         try:
-            with trio.fail_after(CONNECT_S_MAX):
+            with trio.fail_after(limit_s):
                 return await open_transport(host, port, tls=self._tls)
         except trio.TooSlowError:
-            raise UpstreamError(f"{host}:{port} does not answer within {CONNECT_S_MAX} s") from None
+            raise UpstreamError(
+                f"{host}:{port} does not answer within {limit_s:g} s: the host is down, or a firewall drops packets"
+            ) from None
 
     async def _another_answers(self, target: Target) -> bool:
         if target.node_id is None:

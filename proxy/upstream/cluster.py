@@ -12,6 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import structlog
 import trio
 
 from protocol.client.connection import ClientSettings
@@ -47,6 +48,14 @@ TOPICS_MAX = 200
 NAMES_WAITING_MAX = 10_000
 
 
+DENIED_TOPICS_MAX = 10_000
+"""Of which it is kept that we may not describe them."""
+
+_TOPIC_AUTHORIZATION_FAILED = 29
+
+_log = structlog.get_logger(__name__)
+
+
 class Cluster(ClusterView):
     """Tidegate's own view of upstream. Connections' reader tasks live in `nursery`, the application's."""
 
@@ -57,6 +66,7 @@ class Cluster(ClusterView):
         self._pool: dict[tuple[int, str, int], PooledConnection] = {}
         self._refresh_lock = trio.Lock()
         self._stale = True
+        self._denied: set[str] = set()
         self._names = Gathered(nursery, self._learn_names, name="topics by name")
 
     async def refresh(self) -> None:
@@ -79,7 +89,21 @@ class Cluster(ClusterView):
         for at in range(0, len(names), TOPICS_MAX):
             response = await self._metadata(names[at : at + TOPICS_MAX])
             topics += [self.remember(entry) for entry in response.topics]
+        for topic in topics:
+            self.note_described(topic.name or "", topic.error_code)
         return topics
+
+    def note_described(self, topic: str, error_code: int) -> None:
+        """A broker has said whether it tells us of this topic: that it does not is logged once, until it does again."""
+        if error_code != _TOPIC_AUTHORIZATION_FAILED:
+            self._denied.discard(topic)
+        elif topic not in self._denied and len(self._denied) < DENIED_TOPICS_MAX:
+            self._denied.add(topic)
+            _log.warning(
+                "topic_not_described",
+                topic=topic,
+                reason=f"ACL Describe on Topic {topic} is missing for our own identity, so the broker reads all of it",
+            )
 
     @property
     def names_room(self) -> int:
@@ -276,6 +300,9 @@ class FrontierClient:
         answers: dict[OffsetQuery, OffsetAnswer] = {}
         for answer in await self._ask(node_id, questions):
             answers |= answer
+        for (topic, _, _), found in answers.items():
+            if found.error_code == _TOPIC_AUTHORIZATION_FAILED:
+                self._cluster.note_described(topic, found.error_code)
         return answers
 
     async def epoch_end_offsets(

@@ -34,7 +34,10 @@ async def open_broker_connection(
     with trio.move_on_after(settings.connect_timeout_s):
         transport = await open_transport(host, port, tls=settings.tls)
         return await start_broker_connection(transport, f"{host}:{port}", settings, role, nursery)
-    raise UpstreamConnectionError(f"no connection with {host}:{port} within {settings.connect_timeout_s:g} s")
+    raise UpstreamConnectionError(
+        f"no connection with {host}:{port} within {settings.connect_timeout_s:g} s: the host is down, a firewall drops "
+        "packets, or what listens there says nothing"
+    )
 
 
 async def start_broker_connection(
@@ -176,7 +179,7 @@ class BrokerConnection:
                 except TransportError as error:
                     raise UpstreamConnectionError(f"{self.broker_name}: {error}") from error
                 if count == 0:
-                    raise UpstreamConnectionError(f"{self.broker_name}: the broker closed the connection")
+                    raise UpstreamConnectionError(f"{self.broker_name}: {self._state.ended_words}")
                 filled_bytes += count
 
     def _deliver(self, frame: bytearray) -> None:

@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError
+from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, connect_reason
 
 Bytes = bytes | bytearray | memoryview
 
@@ -122,7 +122,7 @@ async def open_transport(
     try:
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
-        raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {error}") from error
+        raise UpstreamConnectionError(f"cannot connect to {host}:{port}: {connect_reason(error)}") from error
     if tls is None:
         return plain_transport(stream.socket)
     secure: trio.SSLStream[trio.SocketStream] = trio.SSLStream(
@@ -133,11 +133,27 @@ async def open_transport(
     except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
         await trio.aclose_forcefully(secure)
         reason = error.__cause__ or error
-        raise UpstreamConnectionError(f"TLS handshake with {host}:{port} failed: {reason}") from error
+        raise UpstreamConnectionError(
+            f"TLS handshake with {host}:{port} failed: {reason}; {_tls_hint(reason)}"
+        ) from error
     except BaseException:
         await trio.aclose_forcefully(secure)
         raise
     return TlsTransport(secure)
+
+
+def _tls_hint(reason: BaseException) -> str:
+    text = str(reason)
+    if "ame mismatch" in text or "IP address mismatch" in text:
+        return (
+            "the certificate is for another name: use one of its names, or upstream.ssl.endpoint.identification."
+            "algorithm=none"
+        )
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "check upstream.ssl.ca.location, and the certificate's dates against this machine's clock"
+    if "ALERT" in text and "WRONG_VERSION" not in text:
+        return "the listener may want a certificate of ours (upstream.ssl.certificate.location)"
+    return "it may be a listener without TLS: check upstream.security.protocol and the port"
 
 
 def plain_transport(sock: trio.socket.SocketType, peer_name: str | None = None) -> Transport:

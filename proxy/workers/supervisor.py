@@ -35,6 +35,7 @@ from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Cause, Reloader
+from proxy.process.start_lines import say_end, say_start
 from proxy.process.upkeep import follow_brokers, watch_loop
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
 from proxy.serve import OwnFront, ready_line, say_errors
@@ -65,11 +66,14 @@ _log = structlog.get_logger(__name__)
 def serve(config: Config, workers: int) -> int:
     """Run until a signal; the exit code. The process has one thread yet, and no event loop."""
     configure_logs(config.log.level, config.log.format)
+    say_start(config, workers)
     preload_schemas()  # once for all
     gc.freeze()  # or collections would write here into what the template and the workers share
     template = Template(partial(prepare, config, workers))
     try:
-        return trio.run(_serve, config, workers, template)
+        exit_code = trio.run(_serve, config, workers, template)
+        say_end(exit_code)
+        return exit_code
     finally:
         template.close()
 
@@ -144,7 +148,7 @@ class Acceptor:
             self._scopes.add(scope)
             self._serves(target.node_id, True)
             try:
-                accepting = [_WhenThereIsRoom(CrowdListener(each), self._wait_room) for each in listeners]
+                accepting = [_WhenThereIsRoom(CrowdListener(each, self._spells), self._wait_room) for each in listeners]
                 await trio.serve_listeners(handle, accepting, handler_nursery=self._nursery)
             finally:
                 self._scopes.discard(scope)

@@ -16,8 +16,10 @@ from tests.support import needs
 from tests.support.client_programs import SIGNING_IN, ClientProgram
 from tests.support.client_scenarios import Sasl
 from tests.support.digests import Digests, read_with_confluent, read_with_kcat
+from tests.support.raw_client import RawClient
 from tests.support.secured_kafka import SecuredKafka, password
 from tests.support.tidegate import RunningTidegate
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
@@ -95,3 +97,15 @@ def test_kcat_signs_in_and_reads_the_tier(guarded: SecuredKafka, gate: RunningTi
         served = gate.metric("tidegate_served_tier_bytes_total")
         assert read_with_kcat(gate.bootstrap_servers, name, ends, "read_uncommitted", settings) == direct
         assert gate.metric("tidegate_served_tier_bytes_total") > served
+
+
+def test_refused_sign_ins_are_logged_in_the_brokers_words_and_not_each(gate: RunningTidegate) -> None:
+    # Failed before: nothing above debug told of them.
+    for _ in range(3):
+        with RawClient(*gate.address) as client:
+            assert client.sasl_plain("reader", "open-sesame") != 0
+    wait_until(lambda: "client_sign_in_refused" in gate.log(), "the log tells of it")
+    lines = [line for line in gate.log().splitlines() if "client_sign_in_refused" in line]
+    assert len(lines) == 1
+    assert "Authentication failed" in lines[0]
+    assert "open-sesame" not in gate.log()

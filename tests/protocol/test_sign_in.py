@@ -120,6 +120,7 @@ def test_an_error_is_no_success_and_neither_is_what_follows_without_a_new_handsh
     sign_in = accepted(mechanism, 1)
     failure = authenticate_frame(api_version, tokens[-1], error_code=error_code, message="no")
     authenticate_answer(sign_in, failure, api_version)
+    assert (sign_in.take_refusal(), sign_in.take_refusal()) == ("no", None)
     for token in tokens:
         authenticate_answer(sign_in, authenticate_frame(api_version, token), api_version)
     sign_in.on_answer(ApiKey.METADATA)

@@ -1,5 +1,6 @@
 """Everything put together, before an upstream that is not there: what listens, and what refuses to start."""
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -121,11 +122,20 @@ def test_a_taken_port_is_one_line_with_its_key(key: str, tmp_path: Path, capsys:
 
 
 def test_a_storage_plug_in_with_wrong_settings_is_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of(tmp_path, "rsm.config.dir=\n")
+    secret = "rsm.config.pwd=open-sesame\nlog.level=warn\n"
+    assert config_of(tmp_path, secret).log.level == "warning"
+    config = config_of(tmp_path, f"rsm.config.dir=\n{secret}log.level=info\n")
     code = trio.run(serve, config)
     assert code == exit_codes.USAGE
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tidegate:")]
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith("tidegate:")]
     assert len(lines) == 1
+    assert "rsm.config.dir is not set" in lines[0]
+    told = [json.loads(line) for line in error.splitlines() if line.startswith("{")]
+    assert [line["event"] for line in told] == ["starting", "stopped"]
+    assert (told[0]["store"], told[0]["upstream"]) == ("LocalTieredStorage", "127.0.0.1:1")
+    assert told[1]["exit_code"] == exit_codes.USAGE
+    assert "open-sesame" not in error
 
 
 async def test_a_storage_plug_in_that_is_configured_wrongly_starts_nothing(tmp_path: Path) -> None:

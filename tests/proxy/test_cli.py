@@ -84,12 +84,13 @@ def test_serving_leaves_the_handlers_of_signals_as_they_were(file: str, monkeypa
 def test_check_writes_to_standard_output(
     file: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    def run(config: Config, out: TextIO) -> int:
+    def run(config: Config, out: TextIO, **how: object) -> int:
+        assert how == {"opens_all": True, "as_json": False, "workers": 1}
         out.write(f"{config.mode}\n")
         return code
 
     fake_module(monkeypatch, "proxy.commands.check", run=run)
-    assert cli.main(["check", file]) == code
+    assert cli.main(["check", "--all", file]) == code
     assert capsys.readouterr().out == "replica\n"
 
 
@@ -108,7 +109,7 @@ def test_every_configuration_problem_is_a_line_and_code_2(command: str, tmp_path
 
 def test_warnings_are_lines_too_and_stop_nothing(file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setenv("TIDEGATE_SERVICE_HOST", "10.0.0.1")
-    fake_module(monkeypatch, "proxy.commands.check", run=lambda config, out: 0)
+    fake_module(monkeypatch, "proxy.commands.check", run=lambda config, out, **_how: 0)
     assert cli.main(["check", file]) == 0
     assert "tidegate: warning: environment variable TIDEGATE_SERVICE_HOST names no key" in capsys.readouterr().err
 
@@ -116,7 +117,7 @@ def test_warnings_are_lines_too_and_stop_nothing(file: str, monkeypatch: pytest.
 def test_an_interrupted_command_is_a_line_and_code_1(
     file: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    def run(config: Config, out: TextIO) -> int:
+    def run(config: Config, out: TextIO, **_how: object) -> int:
         raise KeyboardInterrupt
 
     fake_module(monkeypatch, "proxy.commands.check", run=run)

@@ -22,7 +22,7 @@ from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target, hear_server_names
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
-from proxy.connection.slots import SlotLimits
+from proxy.connection.slots import SlotLimits, Spells
 from proxy.upstream.transport import Transport, open_transport
 from tests.proxy.upstream.test_transport import contexts
 from tests.support.memory_transport import (
@@ -218,7 +218,7 @@ async def test_a_crowd_is_accepted_in_one_turn() -> None:
     (inner,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address, count = inner.socket.getsockname(), server_module.ACCEPTED_AT_ONCE_MAX + 1
     async with AsyncExitStack() as stack:
-        listener = await stack.enter_async_context(server_module.CrowdListener(inner))
+        listener = await stack.enter_async_context(server_module.CrowdListener(inner, Spells(trio.current_time)))
         clients = [await stack.enter_async_context(await trio.open_tcp_stream(*address)) for _ in range(count)]
         accepted = [await stack.enter_async_context(await listener.accept())]
         with trio.testing.assert_no_checkpoints():

@@ -235,12 +235,12 @@ def _private_cipher(config: Mapping[str, str], key_id: str, prefix: str) -> PKCS
     private_key = _load_private_key(*_read_pem(config, private_name, prefix))
     public_path = config.get(public_name, "").strip()
     if public_path and Path(public_path).exists():
-        public_key = _load_public_key(*_read_pem(config, public_name, prefix))
-        if private_key.public_key().public_numbers() != public_key.public_numbers():
+        given = _load_public_key(*_read_pem(config, public_name, prefix))
+        if private_key.public_key().public_numbers() != given.public_numbers():
             raise StorageConfigError(f"{prefix}{private_name} is not the private key of {prefix}{public_name}")
     if private_key.key_size < MODULUS_BITS_MIN:
         raise StorageConfigError(
-            f"{prefix}{private_name}: an RSA key of {public_key.key_size} bits is too small to wrap a data key: "
+            f"{prefix}{private_name}: an RSA key of {private_key.key_size} bits is too small to wrap a data key: "
             f"take 2048 or more, at least {MODULUS_BITS_MIN}"
         )
     der = private_key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())

@@ -1,6 +1,7 @@
 """`tidegate check` over fake brokers and a tier in a folder: each thing that can be wrong, named."""
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, SASL_HANDSHAKE, Values
-from proxy.commands import check
+from proxy.commands import check, check_tier
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
@@ -49,6 +50,8 @@ class World:
     configs_code: ErrorCode = ErrorCode.none
     lines: str = ""
     storage_manager: str = LOCAL
+    opens_all: bool = False
+    as_json: bool = False
     key: bytes | None = None
     """Of every record in the metadata topic."""
 
@@ -62,7 +65,7 @@ class World:
     def add_segment(self, number: int, *, data: bytes, finished: bool = True) -> None:
         """A segment in the tier and its records in the metadata topic."""
         segment_id = RemoteLogSegmentId(ORDERS, Uuid(bytes([number]) * 16))
-        metadata = RemoteLogSegmentMetadata(segment_id, number * 10, number * 10 + 9, 0, 1, 0, len(data), {0: 0})
+        metadata = RemoteLogSegmentMetadata(segment_id, number * 10, number * 10 + 9, 0, 1, number, len(data), {0: 0})
         log = self.folder / f"{number}.log"
         log.write_bytes(data)
         LocalTieredStorage({"dir": str(self.folder / "tier")}).copy_log_segment_data(
@@ -71,18 +74,20 @@ class World:
         self.values.append(encode(metadata))
         if finished:
             state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-            self.values.append(encode(RemoteLogSegmentMetadataUpdate(segment_id, 1, state, 1)))
+            self.values.append(encode(RemoteLogSegmentMetadataUpdate(segment_id, number, state, 1)))
 
-    def run(self) -> tuple[int, str]:
+    def run(self, prefix: str = "rsm.config.") -> tuple[int, str]:
         for offset, value in enumerate(self.values if METADATA_TOPIC in self.cluster.topics else ()):
             batch = data_batch(offset, records=[Record(self.key, value)])
             self.cluster.log(METADATA_TOPIC).append(batch, offset)
         lines = (
+            "proxy.listen=127.0.0.1:0\nadmin.listen=127.0.0.1:0\n"
             f"upstream.bootstrap.servers=a:1\nremote.log.storage.manager.class.name={self.storage_manager}\n"
-            f"rsm.config.dir={self.folder / 'tier'}\n{self.lines}"
+            f"{prefix}dir={self.folder / 'tier'}\n{self.lines}"
         )
         out = io.StringIO()
-        code = check.run(load_lines(self.folder, lines, minimal=False), out)
+        config = load_lines(self.folder, lines, minimal=False)
+        code = check.run(config, out, opens_all=self.opens_all, as_json=self.as_json)
         return code, out.getvalue()
 
     def assert_done(self, *said: str) -> str:
@@ -125,9 +130,11 @@ def test_nothing_wrong_is_said_and_exits_with_done(world: World) -> None:
         "ok      1 of 1 topics can be described",
         "ok      orders-0: the local log starts at 42",
         "offsets 10 to 19: read",
+        "ok      1 segments were opened",
         "nothing wrong",
     )
-    assert "warning" not in text
+    [warning] = [line for line in text.splitlines() if line.startswith("warning")]
+    assert "upstream.security.protocol is PLAINTEXT: to brokers all clients are ANONYMOUS" in warning
 
 
 def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World) -> None:
@@ -147,7 +154,7 @@ def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World
 def test_an_unreachable_upstream_is_wrong_but_the_tier_is_checked_all_the_same(world: World) -> None:
     world.cluster.stop(1)
     world.assert_wrong(
-        "cannot connect to a:1", "ok      the store answers; no finished segment is known yet, so no object was read"
+        "cannot connect to a:1", "ok      the store answers", "no finished segment is known yet, so no object was read"
     )
 
 
@@ -201,7 +208,7 @@ def test_a_topic_that_kafka_compacts_is_no_warning(world: World, configs: dict[s
     world.key = b"a key"
     world.add_segment(1, data=build_batch(b"order", 1))
     text = world.assert_done("offsets 10 to 19: read")
-    said = [line.split(" has ", 1)[1] for line in text.splitlines() if line.startswith("warning ")]
+    said = [line.split(" has ", 1)[1] for line in text.splitlines() if line.startswith("warning __")]
     assert [line.split(";")[0].split(":")[0] for line in said] == warnings
 
 
@@ -300,6 +307,116 @@ def test_a_ctrl_c_reaches_the_command_line(world: World, monkeypatch: pytest.Mon
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check, "_check_tier", interrupted)
+    monkeypatch.setattr(check, "check_tier", interrupted)
     with pytest.raises(KeyboardInterrupt):
         world.run()
+
+
+def test_a_node_id_beyond_the_ports_is_said_and_what_clients_are_told_is_listed(world: World) -> None:
+    # Failed before: nothing was wrong, and every client was closed.
+    world.cluster.add(101, "b", 1)
+    world.cluster.add(102, "c", 1)
+    world.lines = "proxy.listen=127.0.0.1:65500\nproxy.advertised.host=kafka-$(nodeId).example.org\n"
+    world.assert_wrong(
+        "ok      clients are told kafka-1.example.org:65502 for broker 1",
+        "WRONG   clients will not be told of broker 101",
+        "WRONG   clients will not be told of broker 102",
+        "name its port in proxy.broker.ports",
+        "2 wrong",
+    )
+
+
+def test_a_topic_that_is_gone_is_named_only_while_segments_of_it_are_left(world: World) -> None:
+    # Failed before: it was "still being deleted" for as long as the metadata topic keeps its records.
+    world.add_segment(1, data=build_batch(b"order", 1))
+    world.cluster.add_log(TopicIdPartition(Uuid(b"made anew, later"), 0, "orders"))
+    world.assert_done("warning topic orders with id", "was deleted, and 1 of its segments are in the tier")
+    for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
+        segment_id = RemoteLogSegmentId(ORDERS, Uuid(bytes([1]) * 16))
+        world.values.append(encode(RemoteLogSegmentMetadataUpdate(segment_id, 2, state, 1)))
+    assert "was deleted" not in world.assert_done("ok      none yet")
+
+
+@pytest.mark.parametrize(("opens_all", "opened"), [(False, 3), (True, 5)])
+def test_segments_of_every_age_are_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch, opens_all: bool, opened: int
+) -> None:
+    monkeypatch.setattr(check_tier, "SEGMENTS_MAX", 3)
+    world.opens_all = opens_all
+    for number in (3, 1, 5, 2, 4):
+        world.add_segment(number, data=build_batch(b"order", 1))
+    text = world.assert_done(f"ok      {opened} segments were opened")
+    read = [line.split("offsets ")[1] for line in text.splitlines() if line.endswith(": read")]
+    assert read == ["10 to 19: read", "50 to 59: read"]
+    for file in (world.folder / "tier").rglob("00000000000000000030-*"):
+        file.unlink()
+    world.assert_wrong("offsets 10 to 19: read", "30-", "it was deleted, or lies elsewhere: check rsm.config.dir")
+
+
+def test_errors_of_one_kind_are_one_line(world: World) -> None:
+    for number in (1, 2, 3):
+        world.add_segment(number, data=build_batch(b"order", 1))
+    for file in (world.folder / "tier").rglob("*.log"):
+        file.unlink()
+    world.assert_wrong("(and 2 more like it, of 3 that were opened)", "1 wrong")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "upstream.security.protocol=SSL\nproxy.listen=0.0.0.0:0\nproxy.advertised.host=a\n",
+            "but clients come to proxy.listen 0.0.0.0:0 in plain text",
+        ),
+        (
+            "upstream.security.protocol=SSL\nupstream.ssl.endpoint.identification.algorithm=none\n",
+            "upstream.ssl.endpoint.identification.algorithm is off",
+        ),
+        ("authority.max.age.ms=3600000\n", "authority.max.age.ms is 3600000"),
+        ("admin.listen=0.0.0.0:0\n", "admin.listen 0.0.0.0:0 can be reached from other machines"),
+        ("rsm.config.storage.s3.endpoint.url=http://store:9000\n", "rsm.config.storage.s3.endpoint.url is http"),
+    ],
+)
+def test_what_is_insecure_is_a_warning(world: World, lines: str, said: str) -> None:
+    world.lines = lines
+    _, text = world.run()
+    [_] = [line for line in text.splitlines() if line.startswith("warning ") and said in line]
+
+
+def test_a_right_and_safe_configuration_has_no_warning_of_it(world: World) -> None:
+    world.lines = "rsm.config.storage.s3.endpoint.url=http://127.0.0.1:9000\nauthority.max.age.ms=1000\n"
+    _, text = world.run()
+    assert len([line for line in text.splitlines() if line.startswith("warning ")]) == 1  # PLAINTEXT
+
+
+def test_more_connections_than_open_files_are_a_warning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (1024, 1024))
+    world.assert_done("warning proxy.connections.max 4096 may need", "open files, and the limit is 1024: raise it")
+
+
+def test_a_cache_of_this_users_is_right_and_nothing_is_made_in_it(world: World) -> None:
+    world.lines = f"cache.path={world.folder / 'new' / 'cache'}\ncache.disk.bytes=1 MiB\n"
+    world.assert_done("cache can be written")
+    assert not (world.folder / "new").exists()
+
+
+def test_the_prefix_of_the_broker_is_in_messages(world: World) -> None:
+    # Failed before: messages named rsm.config, which the operator did not have.
+    world.lines = "remote.log.storage.manager.impl.prefix=ours.\nours.delete.enable=perhaps\nours.dir=/x\n"
+    code, text = world.run(prefix="ours.")
+    assert code == exit_codes.USAGE
+    assert "WRONG   ours.delete.enable is 'perhaps', not true or false" in text
+
+
+def test_one_document_holds_keys_findings_and_verdict(world: World) -> None:
+    world.as_json = True
+    world.cluster.stop(1)
+    code, text = world.run()
+    document = json.loads(text)
+    assert (code, document["wrong"], document["verdict"]) == (exit_codes.FOUND_WRONG, 1, "1 wrong")
+    assert {"name": "admin.listen", "value": "127.0.0.1:0", "origin": "tidegate.properties:2"} in document["keys"]
+    titles = [section["title"] for section in document["sections"]]
+    assert titles == ["Configuration", "Security", "Upstream brokers", "This machine", "Tier"]
+    [finding] = document["sections"][2]["findings"]
+    assert finding["verdict"] == "wrong"
+    assert "cannot connect to a:1" in finding["sentence"]

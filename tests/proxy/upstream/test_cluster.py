@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 from kio.schema.errors import ErrorCode
@@ -247,3 +248,15 @@ async def test_bootstrap_connections_make_way_for_the_named_brokers(fake: FakeKa
     await cluster.refresh()
     await cluster.refresh()
     assert len(vip.asked(METADATA)) == 1
+
+
+async def test_a_topic_that_we_may_not_describe_is_a_line_once_until_we_may(fake: FakeKafka, cluster: Cluster) -> None:
+    # Failed before: only a debug line said why brokers read all of it.
+    told = []
+    for code in (ErrorCode.topic_authorization_failed,) * 2 + (ErrorCode.none, ErrorCode.topic_authorization_failed):
+        fake.topics["orders"].error_code = code
+        with structlog.testing.capture_logs() as logs:
+            await cluster.learn_topics(["orders"])
+        told.append([entry["reason"] for entry in logs if entry["event"] == "topic_not_described"])
+    line = ["ACL Describe on Topic orders is missing for our own identity, so the broker reads all of it"]
+    assert told == [line, [], [], line]

@@ -372,7 +372,7 @@ def test_a_tier_needs_a_directory(config: dict[str, str]) -> None:
 
 
 def test_delete_enable_is_true_or_false(tmp_path: Path) -> None:
-    with pytest.raises(StorageConfigError, match=r"delete\.enable of LocalTieredStorage is 'maybe'"):
+    with pytest.raises(StorageConfigError, match=r"rsm\.config\.delete\.enable is 'maybe'"):
         open_tier(tmp_path, **{"delete.enable": "maybe"})
     open_tier(tmp_path, **{"delete.enable": " TRUE "})
 

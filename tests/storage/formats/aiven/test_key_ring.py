@@ -271,10 +271,17 @@ def test_the_label_of_a_pem_file_does_not_matter_nor_what_stands_around(config: 
     assert KeyRing(config).unwrap(text) == DATA_KEY
 
 
-@pytest.mark.parametrize("missing", [PUBLIC_NAME, PRIVATE_NAME])
-def test_both_files_of_every_listed_pair_are_needed(config: dict[str, str], missing: str) -> None:
-    del config[missing]
-    assert message_of(config) == f"rsm.config.{missing} is not set"
+def test_the_private_key_of_every_listed_pair_is_needed(config: dict[str, str]) -> None:
+    del config[PRIVATE_NAME]
+    assert message_of(config) == f"rsm.config.{PRIVATE_NAME} is not set"
+
+
+@pytest.mark.parametrize("path", [None, "/nowhere/public.pem"])
+def test_a_reader_need_not_have_the_public_key(config: dict[str, str], path: str | None) -> None:
+    # Failed before: it was demanded though the private key holds it.
+    text = wrap_data_key(config, DATA_KEY)
+    del config[PUBLIC_NAME]
+    assert KeyRing(config | ({} if path is None else {PUBLIC_NAME: path})).unwrap(text) == DATA_KEY
 
 
 @pytest.mark.parametrize("pairs", [None, "", "  ", ","])
