@@ -132,6 +132,12 @@ def check_cache(config: Config, report: Report) -> bool:
     if path is None:
         report.ok("cache.path is not set: blocks are cached in memory only")
         return True
+    owner = path.stat().st_uid if path.exists() else os.geteuid()
+    if owner != os.geteuid() == 0:
+        report.warning(
+            f"cache.path {path} belongs to user {owner}, and this check is root's: run it as the user of serve"
+        )
+        return True
     try:
         for part in (path, *sorted((path / "workers").glob("[0-9]*"))):
             examine_folder(part)
@@ -217,7 +223,8 @@ def _insecure(config: Config) -> Iterator[str]:
             "client names; use 127.0.0.1, or let a firewall pass Prometheus alone"
         )
     for name, text in config.remote_storage_config.items():
-        if text.strip().lower().startswith("http://") and not _is_loopback(urlsplit(text.strip()).hostname):
+        is_url = text.strip().lower().startswith("http://") and not _is_loopback(urlsplit(text.strip()).hostname)
+        if is_url or "defaultendpointsprotocol=http;" in text.lower():
             yield (
                 f"{config.remote_storage_prefix}{name} is http: records and signed requests pass in plain text; use "
                 "https://"

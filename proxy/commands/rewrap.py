@@ -37,7 +37,9 @@ def run(config: Config, options: RewrapOptions, out: TextIO, *, wait: Wait = wai
     """
     configure_logs("error")
     try:
-        manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
+        manager = open_remote_storage_manager(
+            config.remote_storage_manager_class_name, config.remote_storage_config, prefix=config.remote_storage_prefix
+        )
     except RemoteStorageError as error:
         print(f"WRONG   {error}", file=out)
         return exit_codes.USAGE

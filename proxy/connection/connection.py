@@ -556,6 +556,9 @@ class ClientConnection:
         end = self._end or ConnectionEnd(CloseCause.DRAIN)
         if end.cause is CloseCause.MALFORMED_FRAME:
             self._meter.on_malformed_frame()
+        if end.cause is CloseCause.UPSTREAM and self._sign_in.is_raw and self._sign_in.awaits_broker:
+            # Where tokens are bare there is no other way to say no.
+            self._on_sign_in_refused("the broker closed the connection at its token")
         fields = {"client": self._client.peer_name, "cause": end.cause.value, "detail": end.detail}
         if end.fault is not None:
             _log.error("connection_closed", **fields, exc_info=end.fault)

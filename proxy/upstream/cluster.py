@@ -102,7 +102,7 @@ class Cluster(ClusterView):
             _log.warning(
                 "topic_not_described",
                 topic=topic,
-                reason=f"ACL Describe on Topic {topic} is missing for our own identity, so the broker reads all of it",
+                reason=f"ACL Describe on Topic {topic} is missing for our own identity: we serve nothing of it",
             )
 
     @property

@@ -31,6 +31,7 @@ from storage.config import ConfigError
 from tests.support.s3_server import S3Server
 from tests.support.scripted_http import response, s3_error, scripted_http
 from tests.support.secured_kafka import METADATA_TOPIC, READ, SecuredKafka
+from tests.support.tidegate import RunningTidegate
 from tests.support.versitygw import versitygw
 from tools.demo.kafka_cluster import free_port
 from tools.demo.kafka_properties import HOST, properties_text
@@ -382,6 +383,11 @@ def _answering(server: socket.socket, answer: bytes) -> ExitStack:
 
 
 def test_a_right_configuration_is_not_complained_of(right: Stage) -> None:
+    assert right.check({}) == (exit_codes.DONE, [])
+
+
+def test_ports_of_a_tidegate_that_runs_here_are_no_fault(right: Stage, gate: RunningTidegate) -> None:
+    right.properties |= {"proxy.listen": gate.bootstrap_servers, "admin.listen": gate.process.admin_address}
     assert right.check({}) == (exit_codes.DONE, [])
 
 

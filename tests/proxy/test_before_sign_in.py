@@ -159,6 +159,7 @@ async def test_nothing_else_signs_in(mechanism: str, token: bytes, error_code: i
     async with demanding() as talk:
         await shake(talk, mechanism)
         await talk.exchange(authenticate(3), authenticated(3, token, error_code))
+        assert talk.refused == ([f"error code {error_code}"] if error_code else [])
         await assert_served(talk, False)
 
 

@@ -125,6 +125,7 @@ async def test_a_broker_that_refuses_a_raw_token_closes_and_so_does_the_connecti
         await talk.upstream.close()
         assert await talk.client.expect_end() == b""
         await assert_closed(talk, CloseCause.UPSTREAM)
+        assert talk.refused == ["the broker closed the connection at its token"]
 
 
 async def test_a_refused_bearer_token_is_told_before_the_broker_closes() -> None:

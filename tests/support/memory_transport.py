@@ -253,6 +253,8 @@ class Conversation:
     registry: Registry
     logs: list[dict[str, object]]
     signed_in: list[bool]
+    refused: list[str]
+    """Why the broker refused sign-ins."""
     cause: CloseCause | None = None
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -322,7 +324,7 @@ async def conversation(
     client_transport = MemoryTransport(client_stream, name="client", piece_bytes=piece_bytes)
     upstream_transport = MemoryTransport(upstream_stream, name="upstream", piece_bytes=piece_bytes)
     handlers, addresses = ScriptedHandlers(handle_fetch), ScriptedAddresses()
-    registry, signed_in = Registry(Kip405Names.CURRENT), list[bool]()
+    registry, signed_in, refused = Registry(Kip405Names.CURRENT), list[bool](), list[str]()
     meter = Meters(registry).relay
     accounts = open_accounts(answers, send_stall_s, meter)
     connection = ClientConnection(
@@ -335,6 +337,7 @@ async def conversation(
         accounts=accounts,
         meter=meter,
         on_signed_in=lambda: signed_in.append(connection.is_signed_in),
+        on_sign_in_refused=refused.append,
     )
     with structlog.testing.capture_logs() as logs:
         talk = Conversation(
@@ -349,6 +352,7 @@ async def conversation(
             registry,
             logs,  # type: ignore[arg-type]  # structlog's are mutable mappings, and dicts in fact
             signed_in,
+            refused,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(accounts.run)

@@ -304,7 +304,7 @@ def test_only_finished_segments_are_read(world: World) -> None:
 
 
 def test_a_ctrl_c_reaches_the_command_line(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **_how: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(check, "check_tier", interrupted)

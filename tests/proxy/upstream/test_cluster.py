@@ -258,5 +258,5 @@ async def test_a_topic_that_we_may_not_describe_is_a_line_once_until_we_may(fake
         with structlog.testing.capture_logs() as logs:
             await cluster.learn_topics(["orders"])
         told.append([entry["reason"] for entry in logs if entry["event"] == "topic_not_described"])
-    line = ["ACL Describe on Topic orders is missing for our own identity, so the broker reads all of it"]
+    line = ["ACL Describe on Topic orders is missing for our own identity: we serve nothing of it"]
     assert told == [line, [], [], line]

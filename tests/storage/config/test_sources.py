@@ -264,11 +264,12 @@ def test_a_brokers_variable_need_not_be_found_where_another_source_gives_the_key
 
 
 def test_a_plug_ins_secret_is_never_shown_nor_a_password_in_an_address(tmp_path: Path) -> None:
-    settings = gathered(
-        tmp_path,
-        "rsm.config.pwd=planted\nrsm.config.kek.file=/keys/kek\nrsm.config.storage.s3.endpoint.url=http://me:planted@s3\n"
-        "rsm.config.storage.azure.endpoint.url=https://a.net/c?sv=1&sig=planted\n",
-        {},
+    lines = (
+        "rsm.config.pwd=planted\nrsm.config.kek.file=/keys/kek\nrsm.config.apikey=${env:KEY}\n"
+        "rsm.config.storage.s3.endpoint.url=http://me:planted@s3\n"
+        "rsm.config.storage.azure.endpoint.url=https://a.net/c?sv=1&sig=planted\n"
     )
+    settings = gathered(tmp_path, lines, {"KEY": "planted"})
     shown = [setting.masked(name, None) for name, setting in settings.storage.items()]
-    assert shown == ["[hidden]", "/keys/kek", "http://[hidden]@s3", "https://a.net/c?[hidden]"]
+    expected = ["[hidden]", "/keys/kek", "${env:KEY}", "http://[hidden]@s3", "https://a.net/c?[hidden]"]
+    assert sorted(shown) == sorted(expected)
