@@ -5,9 +5,9 @@ since a key pair that was rotated away or a bucket's life-cycle rule shows in ol
 Errors of one kind are one line: a store that is gone is not two hundred faults.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from itertools import islice
 
 from proxy.commands.report import Report
@@ -54,26 +54,27 @@ def check_tier(config: Config, catalog: Catalog, report: Report, *, opens_all: b
         report.wrong(str(error))
         return False
     try:
-        return _check_store(config, manager, catalog, report, opens_all)
+        _check_store(config, manager, catalog, report, opens_all)
     finally:
         manager.close()
+    return True  # whatever the store says: `serve` waits for it
 
 
 def _check_store(
     config: Config, manager: RemoteStorageManager, catalog: Catalog, report: Report, opens_all: bool
-) -> bool:
+) -> None:
     try:
         manager.warm_up()
         manager.ask()
     except RemoteStorageError as error:
         report.wrong(f"the store does not answer: {with_hint(error, config)}")
-        return not isinstance(error, StorageConfigError)
+        return
     words = ", ".join(f"{name} {value}" for name, value in store_words(config).items())
     report.ok(f"the store answers ({words})")
     ends = _oldest_and_newest(catalog)
     if not ends:
         report.ok("no finished segment is known yet, so no object was read")
-        return True
+        return
     troubles = _Troubles(config)
     for segment in ends:
         _read(manager, segment, troubles, report)
@@ -83,11 +84,10 @@ def _check_store(
         chosen, total = _spread(catalog), min(SEGMENTS_MAX, total)
     opened = _open_all(manager, chosen, total, troubles, report)
     troubles.tell(report, opened)
-    if not troubles.found:
+    if not troubles.first:
         known = catalog.finished_count
         rest = "" if opened == known else f" of {known}, spread over time (--all opens every one)"
         report.ok(f"{opened} segments were opened{rest}")
-    return True
 
 
 def with_hint(error: RemoteStorageError, config: Config) -> str:
@@ -110,25 +110,25 @@ def _named(keys: Sequence[str], config: Config) -> str:
     return " and ".join(given)
 
 
-@dataclass(slots=True)
 class _Troubles:
-    """What went wrong, by kind of error: how often, and what was said first."""
+    """What went wrong, by kind of error: what was said first, and in how many of the segments that were opened."""
 
-    config: Config
-    found: dict[str, list[str]] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.first: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
 
-    def note(self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError) -> None:
-        said = self.found.setdefault(type(error).__name__, [])
-        sentence = f"segment {segment.segment_id}: {with_hint(error, self.config)}"
-        if not any(sentence == other for other in said):
-            said.append(sentence)
+    def note(self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError, *, is_opened: bool) -> None:
+        kind = type(error).__name__
+        self._counts[kind] += is_opened
+        self.first.setdefault(kind, f"segment {segment.segment_id}: {with_hint(error, self.config)}")
 
-    def tell(self, report: Report, looked_at: int) -> None:
+    def tell(self, report: Report, opened: int) -> None:
         """A line for each kind."""
-        for said in self.found.values():
-            more = f" (and {len(said) - 1} more like it, of {looked_at} that were opened)" if len(said) > 1 else ""
-            report.wrong(f"{said[0]}{more}")
+        for kind, sentence in self.first.items():
+            others = self._counts[kind] - 1
+            more = f" (and {others} more like it, of {opened} that were opened)" if others > 0 else ""
+            report.wrong(f"{sentence}{more}")
 
 
 def _read(
@@ -137,7 +137,7 @@ def _read(
     try:
         data = manager.fetch_log_segment(segment, 0, FIRST_BYTES - 1)
     except RemoteStorageError as error:
-        troubles.note(segment, error)
+        troubles.note(segment, error, is_opened=False)
         return
     if len(data) <= _MAGIC_POSITION or data[_MAGIC_POSITION] != 2:
         report.wrong(
@@ -171,7 +171,7 @@ def _open_all(
             for segment, error in zip(batch, threads.map(attempt, batch), strict=True):
                 opened += 1
                 if error is not None:
-                    troubles.note(segment, error)
+                    troubles.note(segment, error, is_opened=True)
             report.progress(f"{opened} of {total} segments opened")
     report.progress("")
     return opened
