@@ -137,7 +137,7 @@ class Refusal:
             right = _RIGHTS.get(what.rpartition(": ")[2])
             hint = "" if right is None else f"it takes {right}"
         elif kind is RemoteStoreNotFoundError:
-            hint = f"no such bucket; check {prefix}{BUCKET_KEY}"
+            hint = _HINTS["NoSuchBucket"].format(prefix=prefix)
         elif kind is RemoteResourceNotFoundError:  # of a HEAD there is the status alone
             hint = _HINTS["NoSuchKey"].format(prefix=prefix)
         return kind(f"{what}: {answer}: {hint}" if hint else f"{what}: {answer}")
