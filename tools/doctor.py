@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 13)
+PYTHON_FIRST, PYTHON_LAST = (3, 11), (3, 14)
 JAVA_VERSIONS = (17, 21)
 GIB = 1024**3
 DISK_GIB_MIN = 5
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 def python_problems() -> list[str]:
     if not PYTHON_FIRST <= sys.version_info[:2] <= PYTHON_LAST:
         found = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        return [f"Python 3.11, 3.12 or 3.13 is needed, {sys.executable} is {found}: run make with PYTHON=python3.12"]
+        return [f"Python 3.11 to 3.14 is needed, {sys.executable} is {found}: run make with PYTHON=python3.12"]
     try:
         import ensurepip  # noqa: F401  # absent is an answer
         import venv  # noqa: F401  # likewise

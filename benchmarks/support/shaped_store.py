@@ -176,7 +176,8 @@ def _wait_answers(url: str, certificate: Path) -> None:
     while True:
         try:
             urllib.request.urlopen(url, timeout=_API_TIMEOUT_S, context=context).close()
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as error:
+            error.close()
             return
         except OSError as error:
             if time.monotonic() > deadline_s:

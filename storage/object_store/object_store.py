@@ -333,11 +333,18 @@ KEPT_BYTES_UNIT = 64 * 1024
 LOOK_MAX = 64
 """Buffers that are looked at for a free one. Who was handed out first is dropped first, more often than not."""
 
-_FREE = 3
-"""References to a free buffer while it is looked at: the queue's, the variable's and the argument's."""
-
 _lock = threading.Lock()
 _kept: dict[int, deque[bytearray]] = {}
+
+
+def _references_to_first(buffers: deque[bytearray]) -> int:
+    """References to the first of them. How many of these are the interpreter's own, for asking, depends on its version:
+    Python 3.14 lends an argument where earlier ones count it. So free buffers are counted by this same code."""
+    return sys.getrefcount(buffers[0])
+
+
+_FREE = _references_to_first(deque([bytearray()]))
+"""References to a buffer that only the queue has."""
 
 
 def unfilled(size_bytes: int) -> bytearray:
@@ -358,10 +365,10 @@ def unfilled(size_bytes: int) -> bytearray:
     with _lock:
         kept = _kept.setdefault(size_bytes, deque())
         for _ in range(min(LOOK_MAX, len(kept))):
-            buffer = kept[0]
+            is_free = _references_to_first(kept) == _FREE
             kept.rotate(-1)
-            if sys.getrefcount(buffer) == _FREE:
-                return buffer
+            if is_free:
+                return kept[-1]
         buffer = _bytearray_of(None, size_bytes)
         kept.append(buffer)
         return buffer
@@ -384,12 +391,11 @@ def drop_free() -> int:
     with _lock:
         for size_bytes, kept in tuple(_kept.items()):
             for _ in range(len(kept)):
-                buffer = kept.popleft()
-                # The queue has let go of it.
-                if sys.getrefcount(buffer) == _FREE - 1:
+                if _references_to_first(kept) == _FREE:
+                    del kept[0]
                     dropped_bytes += size_bytes
                 else:
-                    kept.append(buffer)
+                    kept.rotate(-1)
             if not kept:
                 del _kept[size_bytes]
     return dropped_bytes

@@ -72,7 +72,8 @@ def ui_pages(url: str) -> Mapping[str, bytes]:
 def _page_or_none(url: str) -> bytes | None:
     try:
         return _page(url)
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as error:
+        error.close()
         return None  # a page of streaming without a stream, say
 
 

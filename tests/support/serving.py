@@ -86,7 +86,8 @@ class Serving:
             with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
 
     def metric(self, sample_name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels; 0 without any."""
