@@ -1,6 +1,8 @@
 """The alert rules are valid, ask for what is exported, are each tested by promtool, and lead to the guide."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,17 @@ def test_runbooks_are_headings_of_the_guide_and_the_guide_has_no_other() -> None
     assert sorted(headings) == sorted({rule["alert"] for rule in ALERTS})
     for rule in ALERTS:
         assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+
+
+def test_the_command_in_the_rules_makes_links_of_all_runbooks(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^#     (sed .*)$", RULES.read_text(encoding="utf-8"), re.MULTILINE)
+    shutil.copy(RULES, tmp_path)
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    changed = yaml.safe_load((tmp_path / RULES.name).read_text(encoding="utf-8"))
+    annotations = [rule["annotations"] for group in changed["groups"] for rule in group["rules"] if "alert" in rule]
+    links = [each["runbook_url"].partition("/docs/") for each in annotations]
+    assert ["docs/" + path for _, _, path in links] == [rule["annotations"]["runbook"] for rule in ALERTS]
+    assert {begin for begin, _, _ in links} == {"https://git.example.org/tidegate/blob/v0.1.0"}
 
 
 def test_the_test_configuration_differs_in_target_and_intervals_only() -> None:

@@ -8,6 +8,7 @@ nothing is fetched. Kafka's tools are started by scripts that run what Kafka's o
 import os
 import re
 import socket
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -51,6 +52,19 @@ def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: Tie
     assert len((_reader(tmp_path) / "records.txt").read_bytes().splitlines()) == 1000
 
 
+def test_waiting_ends_with_the_reason_when_serve_does(tmp_path: Path) -> None:
+    """It once ended without a word."""
+    serve, wait = (
+        command.text for command in read_guide(GUIDE.read_text("utf-8")).commands if "tidegate.log" in command.text
+    )
+    _link_command(tmp_path)
+    (tmp_path / "tidegate.properties").write_text("upstream.bootstrap.servers=127.0.0.1:1\nno.such.key=1\n")
+    done = subprocess.run(
+        ["bash", "-c", f"{serve}\n{wait}"], cwd=tmp_path, stdout=subprocess.PIPE, check=True, timeout=60
+    )
+    assert b"no.such.key" in done.stdout
+
+
 def test_the_guides_own_values_are_the_defaults() -> None:
     """Or its reader would learn other addresses than the reference has."""
     guide: Guide = read_guide(GUIDE.read_text("utf-8"))
@@ -67,6 +81,13 @@ def _reader(folder: Path) -> Path:
     reader = folder / "reader"
     reader.mkdir(exist_ok=True)
     return reader
+
+
+def _link_command(folder: Path) -> None:
+    """The command of the running tests, where the guide installs it."""
+    command = folder / "tidegate" / "bin" / "tidegate"
+    command.parent.mkdir(parents=True)
+    command.symlink_to(Path(sys.executable).with_name("tidegate"))
 
 
 def _numbers(printed: str) -> list[float]:
