@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from prometheus_client import Counter, Histogram
 
-from metrics.registry import Children, LabelLimit, Registry
+from metrics.registry import Children, LabelLimit, Registry, value_of
 
 _INDEX_TYPES_MAX = 8
 """KIP-405 has five."""
@@ -99,6 +99,10 @@ class CacheMeter:
     def on_miss(self, level: CacheLevel) -> None:
         """A block was not found at this level."""
         self._misses[level].inc()
+
+    def looked_up(self, level: CacheLevel) -> tuple[int, int]:
+        """How often a block was found at this level, and how often not."""
+        return value_of(self._hits[level]), value_of(self._misses[level])
 
     def on_fill(self, block_bytes: int, duration_s: float) -> None:
         """A block came from the store; `block_bytes` is its plaintext."""

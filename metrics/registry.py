@@ -285,3 +285,8 @@ def render(registry: Collector, accept: str = "") -> tuple[str, bytes]:
     # The library is given a header of ours: its own parsing raises on versions that it cannot read.
     encoder, content_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
     return content_type, encoder(registry)
+
+
+def value_of(counter: Counter) -> int:
+    """What one series has counted so far, of whole things."""
+    return int(sum(sample.value for family in counter.collect() for sample in family.samples if "total" in sample.name))

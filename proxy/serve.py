@@ -50,6 +50,7 @@ from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Reloader
 from proxy.process.start_lines import say_end, say_start
+from proxy.process.status.collect import Collector, TierSide
 from proxy.process.tier_storage import TierStorage, TierStorageSettings, open_tier_storage
 from proxy.process.upkeep import follow_upstream, take_gauges, watch_loop, watch_tier
 from proxy.readiness import Readiness
@@ -176,8 +177,7 @@ class OwnFront:
         return Listening(addresses, bootstrap, known)
 
     async def show(self, pages: Pages, nursery: trio.Nursery) -> tuple[str, int]:
-        admin = self._config.admin.listen
-        address: tuple[str, int] = await nursery.start(serve_admin, admin.host, admin.port, pages)
+        address: tuple[str, int] = await nursery.start(serve_admin, self._config.admin, pages)
         return address
 
 
@@ -354,12 +354,12 @@ async def run(
             nursery.start_soon(_close_at_end, storage_manager)
             tier, lookup = _tier(settings, cluster, catalog, started_catalog.tail, tier_storage, meters, nursery)
             fallback = Fallback(settings.fallback, meters.fallback)
-            accounts = _accounts(config, settings, tier_storage, meters)
-            nursery.start_soon(accounts.run)
-            server = _server(config, settings, cluster, tier, lookup, fallback, accounts, meters, nursery)
-            nursery.start_soon(server.watch)
+            server = _server(config, settings, cluster, tier, lookup, fallback, tier_storage, meters, nursery)
             listening = await front.listen(cluster, server, readiness, nursery)
-            admin = await front.show(OwnPages(readiness, meters.registry, tier_storage.streams), nursery)
+            read_tier = TierSide(catalog, started_catalog, tier.frontiers, tier_storage, disk_blocks, fallback)
+            status = Collector(readiness, cluster, read_tier, server, meters.cache).status
+            pages = OwnPages(readiness, meters.registry, tier_storage.streams, status)
+            admin = await front.show(pages, nursery)
             reloader = Reloader(config, front.load, settings.follow, meters)
             nursery.start_soon(reloader.run)
             nursery.start_soon(follow_upstream, cluster, listening.addresses, listening.known, readiness)
@@ -484,10 +484,12 @@ def _server(
     tier: Tier,
     lookup: TimestampLookup,
     fallback: Fallback,
-    accounts: Accounts,
+    tier_storage: TierStorage,
     meters: Meters,
     nursery: trio.Nursery,
 ) -> Server:
+    accounts = _accounts(config, settings, tier_storage, meters)
+    nursery.start_soon(accounts.run)
     generation, relay_tls = LogStartGeneration(), config.upstream.security.relay_tls
     slots = SessionSlots(
         partitions_max=memory_share(config.memory_bytes_max, SESSIONS_SHARE) // PARTITION_BYTES,
@@ -518,4 +520,5 @@ def _server(
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
     )
+    nursery.start_soon(server.watch)
     return server

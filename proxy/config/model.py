@@ -128,6 +128,13 @@ def _parse_networks(value: str) -> tuple[Network, ...]:
     return networks
 
 
+def _parse_hosts(value: str) -> tuple[str, ...]:
+    hosts = [item.strip() for item in value.split(",") if item.strip()]
+    if not hosts:
+        raise ValueError("must be host names, separated by commas")
+    return tuple(host if host == "*" else parse_host(host).lower() for host in hosts)
+
+
 def _parse_workers(value: str) -> int:
     if value.lower() == "auto":
         return 0
@@ -141,6 +148,7 @@ ADVERTISED_HOST: Final = Kind("host", _parse_advertised_host)
 SNI_PATTERN: Final = Kind("host", _parse_sni_pattern)
 LISTEN: Final = Kind("host:port", _parse_listen)
 BROKER_PORTS: Final = Kind("id:port, …", _parse_broker_ports)
+HOSTS: Final = Kind("host, …", _parse_hosts)
 NETWORKS: Final = Kind("address or network, …", _parse_networks)
 
 
@@ -556,14 +564,28 @@ class CatalogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """Where metrics and health are asked for."""
+    """Where metrics and health are asked for. `allowed_hosts` in lower case."""
 
     listen: HostPort = key(
         "admin.listen",
         LISTEN,
-        "`/metrics`, `/livez`, `/readyz`, `/`.",
+        "The status page `/`, `/status.json`, `/metrics`, `/livez`, `/readyz`, `/streams`.",
         section="Administration",
         default="127.0.0.1:9464",
+    )
+    allowed_hosts: tuple[str, ...] | None = key(
+        "admin.allowed.hosts",
+        optional(HOSTS),
+        "Host names by which the admin listener may be asked, beside addresses, `localhost`, this host's (or pod's) "
+        "own name and that of `admin.listen`; `*`: any. A request by another name gets 403, since a web page elsewhere "
+        "may have sent it.",
+    )
+    connections_max: int = key(
+        "admin.connections.max",
+        integer(4, 10_000),
+        "Connections to the admin listener; at that number a new one takes the place of the one that has waited "
+        "longest for its request.",
+        default="64",
     )
 
 

@@ -15,7 +15,7 @@ Rule 3. Of held bytes the connection with the longest wait ends: after `proxy.se
 Rule 4. While nobody waits in line, everybody may wait as long as it likes.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -99,9 +99,11 @@ class Account:
 
     Args:
         end: ends the connection, with the reason for its log line; may be called more than once.
+        client: its address, for people.
     """
 
-    def __init__(self, accounts: "Accounts", end: Callable[[str], None]) -> None:
+    def __init__(self, accounts: "Accounts", end: Callable[[str], None], client: str = "") -> None:
+        self.client = client
         self.held_bytes = 0
         self.end = end
         self._accounts = accounts
@@ -116,6 +118,12 @@ class Account:
     def waits_with_blocks(self) -> list[Wait]:
         """Those in which blocks are held."""
         return [wait for wait in self._waits if wait.blocks is not None and wait.blocks.blocks_bytes]
+
+    @property
+    def kept_bytes(self) -> int:
+        """What memory is held for it: bytes of its own, and of the blocks that it waits with."""
+        blocks_bytes = sum(wait.blocks.blocks_bytes for wait in self._waits if wait.blocks is not None)
+        return self.held_bytes + blocks_bytes
 
     def waiting(self, blocks: Releasable | None = None) -> Wait:
         """To enter: while that lasts a peer is waited for.
@@ -177,9 +185,12 @@ class Accounts:
         """Open accounts."""
         return len(self._open)
 
-    def open(self, end: Callable[[str], None]) -> Account:
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._open)
+
+    def open(self, end: Callable[[str], None], client: str = "") -> Account:
         """The account of a new connection."""
-        account = Account(self, end)
+        account = Account(self, end, client)
         self._open[account] = None
         return account
 

@@ -156,7 +156,7 @@ class ClientConnection:
         self._node_id = node_id
         self._limits = limits
         self._addresses = addresses
-        self._account = accounts.open(self._give_way)
+        self._account = accounts.open(self._give_way, client.peer_name)
         self._reads = ClientReads(self._account, client.peer_name)
         self._handlers = handlers(self._reads)
         self._meter = meter

@@ -245,6 +245,16 @@ class Server:
     def connections(self) -> int:
         return self._accepted
 
+    @property
+    def slots(self) -> Slots:
+        """Who has which of `proxy.connections.max`."""
+        return self._slots
+
+    @property
+    def accounts(self) -> Accounts:
+        """What is held in memory for each connection."""
+        return self._accounts
+
     async def serve(self, listeners: Sequence[trio.SocketListener], target: Target) -> None:
         """Accept until cancelled, or drained."""
         await self.serve_by_name(listeners, lambda _server_name: target)

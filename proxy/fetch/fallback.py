@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 import trio
@@ -57,6 +58,9 @@ SPELL_IDLE_S_MAX = 120.0
 
 SPELL_PARTITIONS_MAX = 100_000
 """Partitions in spells; one more is not remembered, and tries the tier each time."""
+
+EXAMPLES_MAX = 5
+"""Partitions of a spell that are named."""
 
 _REASONS: tuple[tuple[type[Exception], FallbackReason | None], ...] = (
     (StalledTransferError, FallbackReason.STALLED),
@@ -104,6 +108,17 @@ class FallbackSettings:
     partitions_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpellView:
+    """A spell for people; `examples` are some of its partitions."""
+
+    reason: FallbackReason
+    detail: str
+    partitions: int
+    since_s: float
+    examples: tuple[TopicIdPartition, ...]
+
+
 @dataclass(slots=True)
 class _Spell:
     reason: FallbackReason
@@ -131,6 +146,24 @@ class Fallback:
     def is_in_spell(self, partition: TopicIdPartition) -> bool:
         """Whether the tier failed the partition of late; says nothing of whether it is to try again."""
         return bool(self._spell_of) and partition in self._spell_of
+
+    def reason_of(self, partition: TopicIdPartition) -> FallbackReason | None:
+        """Why the broker reads the partition, if it does. May be asked from any thread."""
+        spell = self._spell_of.get(partition)
+        return None if spell is None else spell.reason
+
+    def spells(self) -> list[SpellView]:
+        """All spells as they are; what `complaints` says in words."""
+        return [
+            SpellView(
+                spell.reason,
+                spell.detail,
+                len(spell.partitions),
+                trio.current_time() - spell.opened_s,
+                tuple(islice(spell.partitions, EXAMPLES_MAX)),
+            )
+            for spell in self._spells.values()
+        ]
 
     def reads_tier(self, partition: TopicIdPartition) -> bool:
         """Whether a partition is to be read from the tier: it is in no spell, or it is the one to try (rule 2).

@@ -1,37 +1,43 @@
-"""The admin listener: `/metrics`, `/livez`, `/readyz` and an index page, on an address of its own.
+"""The admin listener: the status page, `/metrics`, `/livez`, `/readyz`, on an address of its own.
 
 - `/livez`: 200 whenever the loop turns; nothing else is asked, or a broken tier would restart every replica.
 - `/readyz`: 200 or 503 with reasons, and whether it is starting, serving or draining; degraded is told apart and is
   200 (proxy.readiness).
 - `/metrics`: rendered in a thread, so that a scrape of thousands of series does not hold up clients.
 - `/streams`: who reads what from the tier, how fast, and what read-ahead waits for (JSON).
-- `/`: the same state to look at with a browser.
+- `/` and `/status.json`: what there is to see, for people and for programs (proxy.process.status).
 
 There is no authentication: it listens on the loopback address unless told otherwise, and shows neither records nor
-secrets. Only GET and HEAD; request bodies are never read.
+secrets. A browser on the same machine may be led here by a page from elsewhere, under that page's name (DNS rebinding),
+so the Host header must name this host. Only GET and HEAD.
 """
 
-import html
-import logging
+import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from ipaddress import ip_address
+from typing import Any, Protocol
 
-import hypercorn.trio
 import trio
-from hypercorn.config import Config
-from hypercorn.typing import ASGIFramework
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
 
 from metrics.registry import Registry, render
+from proxy.config.model import AdminConfig
+from proxy.process.http import HttpServer, Request, Response, text
+from proxy.process.status.model import Query, Status
+from proxy.process.status.page import HEADERS, render_page
 from proxy.readiness import Readiness
 
 Streams = Callable[[], Sequence[Mapping[str, object]]]
 """What `/streams` shows."""
+
+StatusFor = Callable[[Query], Awaitable[Status]]
+"""What the status page shows."""
+
+ANY_HOST = "*"
+
+BACKLOG = 128
+"""Connections that the kernel keeps until they are accepted."""
 
 
 class Pages(Protocol):
@@ -49,12 +55,17 @@ class Pages(Protocol):
         """What `/streams` shows."""
         ...
 
+    async def status(self, query: Query) -> Status:
+        """What the status page shows."""
+        ...
+
 
 class OwnPages:
     """Implements `Pages` for a process that does everything itself."""
 
-    def __init__(self, readiness: Readiness, registry: Registry, streams: Streams) -> None:
+    def __init__(self, readiness: Readiness, registry: Registry, streams: Streams, status: StatusFor) -> None:
         self.registry = registry
+        self._status = status
         self._readiness = readiness
         self._streams = streams
 
@@ -67,71 +78,105 @@ class OwnPages:
     async def streams(self) -> Sequence[Mapping[str, object]]:
         return self._streams()
 
-
-REQUEST_HEAD_BYTES_MAX = 16 * 1024
-"""Request line and headers; a scraper's are below 1 KiB."""
-
-KEEP_ALIVE_S = 75
-"""Idle connections and half-sent requests are closed after this. It is above Prometheus' usual scrape intervals of
-15 to 60 s, so that its connection is used again."""
-
-DRAIN_S = 1.0
-"""What open admin requests get to finish once the shutdown trigger has fired."""
+    async def status(self, query: Query) -> Status:
+        return await self._status(query)
 
 
 async def serve_admin(
-    listen_host: str,
-    listen_port: int,
-    pages: Pages,
-    *,
-    shutdown_trigger: Callable[[], Awaitable[None]] | None = None,
-    task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
+    config: AdminConfig, pages: Pages, *, task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Serve until cancelled, or until `shutdown_trigger` returns.
+    """Serve until cancelled.
 
     Args:
-        listen_port: 0 takes any free port.
+        config: its port 0 takes any free port.
         task_status: reports the bound host and port once connections are accepted.
 
     Raises:
         OSError: the address cannot be bound; the message names it and the key.
     """
-    listening = await _bind(listen_host, listen_port)
-    host, port = listening.getsockname()[:2]
-    serve = partial(
-        hypercorn.trio.serve,
-        cast(ASGIFramework, admin_application(pages)),  # starlette types ASGI's messages more loosely
-        _config(listening.detach()),
-        shutdown_trigger=shutdown_trigger,
-        mode="asgi",
-    )
+    listening = await _bind(config.listen.host, config.listen.port)
+    listening.listen(BACKLOG)
+    server = HttpServer(partial(_answer, pages, _hosts(config)), config.connections_max)
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve)
+        await nursery.start(trio.serve_listeners, server.handle, [trio.SocketListener(listening)])
+        host, port = listening.getsockname()[:2]
         task_status.started((host, port))
 
 
-def admin_application(pages: Pages) -> Starlette:
-    """The pages as an ASGI application, free of sockets."""
+def _hosts(config: AdminConfig) -> frozenset[str]:
+    """Names that need not be configured: a pod's host name is the pod's own name."""
+    own, configured = socket.gethostname().lower(), config.allowed_hosts or ()
+    return frozenset({"localhost", own, own.partition(".")[0], config.listen.host.lower(), *configured})
 
-    async def metrics_page(request: Request) -> Response:
-        content_type, page = await pages.metrics(request.headers.get("accept", ""))
-        return Response(page, headers={"content-type": content_type})
 
-    async def livez(_request: Request) -> Response:
-        return PlainTextResponse("ok\n")
+def is_allowed(host: str, allowed: frozenset[str]) -> bool:
+    """Whether a request may name that host: an address cannot be rebound, and no browser leaves the header out."""
+    if not host or ANY_HOST in allowed:
+        return True
+    name, _, port = host.rpartition(":")
+    bare = (name if name and (port.isdecimal() or not port) else host).removesuffix(".").lower()
+    if bare in allowed:
+        return True
+    try:
+        ip_address(bare[1:-1] if bare.startswith("[") and bare.endswith("]") else bare)
+    except ValueError:
+        return False
+    return True
 
-    async def readyz(_request: Request) -> Response:
-        report = await pages.report()
-        return JSONResponse(report, status_code=200 if report["ready"] else 503)
 
-    async def streams_page(_request: Request) -> Response:
-        return JSONResponse({"streams": await pages.streams()})
+async def _answer(pages: Pages, allowed: frozenset[str], request: Request) -> Response:
+    if not is_allowed(request.host, allowed):
+        return text(403, f"the host name {request.host[:100]!r} is not one of this host's: see admin.allowed.hosts\n")
+    page = _PAGES.get(request.path)
+    if page is None:
+        return text(404, "no such page\n")
+    if request.method not in ("GET", "HEAD"):
+        return text(405, "only GET and HEAD\n")
+    return await page(pages, request)
 
-    async def index(_request: Request) -> Response:
-        return HTMLResponse(_index_page(await pages.report()))
 
-    routes = {"/metrics": metrics_page, "/livez": livez, "/readyz": readyz, "/streams": streams_page, "/": index}
-    return Starlette(routes=[Route(path, endpoint, methods=["GET"]) for path, endpoint in routes.items()])
+async def _metrics(pages: Pages, request: Request) -> Response:
+    content_type, page = await pages.metrics(request.headers.get("accept", ""))
+    return Response(200, content_type, page)
+
+
+async def _livez(_pages: Pages, _request: Request) -> Response:
+    return text(200, "ok\n")
+
+
+async def _readyz(pages: Pages, _request: Request) -> Response:
+    report = await pages.report()
+    return _json(report, 200 if report["ready"] else 503)
+
+
+async def _streams(pages: Pages, _request: Request) -> Response:
+    return _json({"streams": await pages.streams()})
+
+
+async def _status(pages: Pages, request: Request) -> Response:
+    status = await pages.status(Query.parse(request.query))
+    return await trio.to_thread.run_sync(_json, status)
+
+
+async def _index(pages: Pages, request: Request) -> Response:
+    status = await pages.status(Query.parse(request.query))
+    page = await trio.to_thread.run_sync(render_page, status)
+    return Response(200, "text/html; charset=utf-8", page.encode(errors="replace"), HEADERS)
+
+
+_PAGES: Mapping[str, Callable[[Pages, Request], Awaitable[Response]]] = {
+    "/metrics": _metrics,
+    "/livez": _livez,
+    "/readyz": _readyz,
+    "/streams": _streams,
+    "/status.json": _status,
+    "/": _index,
+}
+
+
+def _json(content: Mapping[str, Any] | Status, status: int = 200) -> Response:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return Response(status, "application/json", body.encode(errors="replace"))
 
 
 def readiness_report(readiness: Readiness) -> dict[str, Any]:
@@ -152,50 +197,18 @@ def readiness_report(readiness: Readiness) -> dict[str, Any]:
     }
 
 
-def _index_page(report: Mapping[str, Any]) -> str:
-    state = "ready" if report["ready"] else "not ready"
-    lines = [
-        f"{name}: {condition['state']} ({condition['reason']})" for name, condition in report["conditions"].items()
-    ]
-    lines += report["complaints"]
-    # Reasons hold text of brokers and stores: escaped, always.
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/livez", "/readyz", "/streams"))
-    degraded = ", degraded" if report["degraded"] else ""
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Tidegate</title>'
-        f"<h1>Tidegate: {state}{degraded}</h1><ul>{items}</ul><ul>{links}</ul></html>\n"
-    )
-
-
-async def _bind(host: str, port: int) -> socket.socket:
-    # Bound here and not by hypercorn, which would wrap the error in groups and resolve no names for IPv6.
+async def _bind(host: str, port: int) -> trio.socket.SocketType:
     try:
         family, kind, protocol, _, address = (
             await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         )[0]
-        bound = socket.socket(family, kind, protocol)
+        bound = trio.socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
+            await bound.bind(address)
         except OSError:
             bound.close()
             raise
     except OSError as error:
         raise OSError(error.errno, f"admin.listen {host}:{port}: {error.strerror}") from error
     return bound
-
-
-def _config(file_descriptor: int) -> Config:
-    config = Config()
-    config.bind = [f"fd://{file_descriptor}"]
-    config.accesslog = None
-    config.errorlog = logging.getLogger(
-        "hypercorn.error"
-    )  # goes where proxy.process.logs sends the standard library's logging
-    config.include_server_header = False
-    config.h11_max_incomplete_size = REQUEST_HEAD_BYTES_MAX
-    config.keep_alive_timeout = KEEP_ALIVE_S
-    config.read_timeout = KEEP_ALIVE_S
-    config.graceful_timeout = DRAIN_S
-    return config

@@ -353,10 +353,12 @@ class InMemoryCatalogTail:
 
 @dataclass(slots=True)
 class StartedCatalog:
-    """A catalog that fills."""
+    """A catalog that fills, and what fills it; without a metadata topic nothing does."""
 
     tail: CatalogTail
     snapshots: CatalogSnapshots | None = None
+    event_log: TopicMetadataEventLog | None = None
+    manager: TopicBasedRemoteLogMetadataManager | None = None
 
     async def aclose(self) -> None:
         """Write the last snapshot, within a time limit of its own; before the nursery of `start_catalog` ends."""
@@ -418,4 +420,4 @@ async def start_catalog(
     nursery.start_soon(follow_catalog, event_log, manager, catalog, readiness, meters)
     await trio.lowlevel.checkpoint()
     tail = TopicCatalogTail(manager, event_log.partition_count, event_log.sample_ranges, nursery)
-    return StartedCatalog(tail, snapshots if config.catalog.snapshot_is_written else None)
+    return StartedCatalog(tail, snapshots if config.catalog.snapshot_is_written else None, event_log, manager)

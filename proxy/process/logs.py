@@ -7,13 +7,17 @@ Rules, held for structlog and for the standard library's logging alike (storage 
 4. A value is cut at `VALUE_CHARS_MAX` characters, a list or mapping at `ENTRIES_MAX` entries.
 5. An exception is its type and message; the stack trace is given at level debug only.
 
+The last warnings and errors are kept, as they were written, for the status page (`recent_errors`).
+
 Libraries' loggers pass from WARNING on, whatever the level of ours.
 """
 
 import json
 import logging
 import sys
+import time
 import traceback
+from collections import deque
 from collections.abc import Mapping, MutableMapping
 from itertools import islice
 from typing import TextIO
@@ -22,6 +26,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from proxy.config.model import LogFormat
+from proxy.process.status.model import ErrorStatus
 from storage.config.masking import HIDDEN, sounds_secret
 
 VALUE_CHARS_MAX = 2000
@@ -35,6 +40,14 @@ ENTRIES_MAX = 50
 
 _STRUCTLOG_KEYS = ("_record", "_from_structlog")
 """The record on its way to the formatter, removed before a line is made."""
+
+RECENT_MAX = 50
+RECENT_CHARS_MAX = 500
+"""Of one of the last warnings and errors."""
+
+_RECENT_LEVELS = ("warning", "error", "critical")
+_HEAD_KEYS = ("timestamp", "level", "logger", "event", "worker", "stack", *_STRUCTLOG_KEYS)
+_recent: deque[tuple[int, ErrorStatus]] = deque(maxlen=RECENT_MAX)
 
 OUR_PACKAGES = ("protocol", "storage", "proxy", "metrics", "pipeline")
 
@@ -67,7 +80,9 @@ def configure_logs(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _Exceptions(with_stack=number <= logging.DEBUG),
         clean,
+        _remember,
     ]
+    _recent.clear()
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -85,6 +100,26 @@ def configure_logs(
     root.setLevel(max(number, logging.WARNING))
     for package in OUR_PACKAGES:
         logging.getLogger(package).setLevel(number)
+
+
+def recent_errors(now_ms: int) -> list[ErrorStatus]:
+    """The last RECENT_MAX warnings and errors, the latest first; `now_ms` since 1970. From any thread."""
+    return [{**error, "age_ms": max(0, now_ms - at_ms)} for at_ms, error in reversed(_recent.copy())]
+
+
+def _remember(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    if event.get("level") in _RECENT_LEVELS:
+        detail = " ".join(f"{key}={_quoted(value)}" for key, value in event.items() if key not in _HEAD_KEYS)
+        error = ErrorStatus(
+            worker=None,
+            time=str(event.get("timestamp", "")),
+            age_ms=0,
+            level=str(event["level"]),
+            event=str(event.get("event", ""))[:RECENT_CHARS_MAX],
+            detail=detail[:RECENT_CHARS_MAX],
+        )
+        _recent.append((time.time_ns() // 1_000_000, error))
+    return event
 
 
 def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -21,7 +21,7 @@ from storage.cache.disk import DiskBlocks
 from storage.cache.disk_level import DiskLevel
 from storage.cache.gets import Gets, Slots
 from storage.cache.pace import Pace, Throttle
-from storage.cache.read_ahead import Prefetcher, ReadAhead
+from storage.cache.read_ahead import Prefetcher, ReadAhead, Stream
 from storage.cache.segment_parts import ObjectGets, SegmentParts, wall_clock_ms
 from storage.log.timestamp_search import TimestampSearch
 from storage.metadata.catalog import Catalog
@@ -77,6 +77,10 @@ class TierStorage:
     def slots(self) -> Slots:
         """What the GETs of segments' logs have of the slots for them."""
         return self.gets.slots
+
+    def readers(self) -> list[Stream]:
+        """The sequential readers themselves, the one that read longest ago first."""
+        return [*self._read_ahead]
 
     def streams(self) -> list[dict[str, object]]:
         """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""

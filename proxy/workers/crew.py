@@ -167,14 +167,14 @@ class Crew:
             finally:
                 member.sending.discard(id_)
 
-    async def ask(self, what: str, wait_s_max: float) -> dict[str, Mapping[str, Any]]:
+    async def ask(self, what: str, wait_s_max: float, **about: object) -> dict[str, Mapping[str, Any]]:
         """What each worker answers in time, by its name; without those that have died since they answered."""
         answers: dict[str, Mapping[str, Any]] = {}
         asked = [(member, member.channel) for member in self.members if member.channel is not None and member.is_up]
 
         async def one(member: Member, channel: Channel) -> None:
             with suppress(ChannelClosedError), trio.move_on_after(wait_s_max):
-                answers[member.name] = await channel.ask(what)
+                answers[member.name] = await channel.ask(what, **about)
 
         async with trio.open_nursery() as nursery:
             for member, channel in asked:

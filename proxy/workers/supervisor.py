@@ -36,6 +36,8 @@ from proxy.process.live_settings import LiveSettings
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Cause, Reloader
 from proxy.process.start_lines import say_end, say_start
+from proxy.process.status.collect import addresses_at_limit, empty_status
+from proxy.process.status.model import FailedStatus, LimitStatus, Query, Status, merged
 from proxy.process.upkeep import follow_brokers, watch_loop
 from proxy.readiness import Condition, ConditionName, ConditionState, Readiness, Stage
 from proxy.serve import OwnFront, ready_line, say_errors
@@ -189,6 +191,13 @@ class Acceptor:
             if not is_given:
                 self._by_address.left(client.host)
 
+    def addresses_at_limit(self) -> list[LimitStatus]:
+        """Client addresses that have as many connections as they may."""
+        limits = None if self._limits is None else self._limits()
+        return addresses_at_limit(
+            self._by_address.connections, None if limits is None else limits.connections_max_per_address
+        )
+
     def _serves(self, node_id: int | None, does: bool) -> None:
         if node_id is not None:
             self._brokers = self._brokers | {node_id} if does else self._brokers - {node_id}
@@ -288,25 +297,40 @@ class Supervisor:
 
     async def report(self) -> Mapping[str, Any]:
         self._tell_readiness()
-        return readiness_report(self.readiness) | {
-            "workers": [
-                {
-                    "worker": member.number,
-                    "pid": member.process_id,
-                    "up": member.is_up,
-                    "ready": bool(member.state and member.state["report"]["ready"]),
-                    "connections": self._crew.assignment.connections(member.number),
-                    "starts": member.starts,
-                    "last_death": member.last_death,
-                }
-                for member in self._crew.members
-            ]
-        }
+        return readiness_report(self.readiness) | {"workers": self._workers()}
 
     async def streams(self) -> Sequence[Mapping[str, object]]:
         answers = await self._crew.ask("streams", PAGE_S_MAX)
         return [
             {"worker": int(name), **stream} for name, answer in sorted(answers.items()) for stream in answer["streams"]
+        ]
+
+    async def status(self, query: Query) -> Status:
+        """The workers' documents as one; of those that do not answer in time there is nothing but that."""
+        self._tell_readiness()
+        answers = await self._crew.ask("status", PAGE_S_MAX, page=query.page, topic=query.topic)
+        told = {name: answer["status"] for name, answer in answers.items() if "status" in answer}
+        own = empty_status(self.readiness, query)
+        own["workers"], own["limits"] = self._workers(), self._acceptor.addresses_at_limit()
+        own["failed_sections"] = [
+            FailedStatus(section=f"worker {member.name}", reason="it does not answer")
+            for member in self._crew.members
+            if member.name not in told
+        ]
+        return merged(own, told)
+
+    def _workers(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "worker": member.number,
+                "pid": member.process_id,
+                "up": member.is_up,
+                "ready": bool(member.state and member.state["report"]["ready"]),
+                "connections": self._crew.assignment.connections(member.number),
+                "starts": member.starts,
+                "last_death": member.last_death,
+            }
+            for member in self._crew.members
         ]
 
     # --- readiness ---

@@ -28,6 +28,7 @@ from proxy.process.admin import OwnPages
 from proxy.process.life_cycle import LifeCycle, SystemdNotify
 from proxy.process.logs import configure_logs
 from proxy.process.reload import Cause
+from proxy.process.status.model import Query
 from proxy.readiness import Readiness
 from proxy.serve import Application, Listening, bootstrap_target, keep_freed_memory, run, say_errors, server_names
 from proxy.upstream.cluster import Cluster
@@ -205,6 +206,8 @@ class WorkerFront:
                 return {"families": await trio.to_thread.run_sync(samples_of, pages.registry)}
             case "streams":
                 return {"streams": [*await pages.streams()]}
+            case "status":
+                return {"status": await pages.status(Query(question["page"], question["topic"]))}
         return {}
 
     def _signal(self, number: int) -> None:

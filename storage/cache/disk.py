@@ -193,6 +193,10 @@ class DiskBlocks:
         return self.index.size_bytes
 
     @property
+    def bytes_max(self) -> int:
+        return self.index.bytes_max
+
+    @property
     def available(self) -> bool:
         """Whether a block is worth offering. True also when the disk has rested and nobody has tried it since."""
         if self._is_closed or not self.health.may_write:

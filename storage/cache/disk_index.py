@@ -48,7 +48,7 @@ class DiskIndex:
     """Thread-safe; no call takes long."""
 
     def __init__(self, bytes_max: int, retention_s: float | None) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._retention_s = retention_s
         self._lock = threading.Lock()
         self._held_bytes = 0
@@ -107,7 +107,7 @@ class DiskIndex:
         What is doomed for it must be deleted before the block is written; `settle` it then.
         """
         with self._lock:
-            if key in self._is_wanted or self._held_bytes + cost_bytes > self._bytes_max:
+            if key in self._is_wanted or self._held_bytes + cost_bytes > self.bytes_max:
                 return None
             entry = self.entries.get(key)
             if entry is not None:
@@ -224,7 +224,7 @@ class DiskIndex:
         doomed = [Doomed(file, cost) for file, cost in self._leftovers.items()]
         self._leftovers = {}
         evictions = 0
-        while self._policy and self._policy.size_bytes + self._held_bytes + cost_bytes > self._bytes_max:
+        while self._policy and self._policy.size_bytes + self._held_bytes + cost_bytes > self.bytes_max:
             key = self._policy.evict()
             doomed.append(Doomed(key, self._remove(key)))
             evictions += 1
@@ -251,7 +251,7 @@ class DiskIndex:
         return Room(doomed, held_bytes=held_bytes)
 
     def _insert(self, key: DiskBlockKey, cost_bytes: int, reader: Hashable | None, now_s: float) -> None:
-        blocks = extent_blocks(max(key.block_bytes, FILE_COST_BYTES_MIN), self._bytes_max)
+        blocks = extent_blocks(max(key.block_bytes, FILE_COST_BYTES_MIN), self.bytes_max)
         extent = (key.segment_id, key.block_bytes, key.number // blocks)
         self._policy.insert(key, cost_bytes, reader, now_s, extent=extent)
         self.entries[key] = DiskEntry(cost_bytes, now_s, now_s)

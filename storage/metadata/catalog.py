@@ -105,6 +105,21 @@ class CatalogContents:
         return contents
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """What look-ups can find of one partition: its COPY_SEGMENT_FINISHED segments. Both offsets are inclusive."""
+
+    segments: int
+    size_bytes: int
+    start_offset: int
+    last_offset: int
+
+
+SUMMARY_ROWS = 2048
+"""Segments that are looked at under one hold of the lock: less than a millisecond."""
+
+SUMMARY_TRIES = 5
+
 SEGMENTS_MAX = 2_000_000
 """`catalog.segments.max`: about 500 MB, or 2 PB of 1 GiB segments."""
 
@@ -195,6 +210,34 @@ class Catalog:
             known = sizes.get(segments.topic_id_partition.topic, (0, 0))
             sizes[segments.topic_id_partition.topic] = (known[0] + count, known[1] + size_bytes)
         return sizes
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """All partitions that have segments, in no order."""
+        with self._lock:
+            partitions = [segments for topic in self._topics.values() for segments in topic.values()]
+        return [segments.topic_id_partition for segments in partitions if len(segments)]
+
+    def summary(self, partition: TopicIdPartition) -> PartitionSummary | None:
+        """What there is of a partition; None: nothing. The lock is held for SUMMARY_ROWS segments at a time.
+
+        Raises:
+            RuntimeError: the partition changed each time that it was looked at.
+        """
+        for _ in range(SUMMARY_TRIES):
+            with self._lock:
+                segments = self._find(partition.topic_id, partition.partition)
+                if segments is None:
+                    return None
+                generation, rows = segments.generation, [*segments.rows()]
+            found = PartitionSummary(0, 0, sys.maxsize, -1)
+            for at in range(0, len(rows), SUMMARY_ROWS):
+                with self._lock:
+                    if segments.generation != generation:
+                        break  # a row may be another partition's by now
+                    found = self._summed(found, rows[at : at + SUMMARY_ROWS])
+            else:
+                return found if found.segments else None
+        raise RuntimeError(f"{partition}: its segments changed {SUMMARY_TRIES} times while they were counted")
 
     def known_among(self, segment_ids: frozenset[Uuid]) -> set[Uuid]:
         """Those of the ids that are segments of any state. The lock is held for one partition at a time."""
@@ -414,6 +457,18 @@ class Catalog:
             return () if segments is None else segments.epochs()
 
     # --- under the lock ---
+
+    def _summed(self, summary: PartitionSummary, rows: Sequence[int]) -> PartitionSummary:
+        columns = self._columns
+        finished = [row for row in rows if columns.is_finished(row)]
+        if not finished:
+            return summary
+        return PartitionSummary(
+            summary.segments + len(finished),
+            summary.size_bytes + sum(columns.sizes_bytes[row] for row in finished),
+            min(summary.start_offset, min(columns.start_offsets[row] for row in finished)),
+            max(summary.last_offset, max(columns.end_offsets[row] for row in finished)),
+        )
 
     def _find(self, topic_id: bytes, partition: int) -> PartitionCatalog | None:
         partitions = self._topics.get(topic_id)

@@ -13,6 +13,7 @@ which was stopped is not filled again by a record under way.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,15 @@ a copier does better to try again."""
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class AppliedRecord:
+    """Where a record was, and when it was taken, in milliseconds since 1970."""
+
+    metadata_partition: int
+    offset: int
+    applied_ms: int
+
+
 @dataclass(slots=True)
 class _FollowedPartition:
     """One user partition that is followed by name."""
@@ -74,6 +84,8 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
         """Records that are no metadata records, skipped."""
         self.rejected_records = 0
         """Records that the catalog would not take: unknown segments, illegal first states."""
+        self.last_applied: AppliedRecord | None = None
+        """The last record of the slice that came last; None: none came yet."""
         self._event_log = event_log
         self._publish_timeout_s = publish_timeout_s
         self._readiness = MetadataReadiness()
@@ -215,6 +227,9 @@ class TopicBasedRemoteLogMetadataManager(CatalogMetadataManager):
                 with self._apply_lock:
                     is_caught_up = self._readiness.is_caught_up(event.partition)
                     self._catalog.apply_tombstone(event.key, initialized=is_caught_up)
+        if events:
+            last = events[-1]
+            self.last_applied = AppliedRecord(last.partition, last.offset, time.time_ns() // 1_000_000)
 
     def _take(self, event: MetadataEvent, value: bytes) -> None:
         """One record. Whatever is wrong with it, it is counted and logged, and the next one is read."""

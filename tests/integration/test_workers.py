@@ -1,5 +1,6 @@
 """`proxy.workers=2` before a real broker: clients go on when a worker is killed, and all ends as one process would."""
 
+import json
 import os
 import signal
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from tests.integration.test_life_cycle import Traffic, at_ports, traffic
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name
 from tests.support.raw_client import RawClient
-from tests.support.serving import START_S_MAX, before_kafka, serving
+from tests.support.serving import START_S_MAX, Serving, before_kafka, serving
 from tests.support.waiting import wait_until
 from tests.support.worker_processes import all_are_ready, connections_of, workers_of
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -72,6 +73,7 @@ def test_a_killed_workers_clients_go_on_and_the_others_notice_nothing(
         assert served.metric("tidegate_worker_deaths_total") == 2
         assert {event["worker"] for event in served.events("worker_died")} == {"0", "1"}
         assert served.metric("tidegate_catalog_segments") >= 2 * tiered.partitions
+        check_status(served, tiered)
         pids = [each["pid"] for each in workers_of(served)]
         served.terminate()
         assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
@@ -91,6 +93,23 @@ HUNG_SOON = (
     "import proxy.cli; raise SystemExit(proxy.cli.main())",
 )
 """Tidegate with less patience."""
+
+
+def check_status(served: Serving, tiered: TieredTopic) -> None:
+    """The status page speaks for the supervisor and both workers."""
+    status = json.loads(served.page("/status.json")[1])
+    assert status["ready"]
+    assert status["failed_sections"] == []
+    assert [each["worker"] for each in status["workers"]] == [0, 1]
+    assert "worker_died" in {each["event"] for each in status["errors"] if each["worker"] is None}
+    rows = [row for row in status["partitions"]["rows"] if row["topic"] == tiered.name]
+    assert [row["local_log_start_offset"] for row in rows] == [
+        tiered.offsets[partition].local_log_start_offset for partition in range(tiered.partitions)
+    ]
+    assert [each["reachable"] for each in status["brokers"]] == [True]
+    (connections,) = {each["max"] for each in status["limits"] if each["key"] == "proxy.connections.max"}
+    assert connections == 2048
+    assert tiered.name in served.page("/")[1]
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_clients_go_on(kafka: KafkaCluster, tmp_path: Path) -> None:

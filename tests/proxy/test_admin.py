@@ -5,16 +5,21 @@ import queue
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import httpx
 import pytest
 import trio
 
 from metrics.meters import Meters
-from proxy.process.admin import REQUEST_HEAD_BYTES_MAX, OwnPages, Streams, serve_admin
+from proxy.config.model import AdminConfig
+from proxy.process.admin import OwnPages, Streams, serve_admin
+from proxy.process.http import REQUEST_HEAD_BYTES_MAX
+from proxy.process.status.collect import empty_status
+from proxy.process.status.model import Query, Status, with_troubles
 from proxy.readiness import Readiness
+from storage.config.model import HostPort
 from tests.support.waiting import HANG_S_MAX
 
 
@@ -40,18 +45,29 @@ class Admin:
 
     async def get(self, path: str, accept: str = "*/*") -> tuple[int, dict[str, str], bytes]:
         """GET a path."""
-        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
         return await self.ask(request.encode())
 
 
+def admin_config(port: int = 0, **keys: Any) -> AdminConfig:
+    return AdminConfig(listen=HostPort("127.0.0.1", port), **keys)
+
+
+def pages_of(readiness: Readiness, meters: Meters, streams: Streams = list) -> OwnPages:
+    async def status(query: Query) -> Status:
+        return with_troubles(empty_status(readiness, query))
+
+    return OwnPages(readiness, meters.registry, streams, status)
+
+
 @asynccontextmanager
-async def running(*, is_ready: bool = False, streams: Streams = list) -> AsyncIterator[Admin]:
+async def running(*, is_ready: bool = False, streams: Streams = list, **keys: Any) -> AsyncIterator[Admin]:
     readiness, meters = Readiness(), Meters()
     if is_ready:
         make_ready(readiness)
     with trio.fail_after(HANG_S_MAX):
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, OwnPages(readiness, meters.registry, streams))
+            address = await nursery.start(serve_admin, admin_config(**keys), pages_of(readiness, meters, streams))
             yield Admin(address, readiness, meters)
             nursery.cancel_scope.cancel()
 
@@ -97,7 +113,7 @@ def test_livez_does_not_answer_while_the_loop_does_not_turn() -> None:
 
     async def serve() -> None:
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_admin, "127.0.0.1", 0, OwnPages(Readiness(), Meters().registry, list))
+            address = await nursery.start(serve_admin, admin_config(), pages_of(Readiness(), Meters()))
             addresses.put((address, trio.lowlevel.current_trio_token(), nursery.cancel_scope))
 
     loop = threading.Thread(target=trio.run, args=(serve,), daemon=True)
@@ -189,18 +205,20 @@ async def test_the_index_shows_the_state_and_escapes_reasons() -> None:
         admin.readiness.upstream_unavailable("<script>alert(1)</script>")
         status, headers, body = await admin.get("/")
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-        assert b"Tidegate: not ready" in body
+        assert b'<dd id="ready">No: ' in body
         assert b"<script>" not in body
+        assert "script-src" not in headers["content-security-policy"]
+        assert headers["content-security-policy"].startswith("default-src 'none'")
         make_ready(admin.readiness)
-        assert b"Tidegate: ready<" in (await admin.get("/"))[2]
+        assert b'<dd id="ready">Yes</dd>' in (await admin.get("/"))[2]
 
 
 @pytest.mark.parametrize(
     ("raw", "status"),
     [
-        (b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
-        (b"POST /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", 405),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 5 * REQUEST_HEAD_BYTES_MAX, 431),
+        (b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 404),
+        (b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nBig: " + b"x" * 5 * REQUEST_HEAD_BYTES_MAX, 431),
         (b"\x00\x00\x00\x2a garbage\r\n\r\n", 400),
     ],
 )
@@ -219,7 +237,7 @@ async def test_a_taken_port_is_an_error_that_names_the_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=f"admin.listen 127.0.0.1:{port}: "):
-            await serve_admin("127.0.0.1", port, OwnPages(Readiness(), Meters().registry, list))
+            await serve_admin(admin_config(port), pages_of(Readiness(), Meters()))
 
 
 async def test_streams_are_shown_as_they_are_now() -> None:
@@ -231,12 +249,73 @@ async def test_streams_are_shown_as_they_are_now() -> None:
         assert json.loads((await admin.get("/streams"))[2]) == {"streams": shown}
 
 
-async def test_the_shutdown_trigger_ends_it() -> None:
-    stop = trio.Event()
-    serve = partial(serve_admin, shutdown_trigger=stop.wait)
-    with trio.fail_after(HANG_S_MAX):
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve, "127.0.0.1", 0, OwnPages(Readiness(), Meters().registry, list))
-            stop.set()
-    with pytest.raises(OSError, match="connect"):
-        await trio.open_tcp_stream(*address)
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9464", 200),
+        ("LOCALHOST.", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9464", 200),
+        ("10.1.2.3:80", 200),
+        (socket.gethostname(), 200),
+        ("tidegate.example:9464", 200),
+        ("evil.example", 403),
+        ("evil.example:9464", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("user@localhost", 403),
+    ],
+)
+async def test_only_requests_by_this_hosts_names_are_answered(host: str, status: int) -> None:
+    # Failed before: a page elsewhere whose name was pointed at 127.0.0.1 could read everything (DNS rebinding).
+    async with running(allowed_hosts=("tidegate.example",)) as admin:
+        found, _, body = await admin.ask(f"GET /livez HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert (found, b"admin.allowed.hosts" in body) == (status, status == 403)
+
+
+async def test_any_host_is_allowed_by_a_star_and_none_is_needed_in_http_1_0() -> None:
+    async with running(allowed_hosts=("*",)) as admin:
+        assert (await admin.ask(b"GET /livez HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n"))[0] == 200
+    async with running() as admin:
+        assert (await admin.ask(b"GET /livez HTTP/1.0\r\n\r\n"))[0] == 200
+
+
+async def test_http_2_is_refused_and_an_upgrade_to_it_passed_over() -> None:
+    # Failed before: both ended in HTTP/2, with its streams and their limits of their own.
+    upgrade = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+    async with running() as admin:
+        assert (await admin.ask(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))[0] == 505
+        assert (await admin.ask(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + upgrade))[::2] == (200, b"ok\n")
+
+
+async def test_a_connection_serves_one_request_after_another() -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with running() as admin, await trio.open_tcp_stream(*admin.address) as stream:
+        for _ in range(3):
+            await stream.send_all(request)
+            answer = b""
+            while not answer.endswith(b"ok\n"):
+                answer += await stream.receive_some()
+            assert answer.startswith(b"HTTP/1.1 200")
+        await stream.send_all(request.replace(b"GET", b"HEAD") + request)
+        answer = b""
+        while not answer.endswith(b"ok\n"):
+            answer += await stream.receive_some()
+        assert answer.count(b"HTTP/1.1 200") == 2
+        assert answer.count(b"ok\n") == 1
+
+
+async def test_half_sent_requests_make_way_for_whole_ones() -> None:
+    # Failed before: 300 of them were held for 75 s, each with a task and a socket.
+    async with running(connections_max=8) as admin, AsyncExitStack() as stack:
+        halves = [await stack.enter_async_context(await trio.open_tcp_stream(*admin.address)) for _ in range(300)]
+        for half in halves:
+            with suppress(trio.BrokenResourceError):
+                await half.send_all(b"GET /livez HTTP/1.1\r\nHost: local")
+        assert (await admin.get("/livez"))[0] == 200
+        ended = 0
+        for half in halves[:-8]:
+            with suppress(trio.BrokenResourceError):
+                assert await half.receive_some() == b""
+            ended += 1
+        assert ended == 292

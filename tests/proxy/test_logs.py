@@ -8,7 +8,15 @@ import pytest
 import structlog
 
 from proxy.config.model import LogFormat
-from proxy.process.logs import DEPTH_MAX, ENTRIES_MAX, VALUE_CHARS_MAX, configure_logs
+from proxy.process.logs import (
+    DEPTH_MAX,
+    ENTRIES_MAX,
+    RECENT_CHARS_MAX,
+    RECENT_MAX,
+    VALUE_CHARS_MAX,
+    configure_logs,
+    recent_errors,
+)
 from storage.config.masking import HIDDEN, sounds_secret
 
 pytestmark = pytest.mark.usefixtures("restored_logging")
@@ -194,3 +202,31 @@ def test_an_error_that_is_handed_over_is_shown_too() -> None:
     structlog.get_logger("proxy.x").warning("lost", exc_info=OSError("reset"))
     structlog.get_logger("proxy.x").warning("nothing", exc_info=True)
     assert [event.get("error") for event in events(stream)] == ["OSError: reset", None]
+
+
+def test_the_last_warnings_and_errors_are_kept_as_they_were_written() -> None:
+    configure_logs("info", LogFormat.JSON, io.StringIO())
+    assert recent_errors(0) == []
+    log = structlog.get_logger("proxy.server")
+    log.info("nothing wrong")
+    log.warning("long ago")
+    logging.getLogger("storage.reader").error("a library's %s", "words")
+    for number in range(RECENT_MAX - 1):
+        log.error("later", number=number, detail="z" * 2 * RECENT_CHARS_MAX)
+    found = recent_errors(2**60)
+    assert len(found) == RECENT_MAX
+    assert [(each["level"], each["event"]) for each in (found[0], found[-1])] == [
+        ("error", "later"),
+        ("error", "a library's words"),
+    ]
+    assert found[0]["detail"].startswith(f"number={RECENT_MAX - 2} detail=zzz")
+    assert len(found[0]["detail"]) == RECENT_CHARS_MAX
+    assert found[0]["age_ms"] > 0
+
+
+def test_secrets_are_masked_in_what_is_kept() -> None:
+    configure_logs("info", LogFormat.JSON, io.StringIO())
+    structlog.get_logger("proxy.server").warning("frame_refused", peer="10.0.0.7", password="letmein", data=b"12345")
+    (error,) = recent_errors(0)
+    assert (error["event"], error["detail"]) == ("frame_refused", f'peer=10.0.0.7 password={MASK} data="<5 bytes>"')
+    assert error["time"].endswith("Z")

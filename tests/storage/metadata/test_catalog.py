@@ -348,3 +348,42 @@ def test_what_it_takes_in_memory_grows_with_what_it_holds(catalog: Catalog) -> N
         sizes.append(catalog.memory_bytes())
     assert 50 * 500 < sizes[1] - sizes[0] < 400 * 500
     assert sizes[2] > sizes[1]
+
+
+def test_a_summary_is_of_the_segments_that_can_be_read(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "SUMMARY_ROWS", 2)
+    segments = [started(f"s{at}", at * 10, at * 10 + 9, size_bytes=100) for at in range(5)]
+    finish(catalog, *segments)
+    apply_all(catalog, moved(segments[0], DELETE_STARTED), started("copied now", 50, 59))
+    finish(catalog, started("o", 0, 7, partition=OTHER))
+    summary = catalog.summary(PARTITION)
+    assert summary is not None
+    assert (summary.segments, summary.size_bytes, summary.start_offset, summary.last_offset) == (4, 400, 10, 49)
+    assert catalog.summary(THIRD) is None
+    assert {*catalog.partitions()} == {PARTITION, OTHER}
+    catalog.forget(*key(OTHER))
+    assert catalog.partitions() == [PARTITION]
+
+
+def test_a_summary_is_of_one_moment_while_the_partition_changes(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A row that is released meanwhile may be another partition's by the time that it is looked at.
+    monkeypatch.setattr(catalog_module, "SUMMARY_ROWS", 1)
+    monkeypatch.setattr(catalog_module, "SUMMARY_TRIES", 1_000_000)
+    finish(catalog, started("s0", 0, 9))
+
+    def grow() -> None:
+        for at in range(1, 300):
+            finish(catalog, started(f"s{at}", at * 10, at * 10 + 9))
+            finish(catalog, started(f"o{at}", at * 10**6, at * 10**6 + 9, partition=OTHER))
+            catalog.forget(*key(OTHER))
+
+    with ThreadPoolExecutor(1) as pool:
+        growing = pool.submit(grow)
+        while not growing.done():
+            summary = catalog.summary(PARTITION)
+            assert summary is not None
+            assert (summary.start_offset, summary.last_offset) == (0, 10 * summary.segments - 1)
+        growing.result()
+    assert catalog.summary(PARTITION) == catalog_module.PartitionSummary(300, 300_000, 0, 2999)

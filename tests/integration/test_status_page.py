@@ -1,0 +1,182 @@
+"""The status page in front of real brokers: what is in trouble stands at its top within ten seconds, and somebody who
+has never seen it can tell from what a browser shows whether it is ready, which partition lags and what failed last.
+
+The pictures are kept in artifacts/status-page.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.process.status.model import (
+    BrokerStatus,
+    CacheStatus,
+    ErrorStatus,
+    LimitStatus,
+    MetadataPartitionStatus,
+    PartitionStatus,
+    Status,
+    StreamStatus,
+)
+from tests.support.chromium import chromium
+from tests.support.hostile_clients import crowd, fetch_v4
+from tests.support.kafka import fresh_name, own_cluster, tiered_topic
+from tests.support.needs import ROOT
+from tests.support.raw_client import RawClient
+from tests.support.replicas import leaders_of
+from tests.support.s3_server import s3_server
+from tests.support.serving import Serving, before_kafka, serving
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]
+
+AT_TOP_S_MAX = 10.0
+SESSION_MS = 60_000
+"""A broker that is stopped for as long stays the leader of what it leads."""
+
+METADATA_TOPIC = "__remote_log_metadata"
+FETCHES = 24
+"""Of 1 MiB: more than the system's buffers hold for a client that reads nothing."""
+
+PICTURES = ROOT / "artifacts" / "status-page"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[KafkaCluster]:
+    with own_cluster(brokers=2, properties={"broker.session.timeout.ms": str(SESSION_MS)}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def topic(pair: KafkaCluster) -> str:
+    return tiered_topic(pair, fresh_name("shown")).name
+
+
+@contextmanager
+def stopped(pair: KafkaCluster) -> Iterator[int]:
+    """A broker that leads metadata partitions takes connections and answers nothing; one of its metadata partitions."""
+    node_id = 2
+    mine = [number for number, leader in leaders_of(pair, METADATA_TOPIC).items() if leader == node_id]
+    pid = pair.broker(node_id).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield min(mine)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def wait_at_top(page: Callable[[str], str], words: str) -> Status:
+    """The document once its first trouble says so."""
+
+    def seen() -> Status | None:
+        status: Status = json.loads(page("/status.json"))
+        return status if status["troubles"] and words in status["troubles"][0]["what"] else None
+
+    found = wait_until(seen, f"`{words}` at the top", timeout_s=AT_TOP_S_MAX)
+    assert found is not None
+    assert page("/").partition("</li>")[0].count("<li") == 1
+    return found
+
+
+def test_a_stuck_client_stands_at_the_top_and_the_document_is_whole(pair: KafkaCluster, topic: str) -> None:
+    with own_tidegate(pair) as tidegate:
+        before: Status = json.loads(tidegate.page("/status.json"))
+        assert (before["ready"], before["troubles"]) == (True, [])
+        with crowd(leader_of(tidegate, topic), 1) as (client,):
+            for _ in range(FETCHES):
+                client.send_bytes(fetch_v4([(topic, 1)]))
+            host, port = client.socket.getsockname()
+            status = wait_at_top(tidegate.page, f"{host}:{port} is stuck")
+            assert "is stuck" in tidegate.page("/").partition("</li>")[0]
+        check_document(status, topic)
+        wait_until(lambda: not json.loads(tidegate.page("/status.json"))["troubles"], "it to be well again")
+
+
+def leader_of(tidegate: RunningTidegate, topic: str) -> tuple[str, int]:
+    with RawClient(*tidegate.address) as client:
+        found = client.metadata([topic])
+        leader = found.topics[0].partitions[0].leader_id
+        return next((each.host, each.port) for each in found.brokers if each.node_id == leader)
+
+
+def check_document(status: Status, topic: str) -> None:
+    """It has the fields of docs/status.md, and the broker's numbers."""
+
+    def has_fields(kind: Any, row: Any) -> None:
+        assert row.keys() == kind.__annotations__.keys()
+
+    has_fields(Status, status)
+    for kind, rows in (
+        (BrokerStatus, status["brokers"]),
+        (CacheStatus, status["cache"]),
+        (LimitStatus, status["limits"]),
+        (ErrorStatus, status["errors"]),
+        (PartitionStatus, status["partitions"]["rows"]),
+        (StreamStatus, status["streams"]["rows"]),
+        (MetadataPartitionStatus, status["catalog"]["metadata_partitions"]),
+    ):
+        for row in rows:
+            has_fields(kind, row)
+    assert status["failed_sections"] == []
+    assert [broker["reachable"] for broker in status["brokers"]] == [True, True]
+    assert status["catalog"]["last_applied"] is not None
+    assert {row["lag_records"] for row in status["catalog"]["metadata_partitions"]} == {0}
+    (row,) = (row for row in status["partitions"]["rows"] if row["topic"] == topic)
+    assert row["problem"] is None
+    assert row["log_start_offset"] == row["cloud_log_start_offset"] == 0
+    assert row["log_end_offset"] == 10_000
+    assert row["local_log_last_offset"] == 9_999
+    assert row["cloud_log_last_offset"] == (row["local_log_start_offset"] or 0) - 1
+    assert row["high_watermark"] == 10_000
+    (stream,) = status["streams"]["rows"]
+    assert (stream["topic"], stream["log_end_offset"]) == (topic, 10_000)
+
+
+@pytest.mark.needs("chromium")
+def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
+    pair: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    with s3_server() as server, own_tidegate(pair) as tidegate, stopped(pair) as lagging:
+        wait_at_top(tidegate.page, f"metadata partition {lagging} lags")
+        bucket = {f"rsm.config.{key}": value for key, value in server.config("nobody-made-it").items()}
+        wrong = {
+            **before_kafka(pair),
+            "upstream.bootstrap.servers": pair.broker(1).address,
+            "admin.listen": f"127.0.0.1:{free_port()}",
+            "remote.log.storage.manager.class.name": "tidegate.PlainObjects",
+            **bucket,
+        }
+        with serving(tmp_path, wrong) as served:
+            served.wait_log("broker_listening")
+            status = wait_until(lambda: wrong_bucket(served), "the bucket at the top", timeout_s=AT_TOP_S_MAX)
+            assert status is not None
+            assert not status["ready"]
+            assert_seen(tmp_path, f"http://{wrong['admin.listen']}/", lagging)
+
+
+def wrong_bucket(served: Serving) -> Status | None:
+    """The document if its first troubles name it; the metadata partitions that are not read are among them, too."""
+    status: Status = json.loads(served.page("/status.json")[1])
+    return status if "NoSuchBucket" in str(status["troubles"][:2]) else None
+
+
+def assert_seen(folder: Path, url: str, lagging: int) -> None:
+    with chromium(folder) as browser:
+        for width in (360, 1280):
+            browser.open(url, width=width, height=800)
+            browser.screenshot(PICTURES / f"{width}.png")
+            ready, lags, failed = (browser.in_view(f"#{name}") or "" for name in ("ready", "lags", "failed"))
+            assert ready.startswith("No: ")
+            assert "NoSuchBucket" in ready
+            assert lags.startswith(f"metadata partition {lagging}: ")
+            assert " ago: " in failed
+            assert "NoSuchBucket" in failed or "metadata_" in failed
+            assert not browser.is_wider_than_its_window

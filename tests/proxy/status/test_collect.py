@@ -1,0 +1,116 @@
+"""The document of a whole application before an upstream that is not there: what it asks, and what fails in it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.fetch.known import Frontier
+from proxy.process.status.collect import addresses_at_limit, hole_of
+from proxy.process.status.model import PAGE_ROWS
+from proxy.serve import Application, run
+from storage.metadata.catalog import PartitionSummary
+from storage.model import TopicIdPartition
+from tests.support.config_files import load_lines
+from tests.support.metadata_records import finish, named_partition, started
+
+PARTITIONS = 10_000
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[tuple[Application, httpx.AsyncClient]]:
+    (folder / "tier").mkdir()
+    config = load_lines(
+        folder,
+        "upstream.bootstrap.servers=127.0.0.1:1\n"
+        "remote.log.storage.manager.class.name=org.apache.kafka.server.log.remote.storage.LocalTieredStorage\n"
+        "remote.log.metadata.manager.class.name=tidegate.InMemory\n"
+        f"rsm.config.dir={folder / 'tier'}\n"
+        "proxy.listen=127.0.0.1:0\nproxy.broker.port.start=0\nadmin.listen=127.0.0.1:0\n",
+        minimal=False,
+    )
+    async with run(config) as application:
+        host, port = application.admin
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as admin:
+            yield application, admin
+
+
+async def test_ten_thousand_partitions_are_paged_and_found_by_topic(tmp_path: Path) -> None:
+    async with running(tmp_path) as (application, admin):
+        for number in range(PARTITIONS):
+            topic, partition = divmod(number, 100)
+            named = named_partition(f"topic-{topic:03}", partition)
+            finish(application.catalog, started(f"s{number}", 0, 99, partition=named, size_bytes=500))
+        last: dict[str, Any] = (await admin.get("/status.json?page=200")).json()["partitions"]
+        assert (last["total"], last["page"], last["pages"], len(last["rows"])) == (PARTITIONS, 200, 200, PAGE_ROWS)
+        assert {row["topic"] for row in last["rows"]} == {"topic-099"}
+        assert [row["partition"] for row in last["rows"]] == [*range(50, 100)]
+        assert last["rows"][0]["cloud_log_size_bytes"] == 500
+        # Nobody is there to tell its offsets: the row says so, and what the catalog has is shown all the same.
+        assert "upstream" in last["rows"][0]["problem"]
+        assert (await admin.get("/status.json?page=999")).json()["partitions"]["page"] == 200
+        found = (await admin.get("/status.json?topic=c-042")).json()["partitions"]
+        assert (found["total"], found["pages"]) == (100, 2)
+        assert "topic-042-7<" in (await admin.get("/?topic=c-042")).text
+
+
+async def test_a_part_that_fails_is_named_and_the_others_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as (application, admin):
+        first, second = named_partition("first"), named_partition("second")
+        finish(application.catalog, *(started(each.topic, 0, 9, partition=each) for each in (first, second)))
+        summary = application.catalog.summary
+
+        def broken(partition: TopicIdPartition) -> PartitionSummary | None:
+            if partition == first:
+                raise ValueError("a bad row")
+            return summary(partition)
+
+        monkeypatch.setattr(application.catalog, "summary", broken)
+        rows = (await admin.get("/status.json")).json()["partitions"]["rows"]
+        assert rows[0]["problem"] == "ValueError: a bad row"
+        assert rows[1]["cloud_log_last_offset"] == 9
+        monkeypatch.setattr(application.catalog, "partitions", lambda: 1 / 0)
+        answer = await admin.get("/status.json")
+        document = answer.json()
+        assert answer.status_code == 200
+        assert {each["section"] for each in document["failed_sections"]} == {"catalog", "partitions"}
+        assert document["cache"][0]["level"] == "memory"
+        page = (await admin.get("/")).text
+        assert "ZeroDivisionError" in page
+        assert "proxy.connections.max" in page
+
+
+def test_addresses_with_as_many_connections_as_they_may_have_are_told() -> None:
+    assert addresses_at_limit({"10.0.0.7": 8, "10.0.0.8": 7}, 8) == [
+        {"key": "proxy.connections.max.per.ip", "client": "10.0.0.7", "used": 8, "max": 8}
+    ]
+    assert addresses_at_limit({"10.0.0.7": 8}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("log_start", "tier", "local_start", "hole"),
+    [
+        (0, (0, 99), 100, None),
+        (0, (0, 149), 100, None),
+        (50, (0, 99), 100, None),
+        (0, (10, 99), 100, "0 to 9"),
+        (0, (0, 89), 100, "90 to 99"),
+        (0, (60, 99), 40, "0 to 39"),
+        (-1, (10, 99), 100, None),
+        (100, (0, 50), 100, None),
+        (60, (0, 50), 100, "60 to 99"),
+    ],
+)
+def test_offsets_that_nobody_has_are_a_hole(
+    log_start: int, tier: tuple[int, int], local_start: int, hole: str | None
+) -> None:
+    frontier = Frontier(local_start, 200, 0, 0.0, log_start)
+    found = hole_of(PartitionSummary(1, 1, *tier), frontier)
+    assert (found is None) if hole is None else (found is not None and f"offsets {hole} are" in found)

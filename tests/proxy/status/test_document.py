@@ -1,0 +1,46 @@
+"""docs/status.md has each field of the document, and no other."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.process.status import model
+
+PAGE = Path(__file__).parents[3] / "docs" / "status.md"
+
+SECTIONS: dict[str, Any] = {
+    "The document": model.Status,
+    "Troubles": model.Trouble,
+    "Conditions": model.ConditionStatus,
+    "Brokers": model.BrokerStatus,
+    "Catalog": model.CatalogStatus,
+    "Last applied": model.AppliedStatus,
+    "Metadata partitions": model.MetadataPartitionStatus,
+    "Cache": model.CacheStatus,
+    "Partitions": model.PartitionsStatus,
+    "Rows": model.PartitionStatus,
+    "Streams": model.StreamsStatus,
+    "A stream": model.StreamStatus,
+    "Fallbacks": model.FallbackStatus,
+    "Limits": model.LimitStatus,
+    "Clients": model.ClientStatus,
+    "Errors": model.ErrorStatus,
+    "Failed sections": model.FailedStatus,
+}
+
+
+def sections() -> dict[str, str]:
+    found = re.split(r"^##+ (.+)\n", PAGE.read_text(), flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
+def test_the_page_has_a_section_for_each_part_of_the_document() -> None:
+    assert [*sections()] == [*SECTIONS]
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_a_section_has_just_the_fields_of_its_part(title: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ", sections()[title], re.MULTILINE)
+    assert rows == [*SECTIONS[title].__annotations__]

@@ -1,0 +1,123 @@
+"""What follows from the document: what is in trouble, and in which order; several workers' documents as one."""
+
+import pytest
+
+from proxy.process.status.model import Query, Status, failed_last, lags_most, merged
+from tests.support.status_documents import broker, catalog, document, error, metadata_partition, partitions, row
+
+
+def whats(status: Status) -> list[str]:
+    return [f"{each['severity']}: {each['what']}" for each in status["troubles"]]
+
+
+def test_nothing_is_wrong_with_a_healthy_one() -> None:
+    status = document(catalog=catalog(metadata_partition(0)), brokers=[broker(1), broker(2, reachable=None)])
+    assert status["troubles"] == []
+    assert lags_most(status) is None
+    assert failed_last(status) is None
+
+
+def test_what_keeps_it_from_being_ready_comes_first() -> None:
+    status = document(
+        reasons=["tier: NoSuchBucket"],
+        catalog=catalog(metadata_partition(0), metadata_partition(3, lag=None, problem="no leader")),
+        brokers=[broker(2, reachable=False, reason="refused")],
+    )
+    assert whats(status) == [
+        "error: tier: NoSuchBucket",
+        "warning: metadata partition 3 lags: no leader",
+        "warning: broker 2 (kafka:9092) does not answer: refused",
+    ]
+
+
+def test_a_metadata_partition_that_is_not_read_is_worse_than_one_that_is_slow() -> None:
+    lagging = [metadata_partition(0, lag=5), metadata_partition(1, lag=900), metadata_partition(2, problem="no leader")]
+    status = document(catalog=catalog(*lagging))
+    worst = lags_most(status)
+    assert worst is not None
+    assert worst["metadata_partition"] == 2
+    assert [each.split()[3] for each in whats(status)] == ["2", "1", "0"]
+    assert "900 records behind" in whats(status)[1]
+
+
+@pytest.mark.parametrize(("waits_ms", "is_trouble"), [(4_999, False), (5_000, True)])
+def test_a_client_is_stuck_when_it_has_taken_nothing_for_five_seconds(waits_ms: int, is_trouble: bool) -> None:
+    client = {"worker": None, "client": "10.0.0.7:4711", "waits_ms": waits_ms, "holds_bytes": 1_000_000}
+    found = whats(document(clients=[client]))
+    assert bool(found) is is_trouble
+    if is_trouble:
+        assert "10.0.0.7:4711 is stuck" in found[0]
+
+
+def test_a_limit_is_trouble_when_all_of_it_is_used() -> None:
+    limits = [
+        {"key": "proxy.connections.max", "client": None, "used": 4095, "max": 4096},
+        {"key": "proxy.connections.max.per.ip", "client": "10.0.0.7", "used": 8, "max": 8},
+    ]
+    assert whats(document(limits=limits)) == ["warning: 10.0.0.7 has all of proxy.connections.max.per.ip: 8 of 8"]
+
+
+def test_a_section_that_failed_is_trouble() -> None:
+    status = document(failed_sections=[{"section": "streams", "reason": "KeyError: 'x'"}])
+    assert whats(status) == ["warning: this part of the page failed: KeyError: 'x'"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "query"),
+    [
+        ({}, Query()),
+        ({"page": "3", "topic": "a b"}, Query(3, "a b")),
+        ({"page": "0"}, Query(1)),
+        ({"page": "-1"}, Query(1)),
+        ({"page": "٣"}, Query(1)),
+        ({"page": "9" * 400}, Query(1)),
+        ({"topic": "x" * 300}, Query(1, "x" * 249)),
+    ],
+)
+def test_a_query_that_makes_no_sense_is_the_first_page(asked: dict[str, str], query: Query) -> None:
+    assert Query.parse(asked) == query
+
+
+def cache(hits: int, misses: int, *, available: bool = True) -> dict[str, object]:
+    sizes = {"level": "memory", "size_bytes": 10, "max_bytes": 100}
+    return {**sizes, "available": available, "hits": hits, "misses": misses, "hit_ratio": hits / (hits + misses)}
+
+
+def test_workers_documents_are_one_and_the_worst_of_each_is_told() -> None:
+    spell = {"reason": "denied", "detail": "403", "partitions": 2, "since_ms": 5_000, "examples": ["orders-0"]}
+    stream = {"worker": None, "client": "10.0.0.7:1"}
+    first = document(
+        brokers=[broker(1), broker(2)],
+        catalog=catalog(metadata_partition(0), metadata_partition(1), segments=7),
+        cache=[cache(30, 10)],
+        partitions=partitions(row(offsets_age_ms=9), row("payments", offsets_age_ms=9)),
+        streams={"total": 1, "rows": [stream]},
+        fallbacks=[spell],
+        errors=[error("older", age_ms=5_000)],
+    )
+    second = document(
+        brokers=[broker(1), broker(2, reachable=False, reason="refused")],
+        catalog=catalog(metadata_partition(0), metadata_partition(1, lag=4), segments=9),
+        cache=[cache(0, 40, available=False)],
+        partitions=partitions(row(offsets_age_ms=3, high_watermark=5), row("payments")),
+        fallbacks=[{**spell, "partitions": 3, "since_ms": 1_000}],
+    )
+    status = merged(document(errors=[error("newer")], workers=[{"worker": 0}]), {"0": first, "1": second})
+    assert [each["reachable"] for each in status["brokers"]] == [True, False]
+    assert status["catalog"]["segments"] == 9
+    assert [each["lag_records"] for each in status["catalog"]["metadata_partitions"]] == [0, 4]
+    (level,) = status["cache"]
+    assert (level["hits"], level["misses"], level["hit_ratio"], level["available"]) == (30, 50, 0.375, False)
+    assert (level["size_bytes"], level["max_bytes"]) == (20, 200)
+    assert [each["high_watermark"] for each in status["partitions"]["rows"]] == [5, None]
+    assert [each["offsets_age_ms"] for each in status["partitions"]["rows"]] == [3, 9]
+    assert status["streams"]["total"] == 1
+    assert status["streams"]["rows"][0]["worker"] == "0"
+    assert [(each["partitions"], each["since_ms"]) for each in status["fallbacks"]] == [(5, 5_000)]
+    assert [(each["event"], each["worker"]) for each in status["errors"]] == [("newer", None), ("older", "0")]
+    assert [each["about"] for each in status["troubles"]] == ["catalog", "upstream", "tier"]
+
+
+def test_without_a_worker_that_answers_the_supervisors_own_is_shown() -> None:
+    status = merged(document(reasons=["no worker is up"]), {})
+    assert whats(status) == ["error: no worker is up"]
