@@ -12,6 +12,7 @@ Rule 4. Request bodies are not read: a request that has one is answered, and its
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -167,6 +168,7 @@ async def _next_request(stream: trio.SocketStream, connection: h11.Connection) -
 
 async def _send(stream: trio.SocketStream, connection: h11.Connection, response: Response, *, is_head: bool) -> None:
     fields = {
+        "Date": formatdate(usegmt=True),
         "Content-Type": response.content_type,
         "Content-Length": str(len(response.body)),
         "X-Content-Type-Options": "nosniff",

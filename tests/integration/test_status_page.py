@@ -29,12 +29,13 @@ from tests.support.hostile_clients import crowd, fetch_v4
 from tests.support.kafka import fresh_name, own_cluster, tiered_topic
 from tests.support.needs import ROOT
 from tests.support.raw_client import RawClient
-from tests.support.replicas import leaders_of
+from tests.support.replicas import move_leaders
 from tests.support.s3_server import s3_server
 from tests.support.serving import Serving, before_kafka, serving
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import METADATA_PARTITIONS
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka", "linux")]
 
@@ -43,6 +44,9 @@ SESSION_MS = 60_000
 """A broker that is stopped for as long stays the leader of what it leads."""
 
 METADATA_TOPIC = "__remote_log_metadata"
+LAGGING = 3
+"""The metadata partition that is led by the broker that stops."""
+
 FETCHES = 24
 """Of 1 MiB: more than the system's buffers hold for a client that reads nothing."""
 
@@ -61,14 +65,11 @@ def topic(pair: KafkaCluster) -> str:
 
 
 @contextmanager
-def stopped(pair: KafkaCluster) -> Iterator[int]:
-    """A broker that leads metadata partitions takes connections and answers nothing; one of its metadata partitions."""
-    node_id = 2
-    mine = [number for number, leader in leaders_of(pair, METADATA_TOPIC).items() if leader == node_id]
-    pid = pair.broker(node_id).pid
+def stopped(pid: int) -> Iterator[None]:
+    """It takes connections and answers nothing."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        yield min(mine)
+        yield
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -144,12 +145,19 @@ def check_document(status: Status, topic: str) -> None:
 def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
     pair: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    with s3_server() as server, own_tidegate(pair) as tidegate, stopped(pair) as lagging:
-        wait_at_top(tidegate.page, f"metadata partition {lagging} lags")
+    replicas = {number: [2, 1] if number == LAGGING else [1, 2] for number in range(METADATA_PARTITIONS)}
+    move_leaders(pair, METADATA_TOPIC, replicas)
+    bootstrap = pair.broker(1).address
+    with (
+        s3_server() as server,
+        own_tidegate(pair, bootstrap_servers=bootstrap) as tidegate,
+        stopped(pair.broker(2).pid),
+    ):
+        wait_at_top(tidegate.page, f"metadata partition {LAGGING} lags")
         bucket = {f"rsm.config.{key}": value for key, value in server.config("nobody-made-it").items()}
         wrong = {
             **before_kafka(pair),
-            "upstream.bootstrap.servers": pair.broker(1).address,
+            "upstream.bootstrap.servers": bootstrap,
             "admin.listen": f"127.0.0.1:{free_port()}",
             "remote.log.storage.manager.class.name": "tidegate.PlainObjects",
             **bucket,
@@ -159,7 +167,7 @@ def test_lag_and_a_wrong_bucket_stand_at_the_top_for_who_sees_it_first(
             status = wait_until(lambda: wrong_bucket(served), "the bucket at the top", timeout_s=AT_TOP_S_MAX)
             assert status is not None
             assert not status["ready"]
-            assert_seen(tmp_path, f"http://{wrong['admin.listen']}/", lagging)
+            assert_seen(tmp_path, f"http://{wrong['admin.listen']}/")
 
 
 def wrong_bucket(served: Serving) -> Status | None:
@@ -168,7 +176,7 @@ def wrong_bucket(served: Serving) -> Status | None:
     return status if "NoSuchBucket" in str(status["troubles"][:2]) else None
 
 
-def assert_seen(folder: Path, url: str, lagging: int) -> None:
+def assert_seen(folder: Path, url: str) -> None:
     with chromium(folder) as browser:
         for width in (360, 1280):
             browser.open(url, width=width, height=800)
@@ -176,7 +184,7 @@ def assert_seen(folder: Path, url: str, lagging: int) -> None:
             ready, lags, failed = (browser.in_view(f"#{name}") or "" for name in ("ready", "lags", "failed"))
             assert ready.startswith("No: ")
             assert "NoSuchBucket" in ready
-            assert lags.startswith(f"metadata partition {lagging}: ")
+            assert lags.startswith(f"metadata partition {LAGGING}: ")
             assert " ago: " in failed
             assert "NoSuchBucket" in failed or "metadata_" in failed
             assert not browser.is_wider_than_its_window

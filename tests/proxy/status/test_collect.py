@@ -46,6 +46,8 @@ async def test_ten_thousand_partitions_are_paged_and_found_by_topic(tmp_path: Pa
             topic, partition = divmod(number, 100)
             named = named_partition(f"topic-{topic:03}", partition)
             finish(application.catalog, started(f"s{number}", 0, 99, partition=named, size_bytes=500))
+        # The folder is not the brokers', so nobody has found the tier to be there.
+        assert (await admin.get("/status.json")).json()["conditions"]["tier"]["state"] == "pending"
         last: dict[str, Any] = (await admin.get("/status.json?page=200")).json()["partitions"]
         assert (last["total"], last["page"], last["pages"], len(last["rows"])) == (PARTITIONS, 200, 200, PAGE_ROWS)
         assert {row["topic"] for row in last["rows"]} == {"topic-099"}
