@@ -114,6 +114,29 @@ class TlsMeter:
         self._expiry[key].set(expires_at_s)
 
 
+class AuditOutcome(enum.StrEnum):
+    """What became of a line."""
+
+    WRITTEN = "written"
+    DROPPED = "dropped"
+
+
+class AuditMeter:
+    """Lines of the audit log."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._lines = registry.counter_by(
+            "tidegate_audit_lines",
+            "Lines of the audit log (`audit.log`) by what became of them: dropped ones are lost.",
+            "outcome",
+            AuditOutcome,
+        )
+
+    def on_lines(self, outcome: AuditOutcome, count: int) -> None:
+        """So many were written, or could not be."""
+        self._lines[outcome].inc(count)
+
+
 class LoopMeter:
     """The event loop's punctuality."""
 

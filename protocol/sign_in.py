@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.sign_in_name import SignInName, name_in_token, tells_name
 from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import (
     LENGTH_BYTES,
@@ -125,17 +126,25 @@ class SignIn:
             the last error. Answers come in the order of requests, so each is judged by what was answered before it.
     Rule 2. While tokens are raw, client and broker take turns: whatever a client pipelines behind a token is a token or
             a request only once that token is answered, so it is not looked at before. A broker reads in that order too.
-    Rule 3. What a token of the client's says is never looked at.
+    Rule 3. What a token of the client's says decides nothing. It is looked at for the client's name only, only if
+            somebody wants that. The name counts once the broker has answered that token, or the last one of its
+            sign-in, with success, and until another sign-in has succeeded on the same connection.
 
     Args:
         is_demanded: False where upstream wants no SASL: the client is signed in from the start.
+        learns_name: whether `signed_in_as` is wanted.
     """
 
-    def __init__(self, *, is_demanded: bool) -> None:
+    def __init__(self, *, is_demanded: bool, learns_name: bool = False) -> None:
+        self.signed_in_as: SignInName | None = None
+        """Who the broker has let in, as far as that is known."""
         self._is_signed_in = not is_demanded
+        self._learns_name = learns_name
         self._mechanism: str | None = None
         self._turn = _Turn.NOBODY
         self._refusal: str | None = None
+        self._offered: SignInName | None = None
+        """As whom the client means to sign in, since its last SaslHandshake."""
 
     def take_refusal(self) -> str | None:
         """Why the broker has refused the client since this was asked last; None: it has not."""
@@ -157,6 +166,11 @@ class SignIn:
         """Nothing more of the client may be read."""
         return self._turn in (_Turn.HANDSHAKE_ANSWER, _Turn.ANSWER)
 
+    @property
+    def wants_token(self) -> bool:
+        """Whether the client's next token may tell its name, and somebody wants to know it."""
+        return self._offered is not None and tells_name(self._offered.mechanism)
+
     @staticmethod
     def refuses(request: SaslHandshakeRequest) -> bool:
         """Raw tokens would follow, and nothing would show which one is the last."""
@@ -170,6 +184,8 @@ class SignIn:
         """
         if self.refuses(request):
             raise LocalProtocolError(f"no raw sign-in by {request.mechanism!r}")
+        if self._learns_name:
+            self._offered = SignInName(request.mechanism, None)
         if request.is_raw:
             self._take_turn(_Turn.NOBODY)
             self._turn = _Turn.HANDSHAKE_ANSWER
@@ -190,24 +206,35 @@ class SignIn:
             self._take_turn(_Turn.HANDSHAKE_ANSWER)
             self._turn = _Turn.TOKEN if is_accepted else _Turn.NOBODY
 
+    def offered(self, token: memoryview | None) -> SignInName | None:
+        """As whom the client means to sign in by the token that it sends: to be handed back with its answer.
+
+        Args:
+            token: None if it is not at hand; it need not be unless `wants_token`.
+        """
+        if self._offered is not None:
+            mechanism, before = self._offered
+            self._offered = SignInName(mechanism, name_in_token(mechanism, token, before))
+        return self._offered
+
     def on_raw_token(self) -> None:
         """The client sends a raw token."""
         self._take_turn(_Turn.TOKEN)
         self._turn = _Turn.ANSWER
 
-    def on_raw_answer(self, head: memoryview) -> None:
+    def on_raw_answer(self, head: memoryview, *, offered: SignInName | None = None) -> None:
         """The broker has answered it; `head` is the answer's first RAW_HEAD_BYTES, or all of it."""
         self._take_turn(_Turn.ANSWER)
-        is_last = self._note_answer(bytes(head[LENGTH_BYTES:RAW_HEAD_BYTES]))
+        is_last = self._note_answer(bytes(head[LENGTH_BYTES:RAW_HEAD_BYTES]), offered)
         self._turn = _Turn.NOBODY if is_last else _Turn.TOKEN
 
-    def on_authenticate_answer(self, api_version: int, head: memoryview) -> None:
+    def on_authenticate_answer(self, api_version: int, head: memoryview, *, offered: SignInName | None = None) -> None:
         """The broker has answered a SaslAuthenticate; `head` is the first AUTHENTICATE_HEAD_BYTES, or all of it.
 
         Raises:
             PeerProtocolError: the response is malformed.
         """
-        if self._is_signed_in:
+        if self._is_signed_in and offered is None:
             return
         cursor = Cursor(head, response_body_position(head, ApiKey.SASL_AUTHENTICATE, api_version))
         code, flexible = cursor.int16(), is_flexible(ApiKey.SASL_AUTHENTICATE, api_version)
@@ -219,19 +246,23 @@ class SignIn:
             return
         cursor.skip_string(flexible=flexible)
         token_bytes = cursor.compact_length() if flexible else cursor.int32()
-        self._note_answer(cursor.raw(min(token_bytes, _BEGIN_BYTES)))
+        self._note_answer(cursor.raw(min(token_bytes, _BEGIN_BYTES)), offered)
 
     def on_answer(self, api_key: int) -> None:
         """The broker has answered a request of this api key."""
         shows_later = self._mechanism is not None and self._mechanism not in _MEANS_SUCCESS
         if shows_later and api_key not in _BEFORE_SIGN_IN:
             self._is_signed_in = True
+            if self._learns_name and self._mechanism is not None:
+                self.signed_in_as = SignInName(self._mechanism, None)
 
-    def _note_answer(self, begin: bytes) -> bool:
+    def _note_answer(self, begin: bytes, offered: SignInName | None) -> bool:
         """Whether a token that begins so, without an error, means success."""
         means_success = _MEANS_SUCCESS.get(self._mechanism or "")
         is_success = means_success is not None and means_success(begin)
         self._is_signed_in = self._is_signed_in or is_success
+        if is_success and offered is not None and offered.mechanism == self._mechanism:
+            self.signed_in_as = offered
         return is_success
 
     def _take_turn(self, turn: _Turn) -> None:

@@ -33,6 +33,7 @@ from proxy.connection.address_book import (
     Target,
     open_listeners,
 )
+from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser
 from proxy.connection.request_handlers import Answer, ClientReads, Relay, UpstreamWire
 from proxy.connection.server import Server, TargetFor
@@ -44,6 +45,7 @@ from proxy.offsets.service import ListOffsetsService
 from proxy.offsets.timestamp_lookup import TimestampLookup
 from proxy.process import exit_codes
 from proxy.process.admin import OwnPages, Pages, serve_admin
+from proxy.process.audit_log import AuditLog
 from proxy.process.catalog import start_catalog
 from proxy.process.life_cycle import SIGNALS, LifeCycle, SystemdNotify
 from proxy.process.live_settings import LiveSettings
@@ -324,7 +326,7 @@ async def run(
         open_storage_manager: gives the object store's manager by class name and configuration; closed at the end.
 
     Raises:
-        OSError: a listener cannot be bound (names address and key).
+        OSError: a listener cannot be bound, or the audit log not written (names key and address or path).
         RemoteStorageError: the storage plug-in's configuration is wrong.
     """
     front = OwnFront(config) if front is None else front
@@ -519,6 +521,15 @@ def _server(
         upstream_tls=None if relay_tls is None else client_ssl_context(relay_tls),
         proxy_trusted=config.proxy.protocol_trusted,
         known_brokers=lambda: [(node.host, node.port) for node in cluster.brokers.values()],
+        audit=_audit(config, meters, nursery),
     )
     nursery.start_soon(server.watch)
     return server
+
+
+def _audit(config: Config, meters: Meters, nursery: trio.Nursery) -> Audit | None:
+    if config.audit.log is None:
+        return None
+    log = AuditLog(config.audit.log, meters.audit)
+    nursery.start_soon(log.run)
+    return log.audit

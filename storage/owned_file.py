@@ -1,4 +1,4 @@
-"""A file that is in this process's user's hands alone, and is replaced as a whole.
+"""A file that is in this process's user's hands alone, and is replaced as a whole, or grows by whole lines.
 
 - A draft is written beside it and then renamed: fsync, rename, fsync of the folder. Until the rename the file before
   stays, so a kill at any moment leaves a whole one.
@@ -8,6 +8,7 @@ Synchronous, for worker threads; one writer. Every method may raise OSError.
 """
 
 import contextlib
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -60,11 +61,38 @@ class OwnedFile:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
+        self._require_owned(descriptor)
+        return os.fdopen(descriptor, "rb")
+
+    def append(self, lines: bytes) -> None:
+        """Add whole lines at the end: all of them or none, also beside other processes that do so by this method. The
+        file is opened anew each time, so that it may be renamed or removed in between. Its folder must be there.
+
+        Raises:
+            NotOwnedError: it is not ours.
+        """
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        descriptor = os.open(self.path, flags, 0o600)
+        self._require_owned(descriptor)
+        with os.fdopen(descriptor, "rb+", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size_bytes = os.fstat(descriptor).st_size
+            if size_bytes and lines and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
+                lines = b"\n" + lines  # somebody was killed inside a line
+            left = memoryview(lines)
+            try:
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            except OSError:
+                os.ftruncate(descriptor, size_bytes)
+                raise
+
+    def _require_owned(self, descriptor: int) -> None:
+        """Close it if it is not ours."""
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             os.close(descriptor)
             raise NotOwnedError(f"{self.path}: it is not a file of this process's user")
-        return os.fdopen(descriptor, "rb")
 
     def _drop_draft(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -41,6 +41,7 @@ from storage.log.batch_walk import (
     SparseIndexError,
     check_index_entry,
     check_walk,
+    end_offset,
     find_first_batch,
     unverified_bytes,
     verify_batches,
@@ -127,6 +128,19 @@ class TierRecords:
     def blocks_bytes(self) -> int:
         """Bytes of the blocks that are held."""
         return 0 if self.room is None else self.room.kept_bytes
+
+    def offsets(self) -> tuple[int, int]:
+        """The first batch's base offset, and one more than the last offset of the last whole batch. Before `release`,
+        and not of an empty answer.
+
+        A message older than v2 that wraps others names the last offset of them only.
+        """
+        assert self.origin is not None
+        assert self.room is not None
+        grid, start = self.origin.source.grid, self.origin.start
+        window = SegmentWindow(self.origin.source.segment, grid.block_bytes)
+        window.add(grid.number_at(start), [*self.room.blocks])
+        return window.header_at(start).base_offset, end_offset(window, start, start + self.size_bytes)
 
     def release(self) -> None:
         """The answer is sent, or nobody wants it. Idempotent."""

@@ -150,6 +150,8 @@ LISTEN: Final = Kind("host:port", _parse_listen)
 BROKER_PORTS: Final = Kind("id:port, …", _parse_broker_ports)
 HOSTS: Final = Kind("host, …", _parse_hosts)
 NETWORKS: Final = Kind("address or network, …", _parse_networks)
+STDOUT: Final = "stdout"
+AUDIT_LOG: Final = Kind(f"path, or `{STDOUT}`", TEXT.parse)
 
 
 class ReadPreference(StrEnum):
@@ -590,6 +592,18 @@ class AdminConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """Who reads what. `log`: a path, STDOUT, or None for none."""
+
+    log: str | None = key(
+        "audit.log",
+        optional(AUDIT_LOG),
+        "Where one JSON line for each client, topic, partition and minute of reads from the tier is written: a file, "
+        "made with mode 0600 in a folder that is there, or `stdout`.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
     """What metrics are shown."""
 
@@ -641,6 +655,7 @@ class Config(TierClientConfig):
     authority: AuthorityConfig
     catalog: CatalogConfig
     admin: AdminConfig
+    audit: AuditConfig
     log: LogConfig
     metrics: MetricsConfig
     effective: tuple[EffectiveKey, ...] = field(repr=False)
@@ -660,6 +675,7 @@ SERVE_KEYS: Final = KeyTable(
     AuthorityConfig,
     CatalogConfig,
     AdminConfig,
+    AuditConfig,
     MetricsConfig,
     SchemaRegistryKeys,
 )

@@ -47,6 +47,7 @@ from protocol.sign_in import (
     decode_request,
     encode_refusal,
 )
+from protocol.sign_in_name import TOKEN_FRAME_BYTES_MAX, SignInName, token_in_frame
 from protocol.wire.addresses import NodeAddress, find_nodes, rewrite
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import (
@@ -57,9 +58,11 @@ from protocol.wire.framing import (
     Turn,
     peek_request_prefix,
 )
+from protocol.wire.group_id import GROUP_APIS, HEAD_BYTES
 from protocol.wire.identifiers import ApiKey
 from protocol.wire.produce import peek_acks
 from proxy.connection.accounts import Accounts, Wait
+from proxy.connection.audit import Audit
 from proxy.connection.frame_stream import CORRELATION_ID_BYTES, AnswerSending, ConnectionEnd, FrameStream, end_of
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, PendingAnswer, Relay, RequestHandlers
 from proxy.connection.router import RequestRoute, ResponseRoute, route_request, route_response
@@ -131,6 +134,7 @@ class ClientConnection:
         on_signed_in: called once, when the client first counts as signed in: as `run` begins, where upstream demands
             no sign-in.
         on_sign_in_refused: is told why, in the broker's words.
+        audit: is told who reads what of the tier; None: nobody wants to know.
     """
 
     def __init__(
@@ -146,6 +150,7 @@ class ClientConnection:
         meter: RelayMeter,
         on_signed_in: Callable[[], None] = _nothing,
         on_sign_in_refused: Callable[[str], None] = lambda _reason: None,
+        audit: Audit | None = None,
     ) -> None:
         self.asked = 0
         """Grows with each request of the client."""
@@ -157,12 +162,13 @@ class ClientConnection:
         self._limits = limits
         self._addresses = addresses
         self._account = accounts.open(self._give_way, client.peer_name)
-        self._reads = ClientReads(self._account, client.peer_name)
+        self._sign_in = SignIn(is_demanded=limits.demands_sign_in, learns_name=audit is not None)
+        self._audit = None if audit is None else audit.client(client.peer_name, self._sign_in)
+        self._reads = ClientReads(self._account, client.peer_name, self._audit)
         self._handlers = handlers(self._reads)
         self._meter = meter
         self._sequencer = ResponseSequencer()
         self._expected: deque[_Expected] = deque()
-        self._sign_in = SignIn(is_demanded=limits.demands_sign_in)
         self._on_signed_in = on_signed_in
         self._on_sign_in_refused = on_sign_in_refused
         self._own_correlation_id = OWN_CORRELATION_ID_FIRST
@@ -274,7 +280,8 @@ class ClientConnection:
         elif route is RequestRoute.PRODUCE:
             await self._relay(prefix, size, answered=await self._produce_is_answered(prefix, size))
         elif route is RequestRoute.SASL_AUTHENTICATE:
-            follow = partial(self._sign_in.on_authenticate_answer, prefix.api_version)
+            offered = await self._offered(size, prefix.api_version)
+            follow = partial(self._sign_in.on_authenticate_answer, prefix.api_version, offered=offered)
             await self._relay(prefix, size, relay=Relay(AUTHENTICATE_HEAD_BYTES, follow))
         else:
             await self._hold(route, prefix, size)
@@ -282,6 +289,8 @@ class ClientConnection:
 
     async def _relay(self, prefix: RequestPrefix, size: int, *, answered: bool = True, relay: Relay = RELAY) -> None:
         api_key, api_version = prefix.api_key, prefix.api_version
+        if self._audit is not None and api_key in GROUP_APIS and self._audit.wants_group and self.is_signed_in:
+            self._audit.on_group_request(await self._requests.hold(min(size, HEAD_BYTES)))
         route = route_response(api_key, api_version)
         self._meter.on_request(api_key, Route.REWRITE if route in _ALWAYS_REWRITTEN else Route.RELAY)
         if answered:
@@ -303,13 +312,25 @@ class ClientConnection:
         if size is None:
             return False
         self.asked += 1
+        offered = await self._offered(size)
         sign_in.on_raw_token()
-        relay, turn = Relay(RAW_HEAD_BYTES, sign_in.on_raw_answer), self._sequencer.allocate()
+        follow = partial(sign_in.on_raw_answer, offered=offered)
+        relay, turn = Relay(RAW_HEAD_BYTES, follow), self._sequencer.allocate()
         route = ResponseRoute.AUTHENTICATION
         self._expected.append(_Expected(None, ApiKey.SASL_AUTHENTICATE, 0, route, relay, turn))
         self._note_authority(route)
         await self._requests.pass_on(size, self._upstream)
         return True
+
+    async def _offered(self, size: int, api_version: int | None = None) -> SignInName | None:
+        """As whom the client means to sign in by the SaslAuthenticate, or without a version the raw token, that begins
+        at the buffer's start."""
+        if not self._sign_in.wants_token or size > TOKEN_FRAME_BYTES_MAX:
+            return self._sign_in.offered(None)
+        frame = await self._requests.hold(size)
+        return self._sign_in.offered(
+            frame[LENGTH_BYTES:] if api_version is None else token_in_frame(frame, api_version)
+        )
 
     def _next_small_size(self, what: str) -> int | None:
         """The size of the frame at the buffer's start, as soon as it is told, if no larger than before sign-in."""

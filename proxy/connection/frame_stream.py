@@ -297,6 +297,8 @@ class AnswerSending:
                 else:
                     await self._send_some(transport, wait)
         finally:
+            if self._client.audit is not None:
+                self._client.audit.sent(self._left_bytes())
             self._end_again()
 
     def release(self) -> None:
@@ -314,6 +316,18 @@ class AnswerSending:
                 self._first_sent_bytes = 0
         self._end_again()
         self._client.give_up()
+
+    def _left_bytes(self) -> dict[int, int]:
+        """What is not sent yet of each of the tier's reads, by the identity of its records."""
+        left_bytes: dict[int, int] = {}
+        places = self._places() if self._first < len(self._left) else {}
+        for at in range(self._first, len(self._left)):
+            item = self._left[at]
+            records = item.records if isinstance(item, _GivenUp) else places.get(id(item), (None, 0))[0]
+            if records is not None:
+                skipped = self._first_sent_bytes if at == self._first else 0
+                left_bytes[id(records)] = left_bytes.get(id(records), 0) + len(item) - skipped
+        return left_bytes
 
     def _places(self) -> dict[int, tuple[TierRecords, int]]:
         """For each view of the tier, by identity: the read that brought it, and which of that read's bytes it begins

@@ -10,6 +10,7 @@ import trio
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.primitives import SLICE_ITEMS, Slices, cut
 from proxy.connection.accounts import Account
+from proxy.connection.audit import ClientAudit
 from proxy.upstream.transport import Bytes
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
@@ -169,9 +170,11 @@ class ClientReads:
     Args:
         account: bounds what Fetches of our own ask for; None: nothing does.
         client: the connection's address, for people.
+        audit: is told what of the tier the client takes; None: nobody wants to know.
     """
 
-    def __init__(self, account: Account | None = None, client: str = "") -> None:
+    def __init__(self, account: Account | None = None, client: str = "", audit: ClientAudit | None = None) -> None:
+        self.audit = audit
         self.identity = ReaderName(next(_numbers), client)
         self.patience = Patience()
         self._account = account
@@ -221,10 +224,14 @@ class ClientReads:
             records.release()
         if held:
             self.takes()
+        if self.audit is not None:
+            self.audit.forget()
 
     def close(self) -> None:
         """The client has gone."""
         self.release()
+        if self.audit is not None:
+            self.audit.close()
         if self._account is not None:
             self._account.prefer(self.identity, is_preferred=False)
 

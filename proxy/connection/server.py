@@ -32,6 +32,7 @@ from protocol.wire.proxy_header import ProxyHeader, ProxyHeaderDecoder
 from proxy.config.model import Network
 from proxy.connection.accounts import Accounts
 from proxy.connection.address_book import Target
+from proxy.connection.audit import Audit
 from proxy.connection.connection import Advertiser, ClientConnection, ConnectionLimits
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
@@ -204,6 +205,7 @@ class Server:
         upstream_tls: how brokers are reached; None: plaintext.
         known_brokers: the brokers' addresses now.
         proxy_trusted: whose connections begin with a PROXY header, and no others are taken; None: no header is.
+        audit: is told who reads what of the tier; None: nobody wants to know.
     """
 
     def __init__(
@@ -218,6 +220,7 @@ class Server:
         upstream_tls: ssl.SSLContext | None = None,
         known_brokers: Callable[[], Iterable[tuple[str, int]]] = tuple,
         proxy_trusted: Sequence[Network] | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self.addresses: Advertiser | None = None
         """Set once, before the first accept: the book needs the server's accept loop, the server the book."""
@@ -232,6 +235,7 @@ class Server:
         self._unbegun: set[trio.CancelScope] = set()
         """Accept loops, handshakes and waits for upstream: what a drain cuts short."""
         self._proxy_trusted = proxy_trusted
+        self._audit = audit
         self._headers_awaited = 0
         self._spells = Spells(trio.current_time)
         self._slots = Slots(settings.slots, trio.current_time, self._spells)
@@ -416,6 +420,7 @@ class Server:
             meter=self._meter,
             on_signed_in=lambda: self._slots.on_signed_in(slot),
             on_sign_in_refused=lambda reason: self._on_sign_in_refused(client.peer_name, reason),
+            audit=self._audit,
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None

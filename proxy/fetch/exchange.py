@@ -25,7 +25,7 @@ A read that fails is the broker's to do (`proxy.fetch.fallback`, docs/protocol.m
 the moment is put off.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -33,6 +33,7 @@ import trio
 from metrics.meters import Direction, Meters
 from protocol.fetch.messages import FetchRequest, FetchResponse, PartitionAnswer
 from protocol.wire.identifiers import IsolationLevel
+from proxy.connection.audit import ClientAudit
 from proxy.connection.request_handlers import ClientReads, in_slices
 from proxy.fetch.assembly import (
     FetchAnswer,
@@ -132,7 +133,10 @@ async def exchange(
     answers = {**parts.answers, **brokers}
     if (whole := await _withhold_excess(request, plan, answers, parts.exceeding, own_fetch)) is not None:
         return pass_whole(whole)
-    meters.relay.on_tier_served(sum(answers[key].records_bytes for key in parts.answers.keys() - brokers.keys()))
+    by_tier = parts.answers.keys() - brokers.keys()
+    meters.relay.on_tier_served(sum(answers[key].records_bytes for key in by_tier))
+    if client.audit is not None:
+        _note_reads(client.audit, request, plan, {key: answers[key] for key in by_tier}, reads)
     meters.relay.on_relayed(Direction.UPSTREAM_TO_CLIENT, sum(answers[key].records_bytes for key in brokers))
     throttle_time_ms = max(verdicts.throttle_time_ms, own_fetch.throttle_time_ms)
     sections = [*verdicts.sections, *own_fetch.sections]
@@ -258,6 +262,20 @@ async def _withhold_excess(
         answers.update((key, own_fetch.by_key[key]) for key in keys if key in own_fetch.by_key)
         withheld = withhold_excess(request, answers, own_fetch.exceeding & keys)
     return own_fetch.whole
+
+
+def _note_reads(
+    audit: ClientAudit,
+    request: FetchRequest,
+    plan: FetchPlan,
+    by_tier: Mapping[PartitionKey, PartitionAnswer],
+    reads: TierReads,
+) -> None:
+    """Tell the audit log of what the answer has of the tier."""
+    for part in plan.tier:
+        records, answer = reads.results.get(part), by_tier.get(key_of(part.asked))
+        if isinstance(records, TierRecords) and answer is not None and answer.records:
+            audit.serves(request.client_id, part.partition, records)
 
 
 def _come_again(part: TierPart) -> PartitionAnswer:

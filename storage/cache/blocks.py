@@ -392,6 +392,11 @@ class Room:
         self._reserved_bytes = 0
         self._blocks: Sequence[Block] = ()
 
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Those that the answer holds."""
+        return self._blocks
+
     async def reserve(self, size_bytes: int) -> None:
         """Wait until so many bytes in all are reserved; less than before changes nothing."""
         if self.try_reserve(size_bytes):

@@ -133,6 +133,7 @@ TIER_CLIENT_KEYS: Final = KeyTable(
     SchemaRegistryKeys,
     others=(
         "admin.",
+        "audit.",
         "authority.",
         "cache.",
         "catalog.",

@@ -46,6 +46,9 @@ fetched at once, `replica.fetch.max.bytes` (1 MiB). This is four times that."""
 
 _ANY_TIMESTAMP_MS = -(2**63)
 
+_BEYOND = 2**63
+"""An offset, and a time, that no record has."""
+
 
 class SparseIndexError(CorruptObjectError):
     """The offset index has no entry near a batch, where Kafka would have written some: it is empty, cut or sparse.
@@ -265,6 +268,31 @@ def verify_batches(window: SegmentWindow, start: int, end: int) -> int:
         error.follows_verified = error.position > start
         raise
     return frontier.position
+
+
+def end_offset(window: SegmentWindow, start: int, end: int) -> int:
+    """One more than the last offset of the last whole batch in [start, end), all of which have passed.
+
+    Runs that are known to have passed are gone over as one, so it is little work but for the last block.
+    """
+    position, last_offset = start, -1
+    while position < end:
+        run = _verified_run(window, position)
+        if run is not None and run[0] <= end:
+            position, last_offset = run
+            continue
+        block_start, offsets = window.block_start(position), (0, window.segment.end_offset)
+        log_end = end - block_start
+        at, passed_bytes, passed_offset = pass_by(
+            window.block_at(position).data, position - block_start, log_end, offsets, _BEYOND, _BEYOND
+        )
+        if passed_bytes:
+            position, last_offset = block_start + at, passed_offset
+        elif (header := _next_header(window, position, end)) is not None:
+            position, last_offset = position + header.size_bytes, header.last_offset
+        else:
+            break
+    return last_offset + 1
 
 
 @dataclass(slots=True)

@@ -228,5 +228,5 @@ def test_secrets_are_masked_in_what_is_kept() -> None:
     configure_logs("info", LogFormat.JSON, io.StringIO())
     structlog.get_logger("proxy.server").warning("frame_refused", peer="10.0.0.7", password="letmein", data=b"12345")
     (error,) = recent_errors(0)
-    assert (error["event"], error["detail"]) == ("frame_refused", f'peer=10.0.0.7 password={MASK} data="<5 bytes>"')
+    assert (error["event"], error["detail"]) == ("frame_refused", f'peer=10.0.0.7 password={HIDDEN} data="<5 bytes>"')
     assert error["time"].endswith("Z")

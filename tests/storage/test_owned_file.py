@@ -1,7 +1,9 @@
-"""A file of this process's user alone, replaced as a whole or not at all."""
+"""A file of this process's user alone, replaced as a whole or not at all; or one that grows by whole lines."""
 
+import errno
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,80 @@ def test_links_pipes_and_folders_are_not_read(tmp_path: Path) -> None:
     for name in ("pipe", "folder"):
         with pytest.raises(NotOwnedError, match="not a file of this process's user"):
             OwnedFile(tmp_path / name).open()
+
+
+# --- lines at the end ---
+
+
+def test_lines_are_added_for_its_user_alone_wherever_the_path_leads_now(tmp_path: Path) -> None:
+    file = OwnedFile(tmp_path / "log")
+    file.append(b"")
+    assert (stat.S_IMODE(file.path.stat().st_mode), read(file)) == (0o600, b"")
+    file.append(b"one\n")
+    file.append(b"two\nthree\n")
+    rotated = file.path.rename(tmp_path / "log.1")
+    file.append(b"four\n")
+    assert (rotated.read_bytes(), read(file)) == (b"one\ntwo\nthree\n", b"four\n")
+
+
+def test_a_line_that_somebody_was_killed_in_spoils_no_other(tmp_path: Path) -> None:
+    file = OwnedFile(tmp_path / "log")
+    file.append(b"one\ntw")
+    file.append(b"three\n")
+    assert read(file) == b"one\ntw\nthree\n"
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write_all = OwnedFile(tmp_path / "log"), os.write
+    file.append(b"one\n")
+    room_bytes = 7
+
+    def write_into_room(descriptor: int, data: memoryview) -> int:
+        nonlocal room_bytes
+        if not room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write_all(descriptor, data[:room_bytes])
+        room_bytes -= written
+        return written
+
+    monkeypatch.setattr(os, "write", write_into_room)
+    with pytest.raises(OSError, match="No space"):
+        file.append(b"two\nthree\n")
+    monkeypatch.undo()
+    file.append(b"four\n")
+    assert read(file) == b"one\nfour\n"
+
+
+def test_several_writers_add_whole_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the file open for itself, as processes have; a write takes only a piece of what it is given."""
+    write_all = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write_all(descriptor, data[:1000]))
+    batches = [b"".join(b"%d %d\n" % (writer, line) for line in range(500)) for writer in range(4)]
+
+    def add(own: bytes) -> None:
+        for _ in range(10):
+            OwnedFile(tmp_path / "log").append(own)
+
+    threads = [threading.Thread(target=add, args=(batch,)) for batch in batches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    content = (tmp_path / "log").read_bytes()
+    assert len(content) == 10 * sum(map(len, batches))
+    while content:
+        (whole,) = [batch for batch in batches if content.startswith(batch)]
+        content = content.removeprefix(whole)
+
+
+def test_nothing_is_added_to_what_is_not_a_file_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="link"):
+        OwnedFile(tmp_path / "link").append(b"line\n")
+    with pytest.raises(NotOwnedError):
+        OwnedFile(tmp_path / "pipe").append(b"line\n")
+    with pytest.raises(FileNotFoundError):
+        OwnedFile(tmp_path / "no" / "folder").append(b"line\n")
+    assert (tmp_path / "theirs").read_bytes() == b""

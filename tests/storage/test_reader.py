@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from protocol.record_batches import iterate_batches
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
 from storage.formats.local_tiered_storage import LocalTieredStorage
 from storage.formats.plain_objects import PlainObjects
@@ -72,12 +73,21 @@ def test_every_answer_is_the_oracles(data: st.DataObject) -> None:
                 assert b"".join(records.buffers) == expected
                 assert records.size_bytes == len(expected)
                 assert records.first_batch_too_large == (not expected)
+                if expected:
+                    assert records.offsets() == offsets_of(expected)
                 assert tier.resident_bytes <= memory_bytes_max
                 records.release()
             await tier.settled()  # a read may have looked further ahead than its answer reaches
             assert tier.inflight_bytes == 0
 
     trio.run(main)
+
+
+def offsets_of(answer: bytes) -> tuple[int, int]:
+    """The base offset of its first batch, and one more than the last offset of its last whole one."""
+    whole = [*iterate_batches([answer])]
+    (_, first, *_), (_, last, _, _, last_offset_delta) = whole[0], whole[-1]
+    return first, last + last_offset_delta + 1
 
 
 SMALL = filled_segment(100, batch_count=4, records_per_batch=2, value_bytes=10, interval_bytes=0)

@@ -28,6 +28,7 @@ from protocol.list_offsets import decode_request as decode_list_offsets
 from protocol.wire.addresses import NodeAddress
 from protocol.wire.framing import decode_request_header
 from proxy.connection.accounts import Accounts, AccountSettings
+from proxy.connection.audit import Audit
 from proxy.connection.connection import ClientConnection, ConnectionLimits
 from proxy.connection.request_handlers import RELAY, Answer, ClientReads, Relay, UpstreamWire
 from proxy.upstream.transport import Bytes
@@ -308,6 +309,7 @@ async def conversation(
     start: bool = True,
     answers: ByteBudget | None = None,
     send_stall_s: float = 30.0,
+    audit: Audit | None = None,
 ) -> AsyncIterator[Conversation]:
     """A running connection; it must have ended, or is cancelled, when the block is left.
 
@@ -338,6 +340,7 @@ async def conversation(
         meter=meter,
         on_signed_in=lambda: signed_in.append(connection.is_signed_in),
         on_sign_in_refused=refused.append,
+        audit=audit,
     )
     with structlog.testing.capture_logs() as logs:
         talk = Conversation(

@@ -23,6 +23,7 @@ from protocol.fetch.response import decode_response
 from protocol.fetch.sessions import SessionSlots
 from protocol.list_offsets import OffsetTimestamp
 from protocol.wire.errors import ErrorCode
+from proxy.connection.audit import ClientAudit
 from proxy.connection.request_handlers import ClientReads, Relay
 from proxy.fetch.fallback import Fallback, FallbackSettings
 from proxy.fetch.known import Frontiers, Lineages, LogStartGeneration
@@ -343,9 +344,9 @@ class TierWorld:
         finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         self.catalog.apply(RemoteLogSegmentMetadataUpdate(segment_id, 0, finished, NODE_ID), initialized=True)
 
-    def client(self, *, node_id: int | None = NODE_ID) -> "FakeFetcher":
+    def client(self, *, node_id: int | None = NODE_ID, audit: ClientAudit | None = None) -> "FakeFetcher":
         """One more client connection."""
-        reads = ClientReads()
+        reads = ClientReads(audit=audit)
         service = FetchService(
             tier=self.tier,
             client=reads,

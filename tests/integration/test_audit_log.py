@@ -1,0 +1,149 @@
+"""The audit log before a broker that asks everyone who they are: clients that sign in, are refused, and read the tier.
+
+What the lines must say is known otherwise: what was asked for, and how many bytes of the tier Tidegate counts.
+"""
+
+import json
+import signal
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from proxy.process import exit_codes
+from tests.support.digests import confluent_consumer
+from tests.support.secret_search import files_below, found_in
+from tests.support.secured_kafka import READ, SecuredKafka, password
+from tests.support.serving import LISTENERS, START_S_MAX, Serving, serving
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+KNOWN = {"minute", "client_id", "address", "topic", "partition", "first_offset", "end_offset", "bytes", "answers"}
+READ_S_MAX = 30.0
+
+Line = dict[str, Any]
+
+
+@pytest.fixture
+def readable(guarded: SecuredKafka) -> Iterator[SecuredKafka]:
+    guarded.allow("reader", READ, guarded.topic.name)
+    yield guarded
+    guarded.withdraw("reader", READ, guarded.topic.name)
+
+
+def properties(guarded: SecuredKafka, log: Path, **more: str) -> dict[str, str]:
+    return {
+        **guarded.identity("tidegate", "PLAIN", "SASL_PLAINTEXT"),
+        "broker.config": str(guarded.cluster.server_properties_path(1)),
+        **LISTENERS,
+        "admin.listen": f"127.0.0.1:{free_port()}",
+        "audit.log": str(log),
+        **more,
+    }
+
+
+def consumer(served: Serving, mechanism: str, client_id: str, *, secret: str | None = None, **more: str) -> Consumer:
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "reader",
+        "sasl.password": secret or password("reader"),
+        "client.id": client_id,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+    return confluent_consumer(served.bootstrap, "read_uncommitted", settings)
+
+
+def read_until(client: Consumer, end: int) -> None:
+    """Consume what is assigned or subscribed, up to the offset before `end`."""
+    for _ in range(int(READ_S_MAX)):
+        for message in client.consume(2000, 1.0):
+            assert message.error() is None or message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            if message.error() is None and (message.offset() or 0) >= end - 1:
+                return
+    raise AssertionError(f"offset {end - 1} has not come")
+
+
+def lines_of(log: Path) -> list[Line]:
+    """Every line whole."""
+    text = log.read_bytes()
+    assert text.endswith(b"\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def together(lines: Sequence[Line], field: str) -> dict[str, Line]:
+    """Lines of one client may be of several minutes and workers: added up."""
+    sums: dict[str, Line] = defaultdict(lambda: {"first_offset": 2**63, "end_offset": 0, "bytes": 0, "answers": 0})
+    for line in lines:
+        whole = sums[line[field]]
+        whole["first_offset"] = min(whole["first_offset"], line["first_offset"])
+        whole["end_offset"] = max(whole["end_offset"], line["end_offset"])
+        for name in ("bytes", "answers"):
+            whole[name] += line[name]
+    return sums
+
+
+def stop(served: Serving) -> None:
+    served.terminate()
+    assert served.process.wait(START_S_MAX) == exit_codes.DONE, served.log()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_each_client_is_named_by_what_the_broker_accepted(workers: str, readable: SecuredKafka, tmp_path: Path) -> None:
+    log, topic = tmp_path / "audit.jsonl", readable.topic
+    local_start = topic.offsets[0].local_log_start_offset
+    assert local_start > 500
+    with serving(tmp_path, properties(readable, log, **{"proxy.workers": workers})) as served:
+        served.wait_log("ready: ")
+        for mechanism in MECHANISMS:
+            with closing(consumer(served, mechanism, f"by-{mechanism}", group_id=f"group-{mechanism}")) as client:
+                client.assign([TopicPartition(topic.name, 0, 0)])
+                read_until(client, topic.records)
+                client.commit(offsets=[TopicPartition(topic.name, 0, 7)], asynchronous=False)
+        with closing(consumer(served, "PLAIN", "refused", secret="wrong-secret")) as client:
+            client.assign([TopicPartition(topic.name, 0, 0)])
+            assert client.consume(1, 3.0) == []
+        served_bytes = served.metric("tidegate_served_tier_bytes_total")
+        stop(served)
+        assert "audit_log_failed" not in served.log()
+    lines = lines_of(log)
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert sum(line["bytes"] for line in lines) == served_bytes
+    assert {(line.get("sign_in_name"), line["mechanism"]) for line in lines} == {("reader", m) for m in MECHANISMS}
+    sums = together(lines, "client_id")
+    assert set(sums) == {f"by-{mechanism}" for mechanism in MECHANISMS}
+    for whole in sums.values():
+        # What begins at the local log start is the broker's.
+        assert (whole["first_offset"], whole["end_offset"]) == (0, local_start)
+    for line in lines:
+        assert set(line) >= KNOWN, line
+        assert (line["topic"], line["partition"]) == (topic.name, 0)
+        assert line["address"].startswith("127.0.0.1:")
+        assert line["minute"].endswith(":00Z")
+        if workers == "1":
+            assert line["group"] == f"group-{line['mechanism']}"
+    secrets = [password("reader"), "wrong-secret"]
+    written = [each for each in files_below(tmp_path) if not each[0].endswith(".properties")]
+    assert [found_in(secret, written) for secret in secrets] == [[], []]
+
+
+def test_a_rotated_file_is_let_go_and_a_new_one_begun(readable: SecuredKafka, tmp_path: Path) -> None:
+    log, topic = tmp_path / "audit.jsonl", readable.topic
+    with serving(tmp_path, properties(readable, log)) as served:
+        served.wait_log("ready: ")
+        rotated = log.rename(tmp_path / "audit.jsonl.1")
+        served.process.send_signal(signal.SIGHUP)
+        with closing(consumer(served, "PLAIN", "after")) as client:
+            client.assign([TopicPartition(topic.name, 0, 0)])
+            read_until(client, 200)
+        wait_until(lambda: "config_reload" in served.log(), "the signal is heard")
+        stop(served)
+    assert rotated.read_bytes() == b""
+    assert {line["client_id"] for line in lines_of(log)} == {"after"}

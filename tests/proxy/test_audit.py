@@ -1,0 +1,351 @@
+"""What the audit counts: bytes that clients have taken, by minute, under the name that the broker accepted."""
+
+import random
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from metrics.meters import CloseCause
+from protocol.client.errors import TransportError
+from protocol.sign_in_name import SignInName
+from protocol.wire.identifiers import ApiKey
+from proxy.connection.accounts import Wait
+from proxy.connection.audit import (
+    GROUPS_MAX,
+    LINE_BYTES_MAX,
+    ROWS_MAX,
+    Audit,
+    ClientAudit,
+    Reader,
+    Row,
+    Rows,
+    line_of,
+)
+from proxy.connection.frame_stream import AnswerSending
+from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
+from storage.errors import RemoteResourceNotFoundError
+from storage.model import TopicIdPartition
+from storage.reader import TierRecords
+from tests.proxy.test_answer_sending import HEAD, TAIL, Taker
+from tests.proxy.test_before_sign_in import DEMANDING, authenticated, handshake
+from tests.proxy.test_connection import fetch
+from tests.proxy.test_raw_sign_in import handshake_response
+from tests.support.fake_wire import BATCH_BYTES
+from tests.support.memory_transport import HEARTBEAT, Conversation, conversation, framed, request, response
+from tests.support.segments import filled_segment, topic_partition
+from tests.support.tier import Tier
+from tests.support.tier_world import TierWorld, ask
+
+MINUTE = 29_000_000
+PARTITION = topic_partition("orders", 3)
+SECRET = "pencil-4711"
+
+
+class Signed:
+    def __init__(self, name: str | None = None) -> None:
+        self.signed_in_as = None if name is None else SignInName("PLAIN", name)
+
+
+class Written:
+    """An audit, whose clock is trio's from the beginning of a minute on, and what it has written."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, Rows]] = []
+        self.start_s = trio.current_time()
+        self.audit = Audit(lambda minute, rows: self.batches.append((minute, rows)), self.clock)
+        self.audit.flush()
+
+    def clock(self) -> float:
+        return MINUTE * 60 + trio.current_time() - self.start_s
+
+    def count(self, client_id: str, first: int = 0, end: int = 1, size: int = 1) -> None:
+        self.audit.count(Reader("10.0.0.1:5", None, client_id, PARTITION), first, end, size)
+
+
+@pytest.fixture
+async def written() -> Written:
+    return Written()
+
+
+# --- minutes, and floods ---
+
+
+@pytest.mark.autojump
+async def test_reads_of_a_minute_are_added_up() -> None:
+    written = Written()
+    written.count("a", 70, 80, 1000)
+    await trio.sleep(59)
+    written.count("a", 10, 20, 500)
+    written.count("b", 5, 6, 7)
+    assert written.audit.flush() == 1
+    ((minute, rows),) = written.batches
+    assert (minute, [*rows.values()]) == (MINUTE, [Row(10, 80, 1500, 2), Row(5, 6, 7, 1)])
+
+
+@pytest.mark.autojump
+async def test_no_line_is_of_two_minutes_however_late_it_is_written() -> None:
+    written = Written()
+    written.count("a")
+    await trio.sleep(179)
+    written.count("a")
+    written.audit.flush()
+    assert [(minute, len(rows)) for minute, rows in written.batches] == [(MINUTE, 1), (MINUTE + 2, 1)]
+    await trio.sleep(60)
+    written.audit.flush()
+    assert len(written.batches) == 2
+
+
+async def test_a_flood_of_client_ids_makes_early_lines(written: Written) -> None:
+    for number in range(3 * ROWS_MAX + 1):
+        written.count(f"client-{number}")
+    assert [len(rows) for _, rows in written.batches] == [ROWS_MAX] * 3
+    written.audit.flush()
+    assert len({reader for _, rows in written.batches for reader in rows}) == 3 * ROWS_MAX + 1
+
+
+# --- groups ---
+
+
+def group_frame(client_id: bytes, group: bytes) -> bytes:
+    """A Heartbeat that is not flexible: the group comes first."""
+    header = struct.pack(">hhi", HEARTBEAT, 3, 5)
+    return framed(header + framed(client_id)[2:] + framed(group)[2:])
+
+
+def tells(client: ClientAudit, client_id: bytes, group: bytes) -> None:
+    client.on_group_request(memoryview(group_frame(client_id, group)))
+
+
+@pytest.mark.autojump
+async def test_a_group_is_told_on_another_connection_of_the_same_application() -> None:
+    written, alice = Written(), Signed("alice")
+    coordinator = written.audit.client("10.0.0.1:1", alice)
+    tells(coordinator, b"c", b"billing")
+    reader = Reader("10.0.0.1:2", alice.signed_in_as, "c", PARTITION)
+    assert written.audit.group_of(reader) == "billing"
+    for other in (
+        reader._replace(address="10.0.0.2:2"),
+        reader._replace(client_id="d"),
+        reader._replace(signed_in_as=None),
+    ):
+        assert written.audit.group_of(other) is None
+    tells(second := written.audit.client("10.0.0.1:3", alice), b"c", b"shipping")
+    assert written.audit.group_of(reader) is None  # one of the two; nobody knows which
+    second.close()
+    coordinator.close()
+    coordinator.close()
+    for _ in range(2):  # reads of the minute in which it closed are written after that
+        await trio.sleep(60)
+        written.audit.flush()
+    assert written.audit.group_of(reader) is None
+    tells(written.audit.client("10.0.0.1:4", alice), b"c", b"shipping")
+    assert written.audit.group_of(reader) == "shipping"
+
+
+async def test_no_more_groups_are_remembered_than_there_is_room_for(written: Written) -> None:
+    clients = [written.audit.client(f"10.0.0.1:{port}", Signed()) for port in range(GROUPS_MAX + 1)]
+    for number, client in enumerate(clients):
+        tells(client, b"c%d" % number, b"group")
+    assert [client.wants_group for client in clients] == [False] * GROUPS_MAX + [True]
+
+
+@pytest.mark.parametrize("text", ["x" * 257, "line\nbreak", "bell\a"])
+async def test_texts_that_would_spoil_the_log_are_left_out(text: str, written: Written) -> None:
+    client = written.audit.client("10.0.0.1:1", Signed())
+    tells(client, b"c", text.encode())
+    assert client.wants_group
+
+
+async def test_no_line_is_longer_than_a_pipe_takes_whole() -> None:
+    longest = max((text * 256 for text in ('"', "\\", "é", "𝛼")), key=lambda text: len(text.encode()))
+    partition = TopicIdPartition(PARTITION.topic_id, 2**31 - 1, "t" * 249)
+    name = SignInName("SCRAM-SHA-512", '"' * 256)
+    row = Row(2**63 - 1, 2**63 - 1, 2**63 - 1, 2**63 - 1)
+    line = line_of(
+        MINUTE,
+        Reader("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%interface]:65535", name, longest, partition),
+        row,
+        longest,
+    )
+    assert len(line) <= LINE_BYTES_MAX
+    assert line.startswith(b'{"minute": "2025-02-19T21:20:00Z", ')
+    assert line.count(b"\n") == 1
+
+
+# --- what has left ---
+
+
+class Sent:
+    """One answer on its way to a client that takes as much of it as it is let."""
+
+    def __init__(self, written: Written, tier: Tier, records: Sequence[TierRecords]) -> None:
+        self.audit = written.audit.client("10.0.0.1:2", Signed("alice"))
+        self.reads = ClientReads(audit=self.audit)
+        for records_of_one in records:
+            self.reads.hold(records_of_one)
+            self.audit.serves("c", PARTITION, records_of_one)
+        self.buffers = [HEAD, b"", *(view for each in records for view in each.buffers), TAIL]
+        self.size = sum(map(len, self.buffers))
+        self.sending = AnswerSending(self.buffers, self.reads)
+
+
+def rows_of(written: Written) -> list[Row]:
+    written.audit.flush()
+    return [row for _, rows in written.batches for row in rows.values()]
+
+
+async def test_a_whole_answer_counts_with_its_offsets(written: Written, tier: Tier, nursery: trio.Nursery) -> None:
+    segment = filled_segment(0)
+    records = await tier.read(0, max_bytes=len(segment.log))
+    sent, taker = Sent(written, tier, [records]), Taker()
+    nursery.start_soon(sent.sending.send, taker, Wait(sent.sending))
+    await taker.take(sent.size)
+    assert rows_of(written) == [Row(0, segment.end_offset + 1, len(segment.log), 1)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_of_an_answer_that_breaks_off_only_what_left_counts(
+    seed: int, written: Written, tier: Tier, nursery: trio.Nursery
+) -> None:
+    """Also when blocks are given up meanwhile, and read again."""
+    rand, taker = random.Random(seed), Taker(is_plain=seed % 2 == 0)
+    records = [await tier.read(0, max_bytes=3300), await tier.read(60, max_bytes=2500)]
+    sizes = [each.size_bytes for each in records]
+    sent, broke = Sent(written, tier, records), list[TransportError]()
+
+    async def send() -> None:
+        try:
+            await sent.sending.send(taker, Wait(sent.sending))
+        except TransportError as error:
+            broke.append(error)
+
+    nursery.start_soon(send)
+    await wait_all_tasks_blocked()
+    for _ in range(rand.randrange(9)):
+        await taker.take(rand.randrange(1, 900))
+        if rand.random() < 0.5:
+            sent.sending.release()
+            await wait_all_tasks_blocked()
+    if len(taker.taken) < sent.size:
+        await taker.take(-1)
+        assert broke
+    left = max(0, len(taker.taken) - len(HEAD))
+    expected = [min(left, sizes[0]), min(max(0, left - sizes[0]), sizes[1])]
+    (row,) = rows_of(written) or [Row(0, 0, 0, 0)]
+    assert (row.size_bytes, row.answers) == (sum(expected), sum(size > 0 for size in expected))
+
+
+async def test_an_answer_that_was_never_begun_does_not_count(written: Written, tier: Tier) -> None:
+    sent = Sent(written, tier, [await tier.read(0)])
+    sent.reads.release()
+    sent.audit.sent({})
+    assert rows_of(written) == []
+
+
+class Noting:
+    """Stands for a ClientAudit: what it is told of answers."""
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str | None, TopicIdPartition, int]] = []
+
+    def serves(self, client_id: str | None, partition: TopicIdPartition, records: TierRecords) -> None:
+        self.served.append((client_id, partition, records.size_bytes))
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+@pytest.mark.autojump
+async def test_only_records_of_the_tier_are_told(nursery: trio.Nursery) -> None:
+    world = TierWorld(nursery)
+    cold, bad, hot = (world.add_partition("orders", number, high_watermark=1500) for number in range(3))
+    refused = world.add_partition("orders", 3, high_watermark=1500, error_code=29)
+    world.reader.failures[bad] = RemoteResourceNotFoundError("gone")
+    noting = Noting()
+    client = world.client(audit=cast(ClientAudit, noting))
+    await client.fetch([ask(cold, 17, max_bytes=300), ask(bad, 17), ask(hot, 1490), ask(refused, 17)])
+    assert noting.served == [("a-client", cold, 300 // BATCH_BYTES * BATCH_BYTES)]
+
+
+# --- names, on a connection ---
+
+
+async def read(talk: Conversation, tier: Tier) -> None:
+    """One Fetch, answered with some of the tier."""
+    records = await tier.read(0, max_bytes=900)
+
+    async def answer(frame: memoryview, wire: UpstreamWire) -> Answer:
+        talk.handlers.reads.hold(records)
+        audit = talk.handlers.reads.audit
+        assert audit is not None
+        audit.serves("c", PARTITION, records)
+        await trio.lowlevel.checkpoint()
+        return [framed(b"".join(records.buffers))]
+
+    talk.handlers.handle_fetch = answer
+    await talk.client.send(fetch(90))
+    await talk.client.expect(framed(b"".join(records.buffers)))
+
+
+def authenticate(token: bytes) -> bytes:
+    return request(ApiKey.SASL_AUTHENTICATE, 1, 3, framed(token))
+
+
+def readers_of(written: Written) -> list[Reader]:
+    written.audit.flush()
+    return [reader for _, rows in written.batches for reader in rows]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, None])
+@pytest.mark.parametrize("api_version", [0, 1])
+async def test_a_client_is_named_once_the_broker_has_let_it_in(
+    api_version: int, piece_bytes: int | None, written: Written, tier: Tier
+) -> None:
+    token = b"\0alice\0" + SECRET.encode()
+    async with conversation(limits=DEMANDING, piece_bytes=piece_bytes, audit=written.audit) as talk:
+        await talk.exchange(group_frame(b"c", b"not-yet"), response(5))
+        await talk.exchange(handshake(2, "PLAIN", api_version), handshake_response(2))
+        if api_version:
+            await talk.exchange(authenticate(token), authenticated(3, b""))
+        else:
+            await talk.exchange(framed(token), framed(b""))
+        await talk.exchange(group_frame(b"c", b"billing"), response(5))
+        await read(talk, tier)
+    (reader,) = readers_of(written)
+    assert reader == Reader("client", SignInName("PLAIN", "alice"), "c", PARTITION)
+    assert written.audit.group_of(reader) == "billing"
+    assert SECRET not in repr(written.batches)
+
+
+async def test_a_refused_second_sign_in_names_nobody_else(written: Written, tier: Tier) -> None:
+    async with conversation(limits=DEMANDING, audit=written.audit) as talk:
+        for name, error_code in (("alice", 0), ("admin", 58)):
+            await talk.exchange(handshake(2, "PLAIN"), handshake_response(2))
+            await talk.exchange(authenticate(f"\0{name}\0x".encode()), authenticated(3, b"", error_code))
+        await read(talk, tier)
+    assert [reader.signed_in_as for reader in readers_of(written)] == [("PLAIN", "alice")]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        request(ApiKey.SASL_AUTHENTICATE, 1, 3, b"\x7f\xff\xff\xff"),
+        request(ApiKey.SASL_AUTHENTICATE, 2, 3, b"\xff" * 9),
+        framed(struct.pack(">hhih", ApiKey.SASL_AUTHENTICATE, 1, 3, 1) + b"\xff"),
+        authenticate(b"\0\xff\xfe\0" + SECRET.encode()),
+        request(HEARTBEAT, 4, 3, b"\xff" * 9),
+        request(11, 9, 3, b""),
+    ],
+)
+async def test_hostile_frames_pass_as_they_came(frame: bytes, written: Written) -> None:
+    async with conversation(limits=replace(DEMANDING, demands_sign_in=False), audit=written.audit) as talk:
+        await talk.exchange(handshake(2, "PLAIN"), handshake_response(2))
+        await talk.pass_on(frame)
+        await talk.upstream.close()
+        assert await talk.wait_end() is CloseCause.UPSTREAM
+        assert talk.shown_lines == []
