@@ -133,11 +133,12 @@ class SignIn:
     Args:
         is_demanded: False where upstream wants no SASL: the client is signed in from the start.
         learns_name: whether `signed_in_as` is wanted.
+        certified_as: whom the client's certificate names, until it has signed in.
     """
 
-    def __init__(self, *, is_demanded: bool, learns_name: bool = False) -> None:
-        self.signed_in_as: SignInName | None = None
-        """Who the broker has let in, as far as that is known."""
+    def __init__(self, *, is_demanded: bool, learns_name: bool = False, certified_as: SignInName | None = None) -> None:
+        self.signed_in_as = certified_as
+        """Who was let in, as far as that is known."""
         self._is_signed_in = not is_demanded
         self._learns_name = learns_name
         self._mechanism: str | None = None

@@ -38,6 +38,10 @@ _SCRAM_FIRST = re.compile(rb"n,(?:a=[^,]*)?,(?:m=[^,]*,)?n=([^,]+),r=")
 _BEARER = re.compile(rb"auth=[Bb][Ee][Aa][Rr][Ee][Rr] +([-\w.]+)", re.ASCII)
 
 
+TLS_MECHANISM: Final = "TLS"
+"""Stands for a certificate that the client has shown us, where it does not sign in by SASL."""
+
+
 class SignInName(NamedTuple):
     """By what a client signs in, or has signed in. `name` None: it is not known."""
 
@@ -55,13 +59,17 @@ def name_in_token(mechanism: str, token: memoryview | None, before: str | None =
     read = _NAMES.get(mechanism)
     if read is None or token is None:
         return None
-    if read is _scram_name and token[:2] == b"c=":
+    if read is _scram_name and bytes(token[:2]) == b"c=":
         return before
     try:
-        name = read(bytes(token))
-        return name if name and name.isprintable() and len(name.encode()) <= NAME_BYTES_MAX else None
+        return shown_name(read(bytes(token)))
     except (ValueError, RecursionError):  # malformed; the broker will say so
         return None
+
+
+def shown_name(name: str | None) -> str | None:
+    """The name, if it may be kept: it is neither empty nor longer than NAME_BYTES_MAX, and printable."""
+    return name if name and name.isprintable() and len(name.encode()) <= NAME_BYTES_MAX else None
 
 
 def tells_name(mechanism: str) -> bool:

@@ -135,6 +135,7 @@ class ClientConnection:
             no sign-in.
         on_sign_in_refused: is told why, in the broker's words.
         audit: is told who reads what of the tier; None: nobody wants to know.
+        certified_as: whom the client's certificate names.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class ClientConnection:
         on_signed_in: Callable[[], None] = _nothing,
         on_sign_in_refused: Callable[[str], None] = lambda _reason: None,
         audit: Audit | None = None,
+        certified_as: SignInName | None = None,
     ) -> None:
         self.asked = 0
         """Grows with each request of the client."""
@@ -162,7 +164,9 @@ class ClientConnection:
         self._limits = limits
         self._addresses = addresses
         self._account = accounts.open(self._give_way, client.peer_name)
-        self._sign_in = SignIn(is_demanded=limits.demands_sign_in, learns_name=audit is not None)
+        self._sign_in = SignIn(
+            is_demanded=limits.demands_sign_in, learns_name=audit is not None, certified_as=certified_as
+        )
         self._audit = None if audit is None else audit.client(client.peer_name, self._sign_in)
         self._reads = ClientReads(self._account, client.peer_name, self._audit)
         self._handlers = handlers(self._reads)

@@ -27,6 +27,7 @@ import trio
 
 from metrics.meters import CloseCause, RefusalReason, RelayMeter
 from protocol.client.errors import TransportError, UpstreamError
+from protocol.sign_in_name import TLS_MECHANISM, SignInName, shown_name
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.proxy_header import ProxyHeader, ProxyHeaderDecoder
 from proxy.config.model import Network
@@ -37,7 +38,14 @@ from proxy.connection.connection import Advertiser, ClientConnection, Connection
 from proxy.connection.request_handlers import ClientReads, RequestHandlers
 from proxy.connection.slots import LOOK_S, Slot, SlotLimits, Slots, Spells
 from proxy.connection.upstream_connect import UpstreamConnector, has_left
-from proxy.upstream.transport import Transport, address_name, peer_name_of, plain_transport, tls_server_transport
+from proxy.upstream.transport import (
+    TlsTransport,
+    Transport,
+    address_name,
+    peer_name_of,
+    plain_transport,
+    tls_server_transport,
+)
 
 # Whose a connection is: its own address, or the one that a trusted balancer's PROXY header names.
 #
@@ -421,6 +429,7 @@ class Server:
             on_signed_in=lambda: self._slots.on_signed_in(slot),
             on_sign_in_refused=lambda reason: self._on_sign_in_refused(client.peer_name, reason),
             audit=self._audit,
+            certified_as=None if self._audit is None else _certified_as(client),
         )
         slot.occupant, slot.broker = connection, address_name(*upstream_address)
         self._connections[connection] = None
@@ -448,6 +457,11 @@ class Server:
                 yield scope
             finally:
                 self._unbegun.discard(scope)
+
+
+def _certified_as(client: Transport) -> SignInName | None:
+    subject = client.peer_subject if isinstance(client, TlsTransport) else None
+    return None if subject is None else SignInName(TLS_MECHANISM, shown_name(subject))
 
 
 REFUSALS = {

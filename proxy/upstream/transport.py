@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Protocol, TypeVar
 
 import trio
+from cryptography import x509
 
 from protocol.client.errors import TransportError, UpstreamConnectionError, UpstreamError, connect_reason
 
@@ -338,6 +339,16 @@ class TlsTransport:
         """The server's name in the handshake. On the server's side None, unless its context hears of it."""
         name: str | None = self.stream.server_hostname
         return name
+
+    @property
+    def peer_subject(self) -> str | None:
+        """The subject of the peer's certificate (RFC 4514), which the handshake has verified if the context says so;
+        None: it has shown none, or one whose subject cannot be read."""
+        der: bytes | None = self.stream.getpeercert(binary_form=True)
+        try:
+            return None if der is None else x509.load_der_x509_certificate(der).subject.rfc4514_string()
+        except ValueError:
+            return None
 
     async def receive_into(self, view: memoryview) -> int:
         assert len(view) > 0, "an empty view would look like the end of the stream"

@@ -141,6 +141,15 @@ def talk(request: pytest.FixtureRequest) -> Talk:
     return Talk(getattr(request, "param", 1))
 
 
+def test_a_certificate_names_who_has_not_signed_in() -> None:
+    certified_as, talk = SignInName("TLS", "CN=alice"), Talk()
+    talk.sign_in = SignIn(is_demanded=True, learns_name=True, certified_as=certified_as)
+    talk.shake("PLAIN")
+    assert talk.say(plain("bob"), error_code=58) == certified_as
+    talk.shake("PLAIN")
+    assert talk.say(plain("bob")) == ("PLAIN", "bob")
+
+
 def test_nothing_is_learnt_unless_somebody_wants_to_know() -> None:
     sign_in = SignIn(is_demanded=True)
     request = handshake("PLAIN", 1)

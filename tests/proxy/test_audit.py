@@ -28,6 +28,7 @@ from proxy.connection.audit import (
 )
 from proxy.connection.frame_stream import AnswerSending
 from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
+from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
@@ -189,9 +190,9 @@ class Sent:
         for records_of_one in records:
             self.reads.hold(records_of_one)
             self.audit.serves("c", PARTITION, records_of_one)
-        self.buffers = [HEAD, b"", *(view for each in records for view in each.buffers), TAIL]
-        self.size = sum(map(len, self.buffers))
-        self.sending = AnswerSending(self.buffers, self.reads)
+        buffers: list[Bytes] = [HEAD, b"", *(view for each in records for view in each.buffers), TAIL]
+        self.size = sum(map(len, buffers))
+        self.sending = AnswerSending(buffers, self.reads)
 
 
 def rows_of(written: Written) -> list[Row]:

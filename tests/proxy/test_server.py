@@ -16,10 +16,12 @@ import trio.testing
 
 from metrics.meters import CloseCause, Meters, RefusalReason
 from metrics.registry import Registry
+from protocol.sign_in_name import SignInName
 from proxy.config.model import Network
 from proxy.connection import server as server_module
 from proxy.connection import upstream_connect
 from proxy.connection.address_book import Target, hear_server_names
+from proxy.connection.audit import Audit, ClientAudit, Signed
 from proxy.connection.request_handlers import RequestHandlers
 from proxy.connection.server import Server, ServerSettings
 from proxy.connection.slots import SlotLimits, Spells
@@ -117,6 +119,7 @@ async def world(
     upstream_tls: ssl.SSLContext | None = None,
     handlers: Callable[[], RequestHandlers] = ScriptedHandlers,
     proxy_trusted: Sequence[Network] | None = None,
+    audit: Audit | None = None,
     **changed: Any,
 ) -> AsyncIterator[World]:
     """`changed` are settings of the server."""
@@ -141,6 +144,7 @@ async def world(
                 meter=Meters(registry).relay,
                 upstream_tls=upstream_tls,
                 proxy_trusted=proxy_trusted,
+                audit=audit,
             )
             server.addresses = ScriptedAddresses()
             target = Target(None, (broker,))
@@ -201,6 +205,35 @@ async def test_an_upstream_that_cannot_be_reached_closes_the_client_with_one_lin
         assert made.shown == ["upstream_unreachable"]
         assert str(dead[1]) in str(made.logs[0]["reason"])
         assert made.closed(CloseCause.UPSTREAM_UNREACHABLE) == 1
+
+
+class Noting(Audit):
+    """Knows as whom each connection begins, and where it comes from."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda minute, rows: None)
+        self.began: list[tuple[str, SignInName | None]] = []
+
+    def client(self, address: str, sign_in: Signed) -> ClientAudit:
+        self.began.append((address.partition(":")[0], sign_in.signed_in_as))
+        return super().client(address, sign_in)
+
+
+@pytest.mark.parametrize("asks", [ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED])
+async def test_a_certificate_that_is_asked_for_names_the_client(asks: ssl.VerifyMode, tmp_path: Path) -> None:
+    server_context, client_context = contexts(tmp_path)
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    server_context.load_verify_locations(certificate)
+    server_context.verify_mode = asks
+    client_context.load_cert_chain(certificate, key)
+    audit = Noting()
+    async with (
+        world(client_tls=server_context, audit=audit) as made,
+        await made.connect_by_tls(client_context) as client,
+    ):
+        await ask(client)
+    name = None if asks is ssl.CERT_NONE else SignInName("TLS", "CN=localhost")
+    assert audit.began == [("127.0.0.1", name)]
 
 
 async def test_tls_on_both_sides(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A broker with StandardAuthorizer, signing in by PLAIN and SCRAM, in clear and over TLS; one topic of it is tiered.
+"""A broker with StandardAuthorizer, signing in by PLAIN and SCRAM, in clear and over TLS, and over TLS by unsecured
+tokens of OAUTHBEARER; one topic of it is tiered.
 
 Nobody but the super users may do anything with a topic until a test says `allow`, save for Tidegate's user, who has
 the rights that it needs. `identity` is the `upstream.*` part of a Tidegate's configuration.
@@ -148,7 +149,12 @@ def _listeners(cluster: KafkaCluster, ports: Mapping[str, int], certificate: Pat
         "listener.security.protocol.map": ",".join(f"{name}:{name}" for name in ports) + ",CONTROLLER:PLAINTEXT",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keystore),
-        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl_ssl.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        # Whoever says so is whoever it says: the tokens are unsecured.
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": (
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+            'unsecuredLoginStringClaim_sub="broker";'
+        ),
         "listener.name.sasl_ssl.plain.sasl.jaas.config": (
             f"org.apache.kafka.common.security.plain.PlainLoginModule required {entries};"
         ),
