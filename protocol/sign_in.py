@@ -1,6 +1,6 @@
 """A client's sign-in as it passes by: when the client counts as signed in, and whose turn it is while tokens are raw.
 
-- Whether credentials are right is for the broker to say. Only its answers are read, and only as far as success shows:
+- Whether credentials are right is for the broker to say. Only its answers decide, read only as far as success shows:
 
   | mechanism | the answer that means success |
   |---|---|
@@ -262,7 +262,7 @@ class SignIn:
         means_success = _MEANS_SUCCESS.get(self._mechanism or "")
         is_success = means_success is not None and means_success(begin)
         self._is_signed_in = self._is_signed_in or is_success
-        if is_success and offered is not None and offered.mechanism == self._mechanism:
+        if is_success and offered is not None:
             self.signed_in_as = offered
         return is_success
 

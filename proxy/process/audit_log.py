@@ -60,7 +60,8 @@ class AuditLog:
         self._waiting: deque[tuple[int, Rows]] = deque()
         self._rows_waiting = 0
         self._has_rows = trio.Event()
-        self._thread = trio.CapacityLimiter(1)
+        self._is_ending = False
+        self._writing = trio.CancelScope(shield=True)
         self._is_failing = False
         try:
             self._write_piece(b"")
@@ -69,25 +70,28 @@ class AuditLog:
 
     async def run(self) -> None:
         """Write each minute's lines as it ends, until cancelled; and then those of the last one."""
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._flush_minutes)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_on)
+            try:
                 while True:
-                    await self._has_rows.wait()
-                    self._has_rows = trio.Event()
-                    await self._write_waiting()
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WRITE_S_MAX):
-                await trio.lowlevel.checkpoint()  # connections that end with us tell what they have sent
+                    left_s = self.audit.flush()
+                    await trio.sleep(left_s)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.lowlevel.checkpoint()  # connections that end with us tell what they have sent
                 self.audit.flush()
-                await self._write_waiting()
-            if self._rows_waiting:
-                self._drop(self._rows_waiting, f"it did not take them within {LAST_WRITE_S_MAX:g} s at the end")
+                self._is_ending = True
+                self._has_rows.set()
+                self._writing.deadline = trio.current_time() + LAST_WRITE_S_MAX
 
-    async def _flush_minutes(self) -> None:
-        while True:
-            left_s = self.audit.flush()
-            await trio.sleep(left_s)
+    async def _write_on(self) -> None:
+        with self._writing:
+            while self._waiting or not self._is_ending:
+                await self._has_rows.wait()
+                self._has_rows = trio.Event()
+                await self._write_waiting()
+        if self._rows_waiting:
+            self._drop(self._rows_waiting, f"it did not take them within {LAST_WRITE_S_MAX:g} s at the end")
 
     def _take(self, minute: int, rows: Rows) -> None:
         if self._rows_waiting + len(rows) > ROWS_WAITING_MAX:
@@ -100,10 +104,7 @@ class AuditLog:
     async def _write_waiting(self) -> None:
         while self._waiting:
             minute, rows = self._waiting.popleft()
-            # A thread that is left behind goes on, and keeps the next one from starting.
-            failure = await trio.to_thread.run_sync(
-                self._write, minute, rows, abandon_on_cancel=True, limiter=self._thread
-            )
+            failure = await trio.to_thread.run_sync(self._write, minute, rows, abandon_on_cancel=True)
             self._rows_waiting -= len(rows)
             if failure is not None:
                 self._drop(0, str(failure))

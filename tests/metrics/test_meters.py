@@ -8,6 +8,7 @@ import pytest
 
 from metrics.cache_meters import CacheLevel, DiskErrorCause, GetObject, GetOutcome, StallReason
 from metrics.meters import (
+    AuditOutcome,
     CloseCause,
     DeadlineRequest,
     Direction,
@@ -176,6 +177,7 @@ VERBS: list[tuple[Verb, str]] = [
     (lambda p: p.health.on_partition_problems(3), "metadata_partition_problems=3"),
     (lambda p: p.workers.on_worker("1", True, 3), "worker_up{worker=1}=1 worker_connections{worker=1}=3"),
     (lambda p: p.workers.on_death("1"), "worker_deaths_total{worker=1}=1"),
+    (lambda p: p.audit.on_lines(AuditOutcome.DROPPED, 3), "audit_lines_total{outcome=dropped}=3"),
     (
         lambda p: p.config.on_reload(ReloadOutcome.OK, 5.5, 2),
         "config_reloads_total{outcome=ok}=1 config_reload_timestamp_seconds=5.5 config_restart_needed=2",
@@ -217,6 +219,7 @@ ENUMERATED: list[tuple[type[enum.StrEnum], str, str]] = [
     (FallbackReason, "reason", "fallback_partitions fallback_reads_total"),
     (SnapshotOutcome, "outcome", "catalog_snapshot_loads_total"),
     (ReloadOutcome, "outcome", "config_reloads_total"),
+    (AuditOutcome, "outcome", "audit_lines_total"),
     (CacheLevel, "level", "cache_hits_total cache_hit_bytes_total cache_misses_total cache_evictions_total"),
     (CacheLevel, "level", "cache_expired_total cache_resident_bytes"),
     (DiskErrorCause, "cause", "cache_disk_errors_total"),

@@ -262,6 +262,13 @@ def test_the_group_of_a_frame_by_another_codec(api_key: int, api_version: int) -
     assert {peek_group(memoryview(frame)[:size]) for size in range(end)} == {None}
 
 
+def test_of_several_groups_none_is_the_clients() -> None:
+    """An administrator's question for the offsets of many."""
+    schema = kio_frames.schema(9, 8, kind="request")
+    asked = kio_frames.fill(schema, {"groups": [{"group_id": "billing"}, {"group_id": "shipping"}]})
+    assert peek_group(memoryview(kio_frames.request_frame(asked))) is None
+
+
 def test_every_mechanism_that_tells_a_name_is_judged_by_its_answers() -> None:
     """A raw sign-in by any other mechanism is refused, and its name could count too early."""
     for mechanism in MECHANISMS:

@@ -28,7 +28,6 @@ from proxy.connection.audit import (
 )
 from proxy.connection.frame_stream import AnswerSending
 from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
-from proxy.upstream.transport import Bytes
 from storage.errors import RemoteResourceNotFoundError
 from storage.model import TopicIdPartition
 from storage.reader import TierRecords
@@ -190,7 +189,7 @@ class Sent:
         for records_of_one in records:
             self.reads.hold(records_of_one)
             self.audit.serves("c", PARTITION, records_of_one)
-        buffers: list[Bytes] = [HEAD, b"", *(view for each in records for view in each.buffers), TAIL]
+        buffers: list[bytes | memoryview] = [HEAD, b"", *(view for each in records for view in each.buffers), TAIL]
         self.size = sum(map(len, buffers))
         self.sending = AnswerSending(buffers, self.reads)
 

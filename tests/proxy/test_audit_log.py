@@ -148,6 +148,31 @@ async def test_a_disk_that_hangs_stops_nothing_and_costs_lines(
     assert 2 * ROWS_MAX == ROWS_WAITING_MAX
 
 
+async def test_an_end_inside_a_write_waits_for_it_and_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled write would have been counted as lost, though its thread goes on."""
+    freed, begun, log = threading.Event(), trio.Event(), Log(tmp_path / "log")
+    token, write = trio.lowlevel.current_trio_token(), OwnedFile(tmp_path / "log").append
+
+    def wait_and_write(lines: bytes) -> None:
+        token.run_sync_soon(begun.set)
+        assert freed.wait(60), "nobody ended the wait"
+        write(lines)
+
+    monkeypatch.setattr(log.log, "_write_piece", wait_and_write)
+    with structlog.testing.capture_logs() as said:
+        async with trio.open_nursery() as running:
+            running.start_soon(log.log.run)
+            await wait_all_tasks_blocked()
+            log.count(ROWS_MAX + 1)
+            await begun.wait()
+            running.cancel_scope.cancel()
+            freed.set()
+    assert (log.counted, said) == ((ROWS_MAX + 1, 0), [])
+    assert len(written(tmp_path / "log")) == ROWS_MAX + 1
+
+
 async def test_standard_output_gets_pieces_that_a_pipe_does_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     pieces: list[bytes] = []
