@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from proxy.config.model import SERVE_KEYS
 from tests.test_tidy import PACKAGE_FILES, ROOT, text_of
 
 OPERATIONS = ROOT / "docs" / "operations.md"
-GETTING_STARTED = ROOT / "docs" / "getting-started.md"
-GUIDES = (OPERATIONS, GETTING_STARTED)
+PAGES = (ROOT / "docs" / "compatibility.md", ROOT / "docs" / "upgrade.md")
+GUIDES = (OPERATIONS, *sorted((ROOT / "docs").glob("getting-started*.md")), *PAGES)
+CHART = ROOT / "deploy" / "helm" / "tidegate"
 RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
 FAILURES_MIN = 25
 
@@ -35,10 +37,12 @@ KAFKAS_OWN = {
     "server.properties",
     "session.timeout.ms",
     "socket.timeout.ms",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
 }
 """Keys of brokers and clients that the guides speak of; and the file's name, which looks like one."""
 
-OTHER_NAMES = {"0.0.0.0", "brokers.json", "catalog.snapshot.bad", "tidegate.properties"}
+OTHER_NAMES = {"0.0.0.0", "brokers.json", "catalog.snapshot", "catalog.snapshot.bad", "tidegate.properties"}
 """An address, and files that are not the project's."""
 
 PLUG_IN_PREFIXES = ("rsm.config.", "rlmm.config.", "remote.log.metadata.common.client.", "remote.log.")
@@ -79,6 +83,16 @@ def _is_said(sentence: str) -> bool:
     return any(pattern.search(text) for text in _sentences())
 
 
+def _is_chart_value(key: str) -> bool:
+    """A value of the Helm chart, or a group of them."""
+    found: object = yaml.safe_load(text_of(CHART / "values.yaml"))
+    for name in key.split("."):
+        if not isinstance(found, dict) or name not in found:
+            return False
+        found = found[name]
+    return True
+
+
 def _failure_rows() -> Iterator[list[str]]:
     _, _, tables = text_of(OPERATIONS).partition("\n## Failure table\n")
     for line in tables.splitlines():
@@ -105,7 +119,8 @@ def test_keys_are_in_the_tables(path: Path) -> None:
             continue
         key = found["key"]
         is_known = key in SERVE_KEYS.by_name or key in KAFKAS_OWN or key.startswith(PLUG_IN_PREFIXES)
-        if not is_known and not any((ROOT / folder / span).exists() for folder in (".", "docs")):
+        is_known = is_known or _is_chart_value(key)
+        if not is_known and not any((ROOT / folder / span).exists() for folder in (".", "docs", CHART)):
             unknown.append(span)
     assert set(unknown) <= OTHER_NAMES
 

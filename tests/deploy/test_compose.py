@@ -6,11 +6,13 @@ is not to be had here (its files: test_dashboard.py). What is rewritten is in th
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import yaml
 from botocore.exceptions import ClientError
 
 from proxy.config.load import load
+from tests.deploy.test_containers_page import GUIDE
 from tests.support.compose import (
     COMPOSE_FILE,
     KAFKA_CLASSES,
@@ -30,6 +33,7 @@ from tests.support.compose import (
 )
 from tests.support.digests import read_with_confluent
 from tests.support.needs import ROOT
+from tests.support.runnable_docs import running
 from tests.support.samples import Scrape
 from tests.support.waiting import wait_until
 from tools.demo.kafka_admin import PartitionOffsets, partition_offsets
@@ -242,6 +246,18 @@ def offsets(run: ComposeRun) -> dict[int, PartitionOffsets]:
 @pytest.mark.needs("java", "kafka", "versitygw", "prometheus")
 class TestPrograms:
     """Each service's real program, in front of one broker and one S3 server."""
+
+    @pytest.mark.needs("curl", "kcat")
+    def test_the_page_for_containers_does_what_it_says(
+        self, run: ComposeRun, offsets: Mapping[int, PartitionOffsets], tmp_path: Path
+    ) -> None:
+        """But for Docker's own commands, which test_containers_page.py looks at."""
+        ours = [command for command in GUIDE.commands if not command.text.startswith("docker ")]
+        values = {"PROXY": run.address("tidegate", 19092), "ADMIN": run.address("tidegate", 9464)}
+        guide = replace(GUIDE, commands=tuple(ours))
+        with running(guide, folder=tmp_path, values=values, environment={"PATH": os.environ["PATH"]}) as shell:
+            printed = [text for command, text in shell.follow() if "served_tier_bytes" in command.text]
+        assert [float(text.split()[-1]) > 0 for text in printed] == [True]
 
     def test_the_topic_is_read_from_the_tier_without_the_broker(
         self, run: ComposeRun, offsets: Mapping[int, PartitionOffsets]

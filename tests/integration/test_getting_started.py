@@ -1,4 +1,4 @@
-"""docs/getting-started.md, run command by command against a real broker with a tiered topic.
+"""docs/getting-started.md and docs/getting-started-secured.md, run command by command against real brokers.
 
 Replaced are only the values that the guide has its reader fill in. The package is a wheel of this tree, installed by
 the guide's own command into the guide's own environment; its dependencies are those of the running tests, so that
@@ -16,16 +16,24 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_packages import PACKAGES, build_with, copy
+from tests.integration.test_operations_acls import RIGHTS
 from tests.support.kafka import TieredTopic
 from tests.support.needs import JARS, ROOT
 from tests.support.runnable_docs import Guide, read_guide, running
+from tests.support.secured_kafka import READ, SecuredKafka, password
 from tools.demo.kafka_cluster import KafkaCluster, free_port
-from tools.demo.kafka_properties import HOST
+from tools.demo.kafka_properties import HOST, SUPER_USER
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("curl", "java", "kafka", "kcat")]
 
 GUIDE = ROOT / "docs" / "getting-started.md"
+SECURED = GUIDE.with_name("getting-started-secured.md")
 NODE_ID = 1
+KAFKA_TOOLS = {
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+}
 
 
 def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: TieredTopic, tmp_path: Path) -> None:
@@ -50,6 +58,59 @@ def test_every_command_does_what_the_guide_says(kafka: KafkaCluster, tiered: Tie
                 # Here the guide says that the brokers were not asked; what follows reads from them on purpose.
                 assert kafka.broker(NODE_ID).remote_fetch_requests(tiered.name) == before
     assert len((_reader(tmp_path) / "records.txt").read_bytes().splitlines()) == 1000
+
+
+@pytest.fixture
+def administrator(guarded: SecuredKafka, tmp_path: Path) -> Path:
+    """A super user's properties for Kafka's tools."""
+    guarded.set_scram_password(SUPER_USER, password(SUPER_USER))
+    path = tmp_path / "admin.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    path.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required username="{SUPER_USER}" password="{password(SUPER_USER)}";\n'
+        f"ssl.truststore.type=PEM\nssl.truststore.location={guarded.certificate}\n"
+    )
+    return path
+
+
+def test_the_page_for_secured_clusters_does_what_it_says(
+    guarded: SecuredKafka, administrator: Path, tmp_path: Path
+) -> None:
+    guide = read_guide(SECURED.read_text("utf-8"))
+    values = {
+        "BOOTSTRAP": guarded.address("SASL_SSL"),
+        "BROKERS_CA": str(guarded.certificate),
+        "SERVER_PROPERTIES": str(guarded.cluster.server_properties_path(NODE_ID)),
+        "ADMIN_PROPERTIES": str(administrator),
+        "KAFKA": str(_kafka_tools(tmp_path / "kafka")),
+        "TOPIC": guarded.topic.name,
+        "HOST": HOST,
+        "PORT": str(_port_with_one_for_the_broker()),
+        "ADMIN": f"{HOST}:{free_port()}",
+        "CERTIFICATE": str(guarded.certificate),
+        "KEY": str(guarded.key),
+        "CLIENTS_CA": str(guarded.certificate),
+        "PRINCIPAL": "checker",
+        "UPSTREAM_PASSWORD": password("checker"),
+        "READER": "reader",
+        "READER_PASSWORD": password("reader"),
+        "OUTSIDER": "outsider",
+        "OUTSIDER_PASSWORD": password("outsider"),
+    }
+    assert values.keys() == guide.variables.keys()
+    _link_command(_reader(tmp_path))
+    guarded.allow("reader", READ, guarded.topic.name)
+    environment = _environment(tmp_path)
+    try:
+        with running(guide, folder=_reader(tmp_path), values=values, environment=environment) as shell:
+            for command, printed in shell.follow():
+                if "served_tier_bytes" in command.text:
+                    assert min(_numbers(printed)) > 0, printed
+    finally:
+        guarded.withdraw("reader", READ, guarded.topic.name)
+        for operation, topic in RIGHTS:
+            guarded.withdraw("checker", operation, topic)
 
 
 def test_waiting_ends_with_the_reason_when_serve_does(tmp_path: Path) -> None:
@@ -120,12 +181,12 @@ def _wheel(folder: Path) -> Path:
 
 
 def _kafka_tools(folder: Path) -> Path:
-    """Kafka's `bin` with the one script that the guide names."""
-    script = folder / "bin" / "kafka-console-consumer.sh"
-    script.parent.mkdir(parents=True)
-    tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-    script.write_text(f'#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -Xmx128m -cp "{JARS}/*" {tool} "$@"\n')
-    script.chmod(0o755)
+    """Kafka's `bin` with the scripts that the guides name."""
+    (folder / "bin").mkdir(parents=True)
+    for name, tool in KAFKA_TOOLS.items():
+        script = folder / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec java -XX:TieredStopAtLevel=1 -Xmx128m -cp "{JARS}/*" {tool} "$@"\n')
+        script.chmod(0o755)
     return folder
 
 

@@ -24,7 +24,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import metadata_partition
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
-from storage.metadata.snapshot import SNAPSHOT_NAME, Snapshot, SnapshotFile
+from storage.metadata.snapshot import FORMAT_VERSION, SNAPSHOT_NAME, Snapshot, SnapshotFile
 from storage.metadata.topic_log import TopicMetadataEventLog
 from storage.writing.metadata_records import encode
 from tests.support.catalog_answers import answers
@@ -241,8 +241,16 @@ def cut_short(path: Path) -> None:
 
 
 def older(path: Path) -> None:
+    write_version(path, FORMAT_VERSION - 1)
+
+
+def newer(path: Path) -> None:
+    write_version(path, FORMAT_VERSION + 1)
+
+
+def write_version(path: Path, version: int) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:8] + struct.pack("<I", 0) + content[12:])
+    path.write_bytes(content[:8] + struct.pack("<I", version) + content[12:])
 
 
 def make_folder(path: Path) -> None:
@@ -256,6 +264,7 @@ def make_folder(path: Path) -> None:
         (cut_short, SnapshotOutcome.UNREADABLE),
         (make_folder, SnapshotOutcome.UNREADABLE),
         (older, SnapshotOutcome.OLDER_FORMAT),
+        (newer, SnapshotOutcome.UNREADABLE),
     ],
 )
 async def test_a_bad_file_is_set_aside_and_everything_read(

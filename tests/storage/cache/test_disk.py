@@ -22,7 +22,7 @@ from metrics.cache_meters import DiskErrorCause
 from storage.cache import disk_folder
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk import RETRY_S
-from storage.cache.disk_folder import DiskBlockKey, cost_bytes, file_bytes
+from storage.cache.disk_folder import VERSION, DiskBlockKey, cost_bytes, file_bytes
 from storage.errors import StorageConfigError
 from tests.support.disk_cache import (
     START_S,
@@ -197,6 +197,19 @@ def test_what_was_written_otherwise_is_dropped_at_the_start(before: Any, after: 
     with disk_cache(tmp_path, **before) as cache:
         cache.write(FIRST)
     with disk_cache(tmp_path, **after) as cache:
+        assert not cache.disk.holds(FIRST)
+        assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("other", [VERSION - 1, VERSION + 1], ids=["older", "newer"])
+def test_what_another_version_wrote_is_dropped_at_the_start(
+    other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("storage.cache.disk_folder.VERSION", other)
+        with disk_cache(tmp_path) as cache:
+            cache.write(FIRST)
+    with disk_cache(tmp_path) as cache:
         assert not cache.disk.holds(FIRST)
         assert files_below(tmp_path) == []
 
