@@ -50,6 +50,7 @@ from proxy.process.status.model import (
 from proxy.process.tier_storage import TierStorage
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import METADATA_ROLE, Cluster
+from proxy.upstream.metadata_topic import METADATA_TOPIC
 from storage.cache.disk import DiskBlocks
 from storage.cache.read_ahead import Stream
 from storage.errors import MetadataNotReadyError, RemoteStorageError
@@ -173,7 +174,7 @@ class Collector:
                         end_offset=end,
                         lag_records=None if end is None else max(0, end - position),
                         caught_up=manager.is_caught_up(number),
-                        problem=problems.get(number) or (NO_END if end is None else None),
+                        problem=problems.get(number) or (self._no_end(number) if end is None else None),
                     )
                 )
             if (last := manager.last_applied) is not None:
@@ -187,6 +188,13 @@ class Collector:
             last_applied=applied,
             metadata_partitions=rows,
         )
+
+    def _no_end(self, number: int) -> str:
+        topic = self._cluster.topic(METADATA_TOPIC)  # not known here where the metadata topic is another cluster's
+        leader = None if topic is None else topic.partitions.get(number)
+        if leader is None or leader.leader_id < 0:
+            return "its leader does not say where it ends"
+        return f"its leader, {self._cluster.name_of(leader.leader_id)}, does not say where it ends"
 
     async def _ask_ends(self) -> Mapping[int, int | None]:
         """Where each metadata partition ends; None: its leader does not say."""
@@ -385,9 +393,6 @@ class Collector:
             if number % IN_A_ROW == 0:
                 await trio.lowlevel.checkpoint()
         return sorted(found, key=lambda client: -client["waits_ms"])[:ROWS_MAX]
-
-
-NO_END: Final = "its leader does not say where it ends"
 
 
 def empty_status(readiness: Readiness, query: Query) -> Status:

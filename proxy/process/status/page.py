@@ -112,7 +112,7 @@ def _lag(status: Status) -> str:
     if worst is None:
         return f"nothing: all {len(partitions)} metadata partitions are read to their end" if partitions else "nothing"
     lag = worst["lag_records"]
-    behind = f"{_n(lag)} records behind" if lag is not None else "nobody knows how far"
+    behind = f"{_n(lag)} records behind" if lag is not None else "nobody knows how far behind"
     why = f" ({_e(_cut(worst['problem']))})" if worst["problem"] else ""
     return f"metadata partition {_n(worst['metadata_partition'])}: {behind}{why}"
 
