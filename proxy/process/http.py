@@ -114,6 +114,7 @@ class HttpServer:
             self._waiting[scope] = None
             try:
                 event = await _next_request(stream, connection)
+                has_body = event is not None and not isinstance(connection.next_event(), h11.EndOfMessage)
             except h11.RemoteProtocolError as error:
                 if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     await _send(stream, connection, text(error.error_status_hint, f"{error}\n"), is_head=False)
@@ -123,7 +124,6 @@ class HttpServer:
                 self._waiting.pop(scope, None)
             if event is None:
                 return
-            has_body = not isinstance(connection.next_event(), h11.EndOfMessage)
             await _send(stream, connection, await self._response(event), is_head=event.method == b"HEAD")
             if has_body or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 await _farewell(stream)

@@ -84,22 +84,7 @@ class TierStorage:
 
     def streams(self) -> list[dict[str, object]]:
         """The sequential readers, for `/streams`: who reads what, how fast, and what its read-ahead waits for."""
-        return [
-            {
-                "client": str(stream.reader),
-                "topic": stream.partition.topic,
-                "partition": stream.partition.partition,
-                "segment_start_offset": stream.segment.start_offset,
-                "segment_end_offset": stream.segment.end_offset,
-                "position_bytes": stream.end,
-                "segment_bytes": stream.segment.segment_size_bytes,
-                "bytes_per_s": round(stream.bytes_per_s),
-                "window_bytes": stream.window_bytes,
-                "ahead_bytes": stream.ahead_bytes,
-                "waits_for": stream.stalled_by.value,
-            }
-            for stream in self._read_ahead
-        ]
+        return [stream_row(stream) for stream in self._read_ahead]
 
     async def run(self) -> None:
         """What goes on beside the reads."""
@@ -136,6 +121,23 @@ class TierStorage:
         self.parts.drop_segment(segment_id)
         self.blocks.drop_segment(segment_id)
         self._read_ahead.forget_segment(segment_id)
+
+
+def stream_row(stream: Stream) -> dict[str, object]:
+    """What is told of a sequential reader."""
+    return {
+        "client": str(stream.reader),
+        "topic": stream.partition.topic,
+        "partition": stream.partition.partition,
+        "segment_start_offset": stream.segment.start_offset,
+        "segment_end_offset": stream.segment.end_offset,
+        "position_bytes": stream.end,
+        "segment_bytes": stream.segment.segment_size_bytes,
+        "bytes_per_s": round(stream.bytes_per_s),
+        "window_bytes": stream.window_bytes,
+        "ahead_bytes": stream.ahead_bytes,
+        "waits_for": stream.stalled_by.value,
+    }
 
 
 def open_tier_storage(

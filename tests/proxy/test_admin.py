@@ -220,6 +220,8 @@ async def test_the_index_shows_the_state_and_escapes_reasons() -> None:
         (b"POST /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", 405),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nBig: " + b"x" * 5 * REQUEST_HEAD_BYTES_MAX, 431),
         (b"\x00\x00\x00\x2a garbage\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\npart", 405),
     ],
 )
 async def test_bad_requests_get_a_status_and_the_listener_goes_on(raw: bytes, status: int) -> None:

@@ -47,7 +47,7 @@ from proxy.process.status.model import (
     pages_of,
     with_troubles,
 )
-from proxy.process.tier_storage import TierStorage
+from proxy.process.tier_storage import TierStorage, stream_row
 from proxy.readiness import Readiness
 from proxy.upstream.cluster import METADATA_ROLE, Cluster
 from proxy.upstream.metadata_topic import METADATA_TOPIC
@@ -335,28 +335,20 @@ class Collector:
         return StreamsStatus(total=len(streams), rows=rows)
 
     def _stream(self, stream: Stream) -> StreamStatus:
-        segment, partition = stream.segment, stream.partition
+        segment = stream.segment
         offsets = segment.end_offset - segment.start_offset + 1
         about_offset = segment.start_offset + offsets * stream.end // max(1, segment.segment_size_bytes)
-        frontier = self._frontier(partition)
+        frontier = self._frontier(stream.partition)
         end_offset = None if frontier is None else frontier.log_end_offset
-        return StreamStatus(
-            worker=None,
-            client=str(stream.reader),
-            topic=partition.topic,
-            partition=partition.partition,
-            about_offset=about_offset,
-            log_end_offset=end_offset,
-            lag_offsets=None if end_offset is None else max(0, end_offset - about_offset),
-            segment_start_offset=segment.start_offset,
-            segment_end_offset=segment.end_offset,
-            position_bytes=stream.end,
-            segment_bytes=segment.segment_size_bytes,
-            bytes_per_s=round(stream.bytes_per_s),
-            ahead_bytes=stream.ahead_bytes,
-            waits_for=stream.stalled_by.value,
-            idle_ms=round((trio.current_time() - stream.read_at_s) * 1000),
-        )
+        row: dict[str, object] = {
+            "worker": None,
+            **stream_row(stream),
+            "about_offset": about_offset,
+            "log_end_offset": end_offset,
+            "lag_offsets": None if end_offset is None else max(0, end_offset - about_offset),
+            "idle_ms": round((trio.current_time() - stream.read_at_s) * 1000),
+        }
+        return cast(StreamStatus, row)
 
     async def _fallbacks(self) -> list[FallbackStatus]:
         return [

@@ -124,16 +124,17 @@ class StreamStatus(TypedDict):
     client: str
     topic: str
     partition: int
-    about_offset: int
-    log_end_offset: int | None
-    lag_offsets: int | None
     segment_start_offset: int
     segment_end_offset: int
     position_bytes: int
     segment_bytes: int
     bytes_per_s: int
+    window_bytes: int
     ahead_bytes: int
     waits_for: str
+    about_offset: int
+    log_end_offset: int | None
+    lag_offsets: int | None
     idle_ms: int
 
 
