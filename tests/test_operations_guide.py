@@ -20,12 +20,14 @@ RULES = ROOT / "deploy" / "prometheus" / "tidegate-rules.yml"
 FAILURES_MIN = 25
 
 KAFKAS_OWN = {
+    "api.version.request.timeout.ms",
     "auto.offset.reset",
     "connections.max.idle.ms",
     "enable.idempotence",
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
+    "listener.security.protocol.map",
     "max.connections",
     "max.partition.fetch.bytes",
     "reconnect.backoff.max.ms",

@@ -85,10 +85,13 @@ def test_consumers_read_what_the_broker_itself_gives_them(
 def test_check_reads_a_segment_from_the_bucket(
     kafka: KafkaCluster, tiered: TieredTopic, gateway: S3Server, tmp_path: Path
 ) -> None:
-    newest = finished_segments(kafka)[-1]
+    oldest = min(finished_segments(kafka), key=lambda segment: segment.event_timestamp_ms)
     exit_code, report = checked(kafka, properties(gateway), tmp_path)
     assert exit_code == exit_codes.DONE, report
-    assert f"ok      segment {newest.segment_id}," in report
+    read = [line for line in report.splitlines() if line.endswith(": read")]
+    assert len(read) == 2
+    assert read[0].startswith(f"ok      segment {oldest.segment_id},")
+    assert " segments were opened" in report
 
 
 @pytest.mark.parametrize("batches", [10, 600], ids=["at-once", "in-parts"])
