@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 import trio
 
-from protocol.client.errors import UpstreamError
+from protocol.client.errors import UpstreamAuthenticationError, UpstreamError
 from protocol.client.leaders import TopicMetadata
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, Question
 from protocol.wire.addresses import NodeAddress
@@ -135,10 +135,10 @@ async def _check_brokers(config: Config, cluster: Cluster, report: Report) -> bo
         await cluster.refresh()
     except UpstreamError as error:
         servers = ",".join(map(str, config.upstream.bootstrap_servers))
-        report.wrong(
-            f"{error}; check upstream.bootstrap.servers {servers}, upstream.security.protocol "
-            f"{config.upstream.security.protocol}, and the way there"
-        )
+        keys = f"upstream.bootstrap.servers {servers}, upstream.security.protocol {config.upstream.security.protocol}"
+        if isinstance(error, UpstreamAuthenticationError):
+            keys = "upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password"
+        report.wrong(f"{error}; check {keys}")
         return False
     report.ok(f"cluster {cluster.cluster_id}, brokers: {len(cluster.brokers)}")
     reached = False
@@ -307,13 +307,15 @@ async def _check_frontier(cluster: Cluster, topic: TopicMetadata, report: Report
             leader.leader_id, [(topic.name or "", partition)]
         )
     except UpstreamError as error:
-        report.wrong(f"the local log start of {where} cannot be learned: {error}")
+        report.wrong(f"the local log start of {where} cannot be learned: {error}; check the broker that leads it")
         return
     [answer] = answers.values()
     if answer.error_code == 0:
         report.ok(f"{where}: the local log starts at {answer.offset}")
     else:
-        report.wrong(f"the local log start of {where} cannot be learned: error code {answer.error_code}")
+        report.wrong(
+            f"the local log start of {where} cannot be learned: error code {answer.error_code}; ask again later"
+        )
 
 
 @dataclass(slots=True)

@@ -65,6 +65,11 @@ async def check_listeners(config: Config, nodes: Sequence[NodeAddress], report: 
                 host, port = told[node.node_id]
                 any_port = " (any free port: another one at each start)" if _is_any_port(config, node.node_id) else ""
                 report.ok(f"clients are told {HostPort(host, port)} for broker {node.node_id}{any_port}")
+        if _is_loopback(proxy.advertised_host) and not _is_loopback(proxy.listen.host):
+            report.warning(
+                f"proxy.advertised.host is {proxy.advertised_host}: clients on other machines reach themselves by it; "
+                "name this machine as they know it"
+            )
         nursery.cancel_scope.cancel()
 
 

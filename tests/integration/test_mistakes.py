@@ -256,7 +256,12 @@ def authority_not_known(stage: Stage) -> None:
     del stage.properties["upstream.ssl.ca.location"]
 
 
-setting("wrong_password", "'tidegate'", "check", upstream_sasl_password="open-sesame")
+setting(
+    "wrong_password",
+    "PLAIN for 'tidegate' failed",
+    "check upstream.sasl.mechanism, upstream.sasl.username and upstream.sasl.password",
+    upstream_sasl_password="open-sesame",
+)
 setting("mechanism_not_offered", "OAUTHBEARER", "later version", code=USAGE, upstream_sasl_mechanism="OAUTHBEARER")
 
 

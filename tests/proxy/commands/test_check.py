@@ -146,7 +146,9 @@ def test_every_effective_key_is_shown_with_its_origin_and_no_secret(world: World
         SASL_HANDSHAKE, {"error_code": ErrorCode.unsupported_sasl_mechanism, "mechanisms": ("GSSAPI",)}
     )
     text = world.assert_wrong(
-        "WRONG   upstream gives no metadata", "PLAIN for 'alice'; it offers GSSAPI", "upstream.bootstrap.servers"
+        "WRONG   upstream gives no metadata",
+        "PLAIN for 'alice'; it offers GSSAPI",
+        "check upstream.sasl.mechanism, upstream.sasl.username",
     )
     assert "open-sesame" not in text
 
@@ -420,3 +422,10 @@ def test_one_document_holds_keys_findings_and_verdict(world: World) -> None:
     [finding] = document["sections"][2]["findings"]
     assert finding["verdict"] == "wrong"
     assert "cannot connect to a:1" in finding["sentence"]
+
+
+@pytest.mark.parametrize(("listen", "warns"), [("0.0.0.0:0", True), ("127.0.0.1:0", False)])
+def test_clients_elsewhere_cannot_be_told_this_machines_loopback(world: World, listen: str, warns: bool) -> None:
+    world.lines = f"proxy.listen={listen}\nproxy.advertised.host=127.0.0.1\n"
+    said = "warning proxy.advertised.host is 127.0.0.1: clients on other machines reach themselves by it"
+    assert (said in world.assert_done()) == warns
