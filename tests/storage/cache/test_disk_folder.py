@@ -25,6 +25,7 @@ from storage.cache.disk_folder import (
     DiskFolder,
     ListedFile,
     cost_bytes,
+    examine_folder,
     file_bytes,
     identity_digest,
     write_buffers,
@@ -127,6 +128,21 @@ def test_blocks_elsewhere_by_a_symbolic_link_are_refused(tmp_path: Path) -> None
     (tmp_path / "cache" / "blocks").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageConfigError, match="is not a folder"):
         DiskFolder(tmp_path / "cache", IDENTITY, b"").open()
+
+
+def test_looking_at_a_folder_says_what_opening_would_and_changes_nothing(folder: DiskFolder, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    with pytest.raises(StorageConfigError, match="is in use by another process"):
+        examine_folder(path)
+    folder.close()
+    before = sorted(path.rglob("*"))
+    examine_folder(path)
+    examine_folder(tmp_path / "none")
+    assert sorted(path.rglob("*")) == before
+    assert not (tmp_path / "none").exists()
+    path.chmod(0o777)
+    with pytest.raises(StorageConfigError, match="can be written by others"):
+        examine_folder(path)
 
 
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path: Path) -> None:

@@ -387,3 +387,12 @@ def test_a_summary_is_of_one_moment_while_the_partition_changes(
             assert (summary.start_offset, summary.last_offset) == (0, 10 * summary.segments - 1)
         growing.result()
     assert catalog.summary(PARTITION) == catalog_module.PartitionSummary(300, 300_000, 0, 2999)
+
+
+def test_finished_segments_are_counted_and_listed_and_no_others(catalog: Catalog) -> None:
+    other, deleted = started("o", 0, 9, partition=OTHER), started("d", 10, 19, partition=OTHER)
+    finish(catalog, SEGMENT, other, deleted)
+    apply_all(catalog, started("t", 0, 9, partition=THIRD), moved(deleted, DELETE_STARTED))
+    assert (catalog.segment_count, catalog.finished_count) == (4, 2)
+    assert {segment.segment_id for segment in catalog.finished_segments()} == {SEGMENT.segment_id, other.segment_id}
+    assert [*catalog.finished_segments()] == [*catalog.finished_segments()]
