@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from kio.schema.errors import ErrorCode
 
 from protocol.client.messages import DESCRIBE_CONFIGS, LIST_OFFSETS, SASL_HANDSHAKE, Values
 from proxy.commands import check, check_tier
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
+from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.metadata.record_batches import build_batch
 from storage.metadata.serde import decode
@@ -26,6 +29,7 @@ from storage.model import (
     TopicIdPartition,
     Uuid,
 )
+from storage.remote_storage_manager import RemoteStorageManager
 from storage.writing.metadata_records import encode
 from tests.support.azurite import AzureServer
 from tests.support.config_files import load_lines
@@ -62,15 +66,16 @@ class World:
         self.cluster.topics[METADATA_TOPIC] = FakeTopic(b"metadata topicid", [1])
         self.cluster.add_log(ORDERS).local_log_start_offset = 42
 
-    def add_segment(self, number: int, *, data: bytes, finished: bool = True) -> None:
+    def add_segment(
+        self, number: int, *, data: bytes, finished: bool = True, manager: RemoteStorageManager | None = None
+    ) -> None:
         """A segment in the tier and its records in the metadata topic."""
         segment_id = RemoteLogSegmentId(ORDERS, Uuid(bytes([number]) * 16))
         metadata = RemoteLogSegmentMetadata(segment_id, number * 10, number * 10 + 9, 0, 1, number, len(data), {0: 0})
         log = self.folder / f"{number}.log"
         log.write_bytes(data)
-        LocalTieredStorage({"dir": str(self.folder / "tier")}).copy_log_segment_data(
-            metadata, LogSegmentData(log, log, log, b"")
-        )
+        manager = LocalTieredStorage({"dir": str(self.folder / "tier")}) if manager is None else manager
+        manager.copy_log_segment_data(metadata, LogSegmentData(log, log, log, b""))
         self.values.append(encode(metadata))
         if finished:
             state = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -353,6 +358,33 @@ def test_segments_of_every_age_are_opened(
     for file in (world.folder / "tier").rglob("00000000000000000030-*"):
         file.unlink()
     world.assert_wrong("offsets 10 to 19: read", "30-", "it was deleted, or lies elsewhere: check rsm.config.dir")
+
+
+def test_a_key_pair_that_only_old_segments_need_is_missed(world: World) -> None:
+    # Failed before: the newest segment alone was read.
+    keys = {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage",
+        "storage.root": str(world.folder / "tier"),
+        "chunk.size": "1000",
+        "encryption.enabled": "true",
+    }
+    for number, name in enumerate(("old", "new", "new"), 1):
+        file = world.folder / f"{name}.pem"
+        if not file.exists():
+            key = rsa.generate_private_key(65537, 2048)
+            file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        keys |= {"encryption.key.pair.id": name, "encryption.key.pairs": name}
+        keys[f"encryption.key.pairs.{name}.private.key.file"] = str(file)
+        manager = AivenRemoteStorageManager(keys)
+        world.add_segment(number, data=build_batch(b"order", 1), manager=manager)
+        manager.close()
+    world.storage_manager = "io.aiven.kafka.tieredstorage.RemoteStorageManager"
+    world.lines = "".join(f"rsm.config.{name}={value}\n" for name, value in keys.items())
+    world.assert_wrong(
+        "offsets 30 to 39: read",
+        "wrapped by key pair 'old', not among rsm.config.encryption.key.pairs: add it there",
+        "1 wrong",
+    )
 
 
 def test_errors_of_one_kind_are_one_line(world: World) -> None:
