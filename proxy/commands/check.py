@@ -191,6 +191,11 @@ async def _check_metadata_topic(cluster: Cluster, scan: "_Scan", report: Report,
             f"{METADATA_TOPIC} has cleanup.policy=compact, and {scan.unkeyed} of its records have no key: the broker"
             " deletes such records, and their segments cannot be found any more; set it to delete"
         )
+    if scan.catalog.refused_partitions:
+        report.warning(
+            f"there are more segments than catalog.segments.max {scan.catalog.segments_max}: brokers read "
+            f"{scan.catalog.refused_partitions} partitions; raise it, and the memory for it"
+        )
     if scan.undecodable:
         report.warning(f"{scan.undecodable} records cannot be decoded; the first: {scan.first_undecodable}")
 
@@ -292,7 +297,7 @@ def _tell_of_gone(gone: Mapping[tuple[str, bytes], int], report: Report) -> None
         report.warning(
             f"topic {name} with id {uuid_to_text(Uuid(topic_id))} was deleted, and {count} of its segments are in the "
             "tier: nobody can read them; brokers delete them within minutes, and if they do not (remote storage was "
-            "off meanwhile) `tidegate gc` or the store's owner has to"
+            f"off meanwhile), delete what is below {name}-{uuid_to_text(Uuid(topic_id))} in the store by hand"
         )
     if len(gone) > TOPICS_SHOWN_MAX:
         report.warning(f"segments of {len(gone) - TOPICS_SHOWN_MAX} more topics that were deleted are in the tier")

@@ -40,6 +40,7 @@ from tests.support.scripted_http import response, s3_error, scripted_http
 from tests.support.segments import Record, data_batch
 
 ORDERS = TopicIdPartition(Uuid(b"orders orders id"), 0, "orders")
+OTHER = TopicIdPartition(ORDERS.topic_id, 1, "orders")
 LOCAL = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 
 
@@ -67,10 +68,16 @@ class World:
         self.cluster.add_log(ORDERS).local_log_start_offset = 42
 
     def add_segment(
-        self, number: int, *, data: bytes, finished: bool = True, manager: RemoteStorageManager | None = None
+        self,
+        number: int,
+        *,
+        data: bytes,
+        finished: bool = True,
+        manager: RemoteStorageManager | None = None,
+        partition: TopicIdPartition = ORDERS,
     ) -> None:
         """A segment in the tier and its records in the metadata topic."""
-        segment_id = RemoteLogSegmentId(ORDERS, Uuid(bytes([number]) * 16))
+        segment_id = RemoteLogSegmentId(partition, Uuid(bytes([number]) * 16))
         metadata = RemoteLogSegmentMetadata(segment_id, number * 10, number * 10 + 9, 0, 1, number, len(data), {0: 0})
         log = self.folder / f"{number}.log"
         log.write_bytes(data)
@@ -461,3 +468,10 @@ def test_clients_elsewhere_cannot_be_told_this_machines_loopback(world: World, l
     world.lines = f"proxy.listen={listen}\nproxy.advertised.host=127.0.0.1\n"
     said = "warning proxy.advertised.host is 127.0.0.1: clients on other machines reach themselves by it"
     assert (said in world.assert_done()) == warns
+
+
+def test_more_segments_than_the_catalog_takes_are_a_warning(world: World) -> None:
+    world.lines = "catalog.segments.max=1\n"
+    world.add_segment(1, data=build_batch(b"order", 1))
+    world.add_segment(2, data=build_batch(b"order", 1), partition=OTHER)
+    world.assert_done("warning there are more segments than catalog.segments.max 1: brokers read 1 partitions")
