@@ -73,7 +73,7 @@ def test_runs_follow_each_other(session: "SparkSession", name: str, table_format
     assert [line.partition(",")[0] for line in told] == [f"created {name}"]
 
 
-@both
+@iceberg_now_delta_long
 def test_a_killed_driver_is_followed(
     session: "SparkSession", name: str, table_format: str, folder: Path, plain: str
 ) -> None:
