@@ -20,7 +20,6 @@ from storage.model import (
 from storage.remote_log_metadata_manager import RemoteLogMetadataManager
 from tests.support.metadata_records import (
     COPY_FINISHED,
-    COPY_STARTED,
     DELETE_FINISHED,
     DELETE_STARTED,
     PARTITION,
@@ -36,9 +35,6 @@ Call = Callable[[Manager], object]
 OTHER = named_partition("orders", 1)
 S0 = started("s0", 0, 100, {0: 0, 1: 20, 2: 80})
 S1 = started("s1", 101, 200, {2: 101})
-S2 = started("s2", 201, 300, {2: 201, 3: 240})
-S3 = started("s3", 250, 400, {3: 250, 4: 370})
-LIFECYCLE = (S0, S1, S2, S3)
 THREADS = 8
 
 EVERY_METHOD: list[Call] = [
@@ -112,19 +108,6 @@ class RemoteLogMetadataManagerContract:
         assert states(ready) == [COPY_FINISHED, COPY_FINISHED]
         assert ready.highest_offset_for_epoch(PARTITION, 2) == 200
 
-    def test_the_lifecycle_of_overlapping_segments(self, ready: Manager) -> None:
-        copy(ready, *LIFECYCLE)
-
-        questions = {(1, 40): 0, (2, 110): 1, (3, 240): 2, (3, 250): 3, (4, 375): 3}
-        questions_without_answer = [(1, 110), (4, 401), (5, 301)]
-        for (epoch, offset), expected in questions.items():
-            found = ready.remote_log_segment_metadata(PARTITION, epoch, offset)
-            assert name_of(found, *LIFECYCLE) == expected
-        for epoch, offset in questions_without_answer:
-            assert ready.remote_log_segment_metadata(PARTITION, epoch, offset) is None
-        highest = [ready.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(6)]
-        assert highest == [19, 79, 239, 369, 400, None]
-
     def test_a_segment_is_listed_before_it_can_be_looked_up(self, ready: Manager) -> None:
         ready.add_remote_log_segment_metadata(S0)
 
@@ -147,33 +130,11 @@ class RemoteLogMetadataManagerContract:
             custom_metadata=update.custom_metadata,
         )
 
-    def test_deletion_hides_then_forgets_and_keeps_the_highest_offsets(self, ready: Manager) -> None:
-        copy(ready, S0)
-
-        ready.update_remote_log_segment_metadata(moved(S0, DELETE_STARTED))
-        assert ready.remote_log_segment_metadata(PARTITION, 0, 10) is None
-        assert states(ready) == states(ready, 0) == [DELETE_STARTED]
-
-        ready.update_remote_log_segment_metadata(moved(S0, DELETE_FINISHED))
-        assert states(ready) == states(ready, 0) == []
-        assert [ready.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(3)] == [19, 79, 100]
-
-    def test_a_segment_cannot_begin_again(self, ready: Manager) -> None:
-        copy(ready, S0)
-        ready.add_remote_log_segment_metadata(S0)
-
-        assert states(ready) == [COPY_FINISHED]
-
     @pytest.mark.parametrize("state", [COPY_FINISHED, DELETE_STARTED, DELETE_FINISHED])
     def test_a_new_segment_must_begin_by_being_copied(self, ready: Manager, state: RemoteLogSegmentState) -> None:
         with pytest.raises(IllegalMetadataError):
             ready.add_remote_log_segment_metadata(replace(S0, state=state))
         assert states(ready) == []
-
-    def test_an_update_to_the_first_state_is_illegal(self, ready: Manager) -> None:
-        ready.add_remote_log_segment_metadata(S0)
-        with pytest.raises(IllegalMetadataError):
-            ready.update_remote_log_segment_metadata(moved(S0, COPY_STARTED))
 
     def test_a_number_that_has_no_room_in_the_topic_is_illegal(self, ready: Manager) -> None:
         with pytest.raises(IllegalMetadataError):
@@ -197,12 +158,6 @@ class RemoteLogMetadataManagerContract:
         assert ready.is_ready(PARTITION)
         assert states(ready) == []
         assert ready.highest_offset_for_epoch(PARTITION, 0) is None
-
-    def test_partitions_do_not_see_each_other(self, ready: Manager) -> None:
-        copy(ready, S0)
-
-        assert list(ready.list_remote_log_segments(OTHER)) == []
-        assert ready.remote_log_segment_metadata(OTHER, 0, 10) is None
 
     def test_the_next_segment_with_transactions(self, ready: Manager) -> None:
         segments = (started("t0", 0, 9, {0: 0}, txn_index_empty=True), started("t1", 10, 19, {0: 10}))

@@ -28,7 +28,6 @@ from tests.support.tidegate import RunningTidegate, own_tidegate
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
 TOPIC_AUTHORIZATION_FAILED = 29
-UNSUPPORTED_VERSION = 35
 SASL_AUTHENTICATION_FAILED = 58
 HANDSHAKE_ID, SIGN_IN_ID, FETCH_ID = 101, 102, 103
 AUTHORITY_MAX_AGE_S = 1.0
@@ -279,12 +278,3 @@ def test_a_second_sign_in_by_raw_tokens_as_somebody_else_reads_nothing_more(
         client.send_bytes(raw_sign_in(client, "outsider", password("outsider")) + fetch)
         assert FETCH_ID not in correlation_ids_until_closed(client)
     assert served(gate) == before
-
-
-def test_raw_tokens_that_cannot_be_counted_are_refused_before_they_come(gate: RunningTidegate) -> None:
-    with RawClient(*gate.address) as client:
-        assert client.api_versions()[SASL_HANDSHAKE] == (0, 1)
-        refusal = client.call(SASL_HANDSHAKE, 0, {"mechanism": "GSSAPI"})
-        assert (int(refusal.error_code), list(refusal.mechanisms)) == (UNSUPPORTED_VERSION, [])
-        assert client.is_closed_by_peer()
-    assert "sasl_handshake_refused" in gate.log()

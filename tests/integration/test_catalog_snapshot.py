@@ -1,7 +1,4 @@
-"""The catalog's snapshot before a real broker: a restart reads what is new, and a bad snapshot costs the time alone.
-
-Each test ends with the same reads: all of a tiered topic, as the broker itself gives it.
-"""
+"""The catalog's snapshot before a real broker: a restart reads what is new."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,21 +106,4 @@ def test_a_killed_one_reads_only_what_is_new(subject: Subject) -> None:
     from_topic = subject.metadata_bytes_read(subject.tidegate.start_again)
     assert subject.outcome() == "absent"
     assert from_snapshot < from_topic / 10
-    subject.check_reads()
-
-
-def test_a_bad_snapshot_is_set_aside_and_everything_read(subject: Subject) -> None:
-    """Each way to be bad: tests/proxy/test_catalog_snapshot.py."""
-    subject.kill()
-    found = SnapshotFile(subject.folder).read()
-    assert found is not None
-    spoilt = subject.path.read_bytes()[:-100]
-    subject.path.write_bytes(spoilt)
-    lines_before = subject.tidegate.log().count("catalog_snapshot_set_aside")
-    subject.tidegate.start_again()
-
-    assert subject.outcome() == "unreadable"
-    assert subject.tidegate.metric(SEGMENTS) == found.contents.segment_count
-    assert subject.tidegate.log().count("catalog_snapshot_set_aside") == lines_before + 1
-    assert (subject.folder / f"{SNAPSHOT_NAME}.bad").read_bytes() == spoilt
     subject.check_reads()

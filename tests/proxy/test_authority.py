@@ -37,19 +37,6 @@ async def test_a_log_start_that_moves_during_a_probe_ends_what_the_probe_says() 
 # --- the right ---
 
 
-@pytest.mark.parametrize("age_s_max", [0.0, 1.0])
-async def test_a_right_outlives_its_probe_and_goes_by_partition(age_s_max: float) -> None:
-    generation = LogStartGeneration()
-    authorities = Authorities(age_s_max, generation)
-    assert not authorities.has_right(KEY.partition)
-    authorities.put(KEY, authority())
-    await trio.sleep(1000.0)
-    generation.value += 1
-    assert authorities.get(KEY, trio.current_time()) is None
-    assert authorities.has_right(KEY.partition)
-    assert not authorities.has_right(topic_partition("orders", 1))
-
-
 async def test_a_no_under_any_epoch_takes_the_right_away() -> None:
     authorities = Authorities(1.0, LogStartGeneration())
     other = replace(KEY, partition=topic_partition("orders", 1))
@@ -57,13 +44,6 @@ async def test_a_no_under_any_epoch_takes_the_right_away() -> None:
         authorities.put(key, authority())
     authorities.end(replace(KEY, current_leader_epoch=7, isolation_level=1))
     assert [authorities.has_right(key.partition) for key in (KEY, other)] == [False, True]
-
-
-async def test_another_sign_in_takes_all_rights_away() -> None:
-    authorities = Authorities(0.0, LogStartGeneration())
-    authorities.put(KEY, authority())
-    authorities.end_all()
-    assert not authorities.has_right(KEY.partition)
 
 
 async def test_as_many_rights_are_remembered_as_probes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -254,14 +254,6 @@ async def test_a_topic_made_again_under_its_name_never_yields_an_old_byte(world:
 # --- docs/protocol.md#l2: staleness heals itself ---
 
 
-async def test_a_miss_waits_for_the_catalog_to_catch_up(world: TierWorld) -> None:
-    partition = world.add_partition(segments=[(0, 499)])
-    world.tail.on_catch_up = lambda: world.add_segment(partition, 500, 999)
-    response = await world.client().fetch([ask(partition, 700, max_bytes=100)])
-    assert records_of(response) == [tier_run(partition, 700, 1)]
-    assert world.tail.caught_up == [partition]
-
-
 @pytest.mark.parametrize(
     ("delay_s", "failure", "waited_s"),
     [(0.0, None, 0.0), (1000.0, None, 0.5), (0.0, RemoteResourceNotFoundError("no metadata topic"), 0.0)],

@@ -105,10 +105,6 @@ async def test_a_client_comes_again_after_its_own_wait(world: TierWorld, max_wai
     assert trio.current_time() == expected_s == fallback.comes_again_s(0.0, max_wait_ms)
 
 
-def test_throttling_is_no_reason() -> None:
-    assert fallback.reason_of(errors.ThrottledError("SlowDown")) is None
-
-
 # --- the broker's answer is taken whole ---
 
 

@@ -298,14 +298,6 @@ async def test_another_sign_in_ends_good_probes(patient: TierWorld, partition: T
     assert await probes_of(patient, client, ask(partition, 17)) == 1
 
 
-async def test_a_moved_log_start_ends_good_probes_everywhere(patient: TierWorld, partition: TopicIdPartition) -> None:
-    clients = [patient.client(), patient.client()]
-    for client in clients:
-        await client.fetch([ask(partition, 17)])
-    patient.generation.value += 1
-    assert [await probes_of(patient, client, ask(partition, 17)) for client in clients] == [1, 1]
-
-
 async def test_a_leader_change_ends_good_probes(patient: TierWorld, partition: TopicIdPartition) -> None:
     client = patient.client()
     await client.fetch([ask(partition, 17)])
@@ -357,13 +349,6 @@ async def test_a_newer_leader_epoch_that_the_broker_lets_pass_has_the_lineage_bu
     assert frontier.leader_epoch == 9
     assert len(world.client_of_ours.epochs_asked) == 2
     assert len(world.client_of_ours.offsets_asked) == 1
-
-
-@pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
-async def test_fencing_is_the_brokers(world: TierWorld, epoch: int, code: ErrorCode) -> None:
-    partition = world.add_partition()
-    response = await world.client().fetch([ask(partition, 17, current_leader_epoch=epoch)])
-    assert (codes_of(response), records_of(response)) == ([code], [b""])
 
 
 async def test_a_client_with_an_old_epoch_costs_the_others_nothing(world: TierWorld, client: FakeFetcher) -> None:

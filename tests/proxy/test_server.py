@@ -188,14 +188,6 @@ async def test_one_connection_too_many_is_closed_and_said_once_a_spell() -> None
             await made.server.wait_empty()
 
 
-async def test_the_next_bootstrap_server_is_tried() -> None:
-    async with world() as made:
-        dead = ("127.0.0.1", free_port())
-        made.target.addresses = (dead, made.broker)
-        await made.serves()
-        assert made.nodes_asked == [made.broker]
-
-
 async def test_an_upstream_that_cannot_be_reached_closes_the_client_with_one_line() -> None:
     async with world() as made:
         dead = ("127.0.0.1", free_port())

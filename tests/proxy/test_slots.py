@@ -109,13 +109,6 @@ def test_when_all_are_taken_the_last_one_that_has_not_signed_in_goes(world: Worl
     assert world.come() is RefusalReason.FULL
 
 
-def test_a_closed_one_has_given_its_slot_back_once(world: World) -> None:
-    first, *_ = [world.connected(signed_in=False) for _ in range(3)]
-    assert world.slots.taken == 2
-    world.release(first)
-    assert world.slots.taken == 2
-
-
 def test_a_lower_limit_lets_nobody_in_until_enough_have_left(world: World) -> None:
     clients = [world.connected() for _ in range(3)]
     unsigned = world.connected(signed_in=False)
@@ -304,14 +297,6 @@ def test_who_is_over_the_limits_of_its_address_takes_no_slot_from_another(world:
     world.slots.limits = SlotLimits(connections_max=4, rate_max_per_address=1)
     refused = [world.come("192.0.2.3") for _ in range(7)]
     assert refused[-1] is RefusalReason.ADDRESS_RATE
-
-
-def test_an_address_gets_its_place_back_when_its_connection_is_closed_for_another(world: World) -> None:
-    world.slots.limits = SlotLimits(connections_max=2, connections_max_per_address=1)
-    first = world.connected(signed_in=False, address="192.0.2.1")
-    world.connected(signed_in=False, address="192.0.2.2")
-    assert first.closed is CloseCause.NOT_SIGNED_IN
-    assert isinstance(world.come("192.0.2.1"), Client)
 
 
 STEPS = st.lists(

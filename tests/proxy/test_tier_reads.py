@@ -387,14 +387,3 @@ async def test_a_read_that_is_given_up_in_a_miss_leaves_no_result(world: TierWor
     reads.settle([], [])
     await trio.sleep(0.1)
     assert not reads.results
-
-
-async def test_a_committed_read_stays_below_the_local_log_start(world: TierWorld) -> None:
-    (part,) = await parts_of(world, 1, offset=950)
-    world.add_segment(part.partition, 900, 1099, epochs={5: 900})
-    for committed in (True, False):
-        reads = reads_of(world, [part], committed=committed)
-        await reads.wait_until(1.0)
-        assert isinstance(reads.results[part], OffsetNotInTierError) == committed
-        reads.stop()
-    assert not world.tail.caught_up

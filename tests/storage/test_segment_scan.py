@@ -230,15 +230,6 @@ def test_trouble_that_may_pass_is_tried_again_from_there(world: OneSegment, monk
     assert sorted(world.gets)[:5] == [(0, 4 * KIB)] * 3 + [(4 * KIB, 8 * KIB)] * 2
 
 
-def test_trouble_that_does_not_pass_is_told(world: OneSegment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MIN", 0.0)
-    monkeypatch.setattr("storage.object_store.retries.BACKOFF_S_MAX", 0.0)
-    world.failures = [RetriableRemoteStorageError("503")] * 3
-
-    with pytest.raises(RetriableRemoteStorageError, match="503"):
-        all_of(Scan(world))
-
-
 def test_a_batch_that_is_larger_than_the_window_is_put_together_up_to_the_limit() -> None:
     big = data_batch(1, value_bytes=50_000)
     world = OneSegment(build_segment([data_batch(0), big, data_batch(2)]))

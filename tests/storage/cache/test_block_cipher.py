@@ -18,18 +18,6 @@ def sealed(cipher: BlockCipher) -> SealedBlock:
     return cipher.seal(NONCE, b"about", CHECKSUM, memoryview(PLAINTEXT))
 
 
-def test_what_was_sealed_is_unsealed_by_the_same_key() -> None:
-    checksum, plaintext = BlockCipher(KEY).unseal(NONCE, b"about", sealed(BlockCipher(KEY)))
-    assert (checksum, bytes(plaintext)) == (CHECKSUM, PLAINTEXT)
-
-
-def test_neither_the_plaintext_nor_its_checksum_shows() -> None:
-    block = sealed(BlockCipher(KEY))
-    assert len(block.ciphertext) == len(PLAINTEXT)
-    assert bytes(8) not in block.ciphertext
-    assert block.checksum != CHECKSUM
-
-
 def test_another_key_nonce_context_or_byte_is_corrupt() -> None:
     cipher = BlockCipher(KEY)
     block = sealed(cipher)

@@ -166,13 +166,6 @@ def test_what_a_scan_leaves_on_disk_is_one_run_also_after_a_restart(tmp_path: Pa
 KEY, OTHER_KEY = BlockCipher(bytes(range(32))), BlockCipher(bytes(32))
 
 
-def test_an_encrypted_cache_serves_and_shows_no_plaintext(tmp_path: Path) -> None:
-    with disk_cache(tmp_path, cipher=BlockCipher.generate()) as cache:
-        cache.write(FIRST)
-        assert cache.served(FIRST) == [FIRST]
-        assert data_of(FIRST)[:8] not in cache.file_of(FIRST).read_bytes()
-
-
 def test_a_key_file_makes_an_encrypted_cache_survive(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(bytes(32))

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.cache.block_cipher import BlockCipher
 from storage.cache.disk_folder import (
@@ -390,15 +388,6 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
         files.read(tmp_path / "block", SEVENTH)
     with pytest.raises(OSError, match="symbolic"):
         files.write(tmp_path / "block", SEVENTH, memoryview(data_of(SEVENTH)), START_S)
-
-
-@given(content=st.binary(max_size=300))
-def test_a_file_of_any_content_is_right_or_corrupt(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any-block"
-    path.write_bytes(content)
-    for cipher in CIPHERS:
-        with pytest.raises(CorruptObjectError):
-            BlockFiles(IDENTITY, cipher).read(path, SEVENTH)
 
 
 @pytest.mark.parametrize("step_bytes", [1, 3, 5, 100])

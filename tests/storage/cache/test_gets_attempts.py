@@ -10,7 +10,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from storage.cache.gets import WATCH_S
 from storage.cache.pace import NEVER, SEEN_MIN, SLOW_S_MIN, Pace
 from storage.errors import (
-    CorruptObjectError,
     RemoteAccessDeniedError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
@@ -381,13 +380,6 @@ async def test_a_retry_asks_for_the_rest_and_repeats_nothing(world: GetWorld, se
     assert world.budget.held == 0
 
 
-@pytest.mark.autojump
-async def test_progress_gives_a_get_its_attempts_back(world: GetWorld, segment: ScriptedSegment) -> None:
-    segment.script(*[Script(fails={number: TROUBLE}) for number in range(1, 9)])
-    assert await world.fetch(segment, range(10)) == expected(segment, range(10))
-    assert world.numbers() == list(range(10))
-
-
 async def test_read_ahead_is_tried_again_and_keeps_its_room(world: GetWorld, segment: ScriptedSegment) -> None:
     segment.script(Script(fails={4: TROUBLE}))
     world.ahead(segment, range(10))
@@ -429,27 +421,6 @@ async def test_a_silent_body_is_gone_on_with_by_one_other_get(world: GetWorld, s
         await world.fetch(segment, range(10, 14))
     assert segment.ranges()[3:] == [(10, 13), (11, 13)]
     assert (world.budget.held, world.gets.slots.busy) == (0, 0)
-
-
-@pytest.mark.parametrize("error", [RemoteResourceNotFoundError("404"), RemoteAccessDeniedError("403"), OSError("?")])
-async def test_what_will_not_pass_fails_at_once(world: GetWorld, segment: ScriptedSegment, error: Exception) -> None:
-    segment.script(Script(refusal=error))
-    with pytest.raises(type(error)):
-        await world.fetch(segment, range(3))
-    assert segment.ranges() == [(0, 2)]
-    assert await world.fetch(segment, range(1)) == [segment.block(0)], "nothing is remembered"
-
-
-async def test_bad_bytes_are_fetched_afresh_once(world: GetWorld, segment: ScriptedSegment) -> None:
-    bad = Script(fails={2: CorruptObjectError("bad tag")})
-    segment.script(bad)
-    assert await world.fetch(segment, range(4)) == expected(segment, range(4))
-    assert segment.ranges() == [(0, 3), (2, 3)]
-    segment.script(bad, bad)
-    with pytest.raises(CorruptObjectError):
-        await world.fetch(segment, range(2, 4))
-    assert world.numbers() == [0, 1, 2, 3]
-    assert world.sample("gets_total", outcome="corrupt") == 3
 
 
 # --- a store that asks for fewer GETs ---

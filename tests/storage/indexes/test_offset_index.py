@@ -40,41 +40,12 @@ def test_entries_are_big_endian_pairs_of_relative_offset_and_position() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "found"),
-    [
-        (6000, (6000, 0)),
-        (6322, (6000, 0)),
-        (6323, (6323, 104733)),
-        (6446, (6323, 104733)),
-        (6819, (6819, 365251)),
-        (2**62, (6819, 365251)),
-        (0, (6000, 0)),
-    ],
-)
-def test_lookup_gives_the_last_entry_at_or_below_the_offset(offset: int, found: tuple[int, int]) -> None:
-    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).lookup(offset) == found
-
-
-@pytest.mark.parametrize(
     ("position", "offset"),
     [(0, 6323), (104732, 6323), (104733, 6447), (104734, 6447), (365251, 6819), (365252, None), (2**40, None)],
 )
 def test_upper_bound_is_the_first_entry_at_or_beyond_the_end(position: int, offset: int | None) -> None:
     """A broker's list of aborted transactions showed it: an answer that ended at the first entry went by the second."""
     assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).fetch_upper_bound_offset(position) == offset
-
-
-@pytest.mark.parametrize(
-    ("position", "found"),
-    [(0, 0), (1, 104733), (104733, 104733), (104734, 169780), (365251, 365251), (365252, None), (2**40, None)],
-)
-def test_a_batch_start_is_the_logs_or_the_first_entrys_at_or_above(position: int, found: int | None) -> None:
-    assert OffsetIndex(BROKER_BYTES, BASE_OFFSET).batch_start_at_or_above(position) == found
-
-
-def test_an_answer_that_ends_at_the_only_entry_has_no_bound() -> None:
-    index = OffsetIndex(encode_offset_index(BASE_OFFSET, [(BASE_OFFSET + 5, 100)]), BASE_OFFSET)
-    assert [index.fetch_upper_bound_offset(position) for position in (99, 100, 101)] == [BASE_OFFSET + 5, None, None]
 
 
 def test_an_empty_index_sends_every_search_to_the_start() -> None:

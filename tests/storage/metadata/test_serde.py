@@ -36,7 +36,7 @@ from storage.model import (
     uuid_from_text,
 )
 from storage.writing.metadata_records import encode
-from tests.support.metadata_records import COPY_FINISHED, moved, started
+from tests.support.metadata_records import started
 from tests.support.vectors import vector
 
 TOPIC = "07 746965726564"
@@ -71,13 +71,6 @@ def test_the_worked_example_of_the_specification() -> None:
     assert isinstance(record, RemoteLogSegmentMetadata)
     assert record.topic_id_partition.topic == "tiered"
     assert encode(record) == SEGMENT
-
-
-def test_the_completion_of_the_worked_example() -> None:
-    record = RemoteLogSegmentMetadataUpdate(ID, 0x1A1FC7A92EA, RemoteLogSegmentState.COPY_SEGMENT_FINISHED, 1)
-
-    assert decode(UPDATE) == record
-    assert encode(record) == UPDATE
 
 
 def test_records_of_kafkas_own_serde() -> None:
@@ -199,13 +192,6 @@ def test_epochs_out_of_order_are_sorted() -> None:
 def test_what_does_not_fit_its_field_cannot_be_written(record: RemoteLogSegmentMetadata) -> None:
     with pytest.raises(MetadataRecordError):
         encode(record)
-
-
-def test_long_custom_metadata_has_a_longer_length() -> None:
-    update = moved(started("s", 0, 1), COPY_FINISHED, custom_metadata=b"x" * 300)
-
-    assert b"\xad\x02" + b"x" * 300 in encode(update)
-    assert decode(encode(update)) == update
 
 
 int32 = st.integers(-(2**31), 2**31 - 1)

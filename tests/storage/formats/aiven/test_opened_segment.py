@@ -138,20 +138,6 @@ def test_one_chunk_is_handed_out_as_it_was_decoded(tmp_path: Path, mode: str, mo
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_no_range_or_no_piece_is_the_callers_bug(tmp_path: Path, mode: str) -> None:
-    segment = write_log(tmp_path, mode).segment
-    for start, end in ((-1, 5), (5, 5), (6, 5), (0, len(LOG) + 1)):
-        with pytest.raises(ValueError, match="is not a range"):
-            segment.open_stream(start, end)
-    with closing(segment.open_stream(0, 10)) as stream:
-        stream.read(4)
-        for size in (-1, 7):
-            with pytest.raises(ValueError, match="with 6 left"):
-                stream.read(size)
-        assert stream.read(6) == LOG[4:10]
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_a_body_that_breaks_is_retriable_and_the_next_stream_whole(tmp_path: Path, mode: str) -> None:
     world = write_log(tmp_path, mode)
     world.store.reset(after_bytes=sum(world.sizes) // 2)
