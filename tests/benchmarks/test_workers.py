@@ -19,13 +19,7 @@ from tests.support.kafka import fresh_name
 from tools.demo.kafka_cluster import KafkaCluster
 
 BRIEF = WorkerOptions(
-    workers=(2,),
-    rows=("produce", "small"),
-    brokers=1,
-    connections=2,
-    rounds=1,
-    seconds=0.4,
-    megabytes=16,
+    workers=(2,), rows=("produce", "small"), brokers=1, connections=2, rounds=1, seconds=0.4, megabytes=16
 )
 RUN = WorkerRun(
     moved_bytes=1_000_000_000,

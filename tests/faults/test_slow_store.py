@@ -194,10 +194,7 @@ async def test_a_consumer_that_hardly_waits_does_not_spin_while_the_store_is_slo
         consumer = confluent_consumer(tier.tidegate.bootstrap_servers, "read_uncommitted", settings)
         try:
             consumer.assign(
-                [
-                    TopicPartition(twenty.name, 0, 0),
-                    TopicPartition(twenty.name, 1, twenty.offsets[1].high_watermark),
-                ]
+                [TopicPartition(twenty.name, 0, 0), TopicPartition(twenty.name, 1, twenty.offsets[1].high_watermark)]
             )
             with tier.store.held() as gate:
                 await in_thread(lambda: gate.wait_for_callers(1))

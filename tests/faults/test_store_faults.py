@@ -46,11 +46,7 @@ HELD_MS = 2000
 GCS, AZURE = pytest.mark.needs("fake-gcs-server"), pytest.mark.needs("azurite")
 each_store_when_there_is_time = pytest.mark.parametrize(
     "server",
-    [
-        "s3",
-        pytest.param("gcs", marks=[GCS, pytest.mark.long]),
-        pytest.param("azure", marks=[AZURE, pytest.mark.long]),
-    ],
+    ["s3", pytest.param("gcs", marks=[GCS, pytest.mark.long]), pytest.param("azure", marks=[AZURE, pytest.mark.long])],
     indirect=True,
 )
 

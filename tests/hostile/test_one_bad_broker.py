@@ -96,8 +96,7 @@ def test_a_broker_that_hangs_takes_no_slot_from_clients_of_others(pair: Pair) ->
                         client.send(fetch_request(12, [(pair.topic.name, None, 0, 0, MIB)]))
                 # They have gone without an answer.
                 wait_until(
-                    lambda: stage.counter(CONNECTIONS) <= with_honest,
-                    "their slots are free although the broker hangs",
+                    lambda: stage.counter(CONNECTIONS) <= with_honest, "their slots are free although the broker hangs"
                 )
             with crowd(addresses[pair.good], NEWCOMERS) as newcomers:
                 for client in newcomers:

@@ -33,11 +33,7 @@ SMALL_BYTES, LARGE_BYTES = 10_000, 1024 * 1024
 FIRST_RECORDS = 4000
 """What the consumer has read when Tidegate is stopped: less than half."""
 
-NO_READ_AHEAD = {
-    "fetch.message.max.bytes": BLOCK_BYTES,
-    "fetch.queue.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 200,
-}
+NO_READ_AHEAD = {"fetch.message.max.bytes": BLOCK_BYTES, "fetch.queue.backoff.ms": 10, "reconnect.backoff.max.ms": 200}
 """Of librdkafka: the whole partition would be at the client's side before anything is stopped."""
 
 

@@ -90,11 +90,7 @@ def cold(kafka: KafkaCluster) -> TieredTopic:
     ],
 )
 def test_a_client_that_remembers_a_broker_goes_on_after_a_restart(
-    kafka: KafkaCluster,
-    cold: TieredTopic,
-    tmp_path: Path,
-    command: Command,
-    stops: list[str],
+    kafka: KafkaCluster, cold: TieredTopic, tmp_path: Path, command: Command, stops: list[str]
 ) -> None:
     kept = tmp_path / "kept"
     properties = {"proxy.broker.port.start": "0", "catalog.snapshot.path": str(kept)}

@@ -319,9 +319,7 @@ def test_remote_storage_is_made_read_only_and_then_taken_away(
         before = sides.require_the_brokers_answers(offsets)
 
         alter(
-            kafka,
-            topic,
-            {"remote.log.copy.disable": "true", "local.retention.bytes": "-2", "local.retention.ms": "-2"},
+            kafka, topic, {"remote.log.copy.disable": "true", "local.retention.bytes": "-2", "local.retention.ms": "-2"}
         )
         fill(kafka, topic, 1000)
         later = sides.require_the_brokers_answers((*offsets, RECORDS + 500))

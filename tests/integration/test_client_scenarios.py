@@ -60,11 +60,7 @@ for_all_policies = pytest.mark.parametrize(
 @for_all_clients
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_whole_topic_of_every_codec_is_read(
-    client: str,
-    isolation: Isolation,
-    client_programs: ClientPrograms,
-    codecs: FilledTopic,
-    tidegate: RunningTidegate,
+    client: str, isolation: Isolation, client_programs: ClientPrograms, codecs: FilledTopic, tidegate: RunningTidegate
 ) -> None:
     request = {"scenario": "digest", "topic": codecs.name, "isolation": isolation, "lasts": codecs.lasts(isolation)}
     before = tidegate.process.counters(codecs.name)

@@ -192,11 +192,7 @@ def test_clients_go_on_at_the_other_replica(
     kafka.create_topic(live, 2, {})
     topics = {name: topics_for(kafka, tiered, live, name) for name in roles}
     properties = {"proxy.drain.delay.ms": str(DRAIN_DELAY_MS), "proxy.workers": str(workers)}
-    with (
-        two_replicas(kafka, tmp_path, properties) as (balancer, replicas),
-        fed(kafka, live),
-        ExitStack() as stack,
-    ):
+    with two_replicas(kafka, tmp_path, properties) as (balancer, replicas), fed(kafka, live), ExitStack() as stack:
         librdkafka = LibrdkafkaFleet(balancer.bootstrap, topics["librdkafka"], roles["librdkafka"])
         java = JavaFleet(balancer.bootstrap, topics["java"], roles["java"])
         fleets: list[Fleet] = [stack.enter_context(librdkafka), stack.enter_context(java)]

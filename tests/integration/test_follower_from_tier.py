@@ -100,8 +100,7 @@ def fill(cluster: KafkaCluster, topic: str) -> int:
     wait_until(lambda: cluster.partition_offsets(topic)[0].high_watermark > end, "the abort marker")
     produce(cluster, topic, records(1), linger_ms=0)
     offsets = cluster.wait_tiered(
-        topic,
-        until=lambda known: known.latest_tiered_offset + 1 == active_start() and known.local_log_start_offset > 0,
+        topic, until=lambda known: known.latest_tiered_offset + 1 == active_start() and known.local_log_start_offset > 0
     )
     return offsets[0].high_watermark
 

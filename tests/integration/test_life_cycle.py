@@ -35,11 +35,7 @@ member; a broker that starts again still knows the old one, and lets nobody in u
 
 def at_ports(properties: Mapping[str, str]) -> dict[str, str]:
     """The same with ports that are known before anything is ready."""
-    return {
-        **properties,
-        "proxy.listen": f"127.0.0.1:{free_port()}",
-        "admin.listen": f"127.0.0.1:{free_port()}",
-    }
+    return {**properties, "proxy.listen": f"127.0.0.1:{free_port()}", "admin.listen": f"127.0.0.1:{free_port()}"}
 
 
 def address_of(properties: Mapping[str, str]) -> tuple[str, int]:

@@ -32,10 +32,7 @@ def reader(guarded: SecuredKafka) -> Iterator[str]:
     guarded.withdraw("reader", READ, guarded.topic.name)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "protocol"),
-    [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("PLAIN", "SASL_SSL")],
-)
+@pytest.mark.parametrize(("mechanism", "protocol"), [("SCRAM-SHA-256", "SASL_PLAINTEXT"), ("PLAIN", "SASL_SSL")])
 def test_it_becomes_ready_and_serves_the_tier_over_tls(
     mechanism: str, protocol: str, guarded: SecuredKafka, reader: str
 ) -> None:

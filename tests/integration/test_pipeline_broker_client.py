@@ -9,12 +9,7 @@ import trio
 from pipeline.brokers.client import BrokerClient
 from pipeline.brokers.metadata_topic import METADATA_TOPIC, MetadataFollower
 from protocol.client.connection import ClientSettings
-from protocol.client.errors import (
-    OffsetOutOfRangeError,
-    TopicAuthorizationError,
-    UnknownTopicError,
-    UpstreamTlsError,
-)
+from protocol.client.errors import OffsetOutOfRangeError, TopicAuthorizationError, UnknownTopicError, UpstreamTlsError
 from protocol.client.messages import FETCH
 from protocol.client.sasl import SaslCredentials
 from proxy.upstream.cluster import Cluster

@@ -13,13 +13,7 @@ from tests.integration.reading import final_answer
 from tests.support.certificates import server_certificate
 from tests.support.digests import read_with_confluent
 from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
-from tests.support.prometheus import (
-    RunningPrometheus,
-    dashboard_queries,
-    metric_complaints,
-    rules,
-    running_prometheus,
-)
+from tests.support.prometheus import RunningPrometheus, dashboard_queries, metric_complaints, rules, running_prometheus
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until

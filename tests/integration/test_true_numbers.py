@@ -437,10 +437,7 @@ def flip_a_byte(path: Path) -> None:
 
 def test_what_is_read_ahead_is_used_wasted_or_unread(kafka: KafkaCluster, tier: Tier) -> None:
     ahead = {"readahead.stream.max.bytes": str(8 * BLOCK_BYTES)}
-    with (
-        own_tidegate(kafka, tier.properties(ahead)) as tidegate,
-        leader(tidegate) as client,
-    ):
+    with own_tidegate(kafka, tier.properties(ahead)) as tidegate, leader(tidegate) as client:
         counted, at_store = counting(tidegate), front_since(tier.front)
         offset, end = 0, tier.segments(0)[-1].start_offset
         while offset < end:

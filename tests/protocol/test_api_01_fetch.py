@@ -2,14 +2,7 @@
 
 import pytest
 
-from protocol.fetch.messages import (
-    NO_TAGS,
-    FetchPartition,
-    PartitionAnswer,
-    key_of,
-    last_mentions,
-    topic_key,
-)
+from protocol.fetch.messages import NO_TAGS, FetchPartition, PartitionAnswer, key_of, last_mentions, topic_key
 from protocol.wire.errors import LocalProtocolError
 
 TOPIC_ID = bytes(range(16))

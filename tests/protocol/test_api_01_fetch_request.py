@@ -168,11 +168,7 @@ def test_unknown_tags_survive(version: int) -> None:
     else:
         assert request.tags == b"\x02\x00\x0c\x0cthe cluster" + UNKNOWN_FIELD
         assert {partition.tags for partition in request.partitions} == {b"\x02" + HIGH_WATERMARK_FIELD + UNKNOWN_FIELD}
-        assert [partition.topic_tags for partition in request.partitions] == [
-            NO_TAGS,
-            NO_TAGS,
-            b"\x01" + UNKNOWN_FIELD,
-        ]
+        assert [partition.topic_tags for partition in request.partitions] == [NO_TAGS, NO_TAGS, b"\x01" + UNKNOWN_FIELD]
 
 
 @pytest.mark.parametrize("version", [17, 18])

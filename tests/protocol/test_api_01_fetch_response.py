@@ -20,13 +20,7 @@ from protocol.fetch.messages import (
     FetchResponse,
     PartitionAnswer,
 )
-from protocol.fetch.response import (
-    SESSION_HEAD_BYTES,
-    decode_response,
-    encode_response,
-    patch_session_id,
-    peek_session,
-)
+from protocol.fetch.response import SESSION_HEAD_BYTES, decode_response, encode_response, patch_session_id, peek_session
 from protocol.wire.errors import ErrorCode, LocalProtocolError, PeerProtocolError
 from tests.support import kio_frames
 from tests.support.hostile_bytes import assert_read_or_refused_when_changed, assert_refused_when_cut

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.fetch.messages import NO_TAGS, PartitionAnswer
 from protocol.fetch.response import decode_response, encode_response
-from protocol.fetch.walker import (
-    STEP_BYTES,
-    UNUSED_TAG,
-    FetchResponseWalker,
-    find_nodes,
-    locate,
-    rewrite_endpoints,
-)
+from protocol.fetch.walker import STEP_BYTES, UNUSED_TAG, FetchResponseWalker, find_nodes, locate, rewrite_endpoints
 from protocol.wire.endpoints import NodeAddress
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.primitives import write_uvarint

@@ -70,8 +70,7 @@ def test_preloading_imports_every_newest_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offered", "needed", "version"),
-    [((0, 11), 0, 11), ((0, 99), 0, 11), ((1, 7), 0, 7), ((8, 8), 8, 8)],
+    ("offered", "needed", "version"), [((0, 11), 0, 11), ((0, 99), 0, 11), ((1, 7), 0, 7), ((8, 8), 8, 8)]
 )
 def test_the_newest_common_version_is_taken(offered: tuple[int, int], needed: int, version: int) -> None:
     assert negotiate(LIST_OFFSETS, {2: offered}, "b", needed) == version

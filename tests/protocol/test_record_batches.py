@@ -102,11 +102,7 @@ def test_an_empty_rope_holds_nothing() -> None:
     assert list(iterate_batches([])) == list(iterate_batches([b""])) == []
 
 
-@given(
-    st.lists(st.integers(0, len(LOG)), max_size=6),
-    st.integers(0, len(LOG) + 9),
-    st.integers(0, len(LOG) + 9),
-)
+@given(st.lists(st.integers(0, len(LOG)), max_size=6), st.integers(0, len(LOG) + 9), st.integers(0, len(LOG) + 9))
 def test_slicing_a_rope_is_slicing_its_bytes(cuts: list[int], start: int, end: int) -> None:
     views = slice_rope(cut(LOG, cuts), start, end)
 
@@ -233,13 +229,7 @@ def test_a_run_ends_in_front_of_a_changed_byte() -> None:
 
 @pytest.mark.parametrize(
     ("last_offset", "offset_max", "end"),
-    [
-        (99, 131, len(LOG)),
-        (100, 131, 0),
-        (99, 130, POSITIONS[2]),
-        (99, 129, POSITIONS[1]),
-        (99, 101, 0),
-    ],
+    [(99, 131, len(LOG)), (100, 131, 0), (99, 130, POSITIONS[2]), (99, 129, POSITIONS[1]), (99, 101, 0)],
 )
 def test_a_run_ascends_within_its_limits(last_offset: int, offset_max: int, end: int) -> None:
     assert run_of(LOG, last_offset=last_offset, offset_max=offset_max)[0] == end

@@ -153,9 +153,7 @@ def test_a_token_that_is_null_is_the_brokers_fault() -> None:
 
 
 @pytest.mark.parametrize("mechanism", OTHERS)
-def test_an_unknown_mechanism_signs_in_with_an_answer_for_signed_in_clients(
-    mechanism: str,
-) -> None:
+def test_an_unknown_mechanism_signs_in_with_an_answer_for_signed_in_clients(mechanism: str) -> None:
     sign_in = SignIn(is_demanded=True)
     sign_in.on_answer(ApiKey.API_VERSIONS)
     accepted(mechanism, 1, sign_in)

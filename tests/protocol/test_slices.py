@@ -21,12 +21,7 @@ from protocol.fetch.messages import (
 )
 from protocol.fetch.messages import encode_request_in_slices as encode_fetch_in_slices
 from protocol.fetch.response import decode_response_in_slices, encode_response, encode_response_in_slices
-from protocol.list_offsets import (
-    ListOffsetsAnswer,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-)
+from protocol.list_offsets import ListOffsetsAnswer, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 from protocol.wire.errors import PeerProtocolError
 from protocol.wire.framing import decode_request_header
 from protocol.wire.primitives import SLICE_BYTES, SLICE_ITEMS, TAGS_MAX, Slices, at_once, cut

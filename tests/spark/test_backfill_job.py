@@ -25,15 +25,7 @@ from pipeline.jobs.sink import OffsetRange, Run, Step, steps
 from storage.model import uuid_to_text
 from tests.support.needs import ROOT, SPARK_JARS
 from tests.support.source_rows import offsets_of, read_kafka
-from tests.support.spark_topics import (
-    COMPRESSED,
-    PLAIN,
-    TRANSACTIONAL,
-    TRIMMED,
-    TRIMMED_AT,
-    WIDE,
-    SparkTopics,
-)
+from tests.support.spark_topics import COMPRESSED, PLAIN, TRANSACTIONAL, TRIMMED, TRIMMED_AT, WIDE, SparkTopics
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("logs_stay_as_they_are")

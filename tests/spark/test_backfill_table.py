@@ -16,11 +16,7 @@ from tests.support.page_blocks import blocks_of
 from tests.support.source_rows import assert_same_rows, read_tier
 from tests.support.spark_topics import PLAIN, SparkTopics
 
-pytestmark = [
-    pytest.mark.needs("spark"),
-    pytest.mark.needs("tables"),
-    pytest.mark.usefixtures("logs_stay_as_they_are"),
-]
+pytestmark = [pytest.mark.needs("spark"), pytest.mark.needs("tables"), pytest.mark.usefixtures("logs_stay_as_they_are")]
 PAGE = blocks_of((ROOT / "docs" / "spark.md").read_text("utf-8"))
 OF_A_NEW_SPARK = ("spark.jars.packages", "spark.sql.extensions")
 """What the session of all tests has from its start."""

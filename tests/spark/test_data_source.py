@@ -47,10 +47,7 @@ BOUNDS: Mapping[str, Mapping[str, str | Mapping[str, int]]] = {
     "offsets": {"startingOffsets": {"0": 17, "1": -2}, "endingOffsets": {"0": 1003, "1": -1}},
     "times of partitions": {
         "startingOffsetsByTimestamp": {"0": MIDDLE_MS, "1": MIDDLE_MS + 100 * TIMESTAMP_STEP_MS},
-        "endingOffsetsByTimestamp": {
-            "0": MIDDLE_MS + 50 * TIMESTAMP_STEP_MS,
-            "1": MIDDLE_MS + 200 * TIMESTAMP_STEP_MS,
-        },
+        "endingOffsetsByTimestamp": {"0": MIDDLE_MS + 50 * TIMESTAMP_STEP_MS, "1": MIDDLE_MS + 200 * TIMESTAMP_STEP_MS},
     },
     "one time": {"startingTimestamp": str(MIDDLE_MS), "endingTimestamp": str(MIDDLE_MS + 300 * TIMESTAMP_STEP_MS)},
     "from a time on": {"startingTimestamp": str(MIDDLE_MS)},

@@ -108,16 +108,7 @@ def _kill_and_repeat(
     files: int,
     kill: Callable[[int, int], None],
 ) -> None:
-    from tests.support.table_runs import (
-        contents,
-        do,
-        driver,
-        expected,
-        run_of,
-        sink_of,
-        table_folder,
-        wait_for_files,
-    )
+    from tests.support.table_runs import contents, do, driver, expected, run_of, sink_of, table_folder, wait_for_files
 
     with driver(table_format, folder, plain) as process:
         wait_for_files(table_folder(table_format, folder, plain), files, process)

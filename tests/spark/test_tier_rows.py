@@ -34,10 +34,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[TierClientConfig]]:
 def test_rows_planned_here_are_the_sources_and_the_tier_is_opened_once(
     spark: SparkSession, spark_topics: SparkTopics, opened: list[TierClientConfig]
 ) -> None:
-    for topic, options in (
-        (PLAIN, {"bytesPerPartition": "64k"}),
-        (TRANSACTIONAL, {"isolation": "read_committed"}),
-    ):
+    for topic, options in ((PLAIN, {"bytesPerPartition": "64k"}), (TRANSACTIONAL, {"isolation": "read_committed"})):
         rows = tier_rows(spark, tier_options(spark_topics, topic, options))
         assert_same_rows(rows, read_tier(spark, spark_topics, topic, options))
     assert len(opened) == 1

@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from storage.model import (
-    CustomMetadata,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    TopicIdPartition,
-    uuid_from_text,
-)
+from storage.model import CustomMetadata, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, uuid_from_text
 
 
 def metadata_in(members: dict[str, Any], custom_metadata: bytes | None = None) -> RemoteLogSegmentMetadata:

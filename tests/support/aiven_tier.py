@@ -102,10 +102,7 @@ def publish_segments(
     """The same for these very segments."""
     pair = make_key_pair(folder, "key1") if encryption else {}
     options = AivenWriterOptions(
-        key_prefix=KEY_PREFIX,
-        chunk_bytes=chunk_bytes,
-        compression=compression,
-        key_pair=pair or None,
+        key_prefix=KEY_PREFIX, chunk_bytes=chunk_bytes, compression=compression, key_pair=pair or None
     )
     bucket = server.make_bucket()
     with closing(open_object_store(server.config(bucket))) as store:

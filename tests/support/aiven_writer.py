@@ -44,10 +44,7 @@ class AivenWriterOptions:
 
 
 def write_segment(
-    store: ObjectStore,
-    metadata: RemoteLogSegmentMetadata,
-    objects: Mapping[str, bytes],
-    options: AivenWriterOptions,
+    store: ObjectStore, metadata: RemoteLogSegmentMetadata, objects: Mapping[str, bytes], options: AivenWriterOptions
 ) -> CustomMetadata | None:
     """Put a segment's three objects, the manifest last, and give the custom metadata that the plug-in returns.
 

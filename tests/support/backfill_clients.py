@@ -105,11 +105,7 @@ class Backfills:
     """All clients of `readers`, running; a context manager, which ends them."""
 
     def __init__(
-        self,
-        bootstrap_servers: str,
-        topic: str,
-        ends: Mapping[int, int],
-        readers: Mapping[str, Read] | None = None,
+        self, bootstrap_servers: str, topic: str, ends: Mapping[int, int], readers: Mapping[str, Read] | None = None
     ) -> None:
         chosen = READERS if readers is None else readers
         self.total_records: Final = sum(ends.values()) * len(chosen)

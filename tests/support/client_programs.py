@@ -119,11 +119,7 @@ class ClientProgram:
     def __init__(self, command: Sequence[str], bootstrap_servers: str) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the program
         self._process = subprocess.Popen(
-            [*command, bootstrap_servers],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            cwd=ROOT,
+            [*command, bootstrap_servers], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, cwd=ROOT
         )
         self._unread = b""
 

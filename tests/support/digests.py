@@ -124,11 +124,7 @@ def confluent_consumer(bootstrap_servers: str, isolation: Isolation, settings: S
 
 
 def read_with_confluent(
-    bootstrap_servers: str,
-    topic: str,
-    ends: Mapping[int, int],
-    isolation: Isolation,
-    settings: Settings | None = None,
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation, settings: Settings | None = None
 ) -> Digests:
     """librdkafka, assigned."""
     with closing(confluent_consumer(bootstrap_servers, isolation, settings)) as consumer:
@@ -241,11 +237,7 @@ def java_client(*arguments: str) -> Sequence[str]:
 
 
 def read_with_kcat(
-    bootstrap_servers: str,
-    topic: str,
-    ends: Mapping[int, int],
-    isolation: Isolation,
-    settings: Settings | None = None,
+    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation, settings: Settings | None = None
 ) -> Digests:
     """kcat. Header names and values must be free of its separators, and no value may be the text NULL."""
     # fmt: off

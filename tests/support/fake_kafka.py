@@ -456,12 +456,7 @@ def _described(name: str, topic: FakeTopic | None) -> Values:
         }
         for number, leader in enumerate(topic.leaders)
     ]
-    return {
-        "error_code": ErrorCode.none,
-        "name": name,
-        "topic_id": kio_uuid(topic.topic_id),
-        "partitions": partitions,
-    }
+    return {"error_code": ErrorCode.none, "name": name, "topic_id": kio_uuid(topic.topic_id), "partitions": partitions}
 
 
 def _records(asked: Any, code: ErrorCode, log: FakeLog, *, committed: bool) -> Values:

@@ -134,9 +134,7 @@ class HostileStage:
         self.honest.pause()
         try:
             wait_until(
-                lambda: not Held.of(self.tidegate).beyond(self.before),
-                "everything given back",
-                timeout_s=timeout_s,
+                lambda: not Held.of(self.tidegate).beyond(self.before), "everything given back", timeout_s=timeout_s
             )
         except AssertionError:
             self.complaints.append(f"not given back (now, before): {Held.of(self.tidegate).beyond(self.before)}")

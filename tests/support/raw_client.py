@@ -209,12 +209,7 @@ class RawClient:
         return bytes(16) if found.topic_id is None else bytes(found.topic_id.bytes)
 
     def fetch(
-        self,
-        version: int,
-        targets: Sequence[FetchTarget],
-        *,
-        timeout_s: float | None = None,
-        **fields: Any,
+        self, version: int, targets: Sequence[FetchTarget], *, timeout_s: float | None = None, **fields: Any
     ) -> FetchResult:
         """One Fetch, `fields` as in `fetch_request`; the answer's records as they came."""
         correlation_id = self.send(fetch_request(version, targets, **fields))

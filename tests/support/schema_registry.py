@@ -41,9 +41,7 @@ def schema_registry(folder: Path) -> Iterator[str]:
         "-Dapicurio.datasource.jdbc.min-size=1",
     )
     process = JavaProcess(
-        "schema registry",
-        ("java", *QUICK_START, *settings, "-jar", str(REGISTRY_JAR)),
-        folder / "registry.log",
+        "schema registry", ("java", *QUICK_START, *settings, "-jar", str(REGISTRY_JAR)), folder / "registry.log"
     )
     url = f"http://{HOST}:{port}/apis/ccompat/v7"
     try:

@@ -47,11 +47,7 @@ class Conversation:
         self.session = (0, 0)
 
     async def send(
-        self,
-        asked: Sequence[FetchPartition] = (),
-        *,
-        forgotten: Sequence[TopicIdPartition] = (),
-        **fields: object,
+        self, asked: Sequence[FetchPartition] = (), *, forgotten: Sequence[TopicIdPartition] = (), **fields: object
     ) -> FetchResponse:
         fields = {"session_id": self.session[0], "session_epoch": self.session[1], "max_wait_ms": 100, **fields}
         fields = {"api_version": self.version, **fields}

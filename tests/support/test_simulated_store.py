@@ -11,14 +11,7 @@ from storage.errors import RetriableRemoteStorageError
 from storage.model import IndexType
 from tests.support.segments import build_segment, data_batch
 from tests.support.simulated_link import STALLED, LinkProfile, Manner, SimulatedLink
-from tests.support.simulated_store import (
-    KIB,
-    MANIFEST_BYTES,
-    MIB,
-    SimulatedStore,
-    SimulatedTopic,
-    log_bytes,
-)
+from tests.support.simulated_store import KIB, MANIFEST_BYTES, MIB, SimulatedStore, SimulatedTopic, log_bytes
 from tests.support.simulated_time import Simulation, simulate
 
 BATCH_BYTES = 4 * KIB

@@ -134,12 +134,7 @@ class Tier:
         return int(self.sample("tidegate_cache_misses_total", {"level": "memory"}))
 
     async def read(
-        self,
-        offset: int,
-        *,
-        max_bytes: int = 1024 * 1024,
-        minimum_one_batch: bool = True,
-        reader: Hashable = None,
+        self, offset: int, *, max_bytes: int = 1024 * 1024, minimum_one_batch: bool = True, reader: Hashable = None
     ) -> TierRecords:
         """Read the tier's only partition under its lineage. The answer is to be released."""
         return await self.reader.read(

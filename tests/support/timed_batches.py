@@ -73,11 +73,7 @@ def framed_batch(
 
 
 def timed_messages(
-    magic: int,
-    records: Sequence[tuple[int, int]],
-    *,
-    codec: int = NONE,
-    append_time_ms: int | None = None,
+    magic: int, records: Sequence[tuple[int, int]], *, codec: int = NONE, append_time_ms: int | None = None
 ) -> bytes:
     """Messages of v0 or v1 with these (offset, timestamp); with a codec, one that wraps them all."""
     if codec == NONE:

@@ -36,11 +36,7 @@ def group_by_worker(items: list[pytest.Item], needed: Mapping[pytest.Item, Seque
     shared = {name: rank for rank, name in enumerate(SHARED_FIXTURES)}
     first_seen = {group: rank for rank, group in reversed([*enumerate(groups.values())])}
     items.sort(
-        key=lambda item: (
-            shared.get(groups[item], len(shared)),
-            groups[item] not in slow,
-            first_seen[groups[item]],
-        )
+        key=lambda item: (shared.get(groups[item], len(shared)), groups[item] not in slow, first_seen[groups[item]])
     )
 
 

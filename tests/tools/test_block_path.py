@@ -12,9 +12,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Trace]:
     return trace_fetches(FileSystemStore(folder / "objects"), folder / "keys")
 
 
-def test_a_cold_fetch_goes_to_the_store_and_a_warm_one_stops_at_the_memory(
-    traces: tuple[Trace, Trace],
-) -> None:
+def test_a_cold_fetch_goes_to_the_store_and_a_warm_one_stops_at_the_memory(traces: tuple[Trace, Trace]) -> None:
     cold, warm = (trace.files() for trace in traces)
     through = ["proxy/connection/connection.py", "storage/reader.py", "storage/cache/blocks.py"]
     assert [file for file in cold if file in through] == through

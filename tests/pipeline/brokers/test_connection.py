@@ -21,14 +21,7 @@ from protocol.client.errors import (
     UpstreamTlsError,
 )
 from protocol.client.leaders import metadata_question
-from protocol.client.messages import (
-    API_VERSIONS,
-    METADATA,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
-    Values,
-    encode_request,
-)
+from protocol.client.messages import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, Values, encode_request
 from protocol.client.sasl import SaslCredentials
 from tests.support.fake_kafka import SILENCE, FakeBroker, FakeKafka
 from tests.support.waiting import wait_until

@@ -53,10 +53,7 @@ def test_the_kafka_source_is_told_in_its_own_words() -> None:
         *("--option", "minPartitions=8", "--kafka-option", "kafka.security.protocol=SASL_SSL"),
     )
     assert made.options.source == "kafka"
-    assert made.options.reader == {
-        "kafka.isolation.level": "read_committed",
-        "includeHeaders": "true",
-    }
+    assert made.options.reader == {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
     assert made.options.tuning == {
         "failOnDataLoss": "true",
         "minPartitions": "8",

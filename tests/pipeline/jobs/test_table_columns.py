@@ -52,11 +52,7 @@ REST = {"offset": LONG, "headers": headers("value")}
             "`headers` array<struct<key:string,value:binary>>",
             (),
         ),
-        (
-            schema({"partition": INT, "value": TEXT, **REST}),
-            "",
-            ("column value is string, and the rows have binary",),
-        ),
+        (schema({"partition": INT, "value": TEXT, **REST}), "", ("column value is string, and the rows have binary",)),
         (
             schema({"partition": INT, "value": BINARY, **REST, "offset": INT}),
             "",

@@ -102,11 +102,7 @@ def test_tails_are_first_and_partitions_advance_side_by_side() -> None:
 
 
 def test_parts_have_the_aborted_transactions_that_touch_them() -> None:
-    early, long, late = (
-        AbortedTransaction(1, 2, 5),
-        AbortedTransaction(2, 8, 25),
-        AbortedTransaction(3, 20, 22),
-    )
+    early, long, late = (AbortedTransaction(1, 2, 5), AbortedTransaction(2, 8, 25), AbortedTransaction(3, 20, 22))
     want = wanted_of(view_of((10, 100), (10, 100), (10, 100)), aborted=(early, long, late))
 
     tasks = plan([want], bytes_per_partition=50)

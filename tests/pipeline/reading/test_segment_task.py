@@ -24,14 +24,7 @@ from storage.remote_storage_manager import SegmentStream
 from tests.support.executors import AtOnce
 from tests.support.one_segment import OneSegment, OneSegmentManager
 from tests.support.opened_bytes import MEMORY_BYTES, ReadOnlyManager
-from tests.support.segments import (
-    Record,
-    build_segment,
-    data_batch,
-    filled_segment,
-    metadata_of,
-    topic_partition,
-)
+from tests.support.segments import Record, build_segment, data_batch, filled_segment, metadata_of, topic_partition
 
 MIB = 1024 * 1024
 BIG = 1 << 62

@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.values.wire_format import INDEXES_MAX, HeaderError, message_indexes, schema_ids
 
-VALUES = st.one_of(
-    st.none(),
-    st.binary(max_size=8),
-    st.binary(max_size=8).map(lambda rest: b"\0" + rest),
-)
+VALUES = st.one_of(st.none(), st.binary(max_size=8), st.binary(max_size=8).map(lambda rest: b"\0" + rest))
 
 
 def zigzag(number: int) -> bytes:

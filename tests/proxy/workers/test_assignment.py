@@ -93,11 +93,7 @@ def test_a_broker_that_joins_or_leaves_moves_no_other_without_need() -> None:
     assert (assignment.workers_of(1), assignment.workers_of(3)) == ((0,), (1,))
 
 
-@given(
-    st.sets(st.integers(0, 30)),
-    st.integers(1, 8),
-    st.dictionaries(st.integers(0, 30), st.integers(0, 9)),
-)
+@given(st.sets(st.integers(0, 30)), st.integers(1, 8), st.dictionaries(st.integers(0, 30), st.integers(0, 9)))
 def test_balance_places_all_and_moves_no_more_than_it_must(items: set[int], bins: int, before: dict[int, int]) -> None:
     found = balance(sorted(items), range(bins), before)
     assert found.keys() == items

@@ -63,13 +63,7 @@ def test_it_is_as_large_as_its_target() -> None:
 
 @pytest.mark.parametrize(
     ("places", "get"),
-    [
-        ("..hhh..", range(7)),
-        ("..hhhh..", range(2)),
-        (".h.h.h.h", range(7)),
-        ("..hhh", range(2)),
-        ("..hhhu.", range(2)),
-    ],
+    [("..hhh..", range(7)), ("..hhhh..", range(2)), (".h.h.h.h", range(7)), ("..hhh", range(2)), ("..hhhu.", range(2))],
 )
 def test_small_gaps_of_what_is_here_are_read_over(places: str, get: range) -> None:
     assert planned(places) == get

@@ -343,10 +343,7 @@ def loaded(contents: dict[IndexType, bytes | Exception]) -> SegmentIndexes:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [
-        (CorruptObjectError("tag"), FindingKind.INDEX),
-        (RemoteResourceNotFoundError("none"), FindingKind.INDEX_MISSING),
-    ],
+    [(CorruptObjectError("tag"), FindingKind.INDEX), (RemoteResourceNotFoundError("none"), FindingKind.INDEX_MISSING)],
 )
 def test_an_index_that_cannot_be_read_is_found_with_its_object(error: Exception, kind: FindingKind) -> None:
     (finding,) = loaded({IndexType.OFFSET: error}).findings

@@ -113,11 +113,7 @@ def test_the_nearest_key_has_its_beginning_spelt_right(name: str, nearest: str |
 def test_keys_carry_the_line_they_begin_on(tmp_path: Path) -> None:
     file = tmp_path / "a.properties"
     file.write_bytes(b"# comment\r\n\r\na=1\nb = x\\\n   y\\\n   z\n! more\nc:\xfc\\u00fc\r\n")
-    assert read_properties(file) == {
-        "a": Property("1", (3,)),
-        "b": Property("xyz", (4,)),
-        "c": Property("üü", (8,)),
-    }
+    assert read_properties(file) == {"a": Property("1", (3,)), "b": Property("xyz", (4,)), "c": Property("üü", (8,))}
 
 
 def test_the_last_of_a_repeated_key_counts_and_all_lines_are_known(tmp_path: Path) -> None:

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import (
-    RemoteAccessDeniedError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-    StorageConfigError,
-)
+from storage.errors import RemoteAccessDeniedError, RemoteResourceNotFoundError, RemoteStorageError, StorageConfigError
 from storage.formats.aiven.config import KeyRing, WritingConfig
 from storage.formats.aiven.manager import AivenRemoteStorageManager
 from storage.formats.aiven.segment_objects import ObjectPlace

@@ -69,11 +69,7 @@ def test_the_table_says_all_of_it_in_80_columns() -> None:
 def test_the_largest_numbers_still_fit() -> None:
     large = dataclasses.replace(READING, records=100_000_000, records_only_in_tier=99_999_999, seconds=86_400.0)
     outcome = dataclasses.replace(
-        GOOD,
-        directly=large,
-        through_tidegate=large,
-        remote_fetches_between=1_000_000,
-        remote_fetches_at_end=1_000_000,
+        GOOD, directly=large, through_tidegate=large, remote_fetches_between=1_000_000, remote_fetches_at_end=1_000_000
     )
     assert "1,000,000 -> 1,000,000" in rendered(outcome)
     assert max(len(line) for line in rendered(outcome).splitlines()) <= 80

@@ -29,10 +29,7 @@ def test_a_long_step_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyP
     with Steps(console).step("Doing it") as step:
         step.show(1_000, 300_000)
         step.show(2_000, 300_000)
-    assert written.getvalue().splitlines()[1:3] == [
-        "   Doing it: 1,000 of 300,000",
-        "   Doing it: 2,000 of 300,000",
-    ]
+    assert written.getvalue().splitlines()[1:3] == ["   Doing it: 1,000 of 300,000", "   Doing it: 2,000 of 300,000"]
 
 
 def test_a_step_that_fails_says_so_and_lets_the_error_through() -> None:

@@ -158,11 +158,7 @@ def test_without_any_folder_the_error_says_why_of_each(tmp_path: Path, parent: P
     ],
 )
 def test_a_version_is_compared_by_its_numbers(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    version: str,
-    comparisons: list[tuple[str, str]],
-    is_met: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, comparisons: list[tuple[str, str]], is_met: bool
 ) -> None:
     distribution(tmp_path, "tidegate_test_library", version)
     monkeypatch.syspath_prepend(tmp_path)
@@ -200,11 +196,7 @@ def test_without_a_description_as_in_a_wheel_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("python", "platform", "said"),
-    [
-        ("2.7", None, "is for Python 2.7 on"),
-        (None, "plan9-mips", "on plan9-mips, and"),
-    ],
+    ("python", "platform", "said"), [("2.7", None, "is for Python 2.7 on"), (None, "plan9-mips", "on plan9-mips, and")]
 )
 def test_a_zip_for_another_python_or_platform_says_so(
     monkeypatch: pytest.MonkeyPatch, python: str | None, platform: str | None, said: str

@@ -111,10 +111,7 @@ def test_literals_of_the_plugins_builder_tests_hold() -> None:
     ("text", "sizes"),
     [
         ("KLUv/SAPeQAAAAAAAwAAAAoBAAoAAAAe", [10, 20, 30]),
-        (
-            "KLUv/SAWsQAAAAAACgAAB0ABDgwIAgAFAQwRAAACXQ==",
-            [1870, 1868, 1864, 1858, 1856, 1861, 1857, 1868, 1873, 605],
-        ),
+        ("KLUv/SAWsQAAAAAACgAAB0ABDgwIAgAFAQwRAAACXQ==", [1870, 1868, 1864, 1858, 1856, 1861, 1857, 1868, 1873, 605]),
         ("KLUv/SAIQQAAAAAAAQAAPaE=", [15777]),
     ],
 )

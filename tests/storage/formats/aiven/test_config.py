@@ -14,11 +14,7 @@ def message_of(config: dict[str, str]) -> str:
 
 
 def test_nothing_is_needed_to_read_a_plain_tier() -> None:
-    assert aiven_config({}) == AivenConfig(
-        key_prefix="",
-        key_prefix_mask=False,
-        key_ring=None,
-    )
+    assert aiven_config({}) == AivenConfig(key_prefix="", key_prefix_mask=False, key_ring=None)
 
 
 def test_every_key_is_taken(tmp_path: Path) -> None:

@@ -331,10 +331,7 @@ WRONG_PRIVATE: dict[str, tuple[Callable[[], bytes], str]] = {
         "not an unencrypted PKCS#8 private key",
     ),
     "no key": (lambda: b"-----BEGIN A-----\nAAAA\n-----END A-----\n", "not an unencrypted PKCS#8 private key"),
-    "DER": (
-        lambda: rsa_key().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
-        "not a PEM file",
-    ),
+    "DER": (lambda: rsa_key().private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), "not a PEM file"),
     "an empty file": (lambda: b"", "not a PEM file"),
     "an endless file": (lambda: pkcs8(rsa_key()) + bytes(KEY_FILE_BYTES_MAX), "is larger than"),
     "another pair's": (lambda: pkcs8(rsa_key()), f"is not the private key of rsm.config.{PUBLIC_NAME}"),
