@@ -122,17 +122,6 @@ class ProtobufSchema:
         known = ", ".join(found.full_name for found in top)
         raise SchemaError(f"has no message {name} in {self.name}; its messages are {known}")
 
-    def message_at(self, indexes: Sequence[int]) -> Descriptor:
-        """The message at this path through the file.
-
-        Raises:
-            SchemaError: there is none.
-        """
-        found = self.messages_at(indexes)
-        if not found:
-            raise SchemaError(f"has no message at {list(indexes)} in {self.name}")
-        return found[0]
-
     def messages_at(self, indexes: Sequence[int]) -> list[Descriptor]:
         """The message that such a path means to Java's serializer, and what it means to others, if that is another.
 

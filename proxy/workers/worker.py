@@ -13,7 +13,7 @@ import socket as stdlib_socket
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 import trio
@@ -40,9 +40,6 @@ from proxy.workers.template import Work
 from storage.errors import StorageConfigError
 from storage.metadata.snapshot import Snapshot, SnapshotFile
 from storage.metadata.snapshot_stream import SnapshotError
-
-FAREWELL_S_MAX: Final = 1.0
-"""What the end of the channel is waited for once the worker has ended."""
 
 _log = structlog.get_logger(__name__)
 
