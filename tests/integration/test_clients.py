@@ -16,7 +16,6 @@ from confluent_kafka.admin import AdminClient
 from tests.support.digests import (
     Isolation,
     Read,
-    java_client,
     read_with_confluent,
     read_with_confluent_group,
     read_with_kcat,
@@ -127,11 +126,3 @@ def test_the_cluster_is_described_with_tidegates_addresses(
     assert not own_ports & {node.port for node in (*cluster.nodes, cluster.controller)}
     listed = admin.list_topics(timeout=20)
     assert {node.port for node in cluster.nodes} == {broker.port for broker in listed.brokers.values()}
-
-
-def test_kafkas_own_admin_client_describes_quorum_and_cluster(tidegate: RunningTidegate, kafka: KafkaCluster) -> None:
-    said = [line.split() for line in java_client("admin", tidegate.bootstrap_servers)]
-    assert ["quorum", "1"] in said
-    ports = {int(words[3]) for words in said if words[0] in ("node", "controller")}
-    assert len(ports) == 1
-    assert not ports & {kafka.broker(1).port, kafka.plan.controller_port}

@@ -31,13 +31,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from tests.support.digests import JAVA_OPTIONS
 from tests.support.kafka import fresh_name
 from tests.support.needs import JARS, OLD_CLIENTS, ROOT, TOOLS
 
 ANSWER_TIMEOUT_S: Final = 150.0
 """More than the scenarios' own limits (30 to 120 s), which say what was waited for."""
 CLOSE_TIMEOUT_S: Final = 2.0
+JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 INTEGRATION: Final = ROOT / "tests" / "integration"
 
 Answer = dict[str, Any]

@@ -1,6 +1,6 @@
 """Whole reads of a topic by clients of all kinds, reduced to what two reads are compared by.
 
-    assert read_with_aiokafka(through_tidegate, topic, ends, "read_committed") == direct
+    assert read_with_kcat(through_tidegate, topic, ends, "read_committed") == direct
 
 A digest covers partition, offset, timestamp, key, value and headers of each record; null is told from empty. Records of
 a partition come in order, those of different partitions do not: so each partition has its own. A reader starts at the
@@ -8,36 +8,25 @@ beginning, ends at `ends` (high watermarks), and never resets its position: a cl
 fails. `settings` are the client's own, for signing in.
 """
 
-import asyncio
 import hashlib
 import os
-import shutil
 import struct
 import subprocess
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
-
-from tests.support.needs import JARS, ROOT
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 Headers = Iterable[tuple[str, bytes | None]]
 Settings = Mapping[str, Any]
 
 READ_TIMEOUT_S = 30.0
-JAVA_SOURCE = ROOT / "tests" / "integration" / "java" / "ConsumerDigest.java"
-JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 
 _POLL_S = 0.2
-_PYTHON_SETTINGS: Settings = {"enable_auto_commit": False, "auto_offset_reset": "none", "fetch_max_wait_ms": 100}
-"""Of kafka-python and of aiokafka."""
 _KCAT_FORMAT = "%p %o %T %K %S\n%k%s%h\n"
 
 
@@ -160,80 +149,6 @@ def drain_confluent(consumer: Consumer, ends: Mapping[int, int]) -> Digests:
                 assert error.code() == KafkaError._PARTITION_EOF, str(error)
                 unfinished.discard(message.partition() or 0)
     return digest.result()
-
-
-def read_with_kafka_python(
-    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
-) -> Digests:
-    """kafka-python."""
-    with warnings.catch_warnings():
-        # It loads its schemas by a call that Python 3.11 alone deprecates; some when imported, some when first used.
-        warnings.filterwarnings("ignore", category=DeprecationWarning, message="(read|open)_text is deprecated")
-        from kafka import KafkaConsumer
-        from kafka import TopicPartition as PythonTopicPartition
-
-        digest, deadline_s = TopicDigest(ends), time.monotonic() + READ_TIMEOUT_S
-        servers = bootstrap_servers.split(",")
-        consumer = KafkaConsumer(bootstrap_servers=servers, isolation_level=isolation, **_PYTHON_SETTINGS)
-        with closing(consumer):
-            of_partition = {PythonTopicPartition(topic, partition): end for partition, end in ends.items()}
-            consumer.assign(list(of_partition))
-            consumer.seek_to_beginning()
-            while any(consumer.position(partition) < end for partition, end in of_partition.items()):
-                assert time.monotonic() < deadline_s, f"no end in {READ_TIMEOUT_S:g} s"
-                for records in consumer.poll(timeout_ms=200, max_records=2000).values():
-                    for each in records:
-                        digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
-        return digest.result()
-
-
-def read_with_aiokafka(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
-    """aiokafka."""
-    return asyncio.run(_read_with_aiokafka(bootstrap_servers, topic, ends, isolation))
-
-
-async def _read_with_aiokafka(
-    bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation
-) -> Digests:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, isolation_level=isolation, **_PYTHON_SETTINGS)
-    digest = TopicDigest(ends)
-    await consumer.start()
-    try:
-        of_partition = {AioTopicPartition(topic, partition): end for partition, end in ends.items()}
-        consumer.assign(list(of_partition))
-        await consumer.seek_to_beginning()
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            for partition, end in of_partition.items():
-                while await consumer.position(partition) < end:
-                    for records in (await consumer.getmany(timeout_ms=200, max_records=2000)).values():
-                        for each in records:
-                            digest.add(each.partition, each.offset, each.timestamp, each.key, each.value, each.headers)
-    finally:
-        await consumer.stop()
-    return digest.result()
-
-
-def read_with_java(bootstrap_servers: str, topic: str, ends: Mapping[int, int], isolation: Isolation) -> Digests:
-    """Kafka's own consumer."""
-    wanted = ",".join(f"{partition}:{end}" for partition, end in ends.items())
-    lines = java_client("digest", bootstrap_servers, topic, isolation, wanted)
-    digests = {}
-    for line in lines:
-        partition, records, first, last, sha256 = line.split()
-        digests[int(partition)] = PartitionDigest(int(records), int(first), int(last), sha256)
-    return digests
-
-
-def java_client(*arguments: str) -> Sequence[str]:
-    """The lines that ConsumerDigest.java prints.
-
-    Raises:
-        AssertionError: it failed, with what it said.
-    """
-    command = [shutil.which("java") or "java", *JAVA_OPTIONS, "-cp", f"{JARS}/*", str(JAVA_SOURCE), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=READ_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
 
 
 def read_with_kcat(
