@@ -4,12 +4,14 @@ A rule that must be broken is broken by an entry below with its reason, never by
 """
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -79,10 +81,23 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(text_of(path))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+class Function(NamedTuple):
+    place: str
+    name: str
+    lines: int
+
+
+@functools.cache
+def functions() -> Sequence[Function]:
+    """Of all files: reading them takes seconds."""
+    return [
+        Function(
+            f"{relative(path)}:{node.lineno} {node.name}", node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+        )
+        for path in PYTHON_FILES
+        for node in ast.walk(ast.parse(text_of(path)))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def test_files_are_short() -> None:
@@ -96,24 +111,12 @@ def test_files_are_short() -> None:
 
 
 def test_functions_are_short() -> None:
-    too_long = []
-    for path in PYTHON_FILES:
-        for function in functions(path):
-            lines = (function.end_lineno or function.lineno) - function.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                too_long.append(f"{relative(path)}:{function.lineno} {function.name}: {lines} lines")
-    none_of(too_long)
+    none_of([f"{each.place}: {each.lines} lines" for each in functions() if each.lines > FUNCTION_LINES_MAX])
 
 
 def test_names_of_tests_are_short() -> None:
-    none_of(
-        [
-            f"{relative(path)}:{function.lineno} {function.name}: {len(function.name)} characters"
-            for path in PYTHON_FILES
-            for function in functions(path)
-            if function.name.startswith("test_") and len(function.name) > TEST_NAME_LENGTH_MAX
-        ]
-    )
+    tests = [each for each in functions() if each.name.startswith("test_")]
+    none_of([f"{each.place}: {len(each.name)} characters" for each in tests if len(each.name) > TEST_NAME_LENGTH_MAX])
 
 
 def test_lines_fit_the_columns() -> None:
