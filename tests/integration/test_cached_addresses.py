@@ -85,8 +85,9 @@ def cold(kafka: KafkaCluster) -> TieredTopic:
     ("command", "stops"),
     [
         pytest.param(java, ["SIGTERM", "SIGKILL"], id="java-none"),
-        pytest.param(kcat, ["SIGTERM", "SIGKILL"], id="kcat", marks=pytest.mark.needs("kcat")),
+        pytest.param(kcat, ["SIGKILL"], id="kcat", marks=pytest.mark.needs("kcat")),
         pytest.param(java, ["SIGKILL", "SIGTERM"] * 2, id="java-none-4", marks=pytest.mark.long),
+        pytest.param(kcat, ["SIGTERM", "SIGKILL"], id="kcat-2", marks=[pytest.mark.needs("kcat"), pytest.mark.long]),
     ],
 )
 def test_a_client_that_remembers_a_broker_goes_on_after_a_restart(

@@ -62,10 +62,10 @@ def test_a_bucket_that_does_not_exist(kafka: KafkaCluster, gateway: S3Server, tm
         assert served.page("/readyz")[0] == 200
 
 
-@pytest.mark.parametrize("metadata", [{}, EMPTY], ids=["with segments", "empty"])
-def test_a_wrong_secret(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path, metadata: dict[str, str]) -> None:
+def test_a_wrong_secret(kafka: KafkaCluster, gateway: S3Server, tmp_path: Path) -> None:
+    """Of a tier with segments; an empty one: above."""
     wrong = properties(kafka, gateway, tmp_path, ROOT_DIRECTORY_NAME, "not the secret")
-    with serving(tmp_path, {**wrong, **metadata}) as served:
+    with serving(tmp_path, wrong) as served:
         wait_refused(served, "SignatureDoesNotMatch")
         write_secret(tmp_path, CREDENTIALS.secret_access_key)
         served.wait_log("ready: bootstrap")
