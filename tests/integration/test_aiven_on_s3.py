@@ -105,8 +105,11 @@ def test_digests_and_answers_are_the_brokers_own(
 
 @pytest.mark.parametrize(
     ("stop", "encryption"),
-    [(signal.SIGTERM, "none"), (signal.SIGKILL, "key file"), (signal.SIGTERM, "key of its own")],
-    ids=["stopped", "killed-and-encrypted", "stopped-and-its-key-gone"],
+    [
+        pytest.param(signal.SIGTERM, "none", id="stopped", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, "key file", id="killed-and-encrypted"),
+        pytest.param(signal.SIGTERM, "key of its own", id="stopped-and-its-key-gone"),
+    ],
 )
 def test_a_restart_in_the_middle(
     kafka: KafkaCluster,

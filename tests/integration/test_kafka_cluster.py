@@ -1,4 +1,7 @@
-"""The Kafka that other tests build on: it tiers, counts its own remote reads, moves, and leaves nothing behind."""
+"""The Kafka that other tests build on: it tiers, counts its own remote reads, and leaves nothing behind.
+
+Brokers that join, leave and come back on another port: test_two_brokers.py.
+"""
 
 import os
 import signal
@@ -7,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from tests.integration.reading import final_answer
-from tests.support.kafka import TieredTopic, own_cluster, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, small_segments, tiered_topic
 from tests.support.needs import JARS, ROOT
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
@@ -18,7 +20,6 @@ from tools.demo.kafka_cluster import KafkaCluster, KafkaClusterError
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("java", "kafka")]
 
-USERS = {"admin": "admin-secret", "alice": "alice-secret"}
 DIE_WITH_A_BROKER = """
 import os, pathlib, signal, sys
 from tools.demo.kafka_cluster import KafkaCluster
@@ -57,21 +58,6 @@ def test_the_brokers_own_counter_counts_reads_from_the_tier(kafka: KafkaCluster,
     assert broker.remote_fetch_requests() >= broker.remote_fetch_requests(tiered.name)
 
 
-def test_brokers_join_leave_and_come_back_on_another_port() -> None:
-    with own_cluster(brokers=2, sasl_plain_users=USERS) as cluster:
-        cluster.create_topic("moving", partitions=2)
-        port_before = cluster.broker(2).port
-        cluster.restart_broker(2, new_port=True)
-        assert cluster.broker(2).port != port_before
-        cluster.add_broker()
-        assert _brokers(cluster.bootstrap_servers) == {broker.node_id: broker.port for broker in cluster.brokers}
-
-        cluster.broker(1).stop()
-        left = cluster.broker(2)
-        assert sorted(_brokers(left.address)) == [2, 3]
-        assert _brokers(cluster.sasl_bootstrap_servers, "alice") == {n: cluster.broker(n).sasl_port for n in (2, 3)}
-
-
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     cluster = KafkaCluster(jars=JARS, work=tmp_path, properties={"num.io.threads": "none"})
     with pytest.raises(KafkaClusterError, match=r"num\.io\.threads"):
@@ -98,12 +84,3 @@ def _is_alive(pid: int) -> bool:
         return False
     # An orphan may wait as a zombie for a parent that never asks.
     return state != "Z" and os.path.exists(f"/proc/{pid}")
-
-
-def _brokers(bootstrap_servers: str, user: str | None = None) -> dict[int, int]:
-    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-    if user is not None:
-        settings |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
-        settings |= {"sasl.username": user, "sasl.password": USERS[user]}
-    metadata = AdminClient(settings).list_topics(timeout=20)
-    return {broker.id: broker.port for broker in metadata.brokers.values()}
