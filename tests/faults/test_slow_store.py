@@ -22,7 +22,7 @@ from storage.registry import open_remote_storage_manager
 from storage.remote_storage_manager import RemoteStorageManager
 from tests.support.digests import confluent_consumer
 from tests.support.in_process import VERSION, Answering, InProcess, fetch_from, in_process, in_thread
-from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, segmented_topic
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient, fetch_request
 from tests.support.scripted_store import ScriptedStore
 from tests.support.waiting import HANG_S_MAX, wait_until
@@ -45,15 +45,7 @@ AT_ONCE_S = 2.0
 @pytest.fixture(scope="module")
 def twenty(kafka: KafkaCluster) -> TieredTopic:
     """Twenty partitions, each with two segments in the tier alone and some records in the broker."""
-    return tiered_topic(
-        kafka,
-        fresh_name("slow-store"),
-        partitions=PARTITIONS,
-        records=orders(1000 * PARTITIONS, PARTITIONS),
-        configs=small_segments(batches=4),
-        batch_num_messages=100,
-        linger_ms=1000,
-    )
+    return segmented_topic(kafka, "slow-store", 1000 * PARTITIONS, partitions=PARTITIONS)
 
 
 @dataclass(frozen=True, slots=True)

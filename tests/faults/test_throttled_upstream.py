@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, ThrottleEvent, TopicPartition
 from protocol.wire.errors import ErrorCode
 from tests.support.digests import TopicDigest, confluent_consumer, read_with_confluent
 from tests.support.frozen_tier import broken_up
-from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic
 from tests.support.raw_client import FetchTarget, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate
@@ -52,14 +52,7 @@ class Topics:
 
 @pytest.fixture(scope="module")
 def topics(kafka: KafkaCluster) -> Topics:
-    tiered = tiered_topic(
-        kafka,
-        fresh_name("throttled-tiered"),
-        records=orders(TIERED_RECORDS, 1),
-        configs=small_segments(batches=4),
-        batch_num_messages=100,
-        linger_ms=500,
-    )
+    tiered = segmented_topic(kafka, "throttled-tiered", TIERED_RECORDS)
     local = fresh_name("throttled-local")
     kafka.create_topic(local)
     produce(kafka, local, orders(LOCAL_RECORDS, 1), batch_num_messages=100, linger_ms=500)

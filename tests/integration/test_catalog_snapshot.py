@@ -8,7 +8,7 @@ import pytest
 
 from storage.metadata.snapshot import SNAPSHOT_NAME, SnapshotFile
 from tests.support.digests import Digests, read_with_confluent
-from tests.support.kafka import fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import segmented_topic
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.waiting import wait_until
 from tools.demo.kafka_cluster import KafkaCluster, free_port
@@ -70,15 +70,7 @@ class Subject:
 
 @pytest.fixture(scope="module")
 def subject(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    topic = tiered_topic(
-        kafka,
-        fresh_name("snapshots"),
-        partitions=PARTITIONS,
-        records=orders(RECORDS, PARTITIONS),
-        configs=small_segments(batches=4),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=1000,
-    )
+    topic = segmented_topic(kafka, "snapshots", RECORDS, partitions=PARTITIONS, batch_records=BATCH_RECORDS)
     ends = {partition: offsets.high_watermark for partition, offsets in topic.offsets.items()}
     direct = read_with_confluent(kafka.bootstrap_servers, topic.name, ends, "read_uncommitted")
     folder = tmp_path_factory.mktemp("snapshots") / "catalog"

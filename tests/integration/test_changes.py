@@ -20,7 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from protocol.wire.errors import ErrorCode
 from tests.integration.reading import Reading, final_answer
 from tests.support.digests import read_with_confluent
-from tests.support.kafka import TieredTopic, fresh_name, orders, produce, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, fresh_name, orders, produce, segmented_topic, small_segments
 from tests.support.raw_client import FetchedPartition, FetchTarget, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -361,14 +361,7 @@ def are_relayed(sides: Sides, tidegates: Mapping[str, RunningTidegate]) -> bool:
 
 def changing_topic(kafka: KafkaCluster) -> TieredTopic:
     """A partition with six segments of 400 records in the tier, more or less."""
-    return tiered_topic(
-        kafka,
-        fresh_name("changes"),
-        records=orders(RECORDS, 1),
-        configs=small_segments(BATCHES_PER_SEGMENT),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=500,
-    )
+    return segmented_topic(kafka, "changes", RECORDS, batches=BATCHES_PER_SEGMENT, batch_records=BATCH_RECORDS)
 
 
 def fill(kafka: KafkaCluster, topic: str, count: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.reading import final_answer
 from tests.support.certificates import server_certificate
 from tests.support.digests import read_with_confluent
-from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, orders, segmented_topic
 from tests.support.prometheus import RunningPrometheus, dashboard_queries, metric_complaints, rules, running_prometheus
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.tidegate import RunningTidegate, own_tidegate
@@ -52,15 +52,9 @@ class Watched:
 @pytest.fixture(scope="module")
 def damaged(kafka: KafkaCluster) -> Iterator[TieredTopic]:
     """Two segments in the tier alone: the first one's offset index is away, and the second one's log."""
-    topic = tiered_topic(
-        kafka,
-        fresh_name("damaged"),
-        # Times that differ, since a segment is rolled when its time index is full.
-        records=(replace(order, timestamp_ms=FIRST_MS + number) for number, order in enumerate(orders(1000, 1))),
-        configs=small_segments(BATCHES_PER_SEGMENT),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=1000,
-    )
+    # Times that differ, since a segment is rolled when its time index is full.
+    records = (replace(order, timestamp_ms=FIRST_MS + number) for number, order in enumerate(orders(1000, 1)))
+    topic = segmented_topic(kafka, "damaged", records, batches=BATCHES_PER_SEGMENT, batch_records=BATCH_RECORDS)
     (folder,) = kafka.tier_dir.glob(f"kafka-tiered-storage/{topic.name}-0-*")
     first, second, *_ = sorted(folder.glob("*.log"))
     lost = (first.with_suffix(".index"), second)

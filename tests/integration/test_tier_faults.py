@@ -15,7 +15,7 @@ import pytest
 
 from protocol.wire.errors import ErrorCode
 from tests.integration.reading import final_answer
-from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, segmented_topic
 from tests.support.raw_client import FetchedPartition, RawClient
 from tests.support.replicas import broker_ports
 from tests.support.tidegate import RunningTidegate
@@ -42,14 +42,13 @@ _partitions = itertools.count()
 @pytest.fixture(scope="module")
 def topic(kafka: KafkaCluster) -> TieredTopic:
     """Each partition has two segments of four batches in the tier alone."""
-    return tiered_topic(
+    return segmented_topic(
         kafka,
-        fresh_name("tier-faults"),
+        "tier-faults",
+        RECORDS * PARTITIONS,
         partitions=PARTITIONS,
-        records=orders(RECORDS * PARTITIONS, PARTITIONS),
-        configs=small_segments(BATCHES_PER_SEGMENT),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=1000,
+        batches=BATCHES_PER_SEGMENT,
+        batch_records=BATCH_RECORDS,
     )
 
 

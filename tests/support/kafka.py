@@ -123,6 +123,26 @@ def tiered_topic(
     return TieredTopic(name, partitions, filled, wait_settled(cluster, name))
 
 
+def segmented_topic(
+    cluster: KafkaCluster,
+    stem: str,
+    records: int | Iterator[Record],
+    *,
+    partitions: int = 1,
+    batches: int = 4,
+    batch_records: int = 100,
+) -> TieredTopic:
+    """One of a name of its own, in segments of so many batches of so many records.
+
+    Args:
+        records: how many orders in all, or these.
+    """
+    made = orders(records, partitions) if isinstance(records, int) else records
+    settings: dict[str, str | int] = {"batch_num_messages": batch_records, "linger_ms": 1000}
+    configs, name = small_segments(batches), fresh_name(stem)
+    return tiered_topic(cluster, name, partitions=partitions, records=made, configs=configs, **settings)
+
+
 def wait_settled(cluster: KafkaCluster, topic: str) -> dict[int, PartitionOffsets]:
     """Wait until each partition's local log begins right behind the last tiered offset and is one segment on disk:
     nothing is in both places or waits to be copied, so the frontier stays where it is until someone produces.
