@@ -21,7 +21,7 @@ from tests.support.aiven_tier import AivenTier, StoreServer, publish_tier
 from tests.support.azurite import azurite
 from tests.support.fake_gcs import fake_gcs
 from tests.support.in_process import in_thread
-from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, orders, segmented_topic
 from tests.support.s3_front import S3Front
 from tests.support.s3_server import CREDENTIALS
 from tests.support.scripted_http import s3_error
@@ -58,13 +58,8 @@ def topic(kafka: KafkaCluster) -> TieredTopic:
     """One partition with some thirty small segments in the tier."""
     # A segment rolls when its time index is full, and gets an entry for a batch that is later than the last.
     records = (replace(record, timestamp_ms=START_MS + number) for number, record in enumerate(orders(RECORDS, 1)))
-    return tiered_topic(
-        kafka,
-        fresh_name("s3-faults"),
-        records=records,
-        configs=small_segments(SEGMENT_RECORDS // BATCH_RECORDS),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=1000,
+    return segmented_topic(
+        kafka, "s3-faults", records, batches=SEGMENT_RECORDS // BATCH_RECORDS, batch_records=BATCH_RECORDS
     )
 
 

@@ -24,7 +24,7 @@ from tests.support.aiven_writer import make_key_pair
 from tests.support.digests import read_with_confluent
 from tests.support.frozen_tier import broken_up
 from tests.support.in_process import in_thread
-from tests.support.kafka import TieredTopic, fresh_name, orders, small_segments, tiered_topic
+from tests.support.kafka import TieredTopic, segmented_topic
 from tests.support.raw_client import RawClient
 from tests.support.s3_front import S3Front
 from tests.support.s3_server import S3Server
@@ -47,15 +47,7 @@ READS_MAX = 3000
 
 @pytest.fixture(scope="module")
 def topic(kafka: KafkaCluster) -> TieredTopic:
-    return tiered_topic(
-        kafka,
-        fresh_name("way-out"),
-        partitions=PARTITIONS,
-        records=orders(RECORDS, PARTITIONS),
-        configs=small_segments(4),
-        batch_num_messages=BATCH_RECORDS,
-        linger_ms=1000,
-    )
+    return segmented_topic(kafka, "way-out", RECORDS, partitions=PARTITIONS, batch_records=BATCH_RECORDS)
 
 
 @pytest.fixture(scope="module")
