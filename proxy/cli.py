@@ -1,6 +1,7 @@
-"""The command line: `tidegate serve FILE`, `check FILE`, `rewrap FILE`, `--version` (docs/protocol.md#exit-codes).
+"""The command line: `tidegate serve FILE`, `check FILE`, … `--version` (docs/protocol.md#exit-codes).
 
-Only the chosen command's modules are imported: `tidegate --help` must answer at once, and importing trio, boto3 and
+A command is one entry of COMMANDS: its name, a line of help, what adds its arguments, and what runs it. Only the chosen
+command's modules are imported, by what runs it: `tidegate --help` must answer at once, and importing trio, boto3 and
 Kafka's schemas takes seconds on a small machine. Exit codes are in `proxy.process.exit_codes`.
 """
 
@@ -8,7 +9,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
@@ -18,50 +21,59 @@ from proxy.process import exit_codes
 if TYPE_CHECKING:
     from proxy.config import Config
 
+Run = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A name of two words belongs to a group of the first one. FILE is every command's first argument."""
+
+    name: str
+    help: str
+    run: Run
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
+    description: str = ""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse itself exits with 2 on a wrong command line, 0 on --help."""
     options = _parser().parse_args(arguments)
+    run: Run = options.run
     try:
-        match options.command:
-            case "serve":
-                return _serve(options.file)
-            case "rewrap":
-                return _rewrap(options)
-            case _:
-                return _check(options.file)
+        return run(options)
     except KeyboardInterrupt:
         print("tidegate: interrupted", file=sys.stderr)
         return exit_codes.FOUND_WRONG
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tidegate",
-        description="A remote read replica for Kafka: serves old offsets straight from the KIP-405 tier.",
+        description="A remote read replica for Kafka, and the tools of its KIP-405 tier.",
         epilog="Exit codes: 0 done, 1 found something wrong, 2 usage or configuration.",
     )
     parser.add_argument("--version", action=_Version, help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    serve = commands.add_parser("serve", help="run the proxy", description="Run the proxy until SIGTERM.")
-    check = commands.add_parser(
-        "check",
-        help="check configuration, upstream, tier and metadata",
-        description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
-    )
-    rewrap = commands.add_parser(
-        "rewrap",
-        help="put the data keys of old segments under the active key pair",
-        description="Put the data keys of old segments under the active key pair. A dry run unless --write is given.",
-    )
-    rewrap.add_argument("--write", action="store_true", help="replace the manifests; else only say what would be")
-    rewrap.add_argument(
-        "--per-second", metavar="N", type=_positive, default=20.0, help="manifests looked at in a second; default 20"
-    )
-    rewrap.add_argument("--after", metavar="NAME", default="", help="where a run that was ended goes on")
-    for command in (serve, check, rewrap):
-        command.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    groups: dict[str, argparse._SubParsersAction[_Parser]] = {"": commands}
+    for command in COMMANDS:
+        group, _, name = command.name.rpartition(" ")
+        if group not in groups:
+            parent = commands.add_parser(group, help=GROUPS[group], description=f"{GROUPS[group].capitalize()}.")
+            groups[group] = parent.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        description = command.description or f"{command.help.capitalize()}."
+        added = groups[group].add_parser(name, help=command.help, description=description)
+        added.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
+        if command.add_arguments is not None:
+            command.add_arguments(added)
+        added.set_defaults(run=command.run)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says where to read on."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(f"{message}; {self.prog} --help shows how it is used")
 
 
 class _Version(argparse.Action):
@@ -85,7 +97,7 @@ class _Version(argparse.Action):
         parser.exit(exit_codes.DONE)
 
 
-def _serve(file: Path) -> int:
+def _serve(options: argparse.Namespace) -> int:
     # Until the application hears signals itself, which takes a second or two to be imported: SIGTERM ends the start
     # as it should, and SIGHUP, at which the files are read again, does not.
     before = [
@@ -93,7 +105,7 @@ def _serve(file: Path) -> int:
         for number, handler in ((signal.SIGTERM, _leave), (signal.SIGHUP, signal.SIG_IGN))
     ]
     try:
-        config = _load(file)
+        config = _load(options.file)
         if config is None:
             return exit_codes.USAGE
         from proxy.workers.cache_parts import settle
@@ -125,19 +137,31 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     os._exit(exit_codes.DONE)
 
 
-def _check(file: Path) -> int:
-    config = _load(file)
-    if config is None:
-        return exit_codes.USAGE
+def _configured(run: "Callable[[Config, argparse.Namespace], int]") -> Run:
+    """Load the configuration first; exit_codes.USAGE if that cannot be."""
+
+    def run_with_config(options: argparse.Namespace) -> int:
+        config = _load(options.file)
+        return exit_codes.USAGE if config is None else run(config, options)
+
+    return run_with_config
+
+
+def _check(config: "Config", _options: argparse.Namespace) -> int:
     from proxy.commands.check import run
 
     return run(config, sys.stdout)
 
 
-def _rewrap(options: argparse.Namespace) -> int:
-    config = _load(options.file)
-    if config is None:
-        return exit_codes.USAGE
+def _rewrap_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--write", action="store_true", help="replace the manifests; else only say what would be")
+    parser.add_argument(
+        "--per-second", metavar="N", type=_positive, default=20.0, help="manifests looked at in a second; default 20"
+    )
+    parser.add_argument("--after", metavar="NAME", default="", help="where a run that was ended goes on")
+
+
+def _rewrap(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.rewrap import RewrapOptions, run
 
     wanted = RewrapOptions(writes=options.write, per_second=options.per_second, after=options.after)
@@ -145,10 +169,10 @@ def _rewrap(options: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise ValueError
-    return number
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def _load(file: Path) -> "Config | None":
@@ -165,3 +189,24 @@ def _load(file: Path) -> "Config | None":
     for warning in config.warnings:
         print(f"tidegate: warning: {warning}", file=sys.stderr)
     return config
+
+
+GROUPS: dict[str, str] = {}
+"""What the commands of two words have in common, by the first word."""
+
+COMMANDS: Sequence[Command] = (
+    Command("serve", "run the proxy", _serve, description="Run the proxy until SIGTERM."),
+    Command(
+        "check",
+        "check configuration, upstream, tier and metadata",
+        _configured(_check),
+        description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
+    ),
+    Command(
+        "rewrap",
+        "put the data keys of old segments under the active key pair",
+        _configured(_rewrap),
+        _rewrap_arguments,
+        "Put the data keys of old segments under the active key pair. A dry run unless --write is given.",
+    ),
+)
