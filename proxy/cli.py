@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
+from proxy.commands.cluster_options import add_gc_arguments
 from proxy.process import exit_codes
 
 if TYPE_CHECKING:
@@ -168,6 +169,19 @@ def _rewrap(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout)
 
 
+def _gc(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.gc import GcOptions, run
+
+    wanted = GcOptions(
+        older_than_ms=options.older_than,
+        orphan_percent_max=options.max_orphans,
+        plan=options.plan,
+        deletes=options.yes,
+        owns_tier=options.i_own_this_tier,
+    )
+    return run(config, wanted, sys.stdout, is_json=options.json)
+
+
 def _positive(text: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) < float("inf"):
@@ -201,6 +215,13 @@ COMMANDS: Sequence[Command] = (
         "check configuration, upstream, tier and metadata",
         _configured(_check),
         description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
+    ),
+    Command(
+        "gc",
+        "delete objects and uploads that nothing refers to",
+        _configured(_gc),
+        add_gc_arguments,
+        "Find objects and uploads that no metadata record refers to. Deletes only by a plan, with --yes.",
     ),
     Command(
         "rewrap",

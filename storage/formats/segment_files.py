@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStorageError, TruncatedObjectError
+from storage.formats.tier_folder import TierFolder
 from storage.model import (
     IndexType,
     LogSegmentData,
@@ -133,6 +134,10 @@ class SegmentFiles:
                     yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
         except RemoteResourceNotFoundError:
             return  # the file system's root comes into being with the first object
+
+    def folder(self) -> TierFolder:
+        """All below the prefix, for upkeep."""
+        return TierFolder(self.store, self._prefix, self._name(self._prefix), _segment_of)
 
     @property
     def has_manifests(self) -> bool:

@@ -17,13 +17,14 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import RemoteStorageError
 from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.http_get import Answer, OpenSockets
-from storage.object_store.object_store import LocalFile, ObjectHead, parts, raise_undeleted
+from storage.object_store.object_store import LocalFile, ObjectHead, PendingUpload, parts, raise_undeleted
 from storage.object_store.s3_client import make_client, translated
 from storage.object_store.s3_config import S3Settings
 from storage.object_store.s3_errors import Refusal
@@ -170,6 +171,29 @@ class S3Store:
         with self._errors(self._what("HEAD", key)):
             answer = self.boto3_client().head_object(Bucket=self.settings.bucket, Key=key)
         return ObjectHead(key, answer["ContentLength"], int(answer["LastModified"].timestamp() * 1000))
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """ListMultipartUploads, page by page."""
+        what = self._what("LIST of uploads", prefix)
+        after: dict[str, Any] = {}
+        while True:
+            with self._errors(what):
+                page = self.boto3_client().list_multipart_uploads(Bucket=self.settings.bucket, Prefix=prefix, **after)
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(prefix):
+                    yield PendingUpload(found["Key"], found["UploadId"], int(found["Initiated"].timestamp() * 1000))
+            if not page.get("IsTruncated"):
+                return
+            marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            if marks == after:
+                raise RemoteStorageError(f"{what}: a page that continues at itself")
+            after = marks
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        """AbortMultipartUpload."""
+        key = upload.key or ""
+        errors = partial(self._errors, self._what("ABORT of an upload", key))
+        S3Upload(self.boto3_client(), self.settings.bucket, key, {}, errors, upload_id=upload.handle).abort()
 
     def warm_up(self) -> None:
         """Import the SDK and make its client: most of a second."""

@@ -14,6 +14,7 @@ from storage.formats.aiven.config import ACTIVE_ID_KEY, DEFAULT_PREFIX, aiven_co
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, JsonObject, Manifest, decode_manifest, parse_json_object
 from storage.formats.aiven.opened_segment import AivenSegment, ChunkCipher
 from storage.formats.aiven.segment_objects import (
+    MASKED_PREFIX,
     CustomMetadataFields,
     ObjectPlace,
     ObjectSuffix,
@@ -22,6 +23,7 @@ from storage.formats.aiven.segment_objects import (
     main_path,
     parse_object_key,
 )
+from storage.formats.tier_folder import TierFolder
 from storage.model import (
     CustomMetadata,
     IndexType,
@@ -159,16 +161,19 @@ def _index_types(manifest: Manifest | None) -> tuple[IndexType, ...]:
 def listed_objects(store: ObjectStore, prefix: str, masked: bool, topic: str | None) -> Iterator[StoredObject]:
     """What the store has below the prefix; of one topic only when it is given, whatever its id."""
     for head in store.list(prefix if topic is None else f"{prefix}{topic}-"):
-        name = f"<prefix>/{head.key[len(prefix) :]}" if masked else head.key
-        try:
-            parsed = parse_object_key(head.key, prefix)
-        except ValueError:
-            if topic is None:
-                yield StoredObject(name, head.size_bytes, head.modified_ms, None)
-            continue
-        if topic is None or parsed.topic_id_partition.topic == topic:
-            segment_id = RemoteLogSegmentId(parsed.topic_id_partition, parsed.segment_id)
+        name = f"{MASKED_PREFIX}{head.key[len(prefix) :]}" if masked else head.key
+        segment_id = segment_of(head.key[len(prefix) :])
+        if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
             yield StoredObject(name, head.size_bytes, head.modified_ms, segment_id)
+
+
+def segment_of(key: str) -> RemoteLogSegmentId | None:
+    """Whose object has this key, the prefix taken away; None of a key that the plug-in would not have written."""
+    try:
+        parsed = parse_object_key(key, "")
+    except ValueError:
+        return None
+    return RemoteLogSegmentId(parsed.topic_id_partition, parsed.segment_id)
 
 
 def read_problem(error: CorruptObjectError, name: str) -> str:
@@ -299,6 +304,11 @@ class AivenRemoteStorageManager:
             raise StorageConfigError(f"{DEFAULT_PREFIX}{ACTIVE_ID_KEY} is not set: it names the pair to wrap by")
         rewrap = Rewrap(store=self._store, prefix=self._config.key_prefix, key_ring=key_ring, wait=self._closed.wait)
         return rewrap.run(writes=writes, after=after)
+
+    def folder(self) -> TierFolder:
+        """All below the prefix, for upkeep."""
+        prefix = self._config.key_prefix
+        return TierFolder(self._store, prefix, MASKED_PREFIX if self._config.key_prefix_mask else prefix, segment_of)
 
     @property
     def has_manifests(self) -> bool:
