@@ -190,6 +190,17 @@ class Catalog:
             sizes[segments.topic_id_partition.topic] = (known[0] + count, known[1] + size_bytes)
         return sizes
 
+    def partitions(self) -> list[TopicIdPartition]:
+        """Those with segments of any state, by topic, id and number."""
+        with self._lock:
+            found = [
+                segments.topic_id_partition
+                for topic in self._topics.values()
+                for segments in topic.values()
+                if len(segments)
+            ]
+        return sorted(found, key=lambda partition: (partition.topic, partition.topic_id, partition.partition))
+
     def known_among(self, segment_ids: frozenset[Uuid]) -> set[Uuid]:
         """Those of the ids that are segments of any state. The lock is held for one partition at a time."""
         with self._lock:
