@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from proxy.commands.cluster_options import add_gc_arguments
+from proxy.commands.cluster_options import add_diff_arguments, add_gc_arguments, add_warm_arguments
 from proxy.process import exit_codes
 
 if TYPE_CHECKING:
@@ -169,6 +169,22 @@ def _rewrap(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout)
 
 
+def _diff(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.diff import DiffOptions, run
+    from storage.config.model import HostPort
+
+    wanted = DiffOptions(
+        topic=options.topic,
+        partitions=options.partitions,
+        samples=options.samples,
+        seed=options.seed,
+        per_second=options.per_second,
+        bootstrap=None if options.bootstrap is None else HostPort(*options.bootstrap),
+        command_config=options.command_config,
+    )
+    return run(config, wanted, sys.stdout, is_json=options.json)
+
+
 def _gc(config: "Config", options: argparse.Namespace) -> int:
     from proxy.commands.gc import GcOptions, run
 
@@ -178,6 +194,27 @@ def _gc(config: "Config", options: argparse.Namespace) -> int:
         plan=options.plan,
         deletes=options.yes,
         owns_tier=options.i_own_this_tier,
+    )
+    return run(config, wanted, sys.stdout, is_json=options.json)
+
+
+def _warm(config: "Config", options: argparse.Namespace) -> int:
+    import time
+
+    from proxy.commands.warm import WarmOptions, run
+    from storage.config.model import HostPort
+
+    since_ms = options.from_timestamp if options.last is None else time.time_ns() // 10**6 - options.last
+    wanted = WarmOptions(
+        topic=options.topic[0],
+        partition=options.topic[1],
+        from_offset=options.from_offset,
+        to_offset=options.to_offset,
+        from_timestamp_ms=since_ms,
+        to_timestamp_ms=options.to_timestamp,
+        bytes_per_s=options.bytes_per_second,
+        bootstrap=None if options.bootstrap is None else HostPort(*options.bootstrap),
+        command_config=options.command_config,
     )
     return run(config, wanted, sys.stdout, is_json=options.json)
 
@@ -215,6 +252,20 @@ COMMANDS: Sequence[Command] = (
         "check configuration, upstream, tier and metadata",
         _configured(_check),
         description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
+    ),
+    Command(
+        "diff",
+        "compare the brokers' answers with those of a running serve",
+        _configured(_diff),
+        add_diff_arguments,
+        "Ask the brokers and a running serve the same questions, over a sample of what is in the tier, and compare.",
+    ),
+    Command(
+        "warm",
+        "have a running serve fill its cache for a range",
+        _configured(_warm),
+        add_warm_arguments,
+        "Read a range through a running serve, as a client, so that its cache holds it. The records are dropped.",
     ),
     Command(
         "gc",

@@ -9,7 +9,7 @@ come meanwhile, and judge again. A deletion also reads them before each batch, a
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 import trio
 
 from proxy.commands.metadata_records import WholeTopic, whole_topic
-from proxy.commands.output import iso_time, print_json, print_table, printable, size
+from proxy.commands.output import Progress, iso_time, print_json, print_table, printable, size
 from proxy.commands.report import Report
 from proxy.commands.tier import TierError, open_metadata_topic, run_command
 from proxy.config.model import Config
@@ -203,7 +203,7 @@ async def collect(
     made_at_ms = now_ms()
     manager = open_remote_storage_manager(config.remote_storage_manager_class_name, config.remote_storage_config)
     try:
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        async with trio.open_nursery() as nursery:
             upstream = Cluster(client_settings(config.upstream), nursery)
             await upstream.refresh()
             async with open_metadata_topic(config, upstream, nursery) as topic:
@@ -211,7 +211,8 @@ async def collect(
                 async with whole_topic(topic, nursery, seen.take) as records:
                     origin = PlanOrigin.of(topic.cluster.cluster_id, topic.description.topic_id, manager.identity)
                     survey = Survey(seen, made_at_ms - options.older_than_ms)
-                    await records.catch_up()
+                    with Progress("reading metadata", "records") as progress:
+                        await records.catch_up(progress.told)
                     folder = _folder(manager)
                     await trio.to_thread.run_sync(_list, manager, folder, survey)
                     await records.catch_up()
@@ -258,10 +259,12 @@ def _folder(manager: RemoteStorageManager) -> TierFolder:
 
 
 def _list(manager: RemoteStorageManager, folder: TierFolder, survey: Survey) -> None:
-    for number, found in enumerate(manager.list_objects()):
-        survey.object(found)
-        if number % STOP_INTERVAL == 0:
-            trio.from_thread.check_cancelled()
+    with Progress("listing the store", "objects") as progress:
+        for number, found in enumerate(manager.list_objects()):
+            survey.object(found)
+            if number % STOP_INTERVAL == 0:
+                trio.from_thread.check_cancelled()
+                progress.told(number, number)
     for upload in folder.uploads():
         survey.upload(upload)
 
@@ -293,11 +296,14 @@ async def _delete(given: Plan, records: WholeTopic, folder: TierFolder, result: 
     result.changed = len(given.objects) + len(given.uploads) - len(objects) - len(uploads)
     survey = result.survey
     try:
-        for batch in _batches(objects):
-            await records.catch_up()
-            orphans = [each for each in batch if survey.object_standing(each) is Standing.ORPHAN]
-            result.changed += len(batch) - len(orphans)
-            await trio.to_thread.run_sync(_delete_batch, folder, orphans, result)
+        with Progress("deleting", "objects") as progress:
+            for at in range(0, len(objects), BATCH_OBJECTS):
+                progress.told(at, len(objects))
+                batch = objects[at : at + BATCH_OBJECTS]
+                await records.catch_up()
+                orphans = [each for each in batch if survey.object_standing(each) is Standing.ORPHAN]
+                result.changed += len(batch) - len(orphans)
+                await trio.to_thread.run_sync(_delete_batch, folder, orphans, result)
         await records.catch_up()
         for upload in uploads:
             if survey.upload_standing(upload) is not Standing.ORPHAN:
@@ -315,10 +321,6 @@ async def _delete(given: Plan, records: WholeTopic, folder: TierFolder, result: 
 def _is_same(listed: StoredObject, now: StoredObject | None) -> bool:
     """A store's headers tell whole seconds where its listings may tell milliseconds."""
     return now is not None and now.size_bytes == listed.size_bytes and abs(now.modified_ms - listed.modified_ms) < 1000
-
-
-def _batches(objects: Sequence[StoredObject]) -> Iterator[Sequence[StoredObject]]:
-    return (objects[at : at + BATCH_OBJECTS] for at in range(0, len(objects), BATCH_OBJECTS))
 
 
 def _delete_batch(folder: TierFolder, orphans: Sequence[StoredObject], result: GcResult) -> None:

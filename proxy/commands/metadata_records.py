@@ -23,10 +23,9 @@ Take = Callable[[Sequence[MetadataEvent]], None]
 class WholeTopic:
     """Every record is handed to `take` in the trio thread; `catch_up` returns when all that there are now have been."""
 
-    def __init__(self, event_log: TopicMetadataEventLog, take: Take, silence_s: float) -> None:
+    def __init__(self, event_log: TopicMetadataEventLog, take: Take) -> None:
         self._event_log = event_log
         self._take = take
-        self._silence_s = silence_s
         self._failure: Exception | None = None
         self._numbers = range(event_log.partition_count())
         self._positions = dict.fromkeys(self._numbers, 0)
@@ -56,10 +55,10 @@ class WholeTopic:
                 told(total - left, total)
             if left != left_before:
                 left_before, heard_at_s = left, trio.current_time()
-            elif trio.current_time() - heard_at_s >= self._silence_s:
+            elif trio.current_time() - heard_at_s >= SILENCE_S:
                 problems = "; ".join(self._event_log.problems().values()) or "its partitions say nothing"
                 raise TierError(
-                    f"{METADATA_TOPIC} gave none of the {left} records that are left for {self._silence_s:g} s"
+                    f"{METADATA_TOPIC} gave none of the {left} records that are left for {SILENCE_S:g} s"
                     f" ({problems}): see whether its partitions have leaders, and run the command again"
                 )
             await trio.sleep(POLL_S)
@@ -86,9 +85,7 @@ class WholeTopic:
 
 
 @asynccontextmanager
-async def whole_topic(
-    topic: MetadataTopic, nursery: trio.Nursery, take: Take, *, silence_s: float = SILENCE_S
-) -> AsyncIterator[WholeTopic]:
+async def whole_topic(topic: MetadataTopic, nursery: trio.Nursery, take: Take) -> AsyncIterator[WholeTopic]:
     """Follow a metadata topic from its beginning. What follows it lives in the nursery.
 
     Raises:
@@ -99,4 +96,4 @@ async def whole_topic(
         await nursery.start(event_log.run)
     if described.cancelled_caught:
         raise TierError(event_log.failure() or f"{METADATA_TOPIC} was not described within {DESCRIBE_S_MAX:g} s")
-    yield WholeTopic(event_log, take, silence_s)
+    yield WholeTopic(event_log, take)

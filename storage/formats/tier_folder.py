@@ -88,8 +88,8 @@ class TierFolder:
         """Drop an unfinished upload; one that is gone already is no error."""
         if isinstance(self._store, KeepsUploads):
             key = self._key(upload.name)
-            pending = (key, upload.handle) if upload.handle else (None, key)
-            self._store.abort_upload(PendingUpload(*pending, upload.started_ms))
+            named, handle = (key, upload.handle) if upload.handle else (None, key)
+            self._store.abort_upload(PendingUpload(named, handle, upload.started_ms))
 
     def _key(self, name: str) -> str:
         if not name.startswith(self._shown):
