@@ -13,7 +13,7 @@ A batch whose CRC does not hold is told of as well: equal bytes may be equally w
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.client.messages import OffsetAnswer
@@ -23,6 +23,9 @@ from protocol.record_batches import Buffer, CorruptBatchError, check_crc, iterat
 from protocol.wire.errors import ErrorCode
 from protocol.wire.identifiers import IsolationLevel
 from storage.model import TopicIdPartition
+
+BEYOND = 1_000_000_000
+"""Offsets behind the end, where no broker will be soon."""
 
 OFFSET_FIELDS = ("log_start_offset", "high_watermark", "last_stable_offset")
 
@@ -103,32 +106,38 @@ def questions(sampled: Sequence[SampledPartition], chance: random.Random) -> lis
     look-ups by time."""
     found: list[Asked] = []
     for known in sampled:
-
-        def ask(place: str, *, offset: int | None = None, timestamp: int | None = None, remote: bool = False) -> None:
+        for place, fetch_offset, timestamp, is_remote in (*_edges(known), *_inside(known, chance)):
             isolation = chance.choice((IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED))
-            found.append(Asked(len(found), known.partition, place, isolation, offset, timestamp, remote))  # noqa: B023  # called in this round only
-
-        in_tier = known.log_start_offset < known.local_log_start_offset
-        ask("log start", offset=known.log_start_offset, remote=in_tier)
-        if known.log_start_offset > 0:
-            ask("below the log start", offset=known.log_start_offset - 1)
-        if in_tier:
-            ask("last offset below the local log", offset=known.local_log_start_offset - 1, remote=True)
-        ask("local log start", offset=known.local_log_start_offset)
-        ask("high watermark", offset=known.high_watermark)
-        ask("beyond the end", offset=known.high_watermark + 1_000_000_000)
-        for special in SPECIAL_TIMESTAMPS:
-            ask(special.name.lower().replace("_", " "), timestamp=int(special))
-        for segment in filter(known.in_tier, known.segments):
-            ask("segment start", offset=segment.start_offset, remote=True)
-            between = chance.randint(segment.start_offset, segment.end_offset)
-            ask("in a segment", offset=between, remote=True)
-            ask("segment end", offset=segment.end_offset, remote=True)
-            if segment.max_timestamp_ms >= 0:
-                ask("newest time of a segment", timestamp=segment.max_timestamp_ms, remote=True)
-                earlier_ms = max(0, segment.max_timestamp_ms - chance.randint(1, 60_000))
-                ask("a time before it", timestamp=earlier_ms, remote=True)
+            found.append(Asked(len(found), known.partition, place, isolation, fetch_offset, timestamp, is_remote))
     return found
+
+
+_Wish = tuple[str, int | None, int | None, bool]
+"""Place, fetch offset, timestamp, whether the broker reads from its tier for it."""
+
+
+def _edges(known: SampledPartition) -> Iterator[_Wish]:
+    in_tier = known.log_start_offset < known.local_log_start_offset
+    yield "log start", known.log_start_offset, None, in_tier
+    if known.log_start_offset > 0:
+        yield "below the log start", known.log_start_offset - 1, None, False
+    if in_tier:
+        yield "last offset below the local log", known.local_log_start_offset - 1, None, True
+    yield "local log start", known.local_log_start_offset, None, False
+    yield "high watermark", known.high_watermark, None, False
+    yield "beyond the end", known.high_watermark + BEYOND, None, False
+    for special in SPECIAL_TIMESTAMPS:
+        yield special.name.lower().replace("_", " "), None, int(special), False
+
+
+def _inside(known: SampledPartition, chance: random.Random) -> Iterator[_Wish]:
+    for segment in filter(known.in_tier, known.segments):
+        yield "segment start", segment.start_offset, None, True
+        yield "in a segment", chance.randint(segment.start_offset, segment.end_offset), None, True
+        yield "segment end", segment.end_offset, None, True
+        if segment.max_timestamp_ms >= 0:
+            yield "newest time of a segment", None, segment.max_timestamp_ms, True
+            yield "a time before it", None, max(0, segment.max_timestamp_ms - chance.randint(1, 60_000)), True
 
 
 Answer = PartitionAnswer | OffsetAnswer
@@ -242,5 +251,5 @@ def _batch_at(records: Sequence[Buffer], position: int) -> str:
             if start <= position < start + size_bytes:
                 return f" (in the batch at offset {base_offset})"
     except CorruptBatchError:
-        pass  # the bytes differ, and it is told where
-    return ""
+        return " (in what the broker's answer has in place of a batch)"
+    return " (in a batch that the limit has cut)"
