@@ -12,9 +12,10 @@ Memory: one batch, and the indexes of a segment.
 
 import base64
 import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, TextIO, TypeVar
@@ -22,7 +23,7 @@ from typing import Any, TextIO, TypeVar
 import trio
 
 from proxy.commands.output import Progress, iso_time, print_json_line
-from proxy.commands.selection import INT64_MAX, Place, finished, one_partition
+from proxy.commands.selection import INT64_MAX, Place, finished, holes, one_partition
 from proxy.commands.tier import OpenTier, run_on_tier
 from proxy.config.model import Config
 from proxy.process import exit_codes
@@ -82,26 +83,32 @@ def run(config: Config, options: CatOptions, out: TextIO) -> int:
 
     async def work(tier: OpenTier) -> int:
         partition = one_partition(tier.catalog, options.place, options.topic_id)
-        shown = Records(tier.storage_manager, tier.catalog, partition, options)
+        shown = Records(tier.storage_manager, tier.catalog, partition, options, note=note)
         with Progress("reading", "bytes", is_wanted=not out.isatty()) as progress:
 
+            def went_on() -> None:
+                trio.from_thread.check_cancelled()
+                progress.told(shown.done_bytes, shown.total_bytes)
+
             def write() -> None:
+                shown.went_on = went_on
                 for record in shown:
-                    trio.from_thread.check_cancelled()
                     print_json_line(out, record_fields(partition, record))
-                    progress.told(shown.done_bytes, shown.total_bytes)
 
             await trio.to_thread.run_sync(write)
         if shown.has_open_end:
-            shown.notes.append(
+            note(
                 "no transaction index tells how the last transactions ended: records that a broker would hide may be "
                 "among these; a consumer with isolation.level=read_committed knows"
             )
-        for note in shown.notes:
-            print(f"tidegate: {note}", file=sys.stderr)
         return tier.tell_problems() or (exit_codes.FOUND_WRONG if shown.corrupt_batches else exit_codes.DONE)
 
     return run_on_tier(config, work)
+
+
+def note(sentence: str) -> None:
+    """Say on standard error what the records do not."""
+    print(f"tidegate: {sentence}", file=sys.stderr)
 
 
 def record_fields(partition: TopicIdPartition, record: WholeRecord) -> dict[str, Any]:
@@ -130,13 +137,17 @@ def _content(name: str, encoding_name: str, data: bytes | None) -> dict[str, Any
 
 @dataclass(slots=True)
 class Records:
-    """The records that are wanted, in order of their offsets; to be iterated once, in one thread."""
+    """The records that are wanted, in order of their offsets; to be iterated once, in one thread.
+
+    `note` hears what was passed over; `went_on` is called now and then, and may raise to end it.
+    """
 
     manager: RemoteStorageManager
     catalog: Catalog
     partition: TopicIdPartition
     options: CatOptions
-    notes: list[str] = field(default_factory=list)
+    note: Callable[[str], None]
+    went_on: Callable[[], None] = lambda: None
     corrupt_batches: int = 0
     has_open_end: bool = False
     """Records were given of a transaction that may have been aborted behind the tier."""
@@ -149,35 +160,38 @@ class Records:
             yield from islice(wanted, self.options.max_records)
 
     def _wanted(self) -> Generator[WholeRecord, None, None]:
-        key = self.partition
+        options, key = self.options, self.partition
         segments = finished(self.catalog.list_segments(key.topic_id, key.partition))
-        wanted = [segment for segment in segments if self.options.wants_segment(segment)]
-        self.total_bytes = sum(segment.segment_size_bytes for segment in wanted)
-        epoch_starts = _epoch_starts(segments)
-        done_bytes = offset = 0
-        for number, segment in enumerate(wanted):
-            if number and segment.start_offset > offset:
-                self._note_hole(offset, segment.start_offset - 1, segments)
+        self.total_bytes = sum(each.segment_size_bytes for each in segments if options.wants_segment(each))
+        gaps, epoch_starts = deque(holes(segments)), _epoch_starts(segments)
+        offset = -1
+        for number, segment in enumerate(segments):
+            while gaps and gaps[0][1] < segment.start_offset:
+                first, last = gaps.popleft()
+                if offset >= 0 and options.wants_segment(segment):
+                    self.note(f"offsets {first} to {last} are in no segment of the tier")
+            if not options.wants_segment(segment):
+                continue
             own_epoch = max(segment.segment_leader_epochs)
             end = min((start for epoch, start in epoch_starts.items() if epoch > own_epoch), default=INT64_MAX)
-            for record in self._of_segment(segment, max(offset, self.options.from_offset), segments):
+            done_bytes = self.done_bytes
+            for record in self._of_segment(segment, max(offset, options.from_offset), islice(segments, number, None)):
                 if record.offset >= end:
                     break  # a newer epoch has begun: this is a branch that was cut
                 if record.offset >= offset:
                     offset = record.offset + 1
-                    if self.options.wants(record):
+                    if options.wants(record):
                         yield record
             offset = max(offset, min(end, segment.end_offset + 1))
-            done_bytes += segment.segment_size_bytes
-            self.done_bytes = done_bytes
+            self.done_bytes = done_bytes + segment.segment_size_bytes
 
     def _of_segment(
-        self, segment: RemoteLogSegmentMetadata, offset: int, segments: Sequence[RemoteLogSegmentMetadata]
+        self, segment: RemoteLogSegmentMetadata, offset: int, onwards: Iterable[RemoteLogSegmentMetadata]
     ) -> Iterator[WholeRecord]:
         opened = self._retried(segment, lambda: self.manager.open_log_segment(segment))
         index = self._offset_index(opened, segment)
         start = 0 if index is None else index.lookup(self._first_offset(opened, segment, offset))[1]
-        aborted, is_complete = self._aborted(segment, segments) if self.options.read_committed else ([], True)
+        aborted, is_complete = self._aborted(segment, onwards) if self.options.read_committed else ([], True)
         size_bytes, before = segment.segment_size_bytes, self.done_bytes
         walk = LogWalk(segment, start, size_bytes, Depth.BATCHES, index=index, recovers=True)
         window = LogWindow(
@@ -185,6 +199,7 @@ class Records:
         )
         with closing(window):
             for found in window.drive(walk.steps()):
+                self.went_on()
                 if isinstance(found, PassedOver):
                     self._note_corrupt(str(found.error))
                     continue
@@ -229,13 +244,13 @@ class Records:
             return None
 
     def _aborted(
-        self, segment: RemoteLogSegmentMetadata, segments: Sequence[RemoteLogSegmentMetadata]
+        self, segment: RemoteLogSegmentMetadata, onwards: Iterable[RemoteLogSegmentMetadata]
     ) -> tuple[list[AbortedTransaction], bool]:
         """Those that touch the segment, and whether that is all: an abort stands in the index of the segment that holds
         its marker, which may be behind the tier."""
         found: list[AbortedTransaction] = []
-        for each in segments:
-            if each.end_offset < segment.start_offset or each.txn_index_empty:
+        for each in onwards:
+            if each.txn_index_empty:
                 continue
             opened = self._retried(each, partial(self.manager.open_log_segment, each))
             index = TransactionIndex(self._index(opened, each, IndexType.TRANSACTION) or b"")
@@ -248,13 +263,9 @@ class Records:
     def _retried(self, segment: RemoteLogSegmentMetadata, call: Callable[[], T]) -> T:
         return call_with_retries(call, segment, wait_in_thread)
 
-    def _note_hole(self, first_offset: int, last_offset: int, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        if not any(each.start_offset <= last_offset and each.end_offset >= first_offset for each in segments):
-            self.notes.append(f"offsets {first_offset} to {last_offset} are in no segment of the tier")
-
     def _note_corrupt(self, reason: str) -> None:
         self.corrupt_batches += 1
-        self.notes.append(f"left out: {reason}; `tidegate verify` tells all that is wrong")
+        self.note(f"left out: {reason}; `tidegate verify` tells all that is wrong")
 
 
 def _epoch_starts(segments: Iterable[RemoteLogSegmentMetadata]) -> dict[int, int]:

@@ -267,8 +267,8 @@ async def _publish(options: ImportOptions, topic: MetadataTopic, plan: Plan) -> 
                 number = place_of(event, topic.description.partition_count, plan.source)
                 chunk.setdefault(number, []).append(event)
                 if sum(map(len, chunk.values())) == CHUNK_LINES:
-                    line_number = event.offset
                     published += await _publish_chunk(topic, chunk)
+                    line_number = event.offset
                     progress.told(published, plan.records)
             published += await _publish_chunk(topic, chunk)
         except BaseException:

@@ -5,6 +5,7 @@ was deleted and made anew may be in the tier twice, by two ids: listings show bo
 wants `--topic-id` then.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -44,10 +45,8 @@ def parse_place(text: str, *, parts_max: int = 2) -> Place:
         ValueError: it is none; the message says what one looks like.
     """
     topic, *numbers = text.split(":")
-    limits = (INT32_MAX, INT64_MAX)
-    are_numbers = all(
-        number.isdecimal() and int(number) <= limit for number, limit in zip(numbers, limits, strict=False)
-    )
+    limits = zip(numbers, (INT32_MAX, INT64_MAX), strict=False)
+    are_numbers = all(re.fullmatch(r"[0-9]{1,19}", number) and int(number) <= limit for number, limit in limits)
     if not is_topic_name(topic) or len(numbers) >= parts_max or not are_numbers:
         shown = ("TOPIC", "TOPIC or TOPIC:PARTITION", "TOPIC:PARTITION:OFFSET")[parts_max - 1]
         raise ValueError(f"{text!r} is not {shown}")

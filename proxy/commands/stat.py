@@ -43,7 +43,7 @@ def run(config: Config, options: StatOptions, out: TextIO) -> int:
 
     async def work(tier: OpenTier) -> int:
         segment = find_segment(tier.catalog, options.segment, options.topic_id)
-        found = await trio.to_thread.run_sync(segment_stat, tier.storage_manager, segment)
+        found = await trio.to_thread.run_sync(segment_stat, tier.storage_manager, segment, abandon_on_cancel=True)
         if options.as_json:
             print_json(out, {**tier.identity(), **found})
         else:
@@ -87,11 +87,10 @@ def segment_stat(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadat
 
 def print_stat(out: TextIO, found: Mapping[str, Any]) -> None:
     """The same for people."""
-    segment = {**found["segment"], "custom_metadata": found["segment"]["custom_metadata"] or None}
-    rows = [(name.replace("_", " "), _shown(name, value)) for name, value in segment.items()]
+    rows = [(name.replace("_", " "), _shown(name, value)) for name, value in found["segment"].items()]
     print_table(out, ("segment", ""), rows)
     out.write("\n")
-    objects = [(each["name"], each["content"], size_or(each), each["expected_bytes"]) for each in found["objects"]]
+    objects = [(each["name"], each["content"], _size(each), each["expected_bytes"]) for each in found["objects"]]
     print_table(out, ("object", "content", "bytes", "expected"), objects)
     for title, table in (("manifest", found["manifest"]), ("index", found["indexes"])):
         if table:
@@ -103,8 +102,7 @@ def print_stat(out: TextIO, found: Mapping[str, Any]) -> None:
         out.write("`tidegate verify FILE TOPIC:PARTITION` checks the log and all its segments\n")
 
 
-def size_or(each: Mapping[str, Any]) -> str | int:
-    """An object's size, or that it is missing."""
+def _size(each: Mapping[str, Any]) -> str | int:
     return "missing" if each["size_bytes"] is None else int(each["size_bytes"])
 
 

@@ -14,7 +14,7 @@ Memory: the catalog (`catalog.segments.max`), and the segments of one partition 
 
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -294,30 +294,36 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     """Run it in trio. What goes wrong with brokers or store is a line on standard error, and an exit code."""
     configure_logs("error")  # a line of the log between those of the command would say it twice
     try:
-        return trio.run(work)
-    except* KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # the command line knows what to do with that one
-    except* BrokenPipeError:
-        # Whoever read the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        exit_code = exit_codes.DONE
-    except* StorageConfigError as group:
-        _say(group, "")
-        exit_code = exit_codes.USAGE
-    except* (UpstreamError, RemoteStorageError) as group:
-        exit_code = _say(group, "; `tidegate check FILE` tries each step by itself")
-    except* (TierError, OSError) as group:
-        exit_code = _say(group, "")
+        exit_code = trio.run(work)
+        sys.stdout.flush()
+    except (BaseExceptionGroup, UpstreamError, RemoteStorageError, TierError, OSError) as error:
+        causes = list(_causes(error))
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+            raise KeyboardInterrupt from None  # the command line knows what to do with that one
+        if not all(isinstance(cause, UpstreamError | RemoteStorageError | TierError | OSError) for cause in causes):
+            raise
+        exit_code = max(map(_said, causes))
     return exit_code
 
 
-def _say(group: BaseExceptionGroup[Exception], advice: str) -> int:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            _say(error, advice)
-        else:
-            print(f"tidegate: {error}{advice}", file=sys.stderr)
-    return exit_codes.FOUND_WRONG
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    else:
+        yield error
+
+
+def _said(cause: BaseException) -> int:
+    """Tell of one cause; its exit code."""
+    if isinstance(cause, BrokenPipeError):
+        # Whoever read the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.DONE
+    is_wrong_key = isinstance(cause, StorageConfigError)
+    is_far = isinstance(cause, UpstreamError | RemoteStorageError) and not is_wrong_key
+    print(f"tidegate: {cause}{'; `tidegate check FILE` tries each step by itself' if is_far else ''}", file=sys.stderr)
+    return exit_codes.USAGE if is_wrong_key else exit_codes.FOUND_WRONG
 
 
 def _snapshots(

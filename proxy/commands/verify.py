@@ -125,14 +125,15 @@ class Verification:
         states = await self._local_starts(partitions)
         await tier.catch_up()
         for each in partitions:
-            state = states.get(each)
+            if each not in states:
+                continue
+            segments = tier.segments(each)
+            state = await self._asked(each, states[each])
             if state is not None:
-                segments = tier.segments(each)
-                found = check_partition(each, segments, await self._asked(each, state), now_ms=metadata_read_ms)
-                self._add(found, segments)
+                self._add(check_partition(each, segments, state, now_ms=metadata_read_ms), segments)
         await self._check_segments(partitions)
         if options.place is None or options.place.partition is None:
-            await trio.to_thread.run_sync(self._check_store, metadata_read_ms)
+            await trio.to_thread.run_sync(self._check_store, metadata_read_ms, abandon_on_cancel=True)
         if self.findings:
             await tier.catch_up()
             self.findings = still_true(self.findings, self._suspects, tier.catalog.find_segment)
@@ -164,7 +165,8 @@ class Verification:
             nonlocal done_bytes
             for segment in left:
                 check = partial(check_segment, self.tier.storage_manager, segment, deep=self.options.deep)
-                self._count(segment, await trio.to_thread.run_sync(check))
+                # Interrupted, nobody waits for the rest of a segment of gigabytes: the store is closed under it.
+                self._count(segment, await trio.to_thread.run_sync(check, abandon_on_cancel=True))
                 done_bytes += segment.segment_size_bytes
                 progress.told(done_bytes, total_bytes, f", {len(self.findings)} findings")
 
@@ -225,8 +227,8 @@ class Verification:
                 states[each] = PartitionState(local_log_start_offset=None if start < 0 else start)
         return states
 
-    async def _asked(self, partition: TopicIdPartition, state: PartitionState) -> PartitionState:
-        """The state with the log start and the leader epochs, after the metadata were read."""
+    async def _asked(self, partition: TopicIdPartition, state: PartitionState) -> PartitionState | None:
+        """The state with the log start and the leader epochs, after the metadata were read; None: nobody said."""
         epochs = self.tier.catalog.epochs(partition.topic_id, partition.partition)
         try:
             starts = await self._offsets([partition], OffsetTimestamp.EARLIEST)
@@ -235,7 +237,7 @@ class Verification:
             )
         except UpstreamError as error:
             self.findings.append(self._not_asked(partition, error))
-            return PartitionState()
+            return None
         [start] = starts.values()
         return PartitionState(
             lineage=LeaderEpochLineage(said.leader_epoch, said.answers) if epochs else None,

@@ -6,6 +6,8 @@ name has its first offset and its id. Damage is done to these files and taken ba
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -282,6 +284,16 @@ def test_a_dump_has_every_record_and_is_imported_byte_for_byte(tool: Tool, stage
     assert [each["timestamp_ms"] for each in after] == [1000, 1001, 1000, 1001]
     assert len({each["metadata_partition"] for each in after}) == 1
     assert tool("ls", partition.topic).code == 1
+
+
+def test_who_reads_no_more_of_the_output_is_no_error(stage: Stage) -> None:
+    """As with `tidegate … | head`: by the time that something is written, nobody is there."""
+    command = [sys.executable, "-m", "proxy", "ls", str(stage.file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, b"")
 
 
 def records_of_state(segment: Any, state: RemoteLogSegmentState) -> Any:

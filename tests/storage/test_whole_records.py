@@ -37,11 +37,9 @@ def test_records_of_a_batch_in_any_codec(codec: int) -> None:
     assert decoded(built(codec)) == RECORDS
 
 
-@pytest.mark.parametrize("codec", CODECS[:4])
-@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(("magic", "codec"), [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)])
 def test_messages_of_the_old_formats(magic: int, codec: int) -> None:
-    if (magic, codec) == (0, 3):
-        pytest.skip("aiokafka writes no lz4 in v0")
+    """No lz4 in v0, which aiokafka does not write."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     records = RECORDS[:1] if codec == 0 else RECORDS
     for each in records:
