@@ -14,13 +14,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from proxy.commands.cluster_options import add_diff_arguments, add_gc_arguments, add_warm_arguments
 from proxy.process import exit_codes
 
 if TYPE_CHECKING:
+    from proxy.commands.selection import Place
     from proxy.config import Config
+    from storage.model import Uuid
+
+T = TypeVar("T")
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -59,15 +63,19 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
-            parent = commands.add_parser(group, help=GROUPS[group], description=f"{GROUPS[group].capitalize()}.")
+            parent = commands.add_parser(group, help=GROUPS[group], description=f"{_upper(GROUPS[group])}.")
             groups[group] = parent.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        description = command.description or f"{command.help.capitalize()}."
+        description = command.description or f"{_upper(command.help)}."
         added = groups[group].add_parser(name, help=command.help, description=description)
         added.add_argument("file", metavar="FILE", type=Path, help="the properties file (docs/configuration.md)")
         if command.add_arguments is not None:
             command.add_arguments(added)
         added.set_defaults(run=command.run)
     return parser
+
+
+def _upper(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -219,6 +227,175 @@ def _warm(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout, is_json=options.json)
 
 
+def _place_arguments(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """What of the tier, in the notation of all tools."""
+    parser.add_argument(
+        "place",
+        metavar="TOPIC:PARTITION" if is_required else "TOPIC[:PARTITION]",
+        nargs=None if is_required else "?",
+        type=_place,
+        help="a partition of the tier" if is_required else "a topic, or a partition; default: all",
+    )
+    _topic_id_argument(parser)
+
+
+def _topic_id_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topic-id", metavar="ID", type=_topic_id, help="which one, if a topic was made anew")
+
+
+def _json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON document")
+
+
+def _ls_arguments(parser: argparse.ArgumentParser) -> None:
+    _place_arguments(parser)
+    _json_argument(parser)
+
+
+def _ls(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.ls import LsOptions, run
+
+    return run(config, LsOptions(place=options.place, topic_id=options.topic_id, as_json=options.as_json), sys.stdout)
+
+
+def _stat_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "segment", metavar="SEGMENT", type=_segment, help="its id, or TOPIC:PARTITION:OFFSET of an offset that it holds"
+    )
+    _topic_id_argument(parser)
+    _json_argument(parser)
+
+
+def _stat(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.stat import StatOptions, run
+
+    wanted = StatOptions(segment=options.segment, topic_id=options.topic_id, as_json=options.as_json)
+    return run(config, wanted, sys.stdout)
+
+
+def _cat_arguments(parser: argparse.ArgumentParser) -> None:
+    _place_arguments(parser, is_required=True)
+    parser.add_argument("--from-offset", metavar="N", type=_count, default=0, help="the first; default 0")
+    parser.add_argument("--to-offset", metavar="N", type=_count, help="the last")
+    parser.add_argument("--from-timestamp", metavar="TIME", type=_time_ms, help="of records not older; ms or ISO 8601")
+    parser.add_argument("--to-timestamp", metavar="TIME", type=_time_ms, help="of records not newer; ms or ISO 8601")
+    parser.add_argument("--key", metavar="TEXT", help="only records of this very key")
+    parser.add_argument("--max-records", metavar="N", type=_count, help="end after so many")
+    parser.add_argument("--read-committed", action="store_true", help="leave records of aborted transactions out")
+
+
+def _cat(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.cat import CatOptions, run
+
+    wanted = CatOptions(
+        place=options.place,
+        topic_id=options.topic_id,
+        from_offset=options.from_offset,
+        to_offset=options.to_offset,
+        from_timestamp_ms=options.from_timestamp,
+        to_timestamp_ms=options.to_timestamp,
+        key=None if options.key is None else os.fsencode(options.key),
+        max_records=options.max_records,
+        read_committed=options.read_committed,
+    )
+    return run(config, wanted, sys.stdout)
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    _place_arguments(parser)
+    parser.add_argument("--sample", metavar="N", type=_count, help="so many segments of each partition, spread over it")
+    parser.add_argument("--shallow", action="store_true", help="objects, sizes and indexes; read no log")
+    _json_argument(parser)
+
+
+def _verify(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.verify import VerifyOptions, run
+
+    wanted = VerifyOptions(
+        place=options.place,
+        topic_id=options.topic_id,
+        sample=options.sample,
+        deep=not options.shallow,
+        as_json=options.as_json,
+    )
+    return run(config, wanted, sys.stdout)
+
+
+def _dump_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--current", action="store_true", help="the segments there are now, without the history of what was deleted"
+    )
+
+
+def _dump(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.metadata import dump
+
+    return dump(config, sys.stdout, current=options.current)
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lines", metavar="LINES", type=Path, help="a file that `tidegate metadata dump` wrote")
+    parser.add_argument("--yes", action="store_true", help="publish the records; else only say what would be")
+    parser.add_argument("--append", action="store_true", help="also if the topic has records of these segments already")
+    parser.add_argument(
+        "--after", metavar="LINE", type=_count, default=0, help="where an import that broke off goes on"
+    )
+
+
+def _import(config: "Config", options: argparse.Namespace) -> int:
+    from proxy.commands.metadata import ImportOptions, import_lines
+
+    wanted = ImportOptions(lines=options.lines, writes=options.yes, appends=options.append, after=options.after)
+    return import_lines(config, wanted, sys.stdout)
+
+
+# What arguments may look like. An ArgumentTypeError is told to the user as it is.
+
+
+def _place(text: str) -> "Place":
+    from proxy.commands.selection import parse_place
+
+    return _parsed(parse_place, text)
+
+
+def _segment(text: str) -> "Place | Uuid":
+    from proxy.commands.selection import parse_segment
+
+    return _parsed(parse_segment, text)
+
+
+def _topic_id(text: str) -> "Uuid":
+    from storage.model import uuid_from_text
+
+    return _parsed(uuid_from_text, text)
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _time_ms(text: str) -> int:
+    """Milliseconds since the epoch; of ISO 8601 without a zone, UTC."""
+    from datetime import UTC, datetime
+
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither milliseconds nor like 2026-01-31T12:00:00Z") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and text.isascii()) or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return int(text)
+
+
 def _positive(text: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) < float("inf"):
@@ -242,7 +419,7 @@ def _load(file: Path) -> "Config | None":
     return config
 
 
-GROUPS: dict[str, str] = {}
+GROUPS: dict[str, str] = {"metadata": "dump the tier's metadata, or import it"}
 """What the commands of two words have in common, by the first word."""
 
 COMMANDS: Sequence[Command] = (
@@ -252,6 +429,18 @@ COMMANDS: Sequence[Command] = (
         "check configuration, upstream, tier and metadata",
         _configured(_check),
         description="Check the configuration, reach upstream, tier and metadata, and show each key with its origin.",
+    ),
+    Command("ls", "list the tier's topics, partitions or segments", _configured(_ls), _ls_arguments),
+    Command("stat", "show one segment: objects, manifest, indexes", _configured(_stat), _stat_arguments),
+    Command("cat", "print records of the tier as JSON lines", _configured(_cat), _cat_arguments),
+    Command("verify", "check the tier's objects against its metadata", _configured(_verify), _verify_arguments),
+    Command("metadata dump", "print the metadata topic as JSON lines", _configured(_dump), _dump_arguments),
+    Command(
+        "metadata import",
+        "publish dumped records into a metadata topic",
+        _configured(_import),
+        _import_arguments,
+        "Publish dumped records into a metadata topic. A dry run unless --yes is given.",
     ),
     Command(
         "diff",

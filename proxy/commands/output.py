@@ -69,10 +69,10 @@ def iso_time(timestamp_ms: int) -> str | None:
 class Progress:
     """A bar on standard error while this is entered, if that is a terminal. `unit`: what is counted."""
 
-    def __init__(self, what: str, unit: str, err: TextIO | None = None) -> None:
-        err = sys.stderr if err is None else err
+    def __init__(self, what: str, unit: str, *, is_wanted: bool = True) -> None:
+        err = sys.stderr
         self._bar: RichProgress | None = None
-        if err.isatty():
+        if is_wanted and err.isatty():
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),

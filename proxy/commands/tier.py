@@ -12,17 +12,20 @@
 Memory: the catalog (`catalog.segments.max`), and the segments of one partition for whoever lists them.
 """
 
+import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import trio
 
 from metrics.meters import Meters
 from metrics.registry import Registry
+from protocol.client.connection import drive_async
 from protocol.client.errors import UpstreamError
+from protocol.client.leaders import AskMetadata, LeaderQuestions, Step, Steps
 from proxy.commands.output import Progress
 from proxy.config.model import Config
 from proxy.process import exit_codes
@@ -33,9 +36,11 @@ from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClie
 from storage.config.client_settings import client_settings
 from storage.errors import MetadataOffsetOutOfRange, RemoteStorageError, StorageConfigError
 from storage.metadata.catalog import Catalog
+from storage.metadata.event_log import Backoff
 from storage.metadata.manager import TopicBasedRemoteLogMetadataManager
 from storage.metadata.record_batches import TopicDescription
 from storage.metadata.topic_log import TopicMetadataEventLog
+from storage.model import RemoteLogSegmentMetadata, TopicIdPartition, uuid_to_text
 from storage.registry import (
     METADATA_MANAGER_KEY,
     MetadataManagerKind,
@@ -48,6 +53,12 @@ SILENCE_S = 30.0
 """Without a record, though there are more: longer than an election of leaders takes."""
 
 POLL_S = 0.05
+
+ROLE = "tool"
+ATTEMPTS_MAX = 5
+"""Of a question to leaders: an election takes a second or two."""
+
+T = TypeVar("T")
 
 Told = Callable[[int, int], None]
 """Takes records of the metadata topic that were read, and how many there are."""
@@ -90,6 +101,41 @@ class OpenTier:
         """Of the metadata topic's cluster; empty if it has none."""
         return self.metadata.cluster.cluster_id or ""
 
+    def identity(self) -> dict[str, str]:
+        """Which tier this is, for documents."""
+        return {
+            "cluster_id": self.cluster_id,
+            "metadata_topic_id": uuid_to_text(self.metadata.description.topic_id),
+            "store": self.storage_manager.identity,
+        }
+
+    def segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """A partition's segments, of every state and in no order."""
+        return self.catalog.list_segments(partition.topic_id, partition.partition)
+
+    async def ask_leaders(self, conversation: Callable[[LeaderQuestions], Steps[T]]) -> T:
+        """What the leaders of upstream's partitions answer (protocol.client.leaders), asked again while that may help.
+
+        Raises:
+            UpstreamError: as the conversation; a retriable one after ATTEMPTS_MAX.
+        """
+        questions = LeaderQuestions(self.upstream, self.upstream.settings)
+
+        async def answer(step: Step) -> Any:
+            if isinstance(step, AskMetadata):
+                return await self.upstream.learn_topics(step.names or ())
+            return await self.upstream.ask_all(ROLE, step)
+
+        backoff = Backoff()
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await drive_async(conversation(questions), answer)
+            except UpstreamError as error:
+                if not error.retriable:
+                    raise
+            await trio.sleep(backoff.next_delay_s())
+        return await drive_async(conversation(questions), answer)
+
     def positions(self) -> dict[int, int]:
         """By metadata partition: every record below this offset is in the catalog."""
         return {number: self._manager.position(number) for number in range(self._event_log.partition_count())}
@@ -112,6 +158,13 @@ class OpenTier:
             )
         found += [f"{METADATA_TOPIC}-{number}: {reason}" for number, reason in self._event_log.problems().items()]
         return found
+
+    def tell_problems(self) -> int:
+        """Warn of what the catalog may lack, on standard error; the exit code."""
+        problems = self.problems()
+        for problem in problems:
+            print(f"tidegate: warning: {problem}", file=sys.stderr)
+        return exit_codes.FOUND_WRONG if problems else exit_codes.DONE
 
     async def catch_up(self, told: Told | None = None) -> None:
         """Return when every record that the metadata topic holds now is in the catalog.
@@ -241,26 +294,36 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     """Run it in trio. What goes wrong with brokers or store is a line on standard error, and an exit code."""
     configure_logs("error")  # a line of the log between those of the command would say it twice
     try:
-        return trio.run(work)
-    except* KeyboardInterrupt:
-        raise KeyboardInterrupt from None  # the command line knows what to do with that one
-    except* StorageConfigError as group:
-        _say(group, "")
-        exit_code = exit_codes.USAGE
-    except* (UpstreamError, RemoteStorageError) as group:
-        exit_code = _say(group, "; `tidegate check FILE` tries each step by itself")
-    except* (TierError, OSError) as group:
-        exit_code = _say(group, "")
+        exit_code = trio.run(work)
+        sys.stdout.flush()
+    except (BaseExceptionGroup, UpstreamError, RemoteStorageError, TierError, OSError) as error:
+        causes = list(_causes(error))
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+            raise KeyboardInterrupt from None  # the command line knows what to do with that one
+        if not all(isinstance(cause, UpstreamError | RemoteStorageError | TierError | OSError) for cause in causes):
+            raise
+        exit_code = max(map(_said, causes))
     return exit_code
 
 
-def _say(group: BaseExceptionGroup[Exception], advice: str) -> int:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            _say(error, advice)
-        else:
-            print(f"tidegate: {error}{advice}", file=sys.stderr)
-    return exit_codes.FOUND_WRONG
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    else:
+        yield error
+
+
+def _said(cause: BaseException) -> int:
+    """Tell of one cause; its exit code."""
+    if isinstance(cause, BrokenPipeError):
+        # Whoever read the output has enough (`| head`): nothing is wrong, and nothing more is to be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.DONE
+    is_wrong_key = isinstance(cause, StorageConfigError)
+    is_far = isinstance(cause, UpstreamError | RemoteStorageError) and not is_wrong_key
+    print(f"tidegate: {cause}{'; `tidegate check FILE` tries each step by itself' if is_far else ''}", file=sys.stderr)
+    return exit_codes.USAGE if is_wrong_key else exit_codes.FOUND_WRONG
 
 
 def _snapshots(

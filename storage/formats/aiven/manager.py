@@ -118,6 +118,24 @@ def manifest_problem(data: bytes, name: str, manifest: Manifest, metadata: Remot
     return None
 
 
+def manifest_fields(manifest: Manifest) -> Mapping[str, object]:
+    """What a manifest says, for people; of the wrapped data key only the id of the pair that wraps it."""
+    chunks, encryption = manifest.chunk_index, manifest.encryption
+    return {
+        "chunk_bytes": chunks.original_chunk_bytes,
+        "chunks": chunks.chunk_count,
+        "log_bytes": chunks.original_file_bytes,
+        "stored_log_bytes": chunks.stored_file_bytes,
+        "compression": manifest.compression,
+        "encryption": encryption is not None,
+        "key_id": None if encryption is None else encryption.data_key.rpartition(":")[0],
+        "index_bytes": {
+            index_type.name: None if stored is None else stored.size_bytes
+            for index_type, stored in manifest.segment_indexes.items()
+        },
+    }
+
+
 def _metadata_problem(copy: JsonObject, metadata: RemoteLogSegmentMetadata) -> str | None:
     partition = metadata.topic_id_partition
     segment_id = copy.object("remoteLogSegmentId")
@@ -258,7 +276,8 @@ class AivenRemoteStorageManager:
             sizes[ObjectSuffix.MANIFEST] = sizes[ObjectSuffix.MANIFEST][0], None
         except CorruptObjectError as error:
             problem = problem or str(error)  # it is empty, or larger than any manifest
-        return SegmentInspection(segment_objects(sizes, manifest, fields), opened, problem)
+        shown = {} if manifest is None else manifest_fields(manifest)
+        return SegmentInspection(segment_objects(sizes, manifest, fields), opened, problem, shown)
 
     def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
         """All objects below the prefix; see RemoteStorageManager.list_objects."""
