@@ -16,6 +16,7 @@ import pytest
 
 from proxy import cli
 from proxy.process import exit_codes
+from storage.config.security import PLAIN_MODULE
 from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
 from storage.formats.segment_files import partition_directory_name, segment_object_name
@@ -26,6 +27,7 @@ from tests.support.aiven_tier import KEY_PREFIX, AivenTier, publish_tier
 from tests.support.kafka import TieredTopic
 from tests.support.metadata_records import named_uuid
 from tests.support.s3_server import S3Server
+from tests.support.secured_kafka import SecuredKafka, password
 from tests.support.tidegate import RunningTidegate, own_tidegate
 from tests.support.versitygw import versitygw
 from tests.support.waiting import wait_until
@@ -125,6 +127,52 @@ def test_without_a_serve_it_is_said_what_to_do(stage: Stage, capsys: Captured) -
         code = cli.main([command[0], file, *command[1:], "--bootstrap", f"{HOST}:{free_port()}"])
         assert code == exit_codes.FOUND_WRONG
         assert "`tidegate serve` running" in capsys.readouterr().err
+
+
+def test_who_may_not_read_proves_and_warms_nothing(
+    guarded: SecuredKafka, gate: RunningTidegate, tmp_path: Path, capsys: Captured
+) -> None:
+    """Tidegate's own identity may describe the topic, and no more; the other one is in a file of Kafka's scripts."""
+    client = tmp_path / "client.properties"
+    login = f'required username="reader" password="{password("reader")}";'
+    client.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN_MODULE} {login}\n"
+    )
+    file, through = str(gate.process.properties_path), ("--bootstrap", gate.bootstrap_servers, "--json")
+    documents = {}
+    for user, identity in {"own": (), "reader": ("--command-config", str(client))}.items():
+        for command in (("diff", file, "--samples", "3", "--per-second", "1000"), ("warm", file, guarded.topic.name)):
+            code = cli.main([*command, *through, *identity])
+            documents[command[0], user] = code, json.loads(capsys.readouterr().out)
+    code, document = documents["diff", "own"]
+    assert (code, document["with_records"], document["differences"]) == (exit_codes.FOUND_WRONG, 0, [])
+    assert document["same_errors"]["TOPIC_AUTHORIZATION_FAILED (29)"] > 0
+    code, document = documents["diff", "reader"]
+    assert (code, document["differences"], document["with_records"] > 0) == (exit_codes.DONE, [], True)
+    code, document = documents["warm", "own"]
+    assert (code, document["bytes"]) == (exit_codes.FOUND_WRONG, 0)
+    assert f"ACL Read on Topic {guarded.topic.name} is missing" in document["partitions"][0]["problem"]
+    code, document = documents["warm", "reader"]
+    assert (code, document["partitions"][0]["end_offset"]) == (
+        exit_codes.DONE,
+        guarded.topic.offsets[0].local_log_start_offset,
+    )
+
+
+def test_people_are_told_in_sentences(stage: Stage, capsys: Captured) -> None:
+    file = str(stage.tidegate.process.properties_path)
+    assert cli.main(["diff", file, "--topic", stage.topic.name, "--samples", "1", "--per-second", "1000"]) == 0
+    said = capsys.readouterr().out
+    assert "are reads from the tier for the brokers, of 262.1 kB at most" in said
+    assert "ok      no answer differs" in said
+    assert cli.main(["warm", file, stage.topic.name, "--last", "0s"]) == 0
+    assert "there is nothing of this range in the tier alone" in capsys.readouterr().out
+    assert cli.main(["warm", file, f"{stage.topic.name}:0", "--to-offset", "10"]) == 0
+    said = capsys.readouterr().out
+    assert "read in" in said
+    assert "came from the store; the caches hold" in said
+    assert cli.main(["warm", file, f"{stage.topic.name}:9"]) == exit_codes.FOUND_WRONG
+    assert "has no partition 9: it has 2" in capsys.readouterr().err
 
 
 def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:
