@@ -27,6 +27,8 @@ from storage.model import TopicIdPartition
 BEYOND = 1_000_000_000
 """Offsets behind the end, where no broker will be soon."""
 
+_OTHER_BYTE = "records: byte "
+
 OFFSET_FIELDS = ("log_start_offset", "high_watermark", "last_stable_offset")
 
 SPECIAL_TIMESTAMPS = (
@@ -167,6 +169,11 @@ def differences(brokers: Sequence[Answer], ours: Answer) -> list[str]:
     return found
 
 
+def has_other_bytes(found: Iterable[str]) -> bool:
+    """Whether one of these differences is of a record's bytes: not that one side has more or fewer of them."""
+    return any(each.startswith(_OTHER_BYTE) for each in found)
+
+
 def is_settled(brokers: Sequence[Answer], ours: Answer) -> bool:
     """False: one side had nothing to say yet, so that another try may bring something else."""
     for each in (*brokers, ours):
@@ -242,7 +249,7 @@ def _where_records_differ(theirs: PartitionAnswer, ours: PartitionAnswer) -> str
     first = next((at for at, pair in enumerate(zip(broker, tidegate, strict=False)) if pair[0] != pair[1]), None)
     if first is None:
         return f"records: {sizes}, equal as far as the shorter goes"
-    return f"records: byte {first}{_batch_at([broker], first)} is another; {sizes}"
+    return f"{_OTHER_BYTE}{first}{_batch_at([broker], first)} is another; {sizes}"
 
 
 def _batch_at(records: Sequence[Buffer], position: int) -> str:

@@ -42,11 +42,6 @@ class TierFolder:
         self._shown = shown
         self._segment_of = segment_of
 
-    @property
-    def drops_uploads_itself(self) -> bool:
-        """Whether the store forgets unfinished uploads without our help."""
-        return not isinstance(self._store, KeepsUploads)
-
     def look(self, name: str) -> StoredObject | None:
         """An object as it is now; None if there is none of this name.
 
