@@ -24,11 +24,11 @@ PIPED_COLUMNS = 200
 Cell = str | int | None
 
 
-def print_table(out: TextIO, headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "") -> None:
+def print_table(out: TextIO, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """A table without borders; numbers stand right, None is empty."""
     console = _console(out)
     listed = [list(row) for row in rows]
-    table = Table(box=None, pad_edge=False, title=Text(title, style="bold") if title else None, title_justify="left")
+    table = Table(box=None, pad_edge=False)
     for number, heading in enumerate(headings):
         is_number = bool(listed) and all(isinstance(row[number], int | None) for row in listed)
         table.add_column(heading, overflow="fold", justify="right" if is_number else "left")
@@ -109,6 +109,13 @@ class Progress:
             self._bar.stop()
 
 
+class _Console(Console):
+    """Leaves it to whoever runs the command what becomes of output that nobody reads."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def _console(out: TextIO) -> Console:
     width = None if out.isatty() else PIPED_COLUMNS
-    return Console(file=out, width=width, highlight=False, soft_wrap=True, emoji=False)
+    return _Console(file=out, width=width, highlight=False, soft_wrap=True, emoji=False)

@@ -2,13 +2,19 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
-from proxy.commands.metadata import LineError, Plan, parse_line, place_of, record_line, records_of
+from proxy.commands import metadata
+from proxy.commands.metadata import ImportOptions, LineError, Plan, parse_line, place_of, record_line, records_of
+from proxy.commands.tier import MetadataTopic
+from storage.errors import RetriableRemoteStorageError
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent, metadata_partition
-from storage.metadata.record_batches import BUILT_BYTES, build_batches, parse_batches
+from storage.metadata.record_batches import BUILT_BYTES, TopicDescription, build_batches, parse_batches
 from storage.metadata.serde import decode
 from storage.model import CustomMetadata, RemoteLogSegmentState
 from storage.writing.metadata_records import encode
@@ -88,3 +94,43 @@ def test_batches_hold_keys_values_and_times_and_are_bounded() -> None:
     assert len(batches) == 2
     found = [record for batch in batches for record in parse_batches(batch, 0).records]
     assert [(each.timestamp_ms, each.key, each.value) for each in found] == parts
+
+
+class Published:
+    """In place of the metadata topic's client: takes so many batches, and then no more."""
+
+    def __init__(self, batches_max: int) -> None:
+        self.values: list[bytes] = []
+        self._batches_left = batches_max
+
+    async def produce_batch(self, partition: int, batch: bytes) -> int:
+        await trio.lowlevel.checkpoint()
+        if not self._batches_left:
+            raise RetriableRemoteStorageError("no leader")
+        self._batches_left -= 1
+        self.values += [record.value or b"" for record in parse_batches(batch, partition).records]
+        return 0
+
+
+async def test_an_import_that_breaks_off_goes_on_behind_the_last_line_that_is_certain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seven records in chunks of two, behind a head and an empty line; the third chunk fails."""
+    monkeypatch.setattr(metadata, "CHUNK_LINES", 2)
+    values = [encode(replace(SEGMENT, state=RemoteLogSegmentState(0), broker_id=number)) for number in range(7)]
+    lines = [json.dumps(record_line(MetadataEvent(0, 0, 0, None, value))) for value in values]
+    file = tmp_path / "lines"
+    file.write_text("\n".join(['{"dump":{"metadata_partitions":1}}', "", *lines]))
+
+    async def publish(published: Published, after: int) -> int:
+        fakes: Any = {"cluster": None, "client": published}
+        topic = MetadataTopic(**fakes, description=TopicDescription(b"", 1), ranges={})
+        return await metadata._publish(ImportOptions(lines=file, after=after), topic, Plan())
+
+    first, second = Published(2), Published(99)
+    with pytest.raises(RetriableRemoteStorageError):
+        await publish(first, 0)
+    told = capsys.readouterr().err
+    assert "4 records are published for certain; go on with --yes --append --after 6" in told
+    assert await publish(second, 6) == 3
+    assert first.values + second.values == values

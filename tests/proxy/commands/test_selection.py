@@ -40,7 +40,7 @@ def catalog() -> Catalog:
             segment(0, 9),
             segment(10, 29),
             segment(20, 39, epochs={1: 20}),
-            segment(50, 59, epochs={1: 20}),
+            segment(50, 59, epochs={1: 50}),
             segment(0, 9, partition=ORDERS_1),
         ]
     )
