@@ -206,6 +206,10 @@ def _gc(config: "Config", options: argparse.Namespace) -> int:
     return run(config, wanted, sys.stdout, is_json=options.json)
 
 
+def _warm_arguments(parser: argparse.ArgumentParser) -> None:
+    add_warm_arguments(parser, _place, _count, _time_ms)
+
+
 def _warm(config: "Config", options: argparse.Namespace) -> int:
     import time
 
@@ -214,8 +218,8 @@ def _warm(config: "Config", options: argparse.Namespace) -> int:
 
     since_ms = options.from_timestamp if options.last is None else time.time_ns() // 10**6 - options.last
     wanted = WarmOptions(
-        topic=options.topic[0],
-        partition=options.topic[1],
+        topic=options.place.topic,
+        partition=options.place.partition,
         from_offset=options.from_offset,
         to_offset=options.to_offset,
         from_timestamp_ms=since_ms,
@@ -453,7 +457,7 @@ COMMANDS: Sequence[Command] = (
         "warm",
         "have a running serve fill its cache for a range",
         _configured(_warm),
-        add_warm_arguments,
+        _warm_arguments,
         "Read a range through a running serve, as a client, so that its cache holds it. The records are dropped.",
     ),
     Command(

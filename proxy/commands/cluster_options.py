@@ -3,7 +3,7 @@ nothing, so that `tidegate --help` answers at once."""
 
 import argparse
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -115,34 +115,14 @@ def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
     _add_side_arguments(parser)
 
 
-def topic_partition(text: str) -> tuple[str, int | None]:
-    """TOPIC or TOPIC:PARTITION; for argparse."""
-    topic, colon, number = text.partition(":")
-    if not topic or (colon and not re.fullmatch(r"\d{1,9}", number)):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither TOPIC nor TOPIC:PARTITION")
-    return topic, int(number) if colon else None
-
-
-def timestamp_ms(text: str) -> int:
-    """2026-01-31T12:00:00Z, or milliseconds since the epoch; without a zone it is UTC. For argparse."""
-    if re.fullmatch(r"\d{1,18}", text):
-        return int(text)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: 2026-01-31T12:00:00Z is one") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def offset(text: str) -> int:
-    """An offset; for argparse."""
-    if not re.fullmatch(r"\d{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no offset")
-    return int(text)
-
-
-def add_warm_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC[:PARTITION]", type=topic_partition, help="what is read")
+def add_warm_arguments(
+    parser: argparse.ArgumentParser,
+    place: Callable[[str], object],
+    offset: Callable[[str], int],
+    timestamp_ms: Callable[[str], int],
+) -> None:
+    """With how the other tools read a topic or partition, an offset and a time."""
+    parser.add_argument("place", metavar="TOPIC[:PARTITION]", type=place, help="what is read")
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--from-offset", metavar="N", type=offset, help="the first offset; the log start by default")
     start.add_argument("--from-timestamp", metavar="TIME", type=timestamp_ms, help="2026-01-31T12:00:00Z, or in ms")

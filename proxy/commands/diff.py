@@ -306,7 +306,8 @@ def _segments(tier: OpenTier, options: DiffOptions) -> dict[TopicIdPartition, li
         ]
         if ranges:
             found[partition] = sorted(ranges, key=lambda each: each.start_offset)
-    return found
+    # In an order of their own, so that a seed draws the same sample again.
+    return dict(sorted(found.items(), key=lambda item: (item[0].topic, item[0].topic_id, item[0].partition)))
 
 
 def _announce(asked: Sequence[Asked], seed: int, options: DiffOptions, out: TextIO) -> None:

@@ -147,9 +147,9 @@ def _show(result: GcResult, options: GcOptions, out: TextIO) -> None:
     named = [(name, size(size_bytes), iso_time(changed_ms)) for name, size_bytes, changed_ms in result.plan.objects]
     named += [(f"{name} (upload)", "", iso_time(started_ms)) for name, _, started_ms in result.plan.uploads]
     out.write("\n")
-    if named:
-        print_table(out, ("orphan", "size", "changed"), named[:NAMED_MAX])
-        out.write("\n")
+    # Not as a table, which would cut long names into lines.
+    for name, size_text, changed_at in named[:NAMED_MAX]:
+        out.write(f"orphan  {size_text:>9}  {changed_at}  {printable(name)}\n")
     if len(named) > NAMED_MAX:
         report.ok(f"and {len(named) - NAMED_MAX} more: --plan PLAN.json, or --json, has all")
     if survey.objects[Standing.FOREIGN]:

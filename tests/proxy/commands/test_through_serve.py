@@ -125,12 +125,6 @@ def test_arguments_are_read_as_people_write_them() -> None:
         (cluster_options.percent("5 %"), 5.0),
         (cluster_options.partitions("0,2,5-7"), frozenset({0, 2, 5, 6, 7})),
         (cluster_options.host_port("[::1]:9092"), ("::1", 9092)),
-        (cluster_options.topic_partition("orders:3"), ("orders", 3)),
-        (cluster_options.topic_partition("orders"), ("orders", None)),
-        (cluster_options.timestamp_ms("1970-01-01T00:00:01Z"), 1000),
-        (cluster_options.timestamp_ms("1970-01-01T01:00:01+01:00"), 1000),
-        (cluster_options.timestamp_ms("1234"), 1234),
-        (cluster_options.offset("7"), 7),
         (cluster_options.count("7"), 7),
     ]
     assert [found for found, _ in read] == [wanted for _, wanted in read]
@@ -141,9 +135,6 @@ def test_arguments_are_read_as_people_write_them() -> None:
         (cluster_options.partitions, "5-2"),
         (cluster_options.partitions, "0-9999999"),
         (cluster_options.host_port, "host:70000"),
-        (cluster_options.topic_partition, "orders:x"),
-        (cluster_options.timestamp_ms, "yesterday"),
-        (cluster_options.offset, "-1"),
         (cluster_options.count, "0"),
     ]
     for kind, text in wrong:
