@@ -240,7 +240,7 @@ async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic) -> 
     if not options.writes:
         out.write("nothing was published: this was a dry run; --yes does it\n")
         return exit_codes.DONE
-    published = await _publish(options, topic, plan)
+    published = await publish(options, topic, plan)
     out.write(f"{published} records published\n")
     return exit_codes.DONE
 
@@ -258,7 +258,12 @@ async def _known_segments(topic: MetadataTopic, segments: set[bytes]) -> set[byt
     return known
 
 
-async def _publish(options: ImportOptions, topic: MetadataTopic, plan: Plan) -> int:
+async def publish(options: ImportOptions, topic: MetadataTopic, plan: Plan) -> int:
+    """Publish the lines' records; how many they were. When it breaks off it says where to go on.
+
+    Raises:
+        RemoteStorageError: the topic does not take them.
+    """
     published, line_number = 0, options.after
     chunk: dict[int, list[MetadataEvent]] = {}
     with Progress("publishing", "records") as progress:
