@@ -27,6 +27,7 @@ import trio
 
 from proxy.commands.ls import segment_fields
 from proxy.commands.output import Progress, print_json_line, printable
+from proxy.commands.selection import matching
 from proxy.commands.tier import MetadataTopic, OpenTier, TierError, Told, open_metadata_topic, run_command, run_on_tier
 from proxy.config.model import Config
 from proxy.process import exit_codes
@@ -90,7 +91,7 @@ async def _dump_all(out: TextIO, topic: MetadataTopic) -> int:
 
 async def _dump_current(out: TextIO, tier: OpenTier) -> int:
     print_json_line(out, {"dump": {**_identity(tier.metadata), "current": True}})
-    for partition in tier.catalog.partitions():
+    for partition in matching(tier.catalog, None):
         number = _partition_for(partition, tier.metadata.description.partition_count)
         for segment in sorted(tier.segments(partition), key=lambda each: (each.start_offset, each.segment_id.id)):
             for record in records_of(segment):
@@ -240,7 +241,7 @@ async def _import(options: ImportOptions, out: TextIO, topic: MetadataTopic) -> 
     if not options.writes:
         out.write("nothing was published: this was a dry run; --yes does it\n")
         return exit_codes.DONE
-    published = await _publish(options, topic, plan)
+    published = await publish(options, topic, plan)
     out.write(f"{published} records published\n")
     return exit_codes.DONE
 
@@ -258,7 +259,12 @@ async def _known_segments(topic: MetadataTopic, segments: set[bytes]) -> set[byt
     return known
 
 
-async def _publish(options: ImportOptions, topic: MetadataTopic, plan: Plan) -> int:
+async def publish(options: ImportOptions, topic: MetadataTopic, plan: Plan) -> int:
+    """Publish the lines' records; how many they were. When it breaks off it says where to go on.
+
+    Raises:
+        RemoteStorageError: the topic does not take them.
+    """
     published, line_number = 0, options.after
     chunk: dict[int, list[MetadataEvent]] = {}
     with Progress("publishing", "records") as progress:

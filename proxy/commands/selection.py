@@ -69,14 +69,14 @@ def parse_topic_id(text: str) -> Uuid:
 
 
 def matching(catalog: Catalog, place: Place | None, topic_id: Uuid | None = None) -> list[TopicIdPartition]:
-    """The catalog's partitions at a place; None: all of them, also if there are none.
+    """The catalog's partitions at a place, in order; None: all of them, also if there are none.
 
     Raises:
         TierError: there is none, but a place was named.
     """
     found = [
         each
-        for each in catalog.partitions()
+        for each in sorted(catalog.partitions(), key=lambda one: (one.topic, one.topic_id, one.partition))
         if (place is None or (each.topic == place.topic and place.partition in (None, each.partition)))
         and topic_id in (None, each.topic_id)
     ]

@@ -191,15 +191,10 @@ class Catalog:
         return sizes
 
     def partitions(self) -> list[TopicIdPartition]:
-        """Those with segments of any state, by topic, id and number."""
+        """All partitions that have segments, in no order."""
         with self._lock:
-            found = [
-                segments.topic_id_partition
-                for topic in self._topics.values()
-                for segments in topic.values()
-                if len(segments)
-            ]
-        return sorted(found, key=lambda partition: (partition.topic, partition.topic_id, partition.partition))
+            partitions = [segments for topic in self._topics.values() for segments in topic.values()]
+        return [segments.topic_id_partition for segments in partitions if len(segments)]
 
     def known_among(self, segment_ids: frozenset[Uuid]) -> set[Uuid]:
         """Those of the ids that are segments of any state. The lock is held for one partition at a time."""

@@ -125,7 +125,7 @@ async def test_an_import_that_breaks_off_goes_on_behind_the_last_line_that_is_ce
     async def publish(published: Published, after: int) -> int:
         fakes: Any = {"cluster": None, "client": published}
         topic = MetadataTopic(**fakes, description=TopicDescription(b"", 1), ranges={})
-        return await metadata._publish(ImportOptions(lines=file, after=after), topic, Plan())
+        return await metadata.publish(ImportOptions(lines=file, after=after), topic, Plan())
 
     first, second = Published(2), Published(99)
     with pytest.raises(RetriableRemoteStorageError):
