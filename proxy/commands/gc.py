@@ -148,8 +148,10 @@ def _show(result: GcResult, options: GcOptions, out: TextIO) -> None:
     named += [(f"{name} (upload)", "", iso_time(started_ms)) for name, _, started_ms in result.plan.uploads]
     out.write("\n")
     # Not as a table, which would cut long names into lines.
-    for name, size_text, changed_at in named[:NAMED_MAX]:
-        out.write(f"orphan  {size_text:>9}  {changed_at}  {printable(name)}\n")
+    out.writelines(
+        f"orphan  {size_text:>9}  {changed_at}  {printable(name)}\n"
+        for name, size_text, changed_at in named[:NAMED_MAX]
+    )
     if len(named) > NAMED_MAX:
         report.ok(f"and {len(named) - NAMED_MAX} more: --plan PLAN.json, or --json, has all")
     if survey.objects[Standing.FOREIGN]:
