@@ -7,8 +7,8 @@ keeps what it got; `fetch_log_segment` and `fetch_index` are KIP-405's own calls
 """
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from storage.model import CustomMetadata, IndexType, LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -100,11 +100,13 @@ class SegmentInspection:
 
     `manifest_problem`: one sentence when the manifest breaks its format or is not this segment's; None otherwise, and
     of a format without manifests. `opened` reads the segment; None when the manifest is absent or has a problem.
+    `manifest`: what it says, for people: names of plain values, no secret among them; empty when there is none.
     """
 
     objects: tuple[SegmentObject, ...]
     opened: OpenedSegment | None
     manifest_problem: str | None = None
+    manifest: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

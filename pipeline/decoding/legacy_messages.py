@@ -4,7 +4,6 @@ Old segments alone hold them, so they are read one by one. storage.log.batch_rec
 and says what offset and timestamp a message has.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +12,11 @@ import numpy as np
 from pipeline.decoding.inflation import RecordTooLargeError
 from pipeline.decoding.record_fields import CREATE_TIME, LOG_APPEND_TIME, LOG_APPEND_TIME_MASK, Ranges, RecordTable
 from protocol.record_batches import COMPRESSION_MASK, BatchHeader
-from storage.errors import CorruptObjectError
 from storage.log.batch_records import RecordStream, wrapped_messages
+from storage.log.whole_records import key_and_value
 
 NO_TIMESTAMP_TYPE = -1
 """Of v0, as Kafka's clients say."""
-
-_INT32 = struct.Struct(">i")
-_KEY_AT = (18, 26)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ def iterate_messages(header: BatchHeader, data: memoryview, *, message_bytes_max
     if codec == 0:
         if len(data) > message_bytes_max:
             raise RecordTooLargeError(f"a message of {len(data)} bytes")
-        key, value = _key_and_value(header.magic, data)
+        key, value = key_and_value(header.magic, data)
         yield Message(header.base_offset, header.max_timestamp, timestamp_type, key, value)
         return
 
@@ -85,7 +81,7 @@ def iterate_messages(header: BatchHeader, data: memoryview, *, message_bytes_max
     for found in wrapped_messages(header, [data], take, None):
         if found is not None:
             offset, timestamp, message = found
-            key, value = _key_and_value(header.magic, memoryview(message))
+            key, value = key_and_value(header.magic, memoryview(message))
             yield Message(offset, timestamp, timestamp_type, key, value)
 
 
@@ -112,23 +108,3 @@ def message_table(messages: Sequence[Message]) -> RecordTable:
         value=Ranges(start[1::2], size[1::2]),
         headers=None,
     )
-
-
-def _key_and_value(magic: int, data: memoryview) -> tuple[bytes | None, bytes | None]:
-    key_end, key = _field(data, _KEY_AT[magic])
-    end, value = _field(data, key_end)
-    if end != len(data):
-        raise CorruptObjectError(f"a message of {len(data)} bytes has fields of {end}")
-    return None if key is None else bytes(key), None if value is None else bytes(value)
-
-
-def _field(data: memoryview, position: int) -> tuple[int, memoryview | None]:
-    """Where the field ends, and its bytes."""
-    start = position + _INT32.size
-    if start <= len(data):
-        (size,) = _INT32.unpack_from(data, position)
-        if size == -1:
-            return start, None
-        if 0 <= size <= len(data) - start:
-            return start + size, data[start : start + size]
-    raise CorruptObjectError(f"a message of {len(data)} bytes has a field of a wrong length at {position}")

@@ -9,14 +9,14 @@
 """
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.jobs.audit_record import AuditRecord, CheckedSegment, from_text, to_text
-from storage.checks.finding import Finding, FindingKind
+from storage.checks.audit_result import AuditResult, by_kind, in_order, still_true
+from storage.checks.finding import Finding
 from storage.checks.partition_check import GRACE_MS, PartitionState, check_partition, check_store
 from storage.checks.segment_check import check_segment
 from storage.model import (
@@ -24,7 +24,6 @@ from storage.model import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     TopicIdPartition,
-    uuid_to_text,
 )
 from storage.remote_storage_manager import RemoteStorageManager
 
@@ -65,27 +64,13 @@ class AuditInputs:
     deep: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditResult:
-    """Counts are of what was checked, in this run or in one that this goes on from."""
-
-    findings: tuple[Finding, ...]
-    partitions: int = 0
-    segments: int = 0
-    segments_checked_before: int = 0
-    objects: int = 0
-    stored_bytes: int = 0
-    batches: int = 0
-    records: int = 0
-    by_kind: Mapping[str, int] = field(default_factory=dict)
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """The findings as a table of FINDING_COLUMNS."""
-        rows = [
-            (each.kind.value, each.topic, each.partition, each.segment, each.object_name, each.position, each.detail)
-            for each in self.findings
-        ]
-        return spark.createDataFrame(rows, FINDING_COLUMNS)
+def findings_frame(spark: SparkSession, findings: Iterable[Finding]) -> DataFrame:
+    """The findings as a table of FINDING_COLUMNS."""
+    rows = [
+        (each.kind.value, each.topic, each.partition, each.segment, each.object_name, each.position, each.detail)
+        for each in findings
+    ]
+    return spark.createDataFrame(rows, FINDING_COLUMNS)
 
 
 OnWave = Callable[[int, int, int], None]
@@ -116,9 +101,8 @@ def audit(spark: SparkSession, inputs: AuditInputs, record: AuditRecord | None, 
         )
     findings += _orphans(inputs)
     findings = _still_true(inputs, findings)
-    findings.sort(key=_place)
     return AuditResult(
-        findings=tuple(findings),
+        findings=in_order(findings),
         partitions=len(inputs.partitions),
         segments=len(segments),
         segments_checked_before=sum(each.is_kept for each in checked.values()),
@@ -126,7 +110,7 @@ def audit(spark: SparkSession, inputs: AuditInputs, record: AuditRecord | None, 
         stored_bytes=sum(each.stored_bytes for each in checked.values()),
         batches=sum(each.batches for each in checked.values()),
         records=sum(each.records for each in checked.values()),
-        by_kind=dict(sorted(Counter(finding.kind.value for finding in findings).items())),
+        by_kind=by_kind(findings),
     )
 
 
@@ -187,34 +171,10 @@ def _orphans(inputs: AuditInputs) -> list[Finding]:
     return found
 
 
-def _still_true(inputs: AuditInputs, findings: Sequence[Finding]) -> list[Finding]:
-    """Without those of segments whose state has changed since: their objects come and go."""
+def _still_true(inputs: AuditInputs, findings: list[Finding]) -> list[Finding]:
+    """Without those of segments that have gone on since: the metadata are read on before."""
     if not findings:
-        return []
+        return findings
     inputs.refresh()
-    before = {
-        uuid_to_text(segment.segment_id.id): segment
-        for partition in inputs.partitions
-        for segment in partition.segments
-    }
-    kept = []
-    for finding in findings:
-        segment = before.get(finding.segment) if finding.segment is not None else None
-        if segment is None:
-            kept.append(finding)
-            continue
-        now = inputs.find_segment(segment.segment_id)
-        if now is not None and now.state is segment.state:
-            kept.append(finding)
-    return kept
-
-
-def _place(finding: Finding) -> tuple[bool, str, int, str, str, int]:
-    return (
-        finding.kind is FindingKind.ORPHAN,
-        finding.topic or "",
-        -1 if finding.partition is None else finding.partition,
-        finding.object_name or finding.segment or "",
-        finding.kind.value,
-        -1 if finding.position is None else finding.position,
-    )
+    before = (segment for partition in inputs.partitions for segment in partition.segments)
+    return still_true(findings, before, inputs.find_segment)

@@ -11,23 +11,24 @@ brokers' own logs begin, since all below that was in the tier by then; then the 
 import argparse
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
 from pipeline.driver import Tier, open_tier, shipped_storage
-from pipeline.jobs.audit import AuditedPartition, AuditInputs, AuditResult, audit
+from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_context import DONE, FOUND_WRONG, JobContext, RunJob
 from pipeline.jobs.job_folder import JobFolder
-from pipeline.jobs.progress import JobProgress, size
+from pipeline.jobs.progress import JobProgress
 from pipeline.jobs.topics import topic_selection
 from pipeline.planning.options import TopicSelection
 from pipeline.planning.partition_view import PartitionView
 from pipeline.reading.executor_storage import ShippedStorage, open_shipped_storage
 from protocol.list_offsets import OffsetTimestamp
+from storage.checks.audit_result import AuditResult
 from storage.checks.partition_check import PartitionState
 from storage.metadata.partition_catalog import LeaderEpochLineage
 
@@ -56,10 +57,10 @@ class AuditJob:
 
                 result = audit(spark, inputs, record, on_wave)
         if record is not None:
-            record.finish(result_fields(result))
+            record.finish(result.as_json())
         if result.findings:
             context.output.print(findings_table(result))
-        for line in summary(result):
+        for line in result.summary():
             context.output.print(line, highlight=False, markup=False, soft_wrap=True)
         if self.report is not None:
             context.output.print(f"report: {self.report}", highlight=False, markup=False, soft_wrap=True)
@@ -108,36 +109,6 @@ def findings_table(result: AuditResult) -> Table:
     if len(result.findings) > SHOWN_FINDINGS_MAX:
         table.add_row("…", f"{len(result.findings) - SHOWN_FINDINGS_MAX} more", "", "", "all with --report")
     return table
-
-
-def summary(result: AuditResult) -> Sequence[str]:
-    """What it came to, in a few lines."""
-    before = (
-        f" ({result.segments_checked_before:,} of them by an earlier run)" if result.segments_checked_before else ""
-    )
-    lines = [
-        f"{result.partitions:,} partitions, {result.segments:,} segments{before}: {result.objects:,} objects with "
-        f"{size(result.stored_bytes)}, {result.batches:,} batches, {result.records:,} records"
-    ]
-    if not result.findings:
-        return [*lines, "no findings"]
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.by_kind.items())
-    return [*lines, f"{len(result.findings):,} findings: {kinds}"]
-
-
-def result_fields(result: AuditResult) -> Mapping[str, Any]:
-    """The whole as JSON has it."""
-    return {
-        "partitions": result.partitions,
-        "segments": result.segments,
-        "segments_checked_before": result.segments_checked_before,
-        "objects": result.objects,
-        "stored_bytes": result.stored_bytes,
-        "batches": result.batches,
-        "records": result.records,
-        "by_kind": dict(result.by_kind),
-        "findings": [finding.as_json() for finding in result.findings],
-    }
 
 
 def _partition(tier: Tier, view: PartitionView, local_starts: Mapping[tuple[str, int], Any]) -> AuditedPartition:

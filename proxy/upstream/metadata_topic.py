@@ -85,7 +85,10 @@ class KafkaMetadataTopicClient:
 
         After a RetriableRemoteStorageError the record may be there or not.
         """
-        batch = build_batch(value, time.time_ns() // 1_000_000)
+        return await self.produce_batch(partition, build_batch(value, time.time_ns() // 1_000_000))
+
+    async def produce_batch(self, partition: int, batch: bytes) -> int:
+        """Append a batch of records; otherwise as `produce`."""
         return await self._run(self._questions.produce(self._topic, partition, batch), self._ask_once)
 
     async def aclose(self) -> None:

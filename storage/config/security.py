@@ -33,7 +33,15 @@ from storage.config.model import (
     SecurityProtocol,
     UpstreamConfig,
 )
-from storage.config.sources import COMMON_CLIENT_PREFIX, CONSUMER_PREFIX, Setting, Settings, Values
+from storage.config.sources import (
+    COMMON_CLIENT_PREFIX,
+    CONSUMER_PREFIX,
+    ConfigError,
+    Setting,
+    Settings,
+    Values,
+    read_settings,
+)
 from storage.config.ssl_contexts import TlsMaterialError
 
 T = TypeVar("T")
@@ -202,6 +210,22 @@ def metadata_client_config(settings: Settings, upstream: UpstreamConfig, problem
         bootstrap_servers=java.parsed("bootstrap.servers", HOST_PORTS) or upstream.bootstrap_servers,
         security=java.security(),
     )
+
+
+def client_file_security(path: Path, environ: Mapping[str, str], otherwise: ClientSecurity) -> ClientSecurity:
+    """What a client's properties file says, as Kafka's scripts take it (`--command-config`); what it leaves open is
+    taken from `otherwise`, part by part. Keys of other things have no effect.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    problems: list[str] = []
+    settings = read_settings(path, environ, problems)
+    java = _JavaClient({name: (name, setting) for name, setting in settings.items()}, otherwise, problems)
+    security = java.security()
+    if problems:
+        raise ConfigError(problems)
+    return security
 
 
 class _JavaClient:

@@ -361,6 +361,21 @@ def gather(path: Path, environ: Mapping[str, str], table: KeyTable, problems: li
     return settings
 
 
+def read_settings(path: Path, environ: Mapping[str, str], problems: list[str]) -> dict[str, Setting]:
+    """Every key of a properties file that is another program's, its variables resolved; what is wrong is noted.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        file = _File(path.name, path, environ)
+    except PropertiesError as error:
+        raise ConfigError([str(error)]) from error
+    settings = {name: setting for name in file.properties if (setting := file.setting(name)) is not None}
+    problems += [setting.problem for setting in settings.values() if setting.problem is not None]
+    return settings
+
+
 class _File:
     """One properties file with its providers; a value is resolved once, when it is first asked for."""
 

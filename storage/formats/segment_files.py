@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.errors import InvalidRangeError, RemoteResourceNotFoundError, RemoteStorageError, TruncatedObjectError
+from storage.formats.tier_folder import TierFolder
 from storage.model import (
     IndexType,
     LogSegmentData,
@@ -130,6 +131,10 @@ class SegmentFiles:
             segment_id = _segment_of(head.key[len(self._prefix) :])
             if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
                 yield StoredObject(self._name(head.key), head.size_bytes, head.modified_ms, segment_id)
+
+    def folder(self) -> TierFolder:
+        """All below the prefix, for upkeep."""
+        return TierFolder(self.store, self._prefix, self._name(self._prefix), _segment_of)
 
     @property
     def has_manifests(self) -> bool:

@@ -44,6 +44,9 @@ from storage.model import ZERO_UUID
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 """Of one batch. A metadata record has some hundred bytes, and an uncompressed batch at most message.max.bytes."""
 
+BUILT_BYTES = 256 * 1024
+"""Of one batch's keys and values: brokers take 1 MiB by default (message.max.bytes)."""
+
 _MAGIC = 2
 _COMPRESSION_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
@@ -80,12 +83,40 @@ def parse_batches(data: bytes, partition: int) -> ParsedBatches:
 
 def build_batch(value: bytes, timestamp_ms: int) -> bytes:
     """An uncompressed batch of one record: null key, no headers, no producer id."""
-    record = b"".join((b"\0", _varint(0), _varint(0), _varint(-1), _varint(len(value)), value, _varint(0)))
-    body = _varint(len(record)) + record
-    covered = struct.pack(">hiqqqhii", 0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + body
+    return _built([MetadataEvent(-1, -1, timestamp_ms, None, value)])
+
+
+def build_batches(records: Sequence[MetadataEvent]) -> Iterator[bytes]:
+    """Uncompressed batches of these records' times, keys and values, of about BUILT_BYTES; no headers."""
+    batch: list[MetadataEvent] = []
+    size_bytes = 0
+    for record in records:
+        record_bytes = len(record.key or b"") + len(record.value or b"")
+        if batch and size_bytes + record_bytes > BUILT_BYTES:
+            yield _built(batch)
+            batch, size_bytes = [], 0
+        batch.append(record)
+        size_bytes += record_bytes
+    if batch:
+        yield _built(batch)
+
+
+def _built(records: Sequence[MetadataEvent]) -> bytes:
+    base_ms, newest_ms = records[0].timestamp_ms, max(record.timestamp_ms for record in records)
+    body = b"".join(_built_record(record, number, base_ms) for number, record in enumerate(records))
+    last = len(records) - 1
+    covered = struct.pack(">hiqqqhii", 0, last, base_ms, newest_ms, -1, -1, -1, len(records)) + body
     crc = crc32c(covered)
     length = CRC_START - LOG_OVERHEAD + len(covered)
     return struct.pack(">qiibI", 0, length, -1, _MAGIC, crc) + covered
+
+
+def _built_record(record: MetadataEvent, number: int, base_ms: int) -> bytes:
+    fields = [b"\0", _varint(record.timestamp_ms - base_ms), _varint(number)]
+    for part in (record.key, record.value):
+        fields += [_varint(-1)] if part is None else [_varint(len(part)), part]
+    content = b"".join((*fields, _varint(0)))
+    return _varint(len(content)) + content
 
 
 def _parse_batch(batch: bytes, where: str, partition: int, records: list[MetadataEvent]) -> int:

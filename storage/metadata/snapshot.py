@@ -135,6 +135,27 @@ class SnapshotFile:
             except (ValueError, OverflowError, struct.error) as error:
                 raise UnreadableSnapshotError(f"it holds what no catalog can: {error}") from error
 
+    def origin(self) -> SnapshotOrigin | None:
+        """Where the snapshot's records came from, by its first bytes alone; None when there is none.
+
+        Raises:
+            SnapshotError: there is one, but it cannot be read.
+        """
+        try:
+            file = self._file.open()
+        except NotOwnedError as error:
+            raise UnreadableSnapshotError("it is not a file of this process's user") from error
+        if file is None:
+            return None
+        with file:
+            content_bytes = os.fstat(file.fileno()).st_size - _CHECKSUM.size
+            try:
+                _check_preamble(file, content_bytes)
+                reader = SnapshotReader(file, content_bytes - _PREAMBLE.size)
+                return _read_origin(reader)[0]
+            except (ValueError, OverflowError, struct.error) as error:
+                raise UnreadableSnapshotError(f"it holds what no catalog can: {error}") from error
+
     def size_bytes(self) -> int:
         """How large the snapshot is."""
         return self.path.stat().st_size
@@ -165,14 +186,17 @@ def _read(file: BinaryIO) -> Snapshot:
         raise UnreadableSnapshotError("its checksum does not hold: it is cut short or damaged")
     file.seek(_PREAMBLE.size)
     reader = SnapshotReader(file, content_bytes - _PREAMBLE.size)
+    origin, next_offsets, written_at_ms = _read_origin(reader)
+    contents = CatalogContents.read_from(reader)
+    reader.finish()
+    return Snapshot(origin, next_offsets, written_at_ms, contents)
+
+
+def _read_origin(reader: SnapshotReader) -> tuple[SnapshotOrigin, tuple[int, ...], int]:
     topic_id, segments_max, written_at_ms = reader.take_numbers(_HEADER)
     cluster_id = reader.take_bytes().decode()
     next_offsets = tuple(reader.take_array("q"))
-    contents = CatalogContents.read_from(reader)
-    reader.finish()
-    return Snapshot(
-        SnapshotOrigin(cluster_id, topic_id, len(next_offsets), segments_max), next_offsets, written_at_ms, contents
-    )
+    return SnapshotOrigin(cluster_id, topic_id, len(next_offsets), segments_max), next_offsets, written_at_ms
 
 
 def _check_preamble(file: BinaryIO, content_bytes: int) -> None:

@@ -25,7 +25,7 @@ from storage.errors import (
     RemoteStoreNotFoundError,
     RetriableRemoteStorageError,
 )
-from storage.object_store.object_store import ObjectHead, raise_undeleted
+from storage.object_store.object_store import ObjectHead, PendingUpload, raise_undeleted
 
 PUT_ATTEMPTS_MAX = 20
 """How often a put makes its folder anew when deletes of its neighbours take it away under its hands."""
@@ -118,6 +118,24 @@ class FileSystemStore:
             os.close(file_descriptor)
         return _head(key, status)
 
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """Temporary files that a crash left; a put that is under way writes to its own all the time."""
+        for folder, _, names in os.walk(self._root):
+            for name in filter(_TEMPORARY_NAME.fullmatch, names):
+                path = Path(folder, name)
+                handle = path.relative_to(self._root).as_posix()
+                status = self._temporary(path) if handle.startswith(prefix) else None
+                if status is not None:
+                    yield PendingUpload(None, handle, status.st_mtime_ns // 1_000_000)
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        """Remove a temporary file."""
+        *folders, name = upload.handle.split("/")
+        if not _TEMPORARY_NAME.fullmatch(name) or not all(part not in ("", ".", "..") for part in folders):
+            raise RemoteStorageError(f"{self._name(upload.handle)!r}: not the name of an unfinished put")
+        with self._errors(upload.handle):
+            self._root.joinpath(*folders, name).unlink(missing_ok=True)
+
     def warm_up(self) -> None:
         """Nothing to load."""
 
@@ -136,6 +154,13 @@ class FileSystemStore:
                         yield _head(key, status)
                     continue
             yield from self._walk(below, f"{key}/", prefix)
+
+    def _temporary(self, path: Path) -> os.stat_result | None:
+        with self._errors(str(path)):
+            try:
+                return path.lstat()
+            except FileNotFoundError:
+                return None  # its put has ended
 
     def _open(self, key: str) -> tuple[int, os.stat_result]:
         # Not blocking, since the open of a pipe would wait for its writer.

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from storage.errors import (
     CorruptObjectError,
@@ -50,6 +50,18 @@ class ObjectHead:
     key: str
     size_bytes: int
     modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """An upload that was begun and neither finished nor given up.
+
+    `key`: of the object that it would become; None where the store cannot tell. `handle`: what the store calls it.
+    """
+
+    key: str | None
+    handle: str
+    started_ms: int
 
 
 class ObjectStream(Protocol):
@@ -119,6 +131,20 @@ class ObjectStore(Protocol):
     def close(self) -> None:
         """Release what the store holds. What another thread still waits for of it fails at once, if it comes over a
         network."""
+        ...
+
+
+@runtime_checkable
+class KeepsUploads(Protocol):
+    """A store that keeps unfinished uploads until somebody drops them. Others drop them by themselves within a week:
+    Google's resumable uploads and Azure's uncommitted blocks, neither of which can be listed."""
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """All unfinished uploads of keys that begin with `prefix`, page by page, in no order that matters."""
+        ...
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        """Drop one and what it holds; one that is gone already is no error."""
         ...
 
 

@@ -15,6 +15,7 @@ Behaviour:
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from storage.errors import RemoteStorageError
@@ -22,7 +23,7 @@ from storage.object_store import bodies
 from storage.object_store.bodies import AnswerBody, BodySource, BodyStream, body_size_bytes
 from storage.object_store.cloud_store import CloudStore
 from storage.object_store.http_get import Answer, OpenSockets
-from storage.object_store.object_store import LocalFile, ObjectHead, delete_in_batches, parts
+from storage.object_store.object_store import LocalFile, ObjectHead, PendingUpload, delete_in_batches, parts
 from storage.object_store.s3_client import make_client, translated
 from storage.object_store.s3_config import S3Settings
 from storage.object_store.s3_errors import Refusal
@@ -156,6 +157,29 @@ class S3Store(CloudStore["_Made"]):
         with self.errors(self.what("HEAD", key)):
             answer = self.boto3_client().head_object(Bucket=self.bucket, Key=key)
         return ObjectHead(key, answer["ContentLength"], int(answer["LastModified"].timestamp() * 1000))
+
+    def list_uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """ListMultipartUploads, page by page."""
+        what = self.what("LIST of uploads", prefix)
+        after: dict[str, Any] = {}
+        while True:
+            with self.errors(what):
+                page = self.boto3_client().list_multipart_uploads(Bucket=self.bucket, Prefix=prefix, **after)
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(prefix):
+                    yield PendingUpload(found["Key"], found["UploadId"], int(found["Initiated"].timestamp() * 1000))
+            if not page.get("IsTruncated"):
+                return
+            marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+            if marks == after:
+                raise RemoteStorageError(f"{what}: a page that continues at itself")
+            after = marks
+
+    def abort_upload(self, upload: PendingUpload) -> None:
+        """AbortMultipartUpload."""
+        key = upload.key or ""
+        errors = partial(self.errors, self.what("ABORT of an upload", key))
+        S3Upload(self.boto3_client(), self.bucket, key, {}, errors, upload_id=upload.handle).abort()
 
     def _get_through_sdk(
         self, fast_gets: FastGets, answer: Answer | None, key: str, start: int, end: int, what: str

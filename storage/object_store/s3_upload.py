@@ -15,7 +15,8 @@ _CHECKSUMS = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumS
 
 
 class S3Upload:
-    """A PartUpload. `options` go into the request that begins it; `errors` translates boto3's."""
+    """A PartUpload. `options` go into the request that begins it; `errors` translates boto3's; `upload_id`: of one that
+    was begun before."""
 
     def __init__(
         self,
@@ -24,12 +25,14 @@ class S3Upload:
         key: str,
         options: Mapping[str, Any],
         errors: Callable[[], AbstractContextManager[None]],
+        *,
+        upload_id: str = "",
     ) -> None:
         self._client = client
         self._where: dict[str, str] = {"Bucket": bucket, "Key": key}
         self._options = options
         self._errors = errors
-        self._upload_id = ""
+        self._upload_id = upload_id
         self._done: dict[int, CompletedPartTypeDef] = {}
 
     def begin(self) -> None:

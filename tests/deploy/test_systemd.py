@@ -20,7 +20,8 @@ SECTIONS = {
     "Service": """
         AmbientCapabilities CacheDirectory CacheDirectoryMode CapabilityBoundingSet ConfigurationDirectory
         DynamicUser Environment EnvironmentFile ExecReload ExecStart KillMode LimitNOFILE LoadCredential
-        LockPersonality LogsDirectory LogsDirectoryMode MemoryMax NoNewPrivileges NotifyAccess PrivateDevices PrivateTmp ProtectClock
+        LockPersonality LogsDirectory LogsDirectoryMode MemoryMax NoNewPrivileges NotifyAccess PrivateDevices
+        PrivateTmp ProtectClock
         ProtectControlGroups ProtectHome ProtectHostname ProtectKernelLogs ProtectKernelModules
         ProtectKernelTunables ProtectProc ProtectSystem RemoveIPC Restart RestartPreventExitStatus RestartSec
         RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID StateDirectory

@@ -1,5 +1,6 @@
 """The command line: what each command calls, what it returns, and what it must not import."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -140,6 +141,66 @@ def test_the_version_names_the_command(capsys: Captured) -> None:
     assert capsys.readouterr().out.startswith("tidegate ")
 
 
+def help_of(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*name.split(), "--help"])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_fits_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    lines = help_of("", monkeypatch, capsys).splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+
+
+DOCS = Path(cli.__file__).parents[1] / "docs"
+TOOLS = ("ls", "stat", "cat", "verify", "metadata dump", "metadata import")
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_option_of_a_tool_is_in_its_documentation(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    text = (DOCS / "tools.md").read_text()
+    options = set(re.findall(r"--[a-z-]+", help_of(name, monkeypatch, capsys))) - {"--help"}
+    assert options <= set(re.findall(r"--[a-z-]+", text))
+
+
+def test_every_example_of_the_tools_documentation_is_a_command() -> None:
+    """What runs it is in the parsed options; it is not run here."""
+    text = (DOCS / "tools.md").read_text()
+    examples = [line.partition(" > ")[0].split()[1:] for line in re.findall(r"^tidegate .*$", text, re.MULTILINE)]
+    chosen = [cli._parser().parse_args(example).run for example in examples]
+    expected = [command.run for command in cli.COMMANDS if command.name in TOOLS]
+    assert chosen == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ls", "f", "a:b"], "'a:b' is not TOPIC or TOPIC:PARTITION"),
+        (["stat", "f", "a:0"], "'a:0' is neither a segment's id nor TOPIC:PARTITION:OFFSET"),
+        (["stat", "f", "short"], "not a Kafka uuid"),
+        (["cat", "f", "a:0", "--from-offset", "-1"], "'-1' is not a number from 0 on"),
+        (["cat", "f", "a:0", "--from-timestamp", "noon"], "'noon' is neither milliseconds nor like 2026-01-31T12:00"),
+        (["rewrap", "f", "--per-second", "0"], "'0' is not a number above 0"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_is_right(arguments: list[str], said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert said in (told := capsys.readouterr().err)
+    assert f"tidegate {arguments[0]} --help shows how it is used" in told
+
+
+def test_times_are_milliseconds_or_iso_8601() -> None:
+    for text in ("1700000000500", "2023-11-14T22:13:20.500Z", "2023-11-14T22:13:20.5", "2023-11-14T23:13:20.5+01:00"):
+        assert cli._parser().parse_args(["cat", "f", "a:0", "--to-timestamp", text]).to_timestamp == 1_700_000_000_500
+
+
 def run(script: str) -> "subprocess.CompletedProcess[str]":
     """In a process of its own: this one has imported everything long ago."""
     command, folder = [sys.executable, "-c", script], Path(cli.__file__).parents[1]
@@ -159,7 +220,7 @@ def test_help_imports_no_library() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "serve" in done.stdout
-    assert "copy" not in done.stdout
+    assert all(name in done.stdout for name in ("check", "ls", "metadata"))
 
 
 def test_the_configuration_is_loaded_without_trio_or_boto3(file: str) -> None:

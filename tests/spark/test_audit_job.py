@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.jobs import audit as audit_module
-from pipeline.jobs.audit import AuditedPartition, AuditInputs, AuditResult, audit
-from pipeline.jobs.audit_command import findings_table, result_fields, summary
+from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit, findings_frame
+from pipeline.jobs.audit_command import findings_table
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_folder import JobFolder
 from pipeline.reading.executor_storage import open_shipped_storage, ship_storage
+from storage.checks.audit_result import AuditResult
 from storage.checks.finding import FindingKind
 from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tests.support.checked_tier import NOW_MS, PARTITION, CheckedTier, cut, flip, local_tier
@@ -67,7 +68,7 @@ def test_a_healthy_tier_has_no_findings(spark: SparkSession, inputs: AuditInputs
     assert result.objects == 5 * 3 + 1
     assert result.records == inputs.partitions[0].segments[-1].end_offset + 1
     assert waves.told == [(0, 3, 0), (3, 3, 0)]
-    assert summary(result)[-1] == "no findings"
+    assert result.summary()[-1] == "no findings"
 
 
 def test_planted_faults_are_found_and_nothing_else(spark: SparkSession, inputs: AuditInputs, tier: CheckedTier) -> None:
@@ -83,14 +84,14 @@ def test_planted_faults_are_found_and_nothing_else(spark: SparkSession, inputs: 
         [FindingKind.BATCH_CORRUPT, FindingKind.OBJECT_SIZE, FindingKind.OBJECT_MISSING, FindingKind.ORPHAN]
     )
     assert result.by_kind == {"batch corrupt": 1, "object missing": 1, "object size": 1, "orphan": 1}
-    assert summary(result)[-1].startswith("4 findings: ")
+    assert result.summary()[-1].startswith("4 findings: ")
     assert findings_table(result).row_count == 4
-    rows = result.frame(spark).collect()
+    rows = findings_frame(spark, result.findings).collect()
     assert {row["object"] for row in rows} == {
         str(path) for path in (tier.path(first, "log"), tier.path(second, "log"), tier.path(third, "timeindex"), orphan)
     }
     assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 0)}
-    assert json.loads(json.dumps(result_fields(result)))["by_kind"] == result.by_kind
+    assert json.loads(json.dumps(result.as_json()))["by_kind"] == result.by_kind
 
 
 def test_what_was_deleted_meanwhile_is_not_found(spark: SparkSession, inputs: AuditInputs, tier: CheckedTier) -> None:

@@ -14,6 +14,7 @@ from storage.formats.aiven.config import ACTIVE_ID_KEY, DEFAULT_PREFIX, aiven_co
 from storage.formats.aiven.manifest import MANIFEST_BYTES_MAX, JsonObject, Manifest, decode_manifest, parse_json_object
 from storage.formats.aiven.opened_segment import AivenSegment, ChunkCipher
 from storage.formats.aiven.segment_objects import (
+    MASKED_PREFIX,
     CustomMetadataFields,
     ObjectPlace,
     ObjectSuffix,
@@ -22,6 +23,7 @@ from storage.formats.aiven.segment_objects import (
     main_path,
     parse_object_key,
 )
+from storage.formats.tier_folder import TierFolder
 from storage.model import (
     CustomMetadata,
     IndexType,
@@ -116,6 +118,24 @@ def manifest_problem(data: bytes, name: str, manifest: Manifest, metadata: Remot
     return None
 
 
+def manifest_fields(manifest: Manifest) -> Mapping[str, object]:
+    """What a manifest says, for people; of the wrapped data key only the id of the pair that wraps it."""
+    chunks, encryption = manifest.chunk_index, manifest.encryption
+    return {
+        "chunk_bytes": chunks.original_chunk_bytes,
+        "chunks": chunks.chunk_count,
+        "log_bytes": chunks.original_file_bytes,
+        "stored_log_bytes": chunks.stored_file_bytes,
+        "compression": manifest.compression,
+        "encryption": encryption is not None,
+        "key_id": None if encryption is None else encryption.data_key.rpartition(":")[0],
+        "index_bytes": {
+            index_type.name: None if stored is None else stored.size_bytes
+            for index_type, stored in manifest.segment_indexes.items()
+        },
+    }
+
+
 def _metadata_problem(copy: JsonObject, metadata: RemoteLogSegmentMetadata) -> str | None:
     partition = metadata.topic_id_partition
     segment_id = copy.object("remoteLogSegmentId")
@@ -159,16 +179,19 @@ def _index_types(manifest: Manifest | None) -> tuple[IndexType, ...]:
 def listed_objects(store: ObjectStore, prefix: str, masked: bool, topic: str | None) -> Iterator[StoredObject]:
     """What the store has below the prefix; of one topic only when it is given, whatever its id."""
     for head in store.list(prefix if topic is None else f"{prefix}{topic}-"):
-        name = f"<prefix>/{head.key[len(prefix) :]}" if masked else head.key
-        try:
-            parsed = parse_object_key(head.key, prefix)
-        except ValueError:
-            if topic is None:
-                yield StoredObject(name, head.size_bytes, head.modified_ms, None)
-            continue
-        if topic is None or parsed.topic_id_partition.topic == topic:
-            segment_id = RemoteLogSegmentId(parsed.topic_id_partition, parsed.segment_id)
+        name = f"{MASKED_PREFIX}{head.key[len(prefix) :]}" if masked else head.key
+        segment_id = segment_of(head.key[len(prefix) :])
+        if topic is None or (segment_id is not None and segment_id.topic_id_partition.topic == topic):
             yield StoredObject(name, head.size_bytes, head.modified_ms, segment_id)
+
+
+def segment_of(key: str) -> RemoteLogSegmentId | None:
+    """Whose object has this key, the prefix taken away; None of a key that the plug-in would not have written."""
+    try:
+        parsed = parse_object_key(key, "")
+    except ValueError:
+        return None
+    return RemoteLogSegmentId(parsed.topic_id_partition, parsed.segment_id)
 
 
 def read_problem(error: CorruptObjectError, name: str) -> str:
@@ -257,7 +280,8 @@ class AivenRemoteStorageManager:
             sizes[ObjectSuffix.MANIFEST] = sizes[ObjectSuffix.MANIFEST][0], None
         except CorruptObjectError as error:
             problem = problem or str(error)  # it is empty, or larger than any manifest
-        return SegmentInspection(segment_objects(sizes, manifest, fields), opened, problem)
+        shown = {} if manifest is None else manifest_fields(manifest)
+        return SegmentInspection(segment_objects(sizes, manifest, fields), opened, problem, shown)
 
     def list_objects(self, topic: str | None = None) -> Iterator[StoredObject]:
         """All objects below the prefix; see RemoteStorageManager.list_objects."""
@@ -300,6 +324,11 @@ class AivenRemoteStorageManager:
             raise StorageConfigError(f"{self._prefix}{ACTIVE_ID_KEY} is not set: it names the pair to wrap by")
         rewrap = Rewrap(store=self._store, prefix=self._config.key_prefix, key_ring=key_ring, wait=self._closed.wait)
         return rewrap.run(writes=writes, after=after)
+
+    def folder(self) -> TierFolder:
+        """All below the prefix, for upkeep."""
+        prefix = self._config.key_prefix
+        return TierFolder(self._store, prefix, MASKED_PREFIX if self._config.key_prefix_mask else prefix, segment_of)
 
     @property
     def has_manifests(self) -> bool:

@@ -48,7 +48,7 @@ from storage.object_store.object_store import ObjectStore, ObjectStream, read_wh
 KEY_BYTES_MAX = 1024
 """S3's limit for a key, in UTF-8; Google's and Azure's are the same."""
 
-_MASKED_PREFIX = "<prefix>/"
+MASKED_PREFIX = "<prefix>/"
 _PARTITION_MAX = 2**31 - 1
 _OFFSET_MAX = 2**63 - 1
 _MAIN_PATH = re.compile(
@@ -98,7 +98,7 @@ def object_key(prefix: str, path: str, suffix: ObjectSuffix) -> str:
 
 def masked_object_key(path: str, suffix: ObjectSuffix) -> str:
     """The key as messages show it under `key.prefix.mask`."""
-    return f"{_MASKED_PREFIX}{path}{suffix.value}"
+    return f"{MASKED_PREFIX}{path}{suffix.value}"
 
 
 def parse_object_key(key: str, prefix: str) -> ParsedObjectKey:

@@ -1,0 +1,121 @@
+"""How the tools print: tables for people, JSON for programs, and progress on a terminal.
+
+Results go to standard output and nothing else does, so that `--json` can be piped; progress is on standard error and
+only on a terminal. Everything that comes from outside (topic names, keys, object names) is printed as plain text.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
+
+PIPED_COLUMNS = 200
+"""Where the output is no terminal: wide enough that a row stays on one line."""
+
+Cell = str | int | None
+
+
+def print_table(out: TextIO, headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+    """A table without borders; numbers stand right, None is empty."""
+    console = _console(out)
+    listed = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        is_number = bool(listed) and all(isinstance(row[number], int | None) for row in listed)
+        table.add_column(heading, overflow="fold", justify="right" if is_number else "left")
+    for row in listed:
+        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+    console.print(table)
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor: others may have written it."""
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
+
+
+def print_json(out: TextIO, document: Mapping[str, Any]) -> None:
+    """One document, indented."""
+    out.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(out: TextIO, document: Mapping[str, Any]) -> None:
+    """One of many documents, a line each."""
+    out.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def size(size_bytes: int) -> str:
+    """For people: 1.2 GB."""
+    return decimal(size_bytes)
+
+
+def iso_time(timestamp_ms: int) -> str | None:
+    """2026-01-31T12:00:00.000Z; None: Kafka's -1, or a time that no calendar has."""
+    try:
+        at = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+    return None if timestamp_ms < 0 else f"{at:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
+
+
+class Progress:
+    """A bar on standard error while this is entered, if that is a terminal. `unit`: what is counted."""
+
+    def __init__(self, what: str, unit: str, *, is_wanted: bool = True) -> None:
+        err = sys.stderr
+        self._bar: RichProgress | None = None
+        if is_wanted and err.isatty():
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+            )
+            self._bar = RichProgress(
+                *columns,
+                TextColumn(f"{unit}{{task.fields[told]}}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=Console(file=err),
+                transient=True,
+            )
+            self._task = self._bar.add_task(what, total=0, told="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def told(self, done: int, total: int, found: str = "") -> None:
+        """So many are done. `found`: what it came to, behind the count."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, told=found)
+
+    def close(self) -> None:
+        """Take the bar away. Idempotent."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class _Console(Console):
+    """Leaves it to whoever runs the command what becomes of output that nobody reads."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def _console(out: TextIO) -> Console:
+    width = None if out.isatty() else PIPED_COLUMNS
+    return _Console(file=out, width=width, highlight=False, soft_wrap=True, emoji=False)

@@ -1,0 +1,233 @@
+"""`tidegate diff`, `warm` and `gc` on a real broker, a running Tidegate and a tier on a real S3 server.
+
+The broker reads its own tier, and Tidegate the same segments from the bucket: so a byte that is flipped in one place is
+a difference between them.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import cli
+from proxy.process import exit_codes
+from storage.config.security import PLAIN_MODULE
+from storage.formats.aiven.segment_objects import ObjectSuffix, main_path, object_key
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
+from storage.formats.segment_files import partition_directory_name, segment_object_name
+from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from storage.object_store.s3 import S3Store
+from storage.object_store.s3_upload import S3Upload
+from tests.support.aiven_tier import KEY_PREFIX, AivenTier, publish_tier
+from tests.support.kafka import TieredTopic
+from tests.support.metadata_records import named_uuid
+from tests.support.s3_server import S3Server
+from tests.support.secured_kafka import SecuredKafka, password
+from tests.support.tidegate import RunningTidegate, own_tidegate
+from tests.support.versitygw import versitygw
+from tests.support.waiting import wait_until
+from tools.demo.kafka_cluster import KafkaCluster, free_port
+from tools.demo.kafka_properties import HOST
+
+pytestmark = [pytest.mark.integration, pytest.mark.needs("versitygw")]
+
+Captured = pytest.CaptureFixture[str]
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all tests here share."""
+
+    kafka: KafkaCluster
+    topic: TieredTopic
+    tier: AivenTier
+    server: S3Server
+    bucket: Path
+    tidegate: RunningTidegate
+
+    def run(self, capsys: Captured, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """One command with --json: exit code and document, which is empty if none was printed."""
+        name, *others = arguments
+        code = cli.main([name, str(self.tidegate.process.properties_path), *others, "--json"])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out else {}
+
+    @property
+    def tier_offsets(self) -> int:
+        """Offsets that are in the tier alone."""
+        return sum(each.local_log_start_offset for each in self.topic.offsets.values())
+
+
+@pytest.fixture(scope="module")
+def stage(kafka: KafkaCluster, tiered: TieredTopic, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    work = tmp_path_factory.mktemp("cluster-tools")
+    (work / "buckets").mkdir()
+    with versitygw(work / "buckets", work / "gateway") as server:
+        tier = publish_tier(kafka, server, [tiered.name], work)
+        properties = {
+            **tier.properties(),
+            "proxy.listen": f"{HOST}:{free_port()}",
+            "proxy.broker.port.start": "0",
+            "cache.path": str(work / "cache"),
+        }
+        with own_tidegate(kafka, properties) as tidegate:
+            yield Stage(kafka, tiered, tier, server, work / "buckets" / tier.bucket, tidegate)
+
+
+def test_no_answer_differs_and_a_flipped_byte_is_found(stage: Stage, capsys: Captured) -> None:
+    arguments = ("diff", "--topic", stage.topic.name, "--samples", "50", "--seed", "1", "--per-second", "1000")
+    code, document = stage.run(capsys, *arguments)
+    assert (code, document["differences"], document["corrupt"]) == (exit_codes.DONE, [], [])
+    assert document["with_records"] >= 3 * len(stage.tier.segments)
+    assert document["record_bytes"] > 1_000_000
+    assert document["broker_remote_reads"] >= 4 * len(stage.tier.segments)
+    assert document["same_errors"] == {"OFFSET_OUT_OF_RANGE (1)": len(stage.topic.offsets)}
+    segment = stage.tier.segments[1]
+    log = stage.kafka.tier_dir / ROOT_DIRECTORY_NAME / partition_directory_name(segment.topic_id_partition)
+    path = log / segment_object_name(segment, "log")
+    good = path.read_bytes()
+    try:
+        path.write_bytes(good[:200] + bytes([good[200] ^ 1]) + good[201:])
+        code, document = stage.run(capsys, *arguments)
+    finally:
+        path.write_bytes(good)
+    assert code == exit_codes.FOUND_WRONG
+    at = {(each["partition"], each["fetch_offset"]) for each in document["differences"]}
+    assert (segment.topic_id_partition.partition, segment.start_offset) in at
+    said = next(each for each in document["differences"] if each["fetch_offset"] == segment.start_offset)["found"]
+    assert said[0].startswith(f"records: byte 200 (in the batch at offset {segment.start_offset}) is another")
+    assert document["corrupt"], "the broker's own bytes are wrong, and that is told as well"
+
+
+def test_what_was_warmed_is_read_from_the_cache(stage: Stage, capsys: Captured) -> None:
+    code, document = stage.run(capsys, "warm", stage.topic.name)
+    assert code == exit_codes.DONE
+    assert sum(each["end_offset"] - each["start_offset"] for each in document["partitions"]) == stage.tier_offsets
+    in_tier = sum(each.segment_size_bytes for each in stage.tier.segments)
+    assert in_tier <= document["bytes"] <= in_tier * 1.01 + 8 * 1024 * 1024
+    resident = "tidegate_cache_resident_bytes"
+    wait_until(lambda: stage.tidegate.metric(resident, level="disk") >= in_tier, "all of it is on disk")
+    gets = stage.tidegate.metric("tidegate_gets_total", object="log")
+    code, document = stage.run(capsys, "warm", f"{stage.topic.name}:1", "--to-offset", "99")
+    assert (code, document["cache"]["filled_bytes"]) == (exit_codes.DONE, 0)
+    assert [each["partition"] for each in document["partitions"]] == [1]
+    assert stage.tidegate.metric("tidegate_gets_total", object="log") == gets
+
+
+def test_without_a_serve_it_is_said_what_to_do(stage: Stage, capsys: Captured) -> None:
+    for command in (("diff", "--topic", stage.topic.name), ("warm", stage.topic.name)):
+        file = str(stage.tidegate.process.properties_path)
+        code = cli.main([command[0], file, *command[1:], "--bootstrap", f"{HOST}:{free_port()}"])
+        assert code == exit_codes.FOUND_WRONG
+        assert "`tidegate serve` running" in capsys.readouterr().err
+
+
+def test_who_may_not_read_proves_and_warms_nothing(
+    guarded: SecuredKafka, gate: RunningTidegate, tmp_path: Path, capsys: Captured
+) -> None:
+    """Tidegate's own identity may describe the topic, and no more; the other one is in a file of Kafka's scripts."""
+    client = tmp_path / "client.properties"
+    login = f'required username="reader" password="{password("reader")}";'
+    client.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN_MODULE} {login}\n"
+    )
+    file, through = str(gate.process.properties_path), ("--bootstrap", gate.bootstrap_servers, "--json")
+    documents = {}
+    for user, identity in {"own": (), "reader": ("--command-config", str(client))}.items():
+        for command in (("diff", file, "--samples", "3", "--per-second", "1000"), ("warm", file, guarded.topic.name)):
+            code = cli.main([*command, *through, *identity])
+            documents[command[0], user] = code, json.loads(capsys.readouterr().out)
+    code, document = documents["diff", "own"]
+    assert (code, document["with_records"], document["differences"]) == (exit_codes.FOUND_WRONG, 0, [])
+    assert document["same_errors"]["TOPIC_AUTHORIZATION_FAILED (29)"] > 0
+    code, document = documents["diff", "reader"]
+    assert (code, document["differences"], document["with_records"] > 0) == (exit_codes.DONE, [], True)
+    code, document = documents["warm", "own"]
+    assert (code, document["bytes"]) == (exit_codes.FOUND_WRONG, 0)
+    assert f"ACL Read on Topic {guarded.topic.name} is missing" in document["partitions"][0]["problem"]
+    code, document = documents["warm", "reader"]
+    assert (code, document["partitions"][0]["end_offset"]) == (
+        exit_codes.DONE,
+        guarded.topic.offsets[0].local_log_start_offset,
+    )
+
+
+def test_people_are_told_in_sentences(stage: Stage, capsys: Captured) -> None:
+    file = str(stage.tidegate.process.properties_path)
+    assert cli.main(["diff", file, "--topic", stage.topic.name, "--samples", "1", "--per-second", "1000"]) == 0
+    said = capsys.readouterr().out
+    assert "are reads from the tier for the brokers, of 262.1 kB at most" in said
+    assert "ok      no answer differs" in said
+    assert cli.main(["warm", file, stage.topic.name, "--last", "0s"]) == 0
+    assert "there is nothing of this range in the tier alone" in capsys.readouterr().out
+    assert cli.main(["warm", file, f"{stage.topic.name}:0", "--to-offset", "10"]) == 0
+    said = capsys.readouterr().out
+    assert "read in" in said
+    assert "came from the store; the caches hold" in said
+    assert cli.main(["warm", file, f"{stage.topic.name}:9"]) == exit_codes.FOUND_WRONG
+    assert "has no partition 9: it has 2" in capsys.readouterr().err
+
+
+def test_orphans_and_stale_uploads_go_and_nothing_else_does(stage: Stage, tmp_path: Path, capsys: Captured) -> None:
+    plan = str(tmp_path / "plan.json")
+    kept = stage.tier.segments[0]
+    old, young = (_key(kept, name, ObjectSuffix.LOG) for name in ("old", "young"))
+    with closing(S3Store(stage.server.settings(stage.tier.bucket))) as store:
+        before = {head.key for head in store.list("")}
+        for key in (old, young):
+            store.put(key, b"nobody's")
+        aged_s = os.stat(stage.bucket / old).st_mtime - 2 * DAY_S
+        os.utime(stage.bucket / old, (aged_s, aged_s))
+        stale, running = _key(kept, "stale", ObjectSuffix.LOG), f"{KEY_PREFIX}{main_path(kept)}.log"
+        for key in (stale, running):
+            upload = S3Upload(store.boto3_client(), stage.tier.bucket, key, {}, nullcontext)
+            upload.begin()
+            upload.part(1, bytes(1000))
+
+        code, document = stage.run(capsys, "gc", "--plan", plan)
+        assert (code, len(document["refusals"])) == (exit_codes.FOUND_WRONG, 1)
+        assert "of the objects are orphans, more than 5 %" in document["refusals"][0]
+        assert not Path(plan).exists()
+
+        code, document = stage.run(capsys, "gc", "--max-orphans", "50", "--plan", plan)
+        assert (code, [each["name"] for each in document["orphans"]]) == (exit_codes.DONE, [old])
+        assert document["objects"]["referred"]["count"] == len(before)
+        assert document["uploads"] == {"orphan": 0, "referred": 1, "young": 1, "foreign": 0, "strange": 0}
+
+        by_plan = ("gc", "--max-orphans", "50", "--plan", plan, "--yes")
+        assert stage.run(capsys, *by_plan) == (exit_codes.USAGE, {})
+        assert {head.key for head in store.list("")} == before | {old, young}
+        code, document = stage.run(capsys, *by_plan, "--i-own-this-tier")
+        assert (code, document["deleted_objects"], document["failures"]) == (exit_codes.DONE, 1, {})
+        assert {head.key for head in store.list("")} == before | {young}
+
+        at_once = ("gc", "--max-orphans", "50", "--older-than", "0s", "--plan", plan)
+        assert stage.run(capsys, *at_once)[0] == exit_codes.DONE
+        code, document = stage.run(capsys, *at_once, "--yes", "--i-own-this-tier")
+        assert (code, document["deleted_objects"], document["aborted_uploads"]) == (exit_codes.DONE, 1, 1)
+        assert {head.key for head in store.list("")} == before
+        assert {upload.key for upload in store.list_uploads(KEY_PREFIX)} == {running}
+
+
+def test_a_wrong_prefix_deletes_nothing(
+    stage: Stage, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_RSM_CONFIG_KEY_PREFIX", "another/")
+    code, document = stage.run(capsys, "gc", "--plan", str(tmp_path / "plan.json"))
+    assert code == exit_codes.FOUND_WRONG
+    assert "finished segments has an object here" in document["refusals"][0]
+    assert not (tmp_path / "plan.json").exists()
+
+
+def _key(beside: RemoteLogSegmentMetadata, name: str, suffix: ObjectSuffix) -> str:
+    """The key of an object of this partition that no record names."""
+    partition = beside.topic_id_partition
+    unknown = RemoteLogSegmentMetadata(RemoteLogSegmentId(partition, named_uuid(name)), 0, 9, 0, 1, 0, 8, {0: 0})
+    return object_key(KEY_PREFIX, main_path(unknown), suffix)

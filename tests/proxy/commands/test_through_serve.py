@@ -1,0 +1,142 @@
+"""Where a running `serve` is looked for, and as whom it and the brokers are asked."""
+
+import argparse
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from proxy.commands import cluster_options
+from proxy.commands.through_serve import both_sides
+from proxy.commands.warm import Pace, cache_samples
+from storage.config.model import HostPort
+from storage.config.sources import ConfigError
+from tests.support.certificates import server_certificate
+from tests.support.config_files import load_lines
+
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OWN = (
+    "upstream.security.protocol=SASL_PLAINTEXT\nupstream.sasl.mechanism=PLAIN\n"
+    "upstream.sasl.username=tidegate\nupstream.sasl.password=secret\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        ("127.0.0.1:19092", ("127.0.0.1", 19092)),
+        ("0.0.0.0:1\nproxy.advertised.host=gate", ("127.0.0.1", 1)),
+        ("[::]:1\nproxy.advertised.host=gate", ("::1", 1)),
+        (":1\nproxy.advertised.host=gate", ("127.0.0.1", 1)),
+        ("gate.example.org:1", ("gate.example.org", 1)),
+    ],
+    ids=["loopback", "ipv4", "ipv6", "any", "name"],
+)
+def test_serve_is_looked_for_where_it_listens(tmp_path: Path, listen: str, address: tuple[str, int]) -> None:
+    config = load_lines(tmp_path, f"proxy.listen={listen}\n")
+    assert both_sides(config, None, None, {}).serve.bootstrap_servers == (address,)
+    assert both_sides(config, HostPort("other", 2), None, {}).serve.bootstrap_servers == (("other", 2),)
+
+
+def test_a_port_that_nobody_knows_has_to_be_named(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, "proxy.listen=127.0.0.1:0\n")
+    with pytest.raises(ConfigError) as caught:
+        both_sides(config, None, None, {})
+    assert "--bootstrap HOST:PORT" in caught.value.problems[0]
+
+
+def test_both_are_asked_as_the_own_identity(tmp_path: Path) -> None:
+    sides = both_sides(load_lines(tmp_path, OWN), None, None, {})
+    for side in (sides.serve, sides.brokers):
+        assert (side.principal, side.tls) == ("'tidegate'", None)
+
+
+def test_the_certificate_has_to_be_the_files_own(tmp_path: Path) -> None:
+    certificate, key = server_certificate(tmp_path)
+    config = load_lines(tmp_path, f"{OWN}proxy.tls.certificate.file={certificate}\nproxy.tls.key.file={key}\n")
+    sides = both_sides(config, None, None, {})
+    assert sides.brokers.tls is None
+    assert sides.serve.tls is not None
+    assert sides.serve.tls.verify_mode is ssl.CERT_REQUIRED
+    assert sides.serve.tls.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    assert len(sides.serve.tls.get_ca_certs()) == 1
+
+
+def test_another_identity_is_that_of_kafkas_scripts(tmp_path: Path) -> None:
+    """Its transport is that towards `serve`; the brokers are reached as FILE says."""
+    certificate, _ = server_certificate(tmp_path)
+    client = tmp_path / "client.properties"
+    client.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={certificate}\nclient.id=mine\nfetch.min.bytes=7\n"
+        f'sasl.jaas.config={SCRAM} required username="alice" password="${{env:PW}}";\n'
+    )
+    sides = both_sides(load_lines(tmp_path, OWN), None, client, {"PW": "wonderland"})
+    assert (sides.serve.principal, sides.brokers.principal) == ("'alice'", "'alice'")
+    assert sides.serve.tls is not None
+    assert sides.brokers.tls is None
+    assert sides.brokers.sasl is not None
+    assert (sides.brokers.sasl.mechanism, sides.brokers.sasl.password) == ("SCRAM-SHA-256", "wonderland")
+
+
+def test_a_file_of_another_identity_that_is_wrong_is_named(tmp_path: Path) -> None:
+    config = load_lines(tmp_path, OWN)
+    client = tmp_path / "client.properties"
+    client.write_text("security.protocol=SASL_SSLL\nsasl.jaas.config=nonsense\nsasl.mechanism=GSSAPI\n")
+    with pytest.raises(ConfigError) as caught:
+        both_sides(config, None, client, {})
+    assert any("client.properties:1: security.protocol" in problem for problem in caught.value.problems)
+    with pytest.raises(ConfigError, match=r"absent\.properties"):
+        both_sides(config, None, tmp_path / "absent.properties", {})
+
+
+@pytest.mark.autojump
+async def test_bytes_are_read_at_the_pace_that_was_said() -> None:
+    began_at_s = trio.current_time()
+    pace = Pace(1000.0)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(pace.spend, 1000)
+    assert trio.current_time() - began_at_s == pytest.approx(5)
+    await trio.sleep(100)
+    await pace.spend(1000)
+    assert trio.current_time() - began_at_s == pytest.approx(106), "what was not used is not made up for"
+
+
+def test_samples_of_all_workers_are_added() -> None:
+    page = (
+        'tidegate_cache_resident_bytes{level="disk"} 5\n'
+        'tidegate_cache_resident_bytes{level="memory"} 3\n'
+        "# TYPE tidegate_cache_fill_bytes counter\n"
+        'tidegate_cache_fill_bytes_total{worker="0"} 7\n'
+        'tidegate_cache_fill_bytes_total{worker="1"} 1\n'
+    )
+    assert cache_samples(page) == {"filled": 8, "disk": 5, "memory": 3, "skipped": 0, "evicted": 0}
+
+
+def test_arguments_are_read_as_people_write_them() -> None:
+    read: list[tuple[object, object]] = [
+        (cluster_options.duration_ms("24h"), 86_400_000),
+        (cluster_options.duration_ms("0s"), 0),
+        (cluster_options.size_bytes("50MiB"), 50 * 2**20),
+        (cluster_options.percent("5 %"), 5.0),
+        (cluster_options.partitions("0,2,5-7"), frozenset({0, 2, 5, 6, 7})),
+        (cluster_options.host_port("[::1]:9092"), ("::1", 9092)),
+        (cluster_options.count("7"), 7),
+    ]
+    assert [found for found, _ in read] == [wanted for _, wanted in read]
+    wrong = [
+        (cluster_options.duration_ms, "soon"),
+        (cluster_options.size_bytes, "0"),
+        (cluster_options.percent, "101"),
+        (cluster_options.partitions, "5-2"),
+        (cluster_options.partitions, "0-9999999"),
+        (cluster_options.host_port, "host:70000"),
+        (cluster_options.count, "0"),
+    ]
+    for kind, text in wrong:
+        with contextlib.suppress(argparse.ArgumentTypeError):
+            pytest.fail(f"{text!r} was taken as {kind(text)!r}")
