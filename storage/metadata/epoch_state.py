@@ -399,20 +399,8 @@ class SegmentColumns:
     def _grow(self) -> int:
         row = len(self.states)
         self.ids += bytes(16)
-        for column in (
-            self.start_offsets,
-            self.end_offsets,
-            self.sizes_bytes,
-            self.states,
-            self.txn_index_empty,
-            self.max_timestamps_ms,
-            self._event_timestamps_ms,
-            self._broker_ids,
-            self._blob_positions,
-            self._epoch_counts,
-            self._custom_lengths,
-        ):
-            column.append(0)
+        for name in _COLUMNS:
+            getattr(self, name).append(0)
         return row
 
     def _write(self, row: int, metadata: RemoteLogSegmentMetadata) -> None:
