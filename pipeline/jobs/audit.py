@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pipeline.jobs.audit_record import AuditRecord, CheckedSegment, from_text, to_text
 from storage.checks.audit_result import AuditResult, by_kind, in_order, still_true
@@ -29,10 +29,6 @@ from storage.remote_storage_manager import RemoteStorageManager
 
 SEGMENTS_PER_CORE = 4
 WAVE_SEGMENTS_MIN, WAVE_SEGMENTS_MAX = 16, 1024
-
-FINDING_COLUMNS = (
-    "kind string, topic string, partition int, segment string, object string, position bigint, detail string"
-)
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -62,15 +58,6 @@ class AuditInputs:
     topics: tuple[str, ...] | None = None
     grace_ms: int = GRACE_MS
     deep: bool = True
-
-
-def findings_frame(spark: SparkSession, findings: Iterable[Finding]) -> DataFrame:
-    """The findings as a table of FINDING_COLUMNS."""
-    rows = [
-        (each.kind.value, each.topic, each.partition, each.segment, each.object_name, each.position, each.detail)
-        for each in findings
-    ]
-    return spark.createDataFrame(rows, FINDING_COLUMNS)
 
 
 OnWave = Callable[[int, int, int], None]

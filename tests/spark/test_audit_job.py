@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.jobs import audit as audit_module
-from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit, findings_frame
+from pipeline.jobs.audit import AuditedPartition, AuditInputs, audit
 from pipeline.jobs.audit_command import findings_table
 from pipeline.jobs.audit_record import AuditRecord
 from pipeline.jobs.job_folder import JobFolder
@@ -86,11 +86,10 @@ def test_planted_faults_are_found_and_nothing_else(spark: SparkSession, inputs: 
     assert result.by_kind == {"batch corrupt": 1, "object missing": 1, "object size": 1, "orphan": 1}
     assert result.summary()[-1].startswith("4 findings: ")
     assert findings_table(result).row_count == 4
-    rows = findings_frame(spark, result.findings).collect()
-    assert {row["object"] for row in rows} == {
+    assert {found.object_name for found in result.findings} == {
         str(path) for path in (tier.path(first, "log"), tier.path(second, "log"), tier.path(third, "timeindex"), orphan)
     }
-    assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 0)}
+    assert {(found.topic, found.partition) for found in result.findings} == {("orders", 0)}
     assert json.loads(json.dumps(result.as_json()))["by_kind"] == result.by_kind
 
 
