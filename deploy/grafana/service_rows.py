@@ -85,6 +85,12 @@ CLIENTS: Final = Row(
     (
         graph("Connections", "Of clients, open now.", "none", gauge("tidegate_connections_active")),
         graph(
+            "Audit log: lines",
+            "With audit.log. Dropped ones are lost; the log line audit_log_failed says why.",
+            "ops",
+            rate("tidegate_audit_lines_total", "outcome"),
+        ),
+        graph(
             "Connections accepted and closed",
             "Closed ones by cause, refused ones by reason.",
             "ops",

@@ -24,7 +24,7 @@ from tests.support.needs import ROOT
 pytestmark = pytest.mark.needs("network")
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
-PACKAGES = {"metrics", "pipeline", "protocol", "proxy", "storage"}
+PACKAGES = {"copier", "metrics", "pipeline", "protocol", "proxy", "storage"}
 NOT_OURS = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist", "artifacts")
 
 
