@@ -121,9 +121,7 @@ def measure_cell(stage: ColdStage, sdk: SdkProcess, cell: Cell, options: ColdOpt
     """All rounds of one row, and what they are held against."""
     log_bytes = stage.topics[cell.batch_kib].log_bytes(cell.partitions)
     rounds = alternate(
-        options.rounds,
-        lambda: read_with_sdk(stage, sdk, cell),
-        lambda: read_twice(stage, cell, options, report),
+        options.rounds, lambda: read_with_sdk(stage, sdk, cell), lambda: read_twice(stage, cell, options, report)
     )
     first, second = (
         ColdRead(

@@ -142,10 +142,7 @@ def _kinds(stage: Stage, topics: Topics) -> Mapping[str, Callable[[int], list[Wa
 
 
 def _copied_bytes(
-    cluster: KafkaCluster,
-    folder: Path,
-    kinds: Mapping[str, Callable[[int], list[Wanted]]],
-    counts: Sequence[int],
+    cluster: KafkaCluster, folder: Path, kinds: Mapping[str, Callable[[int], list[Wanted]]], counts: Sequence[int]
 ) -> dict[tuple[str, bool, int], int]:
     """Per exchange, in a Tidegate of its own: counting costs time, so nothing is timed here."""
     copied = {}

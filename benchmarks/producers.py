@@ -179,10 +179,7 @@ def sides_on(
         for topic, partitions in offsets.items()
         for partition, each in partitions.items()
     ]
-    with (
-        stage_on(cluster, read[0], offsets[read[0]], work) as stage,
-        backfill_processes(stretches) as backfills,
-    ):
+    with stage_on(cluster, read[0], offsets[read[0]], work) as stage, backfill_processes(stretches) as backfills:
         give_way(stage.tidegate.pid, options.nice)
         producer = SteadyProducer(
             bootstrap_of(stage.direct), produced, records_per_s=RECORDS_PER_S, record_bytes=RECORD_BYTES

@@ -46,13 +46,7 @@ def measure(stage: Stage, options: Options) -> Report:
     }
     for name, read in readers.items():
         used = compare(
-            stage,
-            options,
-            report,
-            name=name,
-            read=read,
-            bars=BARS,
-            counted_bytes=lambda used: used.served_tier_bytes,
+            stage, options, report, name=name, read=read, bars=BARS, counted_bytes=lambda used: used.served_tier_bytes
         )
         report.notes.append(f"{name}: {used.fills} GETs and {used.probes_sent} probes in Tidegate's rounds")
         if used.fills:

@@ -19,20 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from copier.index_files import (
-    SparseIndexes,
-    encode_leader_epochs,
-    encode_producer_snapshot,
-    encode_transaction_index,
-)
+from copier.index_files import SparseIndexes, encode_leader_epochs, encode_producer_snapshot, encode_transaction_index
 from copier.producers import ProducerStates
-from protocol.record_batches import (
-    LOG_OVERHEAD,
-    BatchHeader,
-    CorruptBatchError,
-    batch_crc,
-    read_header,
-)
+from protocol.record_batches import LOG_OVERHEAD, BatchHeader, CorruptBatchError, batch_crc, read_header
 from storage.indexes.offset_index import INDEX_INTERVAL_BYTES
 from storage.indexes.time_index import NO_TIMESTAMP_MS
 from storage.log.transaction_marker import read_transaction_marker

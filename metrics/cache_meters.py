@@ -75,8 +75,7 @@ class CacheMeter:
             "tidegate_cache_fill_failures", "Fills that failed: store, format or checksum."
         )
         self._fill_seconds = registry.histogram(
-            "tidegate_cache_fill_seconds",
-            "Duration of one fill, from the request to the store to the block in memory.",
+            "tidegate_cache_fill_seconds", "Duration of one fill, from the request to the store to the block in memory."
         )
         self._fill_wait_seconds = registry.histogram(
             "tidegate_cache_fill_wait_seconds", "Time that a reader waited for a fill, its own or one under way."
@@ -279,10 +278,7 @@ class GetMeter:
             "store",
         )
         self._seconds = registry.histogram(
-            "tidegate_get_seconds",
-            "Time from a GET to the end of its answer, or to its failure.",
-            "store",
-            "outcome",
+            "tidegate_get_seconds", "Time from a GET to the end of its answer, or to its failure.", "store", "outcome"
         )
         self._in_flight = registry.gauge("tidegate_gets_in_flight", "GETs under way.")
         self._queued = registry.gauge("tidegate_gets_queued", "GETs that wait for a slot or for memory.")

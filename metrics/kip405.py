@@ -104,12 +104,7 @@ def _exposed(mbean: str) -> str:
 
 
 def _row(
-    mbean: str,
-    help_text: str,
-    origin: str,
-    *labels: str,
-    original: str | None = None,
-    writer: Writer = Writer.READER,
+    mbean: str, help_text: str, origin: str, *labels: str, original: str | None = None, writer: Writer = Writer.READER
 ) -> Kip405Row:
     kind = Kind.COUNTER if mbean.endswith("PerSec") else Kind.TIMER if mbean.endswith("TimeMs") else Kind.GAUGE
     family = Family(_exposed(mbean), kind, help_text, labels)

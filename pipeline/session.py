@@ -112,11 +112,7 @@ def java_problems(environ: Mapping[str, str]) -> list[str]:
         java, remedy = found, "put it first on PATH"
     try:
         answer = subprocess.run(
-            [java, "-version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=JAVA_ANSWER_S_MAX,
-            check=False,
+            [java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=JAVA_ANSWER_S_MAX, check=False
         ).stdout.decode("utf-8", "replace")
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"{_JAVA_NEEDED}, {java} cannot be run ({error}): {_JAVA_ADVICE}, and {remedy}"]

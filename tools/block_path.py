@@ -212,11 +212,7 @@ async def _two_fetches(
     manager.warm_up()
     async with trio.open_nursery() as nursery:
         stack = open_reader(
-            nursery,
-            manager,
-            [(metadata, segment.log)],
-            block_bytes=BLOCK_BYTES,
-            readahead_bytes_max=READAHEAD_BYTES,
+            nursery, manager, [(metadata, segment.log)], block_bytes=BLOCK_BYTES, readahead_bytes_max=READAHEAD_BYTES
         )
         world = _world(nursery, stack, segment)
         partition, offset = metadata.topic_id_partition, segment.end_offset // 2

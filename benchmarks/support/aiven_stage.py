@@ -101,10 +101,7 @@ def cold_stage(options: ColdOptions) -> Iterator[ColdStage]:
     """A stage with what the options ask for."""
     partitions, segment_bytes = max(options.partitions), options.segment_mib * MIB
     counts = segment_counts(options.megabytes * 1_000_000, segment_bytes, partitions)
-    link = {
-        "first_byte_ms": options.first_byte_ms,
-        "connection_megabytes_per_s": options.connection_megabytes_per_s,
-    }
+    link = {"first_byte_ms": options.first_byte_ms, "connection_megabytes_per_s": options.connection_megabytes_per_s}
     with (
         own_cluster(jvm_options=JVM_OPTIONS, brokers=options.brokers) as cluster,
         shaped_store(cluster.work, options.schemes, kind=options.store, **link) as store,

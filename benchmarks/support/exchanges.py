@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.support.bare_fetch import FETCH_VERSION, BareClient, fetch_frame
 from benchmarks.support.stage import Address
-from protocol.fetch.messages import (
-    NO_SESSION_ID,
-    SESSIONLESS_EPOCH,
-    FetchPartition,
-    FetchResponse,
-    decode_request,
-)
+from protocol.fetch.messages import NO_SESSION_ID, SESSIONLESS_EPOCH, FetchPartition, FetchResponse, decode_request
 from protocol.fetch.response import decode_response
 from protocol.wire.framing import decode_request_header
 

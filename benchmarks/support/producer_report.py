@@ -68,11 +68,7 @@ class ProducerReport:
     complaints: list[str] = field(default_factory=list)
 
 
-_COMPARED = (
-    (THROUGH_TIDEGATE, ALONE),
-    (THROUGH_BROKER, ALONE),
-    (THROUGH_TIDEGATE, THROUGH_BROKER),
-)
+_COMPARED = ((THROUGH_TIDEGATE, ALONE), (THROUGH_BROKER, ALONE), (THROUGH_TIDEGATE, THROUGH_BROKER))
 _FIGURES: tuple[tuple[str, Callable[[Run], float], str], ...] = (
     ("p50", lambda run: run.latencies.percentile(P50), "{:.2f} ms"),
     ("p99", lambda run: run.p99_ms, "{:.2f} ms"),

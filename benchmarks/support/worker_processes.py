@@ -84,10 +84,7 @@ class _Checkout(Tidegate):
         properties: Mapping[str, str],
     ) -> None:
         super().__init__(
-            work=work,
-            server_properties=server_properties,
-            bootstrap_servers=bootstrap_servers,
-            properties=properties,
+            work=work, server_properties=server_properties, bootstrap_servers=bootstrap_servers, properties=properties
         )
         self._checkout = checkout
 

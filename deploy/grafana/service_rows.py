@@ -183,10 +183,7 @@ PROCESS: Final = Row(
             rate("python_gc_collections_total", "generation", legend="generation {{generation}}"),
         ),
         graph(
-            "Time since the start",
-            "",
-            "s",
-            Query(f"time() - {selected('process_start_time_seconds')}", "{{instance}}"),
+            "Time since the start", "", "s", Query(f"time() - {selected('process_start_time_seconds')}", "{{instance}}")
         ),
         graph(
             "Readings of the configuration",

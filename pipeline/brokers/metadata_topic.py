@@ -47,12 +47,7 @@ class MetadataFollower:
     """Keeps positions between passes. One thread, the client's."""
 
     def __init__(
-        self,
-        client: BrokerClient,
-        catalog: Catalog,
-        topic: str = METADATA_TOPIC,
-        *,
-        progress: Progress | None = None,
+        self, client: BrokerClient, catalog: Catalog, topic: str = METADATA_TOPIC, *, progress: Progress | None = None
     ) -> None:
         self.undecodable_records = 0
         """Records that are no metadata records, skipped."""
@@ -139,12 +134,7 @@ class MetadataFollower:
         position = self._positions[partition]
         try:
             fetched = self._client.fetch(
-                self._topic,
-                partition,
-                position,
-                max_bytes=FETCH_BYTES,
-                read_committed=False,
-                max_wait_ms=FETCH_WAIT_MS,
+                self._topic, partition, position, max_bytes=FETCH_BYTES, read_committed=False, max_wait_ms=FETCH_WAIT_MS
             )
             parsed = parse_batches(fetched.data, partition)
         except OffsetOutOfRangeError:

@@ -33,10 +33,7 @@ class ColumnBuilder:
     def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
-        self._same = {
-            "topic": pa.scalar(topic, pa.string()),
-            "partition": pa.scalar(partition, pa.int32()),
-        }
+        self._same = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}
 
     def build(self, table: RecordTable, rows: slice | Integers, row_count: int) -> pa.RecordBatch:

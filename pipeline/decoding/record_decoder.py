@@ -120,10 +120,7 @@ def iterate_tables(
         table, problems = read_records(
             data,
             replace(
-                lanes,
-                count=np.array([len(starts)]),
-                end=np.array([stop]),
-                previous_delta=np.array([previous_delta]),
+                lanes, count=np.array([len(starts)]), end=np.array([stop]), previous_delta=np.array([previous_delta])
             ),
             wants,
             np.frombuffer(starts, np.int64),

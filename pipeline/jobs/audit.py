@@ -19,12 +19,7 @@ from storage.checks.audit_result import AuditResult, by_kind, in_order, still_tr
 from storage.checks.finding import Finding
 from storage.checks.partition_check import GRACE_MS, PartitionState, check_partition, check_store
 from storage.checks.segment_check import check_segment
-from storage.model import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-)
+from storage.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition
 from storage.remote_storage_manager import RemoteStorageManager
 
 SEGMENTS_PER_CORE = 4

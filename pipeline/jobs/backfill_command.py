@@ -194,10 +194,7 @@ def _table_problems(arguments: argparse.Namespace) -> Sequence[str]:
 
 
 def _options(
-    arguments: argparse.Namespace,
-    selection: TopicSelection,
-    given: Mapping[str, str],
-    folders: tuple[str, ...] | None,
+    arguments: argparse.Namespace, selection: TopicSelection, given: Mapping[str, str], folders: tuple[str, ...] | None
 ) -> BackfillOptions:
     tuning = {name: value for name, value in given.items() if _TUNING.fullmatch(name.lower())}
     several = selection.topics is None or len(selection.topics) > 1

@@ -23,13 +23,7 @@ from pipeline.driver import Tier
 from pipeline.jobs.backfill import BackfillRefusedError, Planned
 from pipeline.jobs.sink import STEPS_MAX, OffsetRange, in_order
 from pipeline.planning.offset_bounds import OffsetBoundsError, starting_offsets, wanted_offsets
-from pipeline.planning.options import (
-    EARLIEST_OFFSET,
-    OffsetBound,
-    PartitionOffsets,
-    SourceOptions,
-    TopicPartition,
-)
+from pipeline.planning.options import EARLIEST_OFFSET, OffsetBound, PartitionOffsets, SourceOptions, TopicPartition
 from pipeline.planning.partition_view import PartitionView, WantedOffsets
 from storage.model import uuid_to_text
 
@@ -118,9 +112,7 @@ class TierPlans:
 
 
 def _starts(views: Sequence[PartitionView], ends: Ends) -> OffsetBound:
-    return PartitionOffsets(
-        {view.key: ends.get(view.key[0], {}).get(view.key[1], EARLIEST_OFFSET) for view in views},
-    )
+    return PartitionOffsets({view.key: ends.get(view.key[0], {}).get(view.key[1], EARLIEST_OFFSET) for view in views})
 
 
 def _ranges(

@@ -39,11 +39,11 @@ TERMINATED: Final = 128 + signal.SIGTERM
 
 _SETTINGS: Final[Mapping[str, str]] = {
     # It would write over our own progress.
-    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.showConsoleProgress": "false"
 }
 _FIXED_SETTINGS: Final[Mapping[str, str]] = {
     # Dates of records, and the folders that are named after them, are the same on every machine.
-    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.session.timeZone": "UTC"
 }
 CANCEL_S: Final = 1.0
 CANCELS_MAX: Final = 30

@@ -41,11 +41,7 @@ class FolderClaim:
     """Of one job. `wait`: returns after so many seconds."""
 
     def __init__(
-        self,
-        folder: JobFolder,
-        say: Callable[[str], None],
-        *,
-        wait: Callable[[float], object] | None = None,
+        self, folder: JobFolder, say: Callable[[str], None], *, wait: Callable[[float], object] | None = None
     ) -> None:
         self._folder = folder
         self._say = say

@@ -28,11 +28,7 @@ from pipeline.planning.partition_view import PartitionView, ServedSegment, Wante
 from pipeline.tasks import AbortedTransaction
 from storage.errors import RemoteResourceNotFoundError, RemoteStorageError
 from storage.indexes.producer_snapshot import parse_producer_snapshot
-from storage.indexes.transaction_index import (
-    TransactionIndex,
-    absent_transaction_index,
-    segment_transaction_index,
-)
+from storage.indexes.transaction_index import TransactionIndex, absent_transaction_index, segment_transaction_index
 from storage.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from storage.remote_storage_manager import RemoteStorageManager
 

@@ -127,11 +127,7 @@ class TierView:
         ends = self._client.list_offsets(dict.fromkeys(keys, LATEST_OFFSET), read_committed=read_committed)
         return [
             partition_view(
-                self._catalog,
-                partition,
-                lineage,
-                log_start_offset=starts[key].offset,
-                end_offset=ends[key].offset,
+                self._catalog, partition, lineage, log_start_offset=starts[key].offset, end_offset=ends[key].offset
             )
             for partition, key, lineage in zip(partitions, keys, lineages, strict=True)
         ]

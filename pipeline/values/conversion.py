@@ -34,9 +34,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def convert(
-    values: Sequence[bytes],
-    decode: Callable[[bytes], Any],
-    to_array: Callable[[Sequence[Any]], pa.Array],
+    values: Sequence[bytes], decode: Callable[[bytes], Any], to_array: Callable[[Sequence[Any]], pa.Array]
 ) -> Converted:
     """Every value decoded, and made an array of.
 
@@ -59,11 +57,7 @@ def convert(
 
 
 def _drop_bad(
-    decoded: list[Any],
-    start: int,
-    end: int,
-    to_array: Callable[[Sequence[Any]], pa.Array],
-    reasons: dict[int, str],
+    decoded: list[Any], start: int, end: int, to_array: Callable[[Sequence[Any]], pa.Array], reasons: dict[int, str]
 ) -> None:
     """Make None of the values in [start, end) that an array cannot have."""
     try:

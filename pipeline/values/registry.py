@@ -64,10 +64,7 @@ class SchemaRegistry:
         # Where it is, for messages: an address may have a path, and should have no user.
         parts = urlsplit(config.url)
         self.name = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
-        self._headers = {
-            "Accept": "application/vnd.schemaregistry.v1+json, application/json",
-            "User-Agent": "tidegate",
-        }
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", "User-Agent": "tidegate"}
         if config.user_info is not None:
             self._headers["Authorization"] = f"Basic {base64.b64encode(config.user_info.encode()).decode()}"
         elif config.token is not None:

@@ -164,14 +164,7 @@ class TypedColumn:
         return parts.joined()
 
     def _decode(
-        self,
-        parts: "_Parts",
-        values: pa.Array,
-        rows: _Rows,
-        writer: Any,
-        *,
-        whole: bool,
-        is_second_try: bool = False,
+        self, parts: "_Parts", values: pa.Array, rows: _Rows, writer: Any, *, whole: bool, is_second_try: bool = False
     ) -> None:
         if not len(rows):
             return
@@ -191,14 +184,7 @@ class _Parts:
         self._is_whole = False
         self.reasons: dict[int, str] = {}
 
-    def add(
-        self,
-        rows: _Rows,
-        array: pa.Array,
-        reasons: dict[int, str],
-        *,
-        keeps_first_reason: bool,
-    ) -> None:
+    def add(self, rows: _Rows, array: pa.Array, reasons: dict[int, str], *, keeps_first_reason: bool) -> None:
         """These rows' array; a row that is added again, without a reason, had one before."""
         self._is_whole = len(rows) == len(self._places) and not keeps_first_reason
         self._places[rows] = np.arange(self._length, self._length + len(array))

@@ -398,11 +398,7 @@ class LeaderQuestions:
             said = f"{self._view.name_of(led.node_id)}: {led} does not hold offset {offset}"
             raise OffsetOutOfRangeError(said, answer.error_code)
         self._check("Fetch", led, answer.error_code)
-        return FetchedRecords(
-            b"".join(answer.records),
-            answer.high_watermark,
-            tuple(answer.aborted_transactions or ()),
-        )
+        return FetchedRecords(b"".join(answer.records), answer.high_watermark, tuple(answer.aborted_transactions or ()))
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Steps[int]:
         """Append one batch and wait for all in-sync replicas; its offset. After an error it may be there or not."""

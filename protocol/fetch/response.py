@@ -182,12 +182,7 @@ def _require_room(cursor: Cursor, count: int, version: int) -> None:
 
 
 def _decode_partitions(
-    cursor: Cursor,
-    version: int,
-    topic: str | None,
-    topic_id: bytes | None,
-    count: int,
-    answers: list[PartitionAnswer],
+    cursor: Cursor, version: int, topic: str | None, topic_id: bytes | None, count: int, answers: list[PartitionAnswer]
 ) -> None:
     if version >= FLEXIBLE_VERSION_MIN:
         _decode_partitions_v12(cursor, topic, topic_id, count, answers)

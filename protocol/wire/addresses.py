@@ -11,14 +11,7 @@ controllers in DescribeCluster and DescribeQuorum.
 import struct
 from collections.abc import Callable, Mapping
 
-from protocol.wire import (
-    describe_cluster,
-    find_coordinator,
-    metadata,
-    produce,
-    share_acknowledge,
-    share_fetch,
-)
+from protocol.wire import describe_cluster, find_coordinator, metadata, produce, share_acknowledge, share_fetch
 from protocol.wire.endpoints import AddressLayout, NodeAddress, nodes, splice_layout
 from protocol.wire.errors import LocalProtocolError, PeerProtocolError
 from protocol.wire.framing import LENGTH_BYTES

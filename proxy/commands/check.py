@@ -31,12 +31,7 @@ from proxy.process.logs import configure_logs
 from proxy.upstream.cluster import Cluster, FrontierClient
 from proxy.upstream.metadata_topic import METADATA_TOPIC, KafkaMetadataTopicClient
 from storage.config.client_settings import client_settings
-from storage.errors import (
-    MetadataOffsetOutOfRange,
-    MetadataRecordError,
-    RemoteStorageError,
-    StorageConfigError,
-)
+from storage.errors import MetadataOffsetOutOfRange, MetadataRecordError, RemoteStorageError, StorageConfigError
 from storage.metadata import serde
 from storage.metadata.catalog import Catalog
 from storage.metadata.event_log import MetadataEvent

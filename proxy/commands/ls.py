@@ -14,13 +14,7 @@ from proxy.commands.output import iso_time, print_json, print_table, size
 from proxy.commands.selection import Place, finished, holes, matching
 from proxy.commands.tier import OpenTier, run_on_tier
 from proxy.config.model import Config
-from storage.model import (
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-    Uuid,
-    uuid_to_text,
-)
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, Uuid, uuid_to_text
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SHORT_STATES = {
@@ -224,11 +218,7 @@ def segment_fields(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 
 
 def _names(partition: TopicIdPartition) -> dict[str, Any]:
-    return {
-        "topic": partition.topic,
-        "topic_id": uuid_to_text(partition.topic_id),
-        "partition": partition.partition,
-    }
+    return {"topic": partition.topic, "topic_id": uuid_to_text(partition.topic_id), "partition": partition.partition}
 
 
 def _shown_holes(found: Sequence[tuple[int, int]]) -> str:

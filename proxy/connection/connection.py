@@ -187,10 +187,7 @@ class ClientConnection:
         self._own_bytes = 0
         """Of the answers to requests of our own that this exchange got."""
         self._requests = FrameStream(
-            client,
-            CloseCause.CLIENT,
-            lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size),
-            self._account,
+            client, CloseCause.CLIENT, lambda size: meter.on_relayed(Direction.CLIENT_TO_UPSTREAM, size), self._account
         )
         self._responses = FrameStream(upstream, CloseCause.UPSTREAM, self._on_answer_passed, self._account)
 

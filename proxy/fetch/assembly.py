@@ -313,9 +313,7 @@ def withhold_excess(
 
 
 def starved_behind(
-    withheld: Collection[PartitionKey],
-    asked: Sequence[FetchPartition],
-    answers: Mapping[PartitionKey, PartitionAnswer],
+    withheld: Collection[PartitionKey], asked: Sequence[FetchPartition], answers: Mapping[PartitionKey, PartitionAnswer]
 ) -> list[FetchPartition]:
     """Of what was asked for by a Fetch of our own: those without records behind one that is withheld. It may have taken
     what the broker would have given them."""

@@ -160,12 +160,7 @@ def _go_on(
 
 
 async def _read_on(
-    request: FetchRequest,
-    plan: FetchPlan,
-    verdicts: Verdicts,
-    reads: TierReads,
-    own_fetch: OwnFetch,
-    linger_s: float,
+    request: FetchRequest, plan: FetchPlan, verdicts: Verdicts, reads: TierReads, own_fetch: OwnFetch, linger_s: float
 ) -> FetchPlan:
     """After the broker's own part: read what its partitions leave to those of the tier behind them."""
     if own_fetch.whole is not None or trio.current_time() >= reads.deadline_s:

@@ -182,13 +182,7 @@ class Fallback:
         return True
 
     def judge(
-        self,
-        partition: TopicIdPartition,
-        offset: int,
-        fault: Exception | None,
-        *,
-        patience: Patience,
-        started_s: float,
+        self, partition: TopicIdPartition, offset: int, fault: Exception | None, *, patience: Patience, started_s: float
     ) -> Way:
         """What becomes of a read of `offset`, by a request that began at `started_s`, that brought no byte in time.
 

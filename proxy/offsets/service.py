@@ -178,13 +178,7 @@ class _Searches:
     those that were given up."""
 
     def __init__(
-        self,
-        lookup: TimestampLookup,
-        fallback: Fallback,
-        deadline_s: float,
-        nursery: trio.Nursery,
-        *,
-        asker: Hashable,
+        self, lookup: TimestampLookup, fallback: Fallback, deadline_s: float, nursery: trio.Nursery, *, asker: Hashable
     ) -> None:
         self.results: dict[Key, _Result] = {}
         self._lookup = lookup

@@ -246,11 +246,7 @@ class Crew:
         ours = await self._template.start(member.number, is_first=member.starts == 0)
         member.starts += 1
         member.heard_at_s = trio.current_time()
-        channel = member.channel = Channel(
-            _trio_socket(ours),
-            answer=self._answer,
-            hear=partial(self._hear, member),
-        )
+        channel = member.channel = Channel(_trio_socket(ours), answer=self._answer, hear=partial(self._hear, member))
         if self._draining.is_set():  # while it was forked
             channel.tell("drain")
         event, has_gone = None, trio.Event()

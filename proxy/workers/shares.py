@@ -74,9 +74,7 @@ def share_of(config: Config, worker: int, workers: int) -> Config:
             stream_bytes_max=min(readahead.stream_bytes_max, total_bytes_max),
         ),
         tier=replace(
-            tier,
-            inflight_bytes_max=part(tier.inflight_bytes_max),
-            concurrent_gets_max=part(tier.concurrent_gets_max),
+            tier, inflight_bytes_max=part(tier.inflight_bytes_max), concurrent_gets_max=part(tier.concurrent_gets_max)
         ),
         catalog=replace(config.catalog, snapshot_is_written=worker == 0),
         log=replace(config.log, worker=str(worker)),

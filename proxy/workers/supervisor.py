@@ -172,9 +172,7 @@ class Acceptor:
             return
         client, limits = own_address(sock), self._limits()
         refusal = self._by_address.refusal(
-            client.host,
-            connections_max=limits.connections_max_per_address,
-            rate_max=limits.rate_max_per_address,
+            client.host, connections_max=limits.connections_max_per_address, rate_max=limits.rate_max_per_address
         )
         if refusal is not None:
             self._meter.on_connection_refused(refusal)

@@ -61,12 +61,7 @@ def prepare(config: Config, workers: int) -> Work:
 
 
 def work(
-    config: Config,
-    workers: int,
-    snapshot: Snapshot | None,
-    worker: int,
-    is_first: bool,
-    channel: stdlib_socket.socket,
+    config: Config, workers: int, snapshot: Snapshot | None, worker: int, is_first: bool, channel: stdlib_socket.socket
 ) -> int:
     """A worker's whole life, in a process of its own; the exit code.
 

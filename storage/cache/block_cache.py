@@ -66,13 +66,7 @@ class BlockCache:
     """
 
     def __init__(
-        self,
-        *,
-        memory: MemoryBlocks,
-        gets: Gets,
-        disk: DiskLevel | None,
-        block_bytes: int,
-        meter: CacheMeter,
+        self, *, memory: MemoryBlocks, gets: Gets, disk: DiskLevel | None, block_bytes: int, meter: CacheMeter
     ) -> None:
         self.memory = memory
         self._gets = gets

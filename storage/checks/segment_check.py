@@ -370,11 +370,7 @@ class SegmentReport:
 
 
 def check_segment(
-    manager: RemoteStorageManager,
-    metadata: RemoteLogSegmentMetadata,
-    *,
-    deep: bool = True,
-    wait: Wait = wait_in_thread,
+    manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, *, deep: bool = True, wait: Wait = wait_in_thread
 ) -> SegmentReport:
     """Check a segment that is COPY_SEGMENT_FINISHED. Trouble of the store is a finding too, NOT_CHECKED.
 

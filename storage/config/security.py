@@ -70,11 +70,7 @@ _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
 
 _SASL_KEYS: Final = ("upstream.sasl.mechanism", "upstream.sasl.username", "upstream.sasl.password")
-_SSL_KEYS: Final = (
-    "upstream.ssl.ca.location",
-    "upstream.ssl.certificate.location",
-    "upstream.ssl.keystore.location",
-)
+_SSL_KEYS: Final = ("upstream.ssl.ca.location", "upstream.ssl.certificate.location", "upstream.ssl.keystore.location")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,8 +138,7 @@ def _matching(certificates: "list[Certificate]", private_key: object) -> tuple[b
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if not isinstance(
-        private_key,
-        rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey,
+        private_key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
     ):
         raise TlsMaterialError("holds a private key of a kind that TLS does not use")
     if private_key.public_key() != certificates[0].public_key():

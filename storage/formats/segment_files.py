@@ -182,12 +182,7 @@ class _OpenedFiles:
     memory_bytes = _OPENED_SEGMENT_BYTES
 
     def __init__(
-        self,
-        manager: SegmentFiles,
-        store: ObjectStore,
-        metadata: RemoteLogSegmentMetadata,
-        log_key: str,
-        log_name: str,
+        self, manager: SegmentFiles, store: ObjectStore, metadata: RemoteLogSegmentMetadata, log_key: str, log_name: str
     ) -> None:
         self._manager = manager
         self._store = store

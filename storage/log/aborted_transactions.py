@@ -71,11 +71,7 @@ class AbortSearch:
         self._runs: OrderedDict[TopicIdPartition, _MarkerlessRuns] = OrderedDict()
 
     async def search(
-        self,
-        segment: RemoteLogSegmentMetadata,
-        start_offset: int,
-        upper_bound_offset: int,
-        lineage: LeaderEpochLineage,
+        self, segment: RemoteLogSegmentMetadata, start_offset: int, upper_bound_offset: int, lineage: LeaderEpochLineage
     ) -> TierAborts:
         """The aborted transactions of an answer from `segment`.
 

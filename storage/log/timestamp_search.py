@@ -98,14 +98,7 @@ class _Scan:
 class TimestampSearch:
     """Searches. Owned by the trio thread; safe for any number of tasks."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        parts: SegmentParts,
-        cache: BlockCache,
-        answers: AnswerBlocks,
-    ) -> None:
+    def __init__(self, *, catalog: Catalog, parts: SegmentParts, cache: BlockCache, answers: AnswerBlocks) -> None:
         self._catalog = catalog
         self._parts = parts
         self._cache = cache

@@ -81,15 +81,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class PartitionCatalog:
     """Rows are those of `columns`; -1 stands for none."""
 
-    __slots__ = (
-        "_columns",
-        "_epoch_list",
-        "_epochs",
-        "_rows",
-        "finished_segments",
-        "generation",
-        "topic_id_partition",
-    )
+    __slots__ = ("_columns", "_epoch_list", "_epochs", "_rows", "finished_segments", "generation", "topic_id_partition")
 
     def __init__(self, topic_id_partition: TopicIdPartition, columns: SegmentColumns) -> None:
         self.topic_id_partition = topic_id_partition

@@ -25,19 +25,8 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
-from storage.errors import (
-    MetadataLogError,
-    MetadataNotReadyError,
-    RemoteStorageError,
-)
-from storage.metadata.event_log import (
-    DELIVERY_RECORDS_MAX,
-    Backoff,
-    Deliver,
-    MetadataEvent,
-    Progress,
-    Subscription,
-)
+from storage.errors import MetadataLogError, MetadataNotReadyError, RemoteStorageError
+from storage.metadata.event_log import DELIVERY_RECORDS_MAX, Backoff, Deliver, MetadataEvent, Progress, Subscription
 from storage.metadata.record_batches import PartitionReader, TopicDescription, changed, position_within
 from storage.model import ZERO_UUID
 

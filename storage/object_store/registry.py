@@ -27,9 +27,7 @@ STORE_KEYS = (BACKEND_CLASS_KEY, ROOT_KEY, *S3_KEYS, *GCS_KEYS, *AZURE_KEYS, *PR
 _PACKAGE = "io.aiven.kafka.tieredstorage.storage."
 
 # Backends that later versions reach. Refused by name, so that nobody searches a correct configuration for a typo.
-_STORES_TO_COME: Mapping[str, str] = {
-    f"{_PACKAGE}oci.OciStorage": "Oracle's object storage",
-}
+_STORES_TO_COME: Mapping[str, str] = {f"{_PACKAGE}oci.OciStorage": "Oracle's object storage"}
 
 
 def open_object_store(config: Mapping[str, str], *, prefix: str = DEFAULT_PREFIX) -> ObjectStore:

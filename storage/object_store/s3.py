@@ -226,8 +226,7 @@ class S3Store(CloudStore["_Made"]):
         """The keys whose objects are still there."""
         with self.errors(self.what("DELETE", keys[0])):
             answer = self.boto3_client().delete_objects(
-                Bucket=self.bucket,
-                Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
+                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
         return {
             failed.get("Key", "?"): Refusal(failed.get("Code", ""), 0, {}).error(

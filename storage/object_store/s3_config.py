@@ -17,13 +17,7 @@ from pathlib import Path
 import javaproperties
 
 from storage.errors import StorageConfigError
-from storage.object_store.config_keys import (
-    CONNECT_TIMEOUT_S,
-    DEFAULT_PREFIX,
-    READ_TIMEOUT_S,
-    StoreKeys,
-    StoreSettings,
-)
+from storage.object_store.config_keys import CONNECT_TIMEOUT_S, DEFAULT_PREFIX, READ_TIMEOUT_S, StoreKeys, StoreSettings
 from storage.object_store.credentials_file import CredentialsFile
 from storage.object_store.object_store import PART_BYTES_MAX, PART_BYTES_MIN, SINGLE_PUT_BYTES_MAX
 from storage.object_store.s3_errors import BUCKET_KEY, REGION_KEY

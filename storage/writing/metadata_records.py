@@ -80,11 +80,7 @@ def _segment_id(segment_id: RemoteLogSegmentId) -> list[bytes]:
 def _segment_fields(record: RemoteLogSegmentMetadata) -> list[bytes]:
     return [
         RANGE.pack(
-            record.start_offset,
-            record.end_offset,
-            record.broker_id,
-            record.max_timestamp_ms,
-            record.event_timestamp_ms,
+            record.start_offset, record.end_offset, record.broker_id, record.max_timestamp_ms, record.event_timestamp_ms
         ),
         _epochs(record.segment_leader_epochs),
         INT32.pack(record.segment_size_bytes),

@@ -31,7 +31,7 @@ COLUMNS = 24
 
 NOT_SHOWN = {
     "kafka_server_delayedremotelistoffsetsmetrics_expires": "by partition, and only once one expires: deadline misses "
-    "has it",
+    "has it"
 }
 """Families without a panel, and why."""
 

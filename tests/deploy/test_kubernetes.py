@@ -298,11 +298,7 @@ def check_one(values: dict[str, Any], resources: Resources, folder: Path) -> Non
     assert ports == {"admin": 9464, "bootstrap": config.proxy.listen.port, **brokers}
 
 
-SWITCHES = {
-    "NetworkPolicy": "networkPolicy",
-    "PodDisruptionBudget": "podDisruptionBudget",
-    "PodMonitor": "podMonitor",
-}
+SWITCHES = {"NetworkPolicy": "networkPolicy", "PodDisruptionBudget": "podDisruptionBudget", "PodMonitor": "podMonitor"}
 
 
 @pytest.mark.needs("helm", "kubeconform")

@@ -8,17 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.prometheus import (
-    CONFIG,
-    FOLDER,
-    ROOT,
-    RULES,
-    config_for,
-    exported_names,
-    names_in,
-    promtool,
-    rules,
-)
+from tests.support.prometheus import CONFIG, FOLDER, ROOT, RULES, config_for, exported_names, names_in, promtool, rules
 
 TESTS = sorted((FOLDER / "tests").glob("*.yml"))
 ALERTS = [rule for rule in rules() if "alert" in rule]

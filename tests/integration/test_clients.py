@@ -13,13 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.support.digests import (
-    Isolation,
-    Read,
-    read_with_confluent,
-    read_with_confluent_group,
-    read_with_kcat,
-)
+from tests.support.digests import Isolation, Read, read_with_confluent, read_with_confluent_group, read_with_kcat
 from tests.support.filled_topics import (
     ABORTED_TRANSACTIONS,
     CODECS,

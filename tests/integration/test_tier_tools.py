@@ -18,12 +18,7 @@ import pytest
 
 from proxy import cli
 from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME
-from storage.model import (
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-    uuid_to_text,
-)
+from storage.model import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState, TopicIdPartition, uuid_to_text
 from storage.writing.metadata_records import encode
 from tests.support.kafka import TIERED, Record, fresh_name, produce, small_segments, wait_settled
 from tests.support.s3_server import S3Server
@@ -219,11 +214,7 @@ def test_verify_finds_what_is_damaged_and_nothing_else(tool: Tool, stage: Stage)
     log = bytearray(flipped.read_bytes())
     log[-1] ^= 1
     index = cut.with_suffix(".index")
-    with (
-        damaged(flipped, bytes(log)),
-        damaged(index, index.read_bytes()[:-3]),
-        damaged(gone, None),
-    ):
+    with damaged(flipped, bytes(log)), damaged(index, index.read_bytes()[:-3]), damaged(gone, None):
         found = tool("verify", stage.place, "--json")
         shown = tool("verify", stage.place)
         shallow = tool("verify", stage.place, "--shallow", "--json").document

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its re-exports are not marked as such
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion  # type: ignore[attr-defined]  # its re-exports are not marked as such
 
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError

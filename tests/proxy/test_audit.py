@@ -15,17 +15,7 @@ from protocol.client.errors import TransportError
 from protocol.sign_in_name import SignInName
 from protocol.wire.identifiers import ApiKey
 from proxy.connection.accounts import Wait
-from proxy.connection.audit import (
-    GROUPS_MAX,
-    LINE_BYTES_MAX,
-    ROWS_MAX,
-    Audit,
-    ClientAudit,
-    Reader,
-    Row,
-    Rows,
-    line_of,
-)
+from proxy.connection.audit import GROUPS_MAX, LINE_BYTES_MAX, ROWS_MAX, Audit, ClientAudit, Reader, Row, Rows, line_of
 from proxy.connection.frame_stream import AnswerSending
 from proxy.connection.request_handlers import Answer, ClientReads, UpstreamWire
 from storage.errors import RemoteResourceNotFoundError

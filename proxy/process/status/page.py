@@ -156,12 +156,7 @@ def _brokers(status: Status) -> str:
         )
         time = "" if each["answer_ms"] is None else f"{each['answer_ms']:g} ms"
         address = f"{each['host']}:{each['port']}"
-        return [
-            _n(each["node_id"]),
-            _e(address),
-            _pill(colour, word),
-            _e(each["reason"] or time),
-        ]
+        return [_n(each["node_id"]), _e(address), _pill(colour, word), _e(each["reason"] or time)]
 
     return "<h2>Brokers</h2>" + _table(("broker", "address", "reachable", ""), _rows(status["brokers"], row))
 

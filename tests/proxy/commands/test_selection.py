@@ -5,15 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.commands.ls import Summary
-from proxy.commands.selection import (
-    Place,
-    find_segment,
-    holes,
-    matching,
-    one_partition,
-    parse_place,
-    parse_segment,
-)
+from proxy.commands.selection import Place, find_segment, holes, matching, one_partition, parse_place, parse_segment
 from proxy.commands.tier import TierError
 from storage.metadata.catalog import Catalog
 from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentState, TopicIdPartition, uuid_to_text

@@ -14,11 +14,7 @@ from proxy.commands.tier import OpenTier, TierError, open_tier, run_on_tier
 from proxy.config import Config
 from proxy.process import exit_codes
 from proxy.upstream.metadata_topic import METADATA_TOPIC
-from storage.model import (
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
-)
+from storage.model import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from storage.writing.metadata_records import encode
 from tests.support.config_files import load_lines
 from tests.support.fake_kafka import FakeKafka, FakeTopic
