@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import trio
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion  # type: ignore[attr-defined]  # its re-exports are not marked as such
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from protocol.client.connection import ClientSettings
 from protocol.client.errors import UpstreamAuthenticationError, UpstreamConnectionError
