@@ -22,8 +22,8 @@ _SECRET_WORDS = re.compile(
 """Words in the names of Kafka's, librdkafka's and the stores' settings that carry secrets. `api_key` is not one."""
 
 _SHOWN_LAST_WORDS = (
-    "algorithm|bytes|class|count|enabled|factor|file|format|interval|isr|location|mechanism|mode|ms|partitions|path|port"
-    "|protocol|protocols|region|replicas|retries|root|second|size|threshold|timeout|type|username"
+    "algorithm|bytes|class|count|enabled|factor|file|format|interval|isr|mechanism|mode|ms|partitions|path|port"
+    "|location|protocol|protocols|region|replicas|retries|root|second|size|threshold|timeout|type|username"
 )
 """What a key that ends so holds is a number, a switch, a path or one of a few names."""
 _SHOWN_NAMES = (

@@ -259,7 +259,7 @@ async def test_streams_are_shown_as_they_are_now() -> None:
         ("127.0.0.1", 200),
         ("[::1]:9464", 200),
         ("10.1.2.3:80", 200),
-        (socket.gethostname(), 200),
+        pytest.param(socket.gethostname(), 200, id="own name"),
         ("tidegate.example:9464", 200),
         ("evil.example", 403),
         ("evil.example:9464", 403),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import CorruptObjectError, RemoteResourceNotFoundError, RetriableRemoteStorageError
-from storage.formats.local_tiered_storage import LocalTieredStorage
+from storage.formats.local_tiered_storage import ROOT_DIRECTORY_NAME, LocalTieredStorage
 from storage.model import IndexType, RemoteLogSegmentMetadata
 from storage.remote_storage_manager import OpenedSegment
 from tests.contract.remote_storage_manager import OpenManager, RemoteStorageManagerContract
@@ -22,6 +22,7 @@ RESET = RetriableRemoteStorageError("reset")
 class TestScriptedStore(RemoteStorageManagerContract):
     @pytest.fixture
     def open_manager(self, tmp_path: Path) -> OpenManager:
+        (tmp_path / "tier" / ROOT_DIRECTORY_NAME).mkdir(parents=True)
         return lambda: ScriptedStore(LocalTieredStorage({"dir": str(tmp_path / "tier")}))
 
     @pytest.fixture

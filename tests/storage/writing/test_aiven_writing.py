@@ -216,7 +216,7 @@ def test_a_new_active_key_pair_is_taken_up_without_a_restart(bucket: ScriptedObj
         (None, r"rsm\.config\.encryption\.key\.ring\.file=.*: it "),
         ("\\u00", "it is not a properties file"),
         ("encryption.key.pairs=", r"rsm\.config\.encryption\.key\.pairs is not set"),
-        ("encryption.key.pairs=a", r"encryption\.key\.pairs\.a\.public\.key\.file is not set"),
+        ("encryption.key.pairs=a", r"rsm\.config\.encryption\.key\.pairs\.a\.private\.key\.file is not set"),
     ],
 )
 def test_a_key_ring_file_has_to_be_good_at_the_start(tmp_path: Path, content: str | None, message: str) -> None:
