@@ -54,7 +54,11 @@ NO_BUCKET = {
     "gcs": response(404, b"The specified bucket does not exist."),
     "azure": response(404, headers={"x-ms-error-code": "ContainerNotFound"}),
 }
-SLOW_DOWN = s3_error(503, "SlowDown", {"Retry-After": "0"})
+SLOW_DOWN = {
+    "s3": s3_error(503, "SlowDown", {"Retry-After": "0"}),
+    "gcs": response(429, b"rate limit exceeded", {"Retry-After": "0"}),
+    "azure": response(503, headers={"x-ms-error-code": "ServerBusy", "Retry-After": "0"}),
+}
 
 
 @pytest.fixture
@@ -124,9 +128,11 @@ async def over_http(http: ScriptedHttp, kind: str = "s3") -> AsyncIterator[World
     opened = PlainObjects({}, store=store).open_log_segment(SEGMENT.metadata)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bodies, "SILENCE_S_MAX", SILENCE_S)
-        async with world_of(opened, SEGMENT.grid) as world:
-            yield world
-    store.close()
+        try:
+            async with world_of(opened, SEGMENT.grid) as world:
+                yield world
+        finally:
+            store.close()
 
 
 def ranges(http: ScriptedHttp) -> list[int]:
@@ -139,18 +145,19 @@ def ranges(http: ScriptedHttp) -> list[int]:
     ("answer", "error", "attempts"),
     [
         (s3_error(403, "AccessDenied"), RemoteAccessDeniedError, 1),
-        (None, RemoteStoreNotFoundError, 1),
+        (NO_BUCKET, RemoteStoreNotFoundError, 1),
         (NO_SUCH_KEY, RemoteResourceNotFoundError, 1),
         (SLOW_DOWN, ThrottledError, ATTEMPTS_MAX),
+        (response(503), RetriableRemoteStorageError, ATTEMPTS_MAX),
         (s3_error(500, "InternalError"), RetriableRemoteStorageError, ATTEMPTS_MAX),
     ],
-    ids=["denied", "no bucket", "no object", "throttled", "broken"],
+    ids=["denied", "no bucket", "no object", "throttled", "unavailable", "broken"],
 )
 async def test_a_refusal_is_its_own_error(
-    http: ScriptedHttp, kind: str, answer: bytes | None, error: type[Exception], attempts: int
+    http: ScriptedHttp, kind: str, answer: bytes | dict[str, bytes], error: type[Exception], attempts: int
 ) -> None:
     for _ in range(attempts):
-        http.answer(NO_BUCKET[kind] if answer is None else answer)
+        http.answer(answer if isinstance(answer, bytes) else answer[kind])
     http.answer(ranged())
     async with over_http(http, kind) as world:
         with pytest.raises(error) as raised:
@@ -198,8 +205,8 @@ async def test_a_body_that_breaks_each_time_is_an_error_that_says_how(
 
 
 async def test_bad_answers_for_a_while_are_not_seen(http: ScriptedHttp, kind: str) -> None:
-    http.answer(SLOW_DOWN)
-    http.answer(SLOW_DOWN)
+    http.answer(SLOW_DOWN[kind])
+    http.answer(SLOW_DOWN[kind])
     http.answer(ranged())
     async with over_http(http, kind) as world:
         assert await world.fetch() == BODY
